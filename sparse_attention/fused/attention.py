@@ -24,7 +24,7 @@ Attends = str | torch.nn.Module | Callable[..., Tensor]
 @overload
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
-    lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: Literal[False] = False,
+    lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: Literal[False] = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
     cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Tensor: ...  # fmt: skip
@@ -33,7 +33,7 @@ def sparse_attention(
 @overload
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
-    lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, *, need_weights: Literal[True],
+    lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, *, need_weights: Literal[True],
     bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
     cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
@@ -41,14 +41,14 @@ def sparse_attention(
 
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
-    lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: bool = False,
+    lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
     cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Any:  # fmt: skip
     r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` instead of softmax. Every path is exact.
 
-    There are three paths. For sparsemax and entmax 1.5, a fused kernel (native on a CPU; Triton on CUDA, where it has
-    never been run) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
+    There are three paths. For sparsemax and entmax with alpha 1.05 to 4, a fused kernel (native on a CPU; Triton on CUDA,
+    where it has never been run) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
     Everything else uses the composition of two matrix products and the mapping. ``sa.fused.plan`` takes the same
     arguments and returns the path that will be taken, with the reason.
 
@@ -64,13 +64,14 @@ def sparse_attention(
             query and the first key instead; for n = m both are the same.)
         lengths: the number of visible keys (right padding), as integers: ``[B]`` with one length per entry of q's first
             dimension, or ``[B, H]`` with one length per head.
-        scale: factor for the scores; by default ``d ** -0.5``.
+        scale: factor for the scores; by default ``d ** -0.5``. A tensor may be learned: ``[H]``, one factor per head, or
+            broadcastable to ``[..., H, n, 1]``, one per query.
         dropout: the share of the weights set to zero; the others are scaled by ``1 / (1 - dropout)``. As in torch's
             function, dropout is applied in every call.
         need_weights: also return the weights, as they are before dropout.
         bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``. Only the composition takes it.
-        slopes: ``[H]``, ALiBi: adds ``slopes[h] * (j - i)`` to the score of key j for a query at position i; needs
-            causal.
+        slopes: ``[H]``, ALiBi: subtracts ``slopes[h] * |i - j|`` from the score of key j for a query at position i. If
+            queries see later keys, this needs the scores.
         window: (left, right), the numbers of keys before and after the query's position that it sees; None is no
             limit. Positions are aligned as for causal.
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
@@ -78,15 +79,14 @@ def sparse_attention(
         sink: ``[H]``, the score of one more key, before the first, whose value is 0 and which every query sees: a
             query may give all its weight to it. Its weight is not returned.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
-            tensors.
+            tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``.
     Returns:
         ``[..., H, n, e]`` in q's dtype; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key
         gets zeros and no gradient. float16 and bfloat16 are computed in float32 and rounded once, with or without
         autocast (softmax follows torch's function).
     Raises:
         TypeError: the tensors are not floating point or have different dtypes; the mask is not boolean.
-        ValueError: the shapes do not match, a parameter is out of range, the mapping does not work on rows, or slopes
-            without causal.
+        ValueError: the shapes do not match, a parameter is out of range, or the mapping does not work on rows.
 
     The result is deterministic. It is twice differentiable, except for softmax without weights and under torch.compile,
     where torch raises an error. Under torch.func and in forward mode, the composition is used.
@@ -104,7 +104,7 @@ def sparse_attention(
 
 def plan(
     q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", mask: Tensor | None = None,
-    causal: bool = False, lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0,
+    causal: bool = False, lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0,
     need_weights: bool = False, *, bias: Tensor | None = None, slopes: Tensor | None = None,
     window: Window | None = None, cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Plan:  # fmt: skip
@@ -159,7 +159,9 @@ def _fused(call: Call) -> Tensor:
     q, k, v = call.heads or heads(call)
     lengths = None if call.lengths is None else call.lengths.reshape(-1)
     run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
-    out = run(q, k, v, lengths, spans_per_head(call), call.alpha, call.scale, call.causal)
+    alphas = None if call.alphas is None else call.alphas.reshape(-1)
+    alpha = 0.0 if call.alpha is None else call.alpha
+    out = run(q, k, v, lengths, spans_per_head(call), alphas, alpha, call.scale, call.causal, call.sink)
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..describe import Param, Spec
+from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
 from ..rows.shape import autocasts, foreign, lengths_of, tensor, transformed
 from . import forms
@@ -27,8 +28,8 @@ class Call:
 
     The leading shapes of q and k agree, except for their last entry, the number of heads.
 
-    alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax);
-    otherwise None, and ``why`` gives the reason. map: ``f(scores, mask) -> weights``, applied to the scores times
+    alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax), or with
+    ``alphas`` one for each head; otherwise None, and ``why`` gives the reason. map: ``f(scores, mask) -> weights``, applied to the scores times
     ``plain_scale``.
     """
 
@@ -38,10 +39,13 @@ class Call:
     map: Callable[[Tensor, Tensor | None], Tensor]
     plain_scale: float
     alpha: float | None
+    alphas: Tensor | None  # [..., H], and alpha is None
     scale: float
     why: str
     mask: Tensor | None  # bool, broadcastable to [..., H, n, m]
-    spans: Tensor | None  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen
+    spans: (
+        Tensor | None
+    )  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen; the sink also
     bias: Tensor | None  # [..., H, n, m] or broadcastable to it; `map` adds it already
     sink: bool  # the first key is the sink
     dtype: torch.dtype  # of the output
@@ -53,7 +57,9 @@ class Call:
 
     def keep(self) -> Tensor | None:
         """The mask of keys that each query sees, broadcastable to ``[..., H, n, m]``; None means all keys."""
-        kept = visible(self.q.shape[-2], self.k.shape[-2], self.lengths, self.causal, self.q.device, self.spans)
+        kept = visible(
+            self.q.shape[-2], self.k.shape[-2], self.lengths, self.causal, self.q.device, self.spans, self.sink
+        )
         if kept is None or self.mask is None:
             return self.mask if kept is None else kept
         return kept & self.mask
@@ -61,7 +67,7 @@ class Call:
 
 def checked(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
-    scale: float | None, dropout: float, need_weights: bool, params: dict[str, Any], bias: Tensor | None = None,
+    scale: float | Tensor | None, dropout: float, need_weights: bool, params: dict[str, Any], bias: Tensor | None = None,
     slopes: Tensor | None = None, window: forms.Window | None = None, cu_seqlens: Tensor | None = None,
     sink: Tensor | None = None,
 ) -> Call:  # fmt: skip
@@ -76,14 +82,20 @@ def checked(
     lead = q.shape[:-2]
     if dropout:
         DROPOUT.check(dropout)
-    if scale is not None and (isinstance(scale, Tensor) or not math.isfinite(scale)):
-        raise ValueError(f"scale={scale!r} is not a finite number; multiply q by a tensor of scales and pass scale=1.0")
+    dtype = q.dtype
+    if isinstance(scale, Tensor):
+        factors = forms.per_query("scale", scale, q)
+        q, scale = (q if dtype == torch.float64 else q.float()) * factors, 1.0
+        k, v = k.to(q.dtype), v.to(q.dtype)
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale={scale!r} is not a finite number")
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
     if mask is not None:
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
-    function, alpha, factor, why = mapped(mapping, params)
+    function, alpha, factor, why = mapped(mapping, params, q)
+    alphas = None if alpha is not None else _alphas(mapping, params, q)
     given = None if lengths is None else _lengths(lengths, lead, k)
-    spans, dtype = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device), q.dtype
+    spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
     if bias is not None:
         _fits(bias, (*lead, q.shape[-2], k.shape[-2]), "bias")
     if slopes is not None or sink is not None:
@@ -92,30 +104,31 @@ def checked(
         back = forms.places(q.shape[-2], q)  # of the queries
         slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
         logits = None if sink is None else forms.per_head("sink", sink, q)
-        if slopes is not None and not causal and q.shape[-2] > 1:
-            raise ValueError("slopes are for earlier keys and need causal=True; for keys on both sides pass bias")
-        if slopes is not None and alpha is None:
-            far = slopes * (forms.places(k.shape[-2], k).mT - back)
+        later = not causal and q.shape[-2] > 1 and (window is None or window[1] != 0)  # some query sees later keys
+        if slopes is not None and (later or (alpha is None and alphas is None)):
+            far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
             bias = far if bias is None else bias + far
         elif slopes is not None:
             q, k = forms.with_slopes(q, k, slopes, plain)
             logits = None if logits is None else logits + slopes * back  # as the row's keys, which lack this constant
         if logits is not None:
-            if spans is not None:  # with the sink, the keys are in two places
-                within: Any = visible(q.shape[-2], k.shape[-2], None, False, q.device, spans)
-                mask, spans = within if mask is None else within & mask, None
+            spans = None if spans is None else spans + 1
             q, k, v = forms.with_sink(q, k, v, logits, plain)
             mask = None if mask is None else F.pad(mask.expand(*mask.shape[:-1], k.shape[-2] - 1), (1, 0), value=True)
             bias = None if bias is None else F.pad(bias.expand(*bias.shape[:-1], k.shape[-2] - 1), (1, 0))
             given = None if given is None else given + 1
     if bias is not None:
         function = _added(bias, function)
-        alpha, why = (alpha, why) if alpha == 1.0 else (None, "a bias needs the scores")
-    if alpha is not None and mask is not None and (padded := _as_lengths(mask, lead, k)) is not None:
+        alpha, alphas, why = (alpha, None, why) if alpha == 1.0 else (None, None, "a bias needs the scores")
+    if (
+        (alpha is not None or alphas is not None)
+        and mask is not None
+        and (padded := _as_lengths(mask, lead, k)) is not None
+    ):
         mask, given = None, padded if given is None else padded.minimum(given)
     causal = causal and q.shape[-2] > 1  # a single query sees all keys
     return Call(
-        q, k, v, function, plain, alpha, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
+        q, k, v, function, plain, alpha, alphas, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
         float(dropout), need_weights,
     )  # fmt: skip
 
@@ -195,8 +208,12 @@ def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None
     return None if lengths is None else lengths.expand(lead)
 
 
-def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor], float | None, float, str]:
+def mapped(
+    mapping: Any, params: dict[str, Any], q: Tensor | None = None
+) -> tuple[Callable[..., Tensor], float | None, float, str]:
     """Resolve a mapping given by name, as a module or as a function.
+
+    Parameters that are tensors with one number per head are reshaped for the scores of q ``[..., H, n, d]``.
 
     Returns ``f(scores, mask)``, alpha, the factor for the scores, and why (alpha and why are explained in `Call`).
     """
@@ -227,8 +244,13 @@ def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor],
         what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
         raise ValueError(f"{spec.name} {what}; sparse_attention takes mappings over rows of scores: {usable}")
     if isinstance(mapping, Mapping):
-        alpha, factor, why = _as_entmax(spec.name, mapping.params)
-        return lambda x, keep: mapping(x, mask=keep, dim=-1), alpha, factor, why
+        values = mapping.params
+        alpha, factor, why = _as_entmax(spec.name, values)
+        shaped = {name: forms.of_heads(name, x, q) for name, x in values.items()}
+        if all(shaped[name] is x for name, x in values.items()):
+            return lambda x, keep: mapping(x, mask=keep, dim=-1), alpha, factor, why
+        own: Any = spec.function
+        return lambda x, keep: own(x, mask=keep, **shaped), alpha, factor, why
     inputs = {name: params[name] for name in spec.inputs if name in params}
     values = spec.check({name: value for name, value in params.items() if name not in inputs})
     if spec.function is None:
@@ -237,6 +259,7 @@ def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor],
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
         raise ValueError(f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
     function: Any = spec.function
+    values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
     alpha, factor, why = _as_entmax(spec.name, values)
     return lambda x, keep: function(x, mask=keep, **values, **inputs), alpha, factor, why
 
@@ -253,6 +276,24 @@ def _as_entmax(name: str, values: dict[str, Any]) -> tuple[float | None, float, 
     alpha = {"softmax": 1.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}.get(name)
     if alpha is None:
         return None, 1.0, f"{name} has no fused kernel"
-    if alpha not in (1.0, 1.5, 2.0):
-        return None, 1.0, f"entmax has a fused kernel for alpha 1.5 and 2, not for {alpha:g}"
+    if alpha != 1.0 and not ALPHAS[0] <= alpha <= ALPHAS[1]:
+        return None, 1.0, f"entmax has a fused kernel for alpha {ALPHAS[0]} to {ALPHAS[1]:g}, not for {alpha:g}"
     return float(alpha), 1.0 / (given["gamma"] * (1.0 - given["lam"])), ""
+
+
+def _alphas(mapping: Any, params: dict[str, Any], q: Tensor) -> Tensor | None:
+    """The alphas ``[..., H]`` of an entmax whose alpha is a tensor with one number for each head, or for all; else None."""
+    if isinstance(mapping, Mapping):
+        name, values = mapping.spec.name, mapping.params
+    else:
+        name, values = mapping if isinstance(mapping, str) else getattr(mapping, "__name__", ""), params
+        if not isinstance(mapping, str) and not (name == "entmax" and registry.spec(name).function is mapping):
+            return None
+    alpha, lead = forms.of_heads("alpha", values.get("alpha"), q), q.shape[:-2]
+    if name != "entmax" or not isinstance(alpha, Tensor):
+        return None
+    if alpha.numel() == 1:
+        return alpha.reshape(()).expand(lead)
+    if alpha.ndim == q.ndim and alpha.shape[-2:] == (1, 1):
+        alpha = alpha[..., 0]
+    return alpha[..., 0].expand(lead) if 1 < alpha.ndim < q.ndim and alpha.shape[-1] == 1 else None

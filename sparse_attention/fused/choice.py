@@ -37,17 +37,20 @@ def choose(call: Call) -> Plan:
     if why := _against_fused(call):
         return Plan("composition", why)
     if foreign(call.q):
+        if call.alphas is not None:
+            return Plan("composition", "under torch.compile the kernel takes an alpha that is a number")
         return Plan("fused", "as an operator, which chooses again when it gets the tensors")
     from . import operator
 
     call.heads = heads(call)
-    if why := operator.refusal(*call.heads, call.alpha, call.spans):  # type: ignore[arg-type]
+    if why := operator.refusal(*call.heads, call.alpha, call.spans, call.alphas, call.sink):
         return Plan("composition", why)
-    return Plan("fused", f"{'sparsemax' if call.alpha == 2.0 else 'entmax 1.5'} has a fused kernel, which takes these")
+    name = "entmax with one alpha per head" if call.alpha is None else f"entmax {call.alpha:g}"
+    return Plan("fused", f"{'sparsemax' if call.alpha == 2.0 else name} has a fused kernel, which takes these")
 
 
 def _against_any_kernel(call: Call) -> str | None:
-    if call.alpha is None:
+    if call.alpha is None and call.alphas is None:
         return call.why
     if exporting():
         return "an ONNX graph has no operators of ours"
@@ -84,9 +87,11 @@ def _as_spans(call: Call) -> bool:
         return False
     from ..kernels.native.attention import spans_of
 
-    found = spans_of(mask if mask.ndim > 1 else mask[None])
+    mask = mask if mask.ndim > 1 else mask[None]
+    found = spans_of(mask[..., 1:] if call.sink else mask)  # the sink is seen by all
     if found is None:
         return False
+    found = found + 1 if call.sink else found
     call.spans, call.mask = found if call.spans is None else forms.together(found, call.spans), None
     return True
 

@@ -35,12 +35,13 @@ def attend(
 
 
 def visible(
-    n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None, spans: Tensor | None = None
-) -> Tensor | None:
+    n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None, spans: Tensor | None = None,
+    pinned: bool = False,
+) -> Tensor | None:  # fmt: skip
     """Mask of visible keys: bool, broadcastable to ``[H, n, m]``, True = visible; None means all.
 
     The lengths ``[H]`` hide right padding; with ``causal``, query i sees keys up to i + m - n; the spans ``[..., n, 2]``
-    hide the keys before the first number and from the second on.
+    hide the keys before the first number and from the second on. If ``pinned``, they do not hide key 0.
     """
     kept = None
     if lengths is not None:
@@ -51,12 +52,16 @@ def visible(
     if spans is not None:
         keys = torch.arange(m, device=device)
         within = (keys >= spans[..., :1]) & (keys < spans[..., 1:])
+        within = within | (keys == 0) if pinned else within
         kept = within if kept is None else kept & within
     return kept
 
 
-def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """Entmax with a fixed alpha, as a mapping for `attend`."""
+def of_alpha(alpha: float, alphas: Tensor | None = None) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """Entmax with a fixed alpha, or with ``alphas [H]`` of the heads, as a mapping for `attend`."""
+    if alphas is not None:
+        given = alphas.view(-1, 1, 1)
+        return lambda x, keep: entmax(x, alpha=given, mask=keep)
     if alpha == 2.0:
         return lambda x, keep: sparsemax(x, mask=keep)
     return lambda x, keep: entmax(x, alpha=alpha, mask=keep)
@@ -64,10 +69,10 @@ def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
 
 def gradients(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
-    causal: bool,
+    causal: bool, pinned: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v, computed without autograd from g ``[H, n, e]``, for use inside an operator."""
-    keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans)
+    keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans, pinned)
     x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]
     x = x if keep is None else x.masked_fill(~keep, -torch.inf)
     flat, params = x.view(-1, x.shape[-1]), {"gamma": 1.0} if alpha == 2.0 else {"alpha": alpha}

@@ -77,6 +77,41 @@ def per_head(name: str, x: Tensor, q: Tensor) -> Tensor:
     return x.to(q.dtype).view(heads, 1, 1) if q.ndim > 2 else x.to(q.dtype).view(1, 1)
 
 
+def of_heads(name: str, x: Any, q: Tensor | None) -> Any:
+    """A hyperparameter for the rows of scores ``[..., H, n, m]``: tensors ``[H]`` and ``[H, 1, 1]`` have one per head.
+
+    Anything else is returned unchanged (see `rows.shape.per_row`). Raises ValueError for ``[x]`` with x not H.
+    """
+    if not isinstance(x, Tensor) or x.numel() == 1 or q is None:
+        return x
+    heads = q.shape[-3] if q.ndim > 2 else 1
+    if x.ndim == 1 and x.shape != (heads,):
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}; one number per head is ({heads},), one per query ({heads}, n)"
+        )
+    if x.shape not in ((heads,), (heads, 1, 1)):
+        return x
+    return x.reshape(*[1] * (q.ndim - 3), heads, 1, 1)
+
+
+def per_query(name: str, x: Tensor, q: Tensor) -> Tensor:
+    """``x`` as a factor of q ``[..., H, n, d]``: one number, one per head ``[H]``, or broadcastable to ``[..., H, n, 1]``."""
+    if not x.dtype.is_floating_point:
+        raise TypeError(f"{name} is {x.dtype}; it must be a number or a floating-point tensor")
+    shape = (*q.shape[:-1], 1)
+    shaped = x.reshape(-1, 1, 1) if x.ndim == 1 and q.ndim > 2 else x
+    try:
+        fits = torch.broadcast_shapes(shaped.shape, shape) == torch.Size(shape)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} of shape {tuple(x.shape)} is not one number, one per head or one per query: give a shape that "
+            f"broadcasts to {shape}, or ({shape[-3] if q.ndim > 2 else 1},)"
+        )
+    return shaped.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
 def places(n: int, like: Tensor) -> Tensor:
     """The positions of the last n queries or keys, counted from the last one: 1 - n to 0, ``[n, 1]``."""
     return torch.arange(1 - n, 1, device=like.device, dtype=like.dtype).unsqueeze(-1)
@@ -98,4 +133,4 @@ def _channel(x: Tensor, values: Tensor) -> Tensor:
     return torch.cat([x, values.expand(*x.shape[:-1], 1)], -1)
 
 
-__all__ = ["Window", "per_head", "places", "spans_of", "together", "with_sink", "with_slopes"]
+__all__ = ["Window", "of_heads", "per_head", "per_query", "places", "spans_of", "together", "with_sink", "with_slopes"]

@@ -1,7 +1,7 @@
 """The fused kernel as a differentiable function, and as an opaque operator for tensors whose memory must not be read.
 
-The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, spans ``[1 or H, n, 2]``, and alpha
-1.5 or 2. The first gradient reads only the support. The second gradient is computed by the composition, which recomputes
+The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, spans ``[1 or H, n, 2]``, alphas
+``[H]`` or alpha, and pinned: every query sees key 0. The first gradient reads only the support. The second gradient is computed by the composition, which recomputes
 the first. Under torch.compile, the operator's gradient repeats the forward pass, since the size of the support is not
 known in advance.
 """
@@ -17,6 +17,7 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.native import attention as native
 from ..kernels.triton import attention as gpu
+from ..rows.masked import readable
 from . import composition
 
 _LIBRARY = torch.library.Library("sparse_attention", "FRAGMENT")
@@ -31,7 +32,10 @@ def _kernel(q: Tensor) -> Any:
     return gpu if q.is_cuda or kernels.active() == "triton" else native
 
 
-def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, spans: Tensor | None = None) -> str | None:
+def refusal(
+    q: Tensor, k: Tensor, v: Tensor, alpha: float | None, spans: Tensor | None = None, alphas: Tensor | None = None,
+    pinned: bool = False,
+) -> str | None:  # fmt: skip
     """The reason not to use the fused kernel for these tensors, or None if it should be used.
 
     Either the kernel cannot take the tensors, or it would be slower than the composition.
@@ -42,14 +46,22 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, spans: Tensor | None 
     if _kernel(q) is gpu:
         if spans is not None:
             return "the Triton kernels take causal and lengths, no other spans of keys"
+        if alpha is None:
+            return "the Triton kernels take one alpha, as a number"
         return gpu.refusal(q, k, v, alpha)
     n, m = q.shape[1], k.shape[1]
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alphas)):
         if m < 32:
             return f"{m} keys are too few: the composition is as fast below 32"
     elif m < 96 or n < 8:
         return f"{n} queries and {m} keys are too few: without gradients the composition is as fast below 8 and 96"
-    return native.refusal(q, k, v, alpha)
+    if alphas is not None:
+        if not readable(alphas):
+            return "the values of alpha must not be read"
+        least, most = (float(x) for x in alphas.detach().aminmax())
+        if not native.ALPHAS[0] <= least <= most <= native.ALPHAS[1]:
+            return f"alpha ranges from {least:g} to {most:g}; fused are {native.ALPHAS[0]} to {native.ALPHAS[1]:g}"
+    return native.refusal(q, k, v, 2.0 if alpha is None or alphas is not None else alpha, every=True)
 
 
 class Fused(Function):
@@ -57,81 +69,90 @@ class Fused(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
-        causal: bool,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None,
+        alpha: float, scale: float, causal: bool, pinned: bool,
     ) -> Tensor:  # fmt: skip
         ctx.kernel = _kernel(q)
-        out, ctx.saved = ctx.kernel.forward(
-            q,
-            k,
-            v,
-            alpha=alpha,
-            scale=scale,
-            causal=causal,
-            lengths=lengths,
-            spans=spans,
-            save=any(ctx.needs_input_grad),
-        )
-        ctx.save_for_backward(q, k, v, lengths, spans)
-        ctx.rest = alpha, scale, causal
+        given: dict[str, Any] = {"alphas": alphas, "pinned": pinned} if ctx.kernel is native else {}
+        given |= {"alpha": alpha, "scale": scale, "causal": causal, "lengths": lengths, "spans": spans}
+        out, ctx.saved = ctx.kernel.forward(q, k, v, **given, save=any(ctx.needs_input_grad))
+        ctx.save_for_backward(q, k, v, lengths, spans, alphas)
+        ctx.rest = alpha, scale, causal, pinned
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, lengths, spans = ctx.saved_tensors
-        alpha, scale, causal = ctx.rest
+        q, k, v, lengths, spans, alphas = ctx.saved_tensors
         if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):  # create_graph, is_grads_batched
             with torch.enable_grad():
-                out = _composed(q, k, v, lengths, spans, alpha, scale, causal)
-            wanted = [x for x, need in zip((q, k, v), ctx.needs_input_grad) if need]
+                out = _composed(q, k, v, lengths, spans, alphas, *ctx.rest)
+            given, needs = (q, k, v, alphas), [*ctx.needs_input_grad[:3], ctx.needs_input_grad[5]]
+            wanted = [x for x, need in zip(given, needs) if need]
             found = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
-            return (*(next(found) if need else None for need in ctx.needs_input_grad[:3]), *[None] * 5)
-        return (*ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved), *[None] * 5)
+            dq, dk, dv, dalphas = (next(found) if need else None for need in needs)
+        else:
+            dq, dk, dv, *rest = ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved)
+            dalphas = rest[0].to(alphas.dtype) if rest else None
+        return dq, dk, dv, None, None, dalphas, *[None] * 4
 
 
 def _composed(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None, alpha: float,
+    scale: float, causal: bool, pinned: bool,
 ) -> Tensor:  # fmt: skip
-    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans)
-    mapping = composition.of_alpha(alpha)
+    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans, pinned)
+    mapping = composition.of_alpha(alpha, alphas)
     return composition.attend(q.float(), k.float(), v.float(), scale, mapping, keep)[0].to(q.dtype)
 
 
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
+    pinned: bool,
 ) -> Tensor:  # fmt: skip
     q, k, v = (x.contiguous() for x in (q, k, v))
-    if refusal(q, k, v, alpha, spans) is None:
-        return _kernel(q).forward(
-            q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, save=False
-        )[0]
-    return _composed(q, k, v, lengths, spans, alpha, scale, causal)
+    if refusal(q, k, v, alpha, spans, pinned=pinned) is None:
+        return _run(q, k, v, lengths, spans, alpha, scale, causal, pinned, False)[0]
+    return _composed(q, k, v, lengths, spans, None, alpha, scale, causal, pinned)
+
+
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
+    pinned: bool, save: bool,
+) -> Any:  # fmt: skip
+    kernel = _kernel(q)
+    given: dict[str, Any] = {"pinned": pinned} if kernel is native else {}
+    return kernel.forward(
+        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, save=save, **given
+    )
 
 
 def _vjp(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
-    causal: bool,
+    causal: bool, pinned: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     g, q, k, v = (x.contiguous() for x in (g, q, k, v))
-    if refusal(q, k, v, alpha, spans) is not None:
-        found = composition.gradients(g.float(), q.float(), k.float(), v.float(), lengths, spans, alpha, scale, causal)
+    if refusal(q, k, v, alpha, spans, pinned=pinned) is not None:
+        found = composition.gradients(
+            g.float(), q.float(), k.float(), v.float(), lengths, spans, alpha, scale, causal, pinned
+        )
         return tuple(x.to(q.dtype) for x in found)  # type: ignore[return-value]
-    kernel = _kernel(q)
-    _, saved = kernel.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, save=True)
-    return kernel.backward(g, q, k, v, saved)
+    saved = _run(q, k, v, lengths, spans, alpha, scale, causal, pinned, True)[1]
+    return _kernel(q).backward(g, q, k, v, saved)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.alpha, ctx.scale, ctx.causal = inputs
+    *tensors, ctx.alpha, ctx.scale, ctx.causal, ctx.pinned = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    found = _OPERATORS.attention_vjp(g, *ctx.saved_tensors, ctx.alpha, ctx.scale, ctx.causal)
-    return (*found, *[None] * 5)
+    found = _OPERATORS.attention_vjp(g, *ctx.saved_tensors, ctx.alpha, ctx.scale, ctx.causal, ctx.pinned)
+    return (*found, *[None] * 6)
 
 
-_GIVEN = "Tensor q, Tensor k, Tensor v, Tensor? lengths, Tensor? spans, float alpha, float scale, bool causal"
+_GIVEN = (
+    "Tensor q, Tensor k, Tensor v, Tensor? lengths, Tensor? spans, float alpha, float scale, bool causal, bool pinned"
+)
 _LIBRARY.define(f"attention({_GIVEN}) -> Tensor")
 _LIBRARY.define(f"attention_vjp(Tensor g, {_GIVEN}) -> (Tensor, Tensor, Tensor)")
 _LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
@@ -148,7 +169,8 @@ torch.library.register_autograd("sparse_attention::attention", _backward, setup_
 
 
 def opaque(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: None, alpha: float,
+    scale: float, causal: bool, pinned: bool,
 ) -> Tensor:  # fmt: skip
     """`Fused` for torch.compile, tracing and modes. Differentiating twice raises an error."""
-    return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal)
+    return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal, pinned)

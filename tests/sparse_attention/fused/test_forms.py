@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import entmax
 import pytest
 import torch
 import torch.nn.functional as F
@@ -81,6 +82,11 @@ FORMS = {
         {"slopes": SLOPES, "causal": True, "window": (8, 0)},
         {"keep": windowed(40, 40, 8, 0), "added": ALiBi},
     ),
+    "slopes on both sides": ({"slopes": SLOPES}, {"added": -ALiBi.abs()}),
+    "slopes and window that ends at the query": (
+        {"slopes": SLOPES, "window": (8, 0)},
+        {"keep": windowed(40, 40, 8, 0), "added": ALiBi},
+    ),
     "bias": ({"bias": BIAS, "causal": True}, {"keep": CAUSAL, "added": BIAS}),
     "bias and slopes": ({"bias": BIAS, "slopes": SLOPES, "causal": True}, {"keep": CAUSAL, "added": BIAS + ALiBi}),
     "sink": ({"sink": SLOPES}, {"sink": SLOPES}),
@@ -121,7 +127,7 @@ def test_every_form_is_the_formula(form, name, params, dtype):
 def test_forms_without_a_bias_for_every_pair_take_the_kernel(form):
     given, _ = FORMS[form]
     x = [t.detach().requires_grad_() for t in tensors(dtype=torch.float32)]
-    needs_scores = "bias" in given or ("sink" in given and "window" in given)
+    needs_scores = "bias" in given or form == "slopes on both sides"
     for name in FUSED:
         assert sa.fused.plan(*x, name, **given).path == ("composition" if needs_scores else "fused")
 
@@ -139,6 +145,42 @@ def test_a_mask_with_gaps_needs_the_scores():
         atol=3e-5,
         rtol=0,
     )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(), (4,), (4, 1), (4, 1, 1), (2, 1, 1, 1), (2, 4, 1, 1)], ids=str)
+def test_a_learned_alpha_is_fused_and_the_one_of_bisection(shape, causal):
+    q, k, v = (t.detach().requires_grad_() for t in tensors(64, 150, dtype=torch.float32))
+    alpha = (1.05 + torch.rand(shape, generator=torch.Generator().manual_seed(2)) * 0.9).requires_grad_()
+    assert sa.fused.plan(q, k, v, "entmax", alpha=alpha, causal=causal).path == "fused"
+    out = sa.sparse_attention(q, k, v, "entmax", alpha=alpha, causal=causal)
+    x = q.double() @ k.double().repeat_interleave(2, 1).mT / 4
+    x = x.masked_fill(~windowed(64, 150, None, 0), -1e4) if causal else x
+    each = (
+        alpha.double().reshape(*[1] * (4 - alpha.ndim), *shape)
+        if alpha.ndim != 1 and shape != (4, 1)
+        else alpha.double()
+    )
+    each = each.view(4, 1, 1) if shape in ((4,), (4, 1)) else each
+    want = entmax.entmax_bisect(x, each.expand(2, 4, 64, 1), n_iter=60) @ v.double().repeat_interleave(2, 1)
+    torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(4))
+    for a, b in zip(*(torch.autograd.grad(y, (alpha, q, k, v), g.to(y.dtype)) for y in (out, want))):
+        torch.testing.assert_close(a, b, atol=2e-3 * float(b.abs().max()), rtol=0)
+    few = sa.sparse_attention(q, k, v, "entmax", alpha=alpha.detach() * 0 + 1.01, causal=causal)
+    torch.testing.assert_close(
+        few, sa.sparse_attention(q, k, v, "entmax", alpha=1.01, causal=causal), atol=3e-5, rtol=0
+    )
+
+
+def test_a_module_that_learns_an_alpha_for_each_head_is_fused():
+    x = [t.detach().requires_grad_() for t in tensors(dtype=torch.float32)]
+    module = sa.make("entmax", alpha="learned").spread(4, 1)
+    assert sa.fused.plan(*x, module).path == "fused"
+    (slope,) = torch.autograd.grad(sa.sparse_attention(*x, module).square().sum(), module.alpha_logit)
+    with sa.kernels.use("reference"):
+        (want,) = torch.autograd.grad(sa.sparse_attention(*x, module).square().sum(), module.alpha_logit)
+    torch.testing.assert_close(slope, want, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 40), (40, 3), (1, 40), (40, 1)], ids=str)
@@ -174,6 +216,37 @@ def test_a_query_far_from_float32_and_a_key_outside_the_window():
     sees = keep[:, 30]  # the heads 0 and 1 read the first group
     assert out[0, :2, sees].isnan().all() and out[0, 2:].isfinite().all()
     torch.testing.assert_close(out[:, :, ~sees].double(), want[:, :, ~sees], atol=3e-5, rtol=0)
+
+
+@pytest.mark.parametrize("n", [4, 40])  # 4: as many queries as heads
+def test_a_tensor_with_one_number_per_head_is_read_per_head(n):
+    q, k, v = tensors(n, 40)
+    alpha = torch.tensor([1.2, 1.5, 1.7, 2.0], dtype=torch.float64)
+    x = q @ k.repeat_interleave(2, 1).mT / 4
+    want = torch.stack([sa.entmax(x[:, h], alpha=float(alpha[h])) for h in range(4)], 1) @ v.repeat_interleave(2, 1)
+    module = sa.Entmax(alpha=torch.nn.Parameter(alpha.clone()))
+    for given in (alpha, alpha[:, None], alpha.view(4, 1, 1), alpha.view(1, 4, 1, 1)):
+        torch.testing.assert_close(sa.sparse_attention(q, k, v, "entmax", alpha=given), want)
+    torch.testing.assert_close(sa.sparse_attention(q, k, v, module), want)
+    with pytest.raises(ValueError, match=r"alpha has shape \(3,\); one number per head is \(4,\)"):
+        sa.sparse_attention(q, k, v, "entmax", alpha=alpha[:3])
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 1, 1), (1, 4, 1, 1), (2, 1, 40, 1)], ids=str)
+@pytest.mark.parametrize("form", [{}, {"sink": SLOPES}, {"slopes": SLOPES, "causal": True}], ids=str)
+def test_a_learned_scale(shape, form):
+    q, k, v = (t.detach().float().requires_grad_() for t in tensors())
+    scale = (torch.rand(shape, generator=torch.Generator().manual_seed(3)) + 0.1).requires_grad_()
+    assert sa.fused.plan(q, k, v, "sparsemax", scale=scale, **form).path == "fused"
+    out = sa.sparse_attention(q, k, v, "sparsemax", scale=scale, **form)
+    long = scale.double().view(4, 1, 1) if scale.ndim == 1 else scale.double()
+    added = ALiBi if "slopes" in form else 0.0
+    want, _ = formula(
+        q * (long * 4), k, v, "sparsemax", {}, CAUSAL if "causal" in form else None, added, form.get("sink")
+    )
+    torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v, scale)) for y in (out, want))):
+        torch.testing.assert_close(a, b, atol=2e-3, rtol=1e-3)
 
 
 def test_gradients_of_slopes_sinks_and_biases():
@@ -230,7 +303,8 @@ def test_half_precision_keeps_far_positions_apart():
         ({"cu_seqlens": torch.tensor([0, 50])}, r"cu_seqlens=\[0, 50\] must rise from 0 to 40"),
         ({"cu_seqlens": torch.tensor([0, 30, 20, 40])}, "must rise from 0 to 40"),
         ({"cu_seqlens": [0, 40]}, "must be a tensor of whole numbers"),
-        ({"slopes": SLOPES}, "need causal=True; for keys on both sides pass bias"),
+        ({"scale": torch.ones(3)}, r"scale of shape \(3,\) is not one number, one per head or one per query"),
+        ({"scale": torch.ones(4).bool()}, "scale is torch.bool; it must be a number or a floating-point tensor"),
         ({"slopes": SLOPES[:3], "causal": True}, r"slopes has shape \(3,\); it needs one number per head, \(4,\)"),
         ({"sink": 1.0}, r"sink has shape \(\); it needs one number per head"),
         ({"bias": BIAS[:3]}, r"bias of shape \(3, 40, 40\) does not broadcast"),

@@ -272,7 +272,7 @@ def test_the_plan_says_which_way_and_why():
     assert plan(q, k, v, "softmax") == sa.fused.Plan("sdpa", "softmax is torch's own")
     for arguments, reason in (
         ({"mapping": "fusedmax"}, "fusedmax has no fused kernel"),
-        ({"mapping": "entmax", "alpha": 1.3}, "not for 1.3"),
+        ({"mapping": "entmax", "alpha": 1.03}, "not for 1.03"),
         ({"gamma": torch.ones(1)}, "gamma of sparsemax is a tensor"),
         ({"need_weights": True}, "weights are asked for"),
         ({"dropout": 0.1}, "dropout"),

@@ -38,19 +38,30 @@ int main() {
           std::vector<float> v = drawn(groups * m * e, kind, 1), g = drawn(heads * n * e, 0, 1);
           std::vector<float> out(g.size()), dq(q.size()), dk(k.size()), dv(v.size());
           std::vector<int64_t> pointers(static_cast<size_t>(heads * n + 1)), lengths{m, m / 2, 0, m};
-          const int64_t sizes[] = {heads, groups, n, m, d, e};
-          for (int power = 1; power <= 2; power++)
+          std::vector<int64_t> spans;  // [heads, n, 2]
+          for (int64_t i = 0; i < heads * n; i++) {
+            const int64_t a = static_cast<int64_t>(uniform() * static_cast<double>(m + 1)), b = static_cast<int64_t>(uniform() * static_cast<double>(m + 1));
+            spans.insert(spans.end(), {a < b ? a : b, i % 7 ? (a < b ? b : a) : a});
+          }
+          std::vector<double> alphas{1.3, 2, 1.05, 1.5}, slope(static_cast<size_t>(heads * n));
+          for (int power = 0; power <= 4; power++)
             for (int threads = 1; threads <= 3; threads += 2) {
               void* columns;
               float* weights;
               const int64_t* padding = calls % 2 ? lengths.data() : nullptr;
-              attention_forward(q.data(), k.data(), v.data(), out.data(), sizes, scale, calls % 4 < 2, padding, power,
-                                pointers.data(), &columns, threads == 1 ? &weights : nullptr, threads);
-              attention_backward(q.data(), k.data(), v.data(), g.data(), sizes, scale, power, pointers.data(), columns, dq.data(),
-                                 dk.data(), dv.data(), threads);
+              sa::Shape s{heads, groups, n, m, d, e, scale, calls % 4 < 2, padding};
+              s.spans = calls % 3 ? nullptr : spans.data();
+              s.spans_of_heads = calls % 2;
+              s.pinned = m > 0 && calls % 5 < 2;
+              s.alpha = power == 1 ? 2 : power == 2 ? 1.5 : power == 3 ? 3.5 : 1.2;
+              s.alphas = power ? nullptr : alphas.data();
+              attention_forward(&s, q.data(), k.data(), v.data(), out.data(), pointers.data(), &columns,
+                                threads == 1 ? &weights : nullptr, threads);
+              attention_backward(&s, q.data(), k.data(), v.data(), g.data(), pointers.data(), columns, dq.data(), dk.data(),
+                                 dv.data(), calls % 2 ? slope.data() : nullptr, threads);
               attention_free(columns);
               if (threads == 1) attention_free(weights);
-              if (n == 1) {
+              if (n == 1 && (power == 1 || power == 2)) {
                 int64_t panel[3];
                 attention_panel_sizes(d, panel);
                 const int64_t room = panel[0] ? m / panel[2] : 0;

@@ -8,31 +8,22 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-static sa::Shape shape(const int64_t* sizes, double scale, int causal, const int64_t* lengths, const int64_t* spans, int spans_of_heads) {
-  return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, causal != 0, lengths, spans, spans_of_heads != 0};
-}
-
-// sizes: heads, groups, n, m, d, e. power: 1 sparsemax, 2 entmax15. lengths: [heads] or null. spans: [heads or 1, n, 2] or
-// null. pointers: [heads n + 1],
-// or null: nothing is saved. columns (uint16 up to 65536 keys, then int32), and weights, P, if not null: the support, for
-// attention_free.
-EXPORT int attention_forward(const float* q, const float* k, const float* v, float* out, const int64_t* sizes, double scale,
-                             int causal, const int64_t* lengths, const int64_t* spans, int spans_of_heads, int power,
-                             int64_t* pointers, void** columns, float** weights, int threads) {
+// pointers: [heads n + 1], or null: nothing is saved. columns (uint16 up to 65536 keys, then int32), and weights, P, if not
+// null: the support, for attention_free.
+EXPORT int attention_forward(const sa::Shape* s, const float* q, const float* k, const float* v, float* out, int64_t* pointers,
+                             void** columns, float** weights, int threads) {
   sa::Support support;
-  const sa::Shape s = shape(sizes, scale, causal, lengths, spans, spans_of_heads);
-  const int status = (power == 1 ? sa::attention_forward<1> : sa::attention_forward<2>)(s, q, k, v, out, pointers, weights != nullptr, support, threads);
+  const int status = sa::attention_forward(*s, q, k, v, out, pointers, weights != nullptr, support, threads);
   *columns = support.column;
   if (weights) *weights = support.weight;
   return status;
 }
 
-EXPORT int attention_backward(const float* q, const float* k, const float* v, const float* g, const int64_t* sizes, double scale,
-                              int power, const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv,
+// dalpha: [heads, n], summed over the keys, or null.
+EXPORT int attention_backward(const sa::Shape* s, const float* q, const float* k, const float* v, const float* g,
+                              const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, double* dalpha,
                               int threads) {
-  const sa::Shape s = shape(sizes, scale, 0, nullptr, nullptr, 0);
-  return (power == 1 ? sa::attention_backward<1> : sa::attention_backward<2>)(s, q, k, v, g, pointers, columns, dq, dk, dv,
-                                                                              threads);
+  return sa::attention_backward(*s, q, k, v, g, pointers, columns, dq, dk, dv, dalpha, threads);
 }
 
 // The span [rows, 2] of each row of a mask [rows, m] of bytes 0 and 1; returns 0 if some row's ones are not together.

@@ -1,7 +1,7 @@
 // Backward at the support: nothing off it has a gradient.
 //
 //     dP_ij = g_i . v_j                     on the support
-//     dS_ij = w_ij (dP_ij - mean_i) scale   w = 1 (sparsemax), sqrt P (entmax15); mean_i = sum_j w dP / sum_j w
+//     dS_ij = w_ij (dP_ij - mean_i) scale   w = P^(2 - alpha): 1 (sparsemax), sqrt P (entmax15); mean_i = sum_j w dP / sum_j w
 //     dQ = dS K,  dK = dS' Q,  dV = P' g
 //
 // Of the forward only the support's keys are kept. P is computed again, a tile at a time: one more dot an entry, for 2 bytes
@@ -10,6 +10,9 @@
 // Queries go in tiles. A tile's entries are turned into columns by a counting sort, so that a key's rows of dK and dV are
 // read and written once a tile; entries of a key keep the order of their queries, so sums have one order.
 #pragma once
+#include <algorithm>
+#include <optional>
+
 #include "attention_gather.h"
 #include "attention_row.h"
 #include "attention_support.h"
@@ -24,9 +27,10 @@ struct Transposed {
   int32_t* column;  // by row, where the support's are narrow
   int32_t* end;     // [keys of a page + 1]: where a key's entries end
   float *one, *query;  // a row's candidates; a query times the scale
+  double* numbers;     // for alpha > 2, three numbers a key
 
   static size_t bytes(int64_t entries, int64_t keys, int64_t d) {
-    return static_cast<size_t>(entries + 64) * 24 + static_cast<size_t>(keys + 64) * 8 + static_cast<size_t>(d) * 4 + 1024;
+    return static_cast<size_t>(entries + 64) * 24 + static_cast<size_t>(keys + 64) * 32 + static_cast<size_t>(d) * 4 + 1024;
   }
   void take(int64_t entries, int64_t keys, int64_t d, char* memory) {
     Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
@@ -39,13 +43,15 @@ struct Transposed {
     p = scratch.take<float>(entries + 16);
     one = scratch.take<float>(keys + 32);
     query = scratch.take<float>(d);
+    numbers = scratch.take<double>(3 * keys);
   }
 };
 
 // The scores of a row's support in `p` become (s - tau)_+, the roots of P. False if a score is not finite. `b` is memory.
 template <int power>
-inline bool to_roots(float* p, int64_t count, float* b) {
-  const V top = V::all(highest(p, count)), lowest = V::all(padding);
+inline bool to_roots(float* p, int64_t count, float* b, const AnyAlpha* other) {
+  const float most = highest(p, count);
+  const V top = V::all(most), lowest = V::all(padding);
   V total = V::all(0);
   auto broken = greater(total, total);
   for (int64_t i = 0; i < count; i += V::W) {
@@ -55,54 +61,77 @@ inline bool to_roots(float* p, int64_t count, float* b) {
     total = total + select_or_zero(greater(x, lowest), x);
   }
   if (any(broken)) return false;
-  Candidates<float> k{b, count, static_cast<double>(sum(total))};
-  const Threshold<float> tau = power == 1 ? solve_linear(k, 1.0) : solve_quadratic(k);
-  for (int64_t i = 0; i < count; i += V::W) store_row(p, i, count, above(V::load(b + i), tau));
+  to_roots<power>(p, count, b, most, static_cast<double>(sum(total)), -infinity<double>(), other);
   return true;
 }
 
 // A row of scores that overflowed: again one by one, as finish_carefully has them.
 template <int power>
 inline void to_roots_carefully(float* p, const int32_t* column, int64_t count, const float* q, const float* k, int64_t d,
-                               float* b) {
+                               float* b, const AnyAlpha* any) {
   for (int64_t e = 0; e < count; e++) {
     float s = 0;
     for (int64_t c = 0; c < d; c++) s += q[c] * k[column[e] * d + c];
     p[e] = s;
   }
-  if (!to_roots<power>(p, count, b)) fill_row(p, count, std::numeric_limits<float>::quiet_NaN());
+  if (!to_roots<power>(p, count, b, any)) fill_row(p, count, std::numeric_limits<float>::quiet_NaN());
 }
 
-// dP of a row in `ds` becomes dS, and the roots in `p` P, in place.
-template <int power>
-inline void through_mapping(float* p, float* ds, int64_t count, float scale) {
+inline void multiply(float* x, int64_t count, float factor) {
+  for (int64_t e = 0; e < count; e += V::W) store_row(x, e, count, load_row(x, e, count, 0.f) * V::all(factor));
+}
+
+// P^(2 - alpha) of a root of P.
+template <int power, class Powers>
+inline V weight_of(V root, [[maybe_unused]] const Powers* powers) {
+  if constexpr (power == any_power)
+    return powers->but_one(root);
+  else
+    return root;
+}
+
+// dP of a row in `ds` becomes the gradient of the scores times `scale`, and the roots in `p` P, in place.
+template <int power, class Powers>
+inline void through_mapping(float* p, float* ds, int64_t count, float scale, const Powers* powers) {
   if (p[0] != p[0]) return fill_row(ds, count, p[0]);
   V weights = V::all(0), weighted = weights;
   for (int64_t e = 0; e < count; e += V::W) {
     const V d = load_row(ds, e, count, 0.f);
-    if (power == 2) {
-      const V w = load_row(p, e, count, 0.f);
+    if (power == 1) {
+      weighted = weighted + d;
+    } else {
+      const V w = weight_of<power>(load_row(p, e, count, 0.f), powers);
       weights = weights + w;
       weighted = fma(w, d, weighted);
-    } else {
-      weighted = weighted + d;
     }
   }
-  const V mean = V::all(sum(weighted) / (power == 2 ? sum(weights) : static_cast<float>(count))), factor = V::all(scale);
+  const V mean = V::all(sum(weighted) / (power == 1 ? static_cast<float>(count) : sum(weights))), factor = V::all(scale);
   for (int64_t e = 0; e < count; e += V::W) {
     V d = (load_row(ds, e, count, 0.f) - mean) * factor;
-    if (power == 2) {
-      const V w = load_row(p, e, count, 0.f);
+    if (power != 1) {
+      const V root = load_row(p, e, count, 0.f), w = weight_of<power>(root, powers);
       d = d * w;
-      store_row(p, e, count, w * w);
+      store_row(p, e, count, root * w);
     }
     store_row(ds, e, count, d);
+  }
+}
+template <int power>
+inline void through_mapping(float* p, float* ds, int64_t count, float scale, [[maybe_unused]] const AnyAlpha* any) {
+  if constexpr (power != any_power) {
+    through_mapping<power>(p, ds, count, scale, static_cast<const Powers<float, AnyPower<float>>*>(nullptr));
+  } else if (any->alpha > 2) {
+    steep_entmax_vjp(ds, p, ds, count, 2 - any->alpha);
+    multiply(ds, count, scale);
+  } else {
+    any->with([&](const auto& powers) { through_mapping<power>(p, ds, count, scale, &powers); });
   }
 }
 
 struct Gradients {
   const float *q, *k, *v, *g;
   float *dq, *dk, *dv;  // dk, dv: of one group, added to
+  double* dalpha;       // of each query, or null
 };
 
 constexpr int64_t tile_queries = 512;  // at most
@@ -115,11 +144,14 @@ inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
 
 // The queries [first, first + rows) of a head; `pointer` and `columns` are theirs.
 template <int power>
-inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int64_t rows, const int64_t* pointer,
+inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gradients& x, int64_t rows, const int64_t* pointer,
                           const void* columns) {
   const int64_t start = pointer[0], entries = pointer[rows] - start;
   float *ds = t.ds - start, *p = t.p - start;
-  const float factor = static_cast<float>(power == 1 ? s.scale : 0.5 * s.scale);
+  const float factor = static_cast<float>((alpha - 1) * s.scale);
+  std::optional<AnyAlpha> powers;
+  if (power == any_power) powers.emplace(alpha, t.numbers);
+  const AnyAlpha* any = powers ? &*powers : nullptr;
   auto scaled_query = [&](int64_t i) {
     for (int64_t c = 0; c < s.d; c++) t.query[c] = x.q[i * s.d + c] * factor;
     return t.query;
@@ -130,6 +162,7 @@ inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int
     column = t.column - start;
   }
   fill_row(x.dq, rows * s.d, 0.f);
+  if (x.dalpha) std::fill(x.dalpha, x.dalpha + rows, 0.0);
   if (entries == 0) return;
   const int64_t each = entries / rows, page = each < 32 ? s.m : 24 * s.m / each;
   int64_t at[tile_queries];
@@ -151,9 +184,13 @@ inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int
   for (int64_t i = 0; i < rows; i++) {
     const int64_t from = pointer[i], count = pointer[i + 1] - from;
     if (count == 0) continue;
-    if (!to_roots<power>(p + from, count, t.one))
-      to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one);
-    through_mapping<power>(p + from, ds + from, count, static_cast<float>(s.scale));
+    if (!to_roots<power>(p + from, count, t.one, any))
+      to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any);
+    const bool alone = !x.dalpha;
+    through_mapping<power>(p + from, ds + from, count, alone ? static_cast<float>(s.scale) : 1.f, any);
+    if (alone) continue;
+    x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
+    multiply(ds + from, count, static_cast<float>(s.scale));
   }
 
   std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);
@@ -193,9 +230,9 @@ inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int
 
 // A group's heads add to the same dk and dv, so a group is one worker's. With more threads than groups a group is cut
 // into parts, each with sums of its own, which are added up in order.
-template <int power>
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
-                              const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, int threads) {
+                              const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, double* dalpha,
+                              int threads) {
   const int64_t heads = s.heads / s.groups, rows = heads * s.n;  // rows of a group, consecutive
   const int64_t entries = pointers[s.heads * s.n], keys = s.m * s.d, values = s.m * s.e;
   const double ns = 0.1 * static_cast<double>(entries) * static_cast<double>(s.d + s.e);
@@ -238,8 +275,11 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
     tiles([&](int64_t group, int64_t part, int64_t row, int64_t count) {
       float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
       Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
-                  own ? own : dk + group * keys, own ? own + keys : dv + group * values};
-      backward_tile<power>(s, work, x, count, pointers + row, columns);
+                  own ? own : dk + group * keys, own ? own + keys : dv + group * values, dalpha ? dalpha + row : nullptr};
+      const double alpha = s.alpha_of(row / s.n);
+      with_power(alpha, [&](auto power) {
+        backward_tile<decltype(power)::value>(s, alpha, work, x, count, pointers + row, columns);
+      });
     });
     std::free(memory);
   });

@@ -6,6 +6,8 @@
 // candidates, the other pages are screened by 8 bit integers first (attention_screen.h). Everything a block does depends
 // on its own queries and keys only, so results do not depend on how blocks are shared out.
 #pragma once
+#include <optional>
+
 #include "attention_screen.h"
 #include "attention_support.h"
 
@@ -26,9 +28,10 @@ struct Workspace {
   int32_t* queries8;  // [groups of rows][quads][R]
   Screener screener[block_rows];
   float* room;  // one panel
+  double* numbers;  // for alpha > 2, three numbers a key
 
   static size_t bytes(const Shape& s) {
-    return static_cast<size_t>(panels(s.m)) * panel_keys * s.d * 4 + 2 * block_rows * s.d * 4 +
+    return 3 * static_cast<size_t>(s.m + overhang) * 8 + static_cast<size_t>(panels(s.m)) * panel_keys * s.d * 4 + 2 * block_rows * s.d * 4 +
            block_rows * static_cast<size_t>(s.m + overhang) * 8 + ScreenedKeys::bytes(s.m, s.d) +
            block_rows * static_cast<size_t>(quads(s.d)) * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096;
   }
@@ -38,6 +41,7 @@ struct Workspace {
     plain = scratch.take<float>(block_rows * s.d);
     queries8 = scratch.take<int32_t>(block_rows * quads(s.d));
     room = scratch.take<float>(panel_keys * whole_vectors(s.d));
+    numbers = scratch.take<double>(3 * (s.m + overhang));
     keys8.take(s.m, s.d, scratch);
     keys = scratch.take<float>(panels(s.m) * panel_keys * s.d);
     float* scores = scratch.take<float>(block_rows * (s.m + overhang));
@@ -65,30 +69,43 @@ struct Workspace {
 // Scores that float32 may not hold, or that are not finite already: computed one by one, by the rules of the rows
 // (-inf is excluded, NaN or +inf make the whole row NaN). Leaves a row that is finished.
 template <int power>
-inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d) {
+inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d, bool pinned = false,
+                             const AnyAlpha* any = nullptr) {
   bool broken = false;
   row.count = 0;
-  for (int32_t j = row.begin; j < row.limit; j++) {
+  auto add = [&](int32_t j) {
     float s = 0;
     for (int64_t c = 0; c < d; c++) s += q[c] * k[j * d + c];
     broken = broken || !(s < infinity<float>());
     row.score[row.count] = s;
     row.column[row.count] = j;
     row.count += s > -infinity<float>();
-  }
+  };
+  if (pinned) add(0);
+  for (int32_t j = row.begin; j < row.limit; j++) add(j);
   if (!broken) {
-    finish<power>(row);
+    row.bound = -infinity<float>();
+    finish<power>(row, any);
     return;
   }
-  row.count = row.limit - row.begin;
-  for (int32_t j = 0; j < row.count; j++) {
-    row.score[j] = std::numeric_limits<float>::quiet_NaN();
-    row.column[j] = row.begin + j;
-  }
+  row.count = 0;
+  auto spoil = [&](int32_t j) {
+    row.score[row.count] = std::numeric_limits<float>::quiet_NaN();
+    row.column[row.count++] = j;
+  };
+  if (pinned) spoil(0);
+  for (int32_t j = row.begin; j < row.limit; j++) spoil(j);
+}
+
+// Key 0 becomes the first candidate.
+inline void seed(Row& row, const float* q, const float* k, int64_t d) {
+  const int32_t key = row.column[0] = 0;
+  gathered_dots(q, &key, 1, k, d, d, row.score);
+  row.count = 1;
 }
 
 // Scales and packs the queries from `first` on; rows beyond the last see nothing. Returns which need care, a bit each.
-inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, int64_t head, int64_t first, float scale) {
+inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, const float* k, int64_t head, int64_t first, float scale) {
   uint64_t careful = 0;
   for (int64_t i = 0; i < block_rows; i++) {
     Row& row = w.row[i];
@@ -107,9 +124,12 @@ inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, int64
     row.limit = there ? static_cast<int32_t>(s.limit(head, first + i)) : 0;
     if (row.limit <= row.begin) row.begin = row.limit = 0;
     row.bound = row.limit > 0 ? -infinity<float>() : infinity<float>();
-    if (row.limit > 0 && !(norm * w.key_norm < 1e70)) {
+    const bool pinned = s.pinned && there;
+    if ((row.limit > 0 || pinned) && !(norm * w.key_norm < 1e70)) {
       careful |= 1ull << i;
       row.bound = infinity<float>();  // no tile adds to it
+    } else if (pinned) {
+      seed(row, plain, k, s.d);
     }
   }
   return careful;
@@ -135,7 +155,8 @@ inline Sight sight(const Row* row, int64_t rows, int64_t m) {
 }
 
 template <int power>
-inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, const Sight& sees, Row* row) {
+inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, const Sight& sees, Row* row,
+                       const AnyAlpha* any) {
   const float* q = w.queries + g * s.d;
   for (int64_t key = page; key < end; key += panel_keys) {
     const float* k = w.keys + key * s.d;
@@ -144,7 +165,7 @@ inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t pa
     else
       tile<true>(q, k, s.d, row, static_cast<int32_t>(key));
     if (key == sees.begin)
-      for (int64_t i = 0; i < tile_rows; i++) settle<power>(row[i]);
+      for (int64_t i = 0; i < tile_rows; i++) settle<power>(row[i], 0, any);
   }
 }
 
@@ -197,7 +218,7 @@ inline bool worth_screening(const Shape& s, const Workspace& w, int64_t page) {
 }
 
 template <int power>
-inline void find_candidates(const Shape& s, Workspace& w, const float* k) {
+inline void find_candidates(const Shape& s, Workspace& w, const float* k, const AnyAlpha* any) {
   int64_t screened = 0, passed = 0;
   bool screening = false;
   const Sight block = sight(w.row, block_rows, s.m);
@@ -223,17 +244,17 @@ inline void find_candidates(const Shape& s, Workspace& w, const float* k) {
         screened += tile_rows * (to - from);
         for (int64_t i = 0; i < tile_rows; i++)
           if (row[i].count > row[i].settled + row[i].settled / 4 + 16)
-            settle<power>(row[i], 2 * w.screener[g + i].error(w.worst));
+            settle<power>(row[i], 2 * w.screener[g + i].error(w.worst), any);
         continue;
       }
 #endif
-      score_page<power>(s, w, g, from, to, sees, row);
+      score_page<power>(s, w, g, from, to, sees, row, any);
       for (int64_t i = 0; i < tile_rows; i++)
-        if (row[i].count > 2 * row[i].settled + 16) settle<power>(row[i]);
+        if (row[i].count > 2 * row[i].settled + 16) settle<power>(row[i], 0, any);
     }
     if (screening && (page + page_keys >= end || static_cast<double>(passed) > most_passing * static_cast<double>(screened))) {
       for (int64_t i = 0; i < block_rows; i++) {
-        settle<power>(w.row[i], 2 * w.screener[i].error(w.worst));
+        settle<power>(w.row[i], 2 * w.screener[i].error(w.worst), any);
         rescore(w.row[i], w.plain + i * s.d, k, s.d);
       }
       screening = false;
@@ -266,20 +287,24 @@ inline void sum_values(const Shape& s, Workspace& w, int64_t rows, const float* 
 template <int power>
 inline bool forward_block(const Shape& s, Workspace& w, const float* q, const float* k, const float* v, float* out,
                           int64_t head, int64_t first, Support& support, int64_t* pointers) {
-  const float scale = static_cast<float>(power == 1 ? s.scale : 0.5 * s.scale);
+  const double alpha = s.alpha_of(head);
+  const float scale = static_cast<float>((alpha - 1) * s.scale);
+  std::optional<AnyAlpha> powers;
+  if (power == any_power) powers.emplace(alpha, w.numbers);
+  const AnyAlpha* any = powers ? &*powers : nullptr;
   const int64_t group = s.group(head);
   k += group * s.m * s.d;
   v += group * s.m * s.e;
   w.turn_to(s, k, group);
   const int64_t rows = s.n - first < block_rows ? s.n - first : block_rows;
-  uint64_t careful = pack_queries(s, w, q, head, first, scale);
-  find_candidates<power>(s, w, k);
+  uint64_t careful = pack_queries(s, w, q, k, head, first, scale);
+  find_candidates<power>(s, w, k, any);
   int64_t entries = 0;
   for (int64_t i = 0; i < rows; i++) {
     if (careful >> i & 1)
-      finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d);
+      finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d, s.pinned, any);
     else
-      finish<power>(w.row[i]);
+      finish<power>(w.row[i], any);
     entries += w.row[i].count;
   }
   sum_values(s, w, rows, v, out + (head * s.n + first) * s.e);
@@ -292,7 +317,6 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
   return true;
 }
 
-template <int power>
 inline int attention_forward(const Shape& s, const float* q, const float* k, const float* v, float* out,
                              int64_t* pointers, bool weights, Support& support, int threads) {
   const int64_t blocks = (s.n + block_rows - 1) / block_rows, pieces = s.heads * blocks;
@@ -316,7 +340,9 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
     part[w].width = narrow(s.m) ? 2 : 4;
     part[w].weights = weights;
     for (int64_t i = cut[w]; i < cut[w + 1] && !failed[w]; i++)
-      failed[w] = !forward_block<power>(s, work, q, k, v, out, i / blocks, i % blocks * block_rows, part[w], pointers);
+      failed[w] = !with_power(s.alpha_of(i / blocks), [&](auto power) {
+        return forward_block<decltype(power)::value>(s, work, q, k, v, out, i / blocks, i % blocks * block_rows, part[w], pointers);
+      });
     std::free(memory);
   });
   bool fine = true;

@@ -5,6 +5,7 @@
 
 namespace sa {
 
+// The same fields as Shape in ../attention_shape.py.
 struct Shape {
   int64_t heads, groups;  // of q [heads, n, d]; of k [groups, m, d] and v [groups, m, e]: head h reads h / (heads / groups)
   int64_t n, m, d, e;
@@ -13,10 +14,17 @@ struct Shape {
   const int64_t* lengths;  // [heads] or null: keys from lengths[h] on are padding
   const int64_t* spans = nullptr;  // [heads or 1, n, 2] or null: each query sees the keys from the first number to below the second
   bool spans_of_heads = false;
+  bool pinned = false;             // every query also sees key 0
+  double alpha = 2;                // of the mapping
+  const double* alphas = nullptr;  // [heads] or null: an alpha for each head instead
 
   int64_t group(int64_t head) const { return head / (heads / groups); }
+  double alpha_of(int64_t head) const { return alphas ? alphas[head] : alpha; }
   const int64_t* span(int64_t head, int64_t query) const { return spans + 2 * ((spans_of_heads ? head * n : 0) + query); }
-  int64_t begin(int64_t head, int64_t query) const { return spans ? span(head, query)[0] : 0; }  // the keys from here on are seen
+  int64_t begin(int64_t head, int64_t query) const {  // the keys from here on are seen
+    const int64_t first = spans ? span(head, query)[0] : 0;
+    return pinned && first == 0 ? 1 : first;
+  }
   int64_t limit(int64_t head, int64_t query) const {  // the keys below are seen
     int64_t keys = lengths && lengths[head] < m ? lengths[head] : m;
     if (causal && query + 1 + m - n < keys) keys = query + 1 + m - n;

@@ -14,6 +14,7 @@ struct Candidates {
   int64_t count;  // >= 1
   double sum;     // of the packed values
   double least = -1;  // at most the threshold; no candidate is below
+  bool fixed = false;  // none may be dropped: each has something beside it in another array
 };
 
 // Below every threshold, and far from overflow in differences and squares.

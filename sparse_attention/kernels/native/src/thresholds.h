@@ -141,7 +141,7 @@ inline Threshold<T> solve_power(Candidates<T>& k, const Powers<T, Power>& powers
       step /= bend > 0.5 ? bend : 0.5;
     }
     if (std::fabs(newton) < -small * tau || pass == 60) return {hi, static_cast<T>(step)};
-    if (pass == 0 && k.count > 4 * V::W) drop_below(k, static_cast<T>(static_cast<double>(hi) + newton * (1 - 1e-4)));
+    if (pass == 0 && !k.fixed && k.count > 4 * V::W) drop_below(k, static_cast<T>(static_cast<double>(hi) + newton * (1 - 1e-4)));
     tau = static_cast<double>(hi) + step > -1 ? static_cast<double>(hi) + step : -1;
   }
 }

@@ -1,0 +1,121 @@
+"""What a call of the fused attention is about, as its C++ side reads it, and what is kept of it for the gradient."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .memory import address, dense
+
+ALPHAS = (
+    1.05,
+    4.0,
+)  # the alphas of forward and backward; below, nothing is sparse and powers are too steep for float32
+_POINTER = ctypes.c_void_p
+
+
+class Shape(ctypes.Structure):
+    """The same fields as Shape in ``src/attention_support.h``. It keeps no tensor alive."""
+
+    _fields_ = [
+        *[(name, ctypes.c_int64) for name in ("heads", "groups", "n", "m", "d", "e")],
+        ("scale", ctypes.c_double),
+        ("causal", ctypes.c_bool),
+        ("lengths", _POINTER),
+        ("spans", _POINTER),
+        ("spans_of_heads", ctypes.c_bool),
+        ("pinned", ctypes.c_bool),
+        ("alpha", ctypes.c_double),
+        ("alphas", _POINTER),
+    ]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A `Shape` with the tensors that it points to."""
+
+    shape: Shape
+    alphas: Tensor | None
+    lengths: Tensor | None
+    spans: Tensor | None
+
+
+def given(
+    q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool, lengths: Tensor | None,
+    spans: Tensor | None, alphas: Tensor | None, pinned: bool,
+) -> Given:  # fmt: skip
+    """Check the optional arguments of a call; they are described in ``attention``. Raises ``ValueError``."""
+    (heads, n, d), (groups, m, e) = q.shape, v.shape
+    lengths = per_head(lengths, heads, groups)
+    if spans is not None and spans.shape not in ((1, n, 2), (heads, n, 2)):
+        raise ValueError(f"spans has shape {tuple(spans.shape)}; pass (1, {n}, 2) or ({heads}, {n}, 2)")
+    spans = None if spans is None else dense(spans)
+    alphas = None if alphas is None else dense(alphas.detach().to(torch.float64))
+    shape = Shape(
+        heads, groups, n, m, d, e, scale, causal,
+        None if lengths is None else address(lengths, torch.int64, heads),
+        None if spans is None else address(spans, torch.int64, spans.numel()),
+        spans is not None and spans.shape[0] > 1, pinned, alpha,
+        None if alphas is None else address(alphas, torch.float64, heads),
+    )  # fmt: skip
+    return Given(shape, alphas, lengths, spans)
+
+
+def per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
+    if lengths is None:
+        return None
+    if lengths.shape not in ((heads,), (groups,)):
+        raise ValueError(
+            f"lengths has shape {tuple(lengths.shape)}; pass ({heads},), one per head, or ({groups},), one per group"
+        )
+    lengths = dense(lengths.to("cpu", torch.int64))
+    return lengths if lengths.shape == (heads,) else lengths.repeat_interleave(heads // groups)
+
+
+def _pairs(of: Given) -> int:
+    """The number of pairs of a query and a key that it may see."""
+    s, limits = of.shape, torch.full((1, 1), of.shape.m)
+    if of.lengths is not None:
+        limits = limits.minimum(of.lengths.view(s.heads, 1))
+    if s.causal:
+        limits = limits.minimum(torch.arange(1 + s.m - s.n, 1 + s.m))
+    if of.spans is not None:
+        limits = limits.minimum(of.spans[..., 1]) - of.spans[..., 0].clamp(min=int(s.pinned))
+    limits = limits.clamp(min=0) + int(s.pinned and of.spans is not None)
+    return int(limits.sum()) * (s.heads * s.n // limits.numel() if limits.numel() else 0)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The support: row r = h n + i has the ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``.
+
+    The weights P on the support are stored only on request.
+    """
+
+    row_pointers: Tensor  # int64 [H n + 1]
+    columns: Tensor  # [entries], increasing within a row; uint16 for up to 65536 keys, else int32
+    weights_: Tensor | None  # float32 [entries], > 0
+    of: Given
+
+    @property
+    def density(self) -> float:
+        """The share of pairs in the support, among all pairs that mask and lengths allow."""
+        pairs = _pairs(self.of)
+        return self.columns.numel() / pairs if pairs else 0.0
+
+    def weights(self) -> Tensor:
+        """P as a dense tensor [H, n, m]. Raises ``ValueError`` if P was not stored."""
+        if self.weights_ is None:
+            raise ValueError("P was not kept; call forward(..., weights=True)")
+        s: Any = self.of.shape
+        p = self.weights_.new_zeros(s.heads * s.n, s.m)
+        rows = torch.repeat_interleave(torch.arange(p.shape[0]), self.row_pointers.diff())
+        p[rows, self.columns.long()] = self.weights_
+        return p.view(s.heads, s.n, s.m)
+
+
+__all__ = ["ALPHAS", "Given", "Saved", "Shape", "given", "per_head"]

@@ -1,0 +1,130 @@
+"""Random calls of sa.sparse_attention against the formula in float64 with the entmax package's bisection: outputs, and the
+gradients of q, k, v, alpha, scale, bias, slopes and sink. `make test-slow` draws thousands."""
+
+from __future__ import annotations
+
+import random
+
+import entmax
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import sparse_attention as sa
+
+ALPHAS = [2.0, 1.5, 1.3, 1.05, 1.1, 1.7, 1.95, 2.5, 4.0]
+
+
+def chosen(seed: int) -> dict[str, object]:
+    """A random call: its tensors, float32, under the names of the arguments."""
+    draw, make = random.Random(seed), torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=make)
+
+    heads, groups = draw.choice([(1, 1), (4, 4), (4, 2), (3, 1)])
+    B, n, m = draw.choice([1, 2]), draw.choice([1, 9, 33, 64, 100]), draw.choice([3, 40, 97, 130, 200])
+    d, e = draw.choice([4, 16, 33, 64]), draw.choice([3, 16, 64])
+    if draw.random() < 0.5:
+        n = m = max(n, 33)
+    call: dict[str, object] = {"q": normal(B, heads, n, d) * draw.choice([0.3, 1.0, 3.0])}
+    call |= {"k": normal(B, groups, m, d), "v": normal(B, groups, m, e)}
+    maybe = lambda chance: draw.random() < chance  # noqa: E731
+    alpha: float | Tensor = draw.choice(ALPHAS)
+    if maybe(0.4):
+        alpha = 1.1 + 0.85 * torch.rand(draw.choice([(), (heads,), (1, heads, 1, 1), (B, heads, 1, 1)]), generator=make)
+        if alpha.numel() == heads > 1 and maybe(0.3):
+            alpha.view(-1)[:2] = torch.tensor([2.0, 1.5])
+    call["alpha"] = alpha
+    call["causal"] = maybe(0.5)
+    if maybe(0.3):
+        call["lengths"] = torch.randint(0, m + 1, (B,), generator=make)
+    if maybe(0.3):
+        call["window"] = draw.choice([(5, 2), (m // 2, 0), (None, 3), (0, None)])
+    if n == m and maybe(0.2):
+        ends = sorted(draw.choices(range(m + 1), k=3))
+        call["cu_seqlens"] = torch.tensor([0, *ends, m])
+    if maybe(0.3):
+        call["slopes"] = torch.rand(heads, generator=make) * 0.3
+    if maybe(0.3):
+        call["sink"] = normal(heads)
+    if maybe(0.3):
+        call["bias"] = normal(*draw.choice([(n, m), (heads, 1, m), (B, 1, n, m), (heads, n, m), (n, 1)]))
+    if maybe(0.2):
+        call["mask"] = torch.rand(draw.choice([(n, m), (B, 1, 1, m), (heads, n, m)]), generator=make) > 0.4
+    if maybe(0.3):
+        call["scale"] = torch.rand(draw.choice([(heads,), (heads, n, 1), (B, 1, n, 1)]), generator=make) * 0.4 + 0.05
+    return call
+
+
+def formula(q, k, v, alpha, causal, lengths=None, window=None, cu_seqlens=None, slopes=None, sink=None, bias=None, mask=None,
+            scale=None):  # fmt: skip
+    """The output and, for each row, how near a score comes to the threshold, which decides whether it has a gradient."""
+    (B, H, n, d), m = q.shape, k.shape[-2]
+    k, v = (x.repeat_interleave(H // x.shape[1], 1) for x in (k, v))
+    if isinstance(scale, Tensor):
+        scale = scale.view(H, 1, 1) if scale.ndim == 1 else scale
+    x = q @ k.mT * (d**-0.5 if scale is None else scale)
+    i, j = torch.arange(m - n, m)[:, None], torch.arange(m)
+    keep = torch.ones(B, H, n, m, dtype=torch.bool)
+    keep &= j <= i if causal else True
+    keep &= j < lengths.view(B, 1, 1, 1) if lengths is not None else True
+    if window is not None:
+        left, right = (n + m if side is None else side for side in window)
+        keep &= (i - j <= left) & (j - i <= right)
+    if cu_seqlens is not None:
+        of = (j[:, None] >= cu_seqlens[1:]).sum(-1)
+        keep &= of[:, None] == of
+    keep &= True if mask is None else mask
+    if slopes is not None:
+        x = x - slopes.view(H, 1, 1) * (i - j).abs()
+    x = x if bias is None else x + bias
+    if sink is not None:
+        x = torch.cat([x, sink.view(H, 1, 1).expand(B, H, n, 1)], -1)
+        keep, v = F.pad(keep, (0, 1), value=True), F.pad(v, (0, 0, 0, 1))
+    if isinstance(alpha, Tensor):
+        alpha = (alpha.view(H, 1, 1) if alpha.ndim == 1 else alpha).expand(B, H, n, 1)
+    hidden = x.masked_fill(~keep, -1e4)
+    p = torch.where(keep, entmax.entmax_bisect(hidden, alpha, n_iter=60), 0.0)
+    near, a = hidden.detach() * (alpha - 1), alpha - 1
+    near = near.detach() if isinstance(near, Tensor) else near
+    top, at = near.max(-1, keepdim=True)
+    tau = top - (p.detach().gather(-1, at) ** a).detach()
+    return p @ v, torch.where(keep, (near - tau).abs(), 1.0).amin(-1)
+
+
+def check(seed: int) -> None:
+    call = chosen(seed)
+    learned = [n for n, x in call.items() if isinstance(x, Tensor) and x.is_floating_point()]
+    exact = {n: x.double().requires_grad_() if n in learned else x for n, x in call.items()}
+    ours = {n: x.clone().requires_grad_() if n in learned else x for n, x in call.items()}
+    want, near = formula(**exact)
+    out = sa.sparse_attention(**ours, mapping="entmax")
+    q, k = call["q"], call["k"]
+    size = 1 + float(q.norm(dim=-1).max() * k.norm(dim=-1).max()) * q.shape[-1] ** -0.5  # of a score
+    torch.testing.assert_close(out.double(), want, atol=2e-5 * size, rtol=0, msg=lambda text: f"seed {seed}: {text}")
+    alpha = torch.as_tensor(call["alpha"])
+    slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
+    slope *= (near > (2e-4 if alpha.max() <= 2 else 2e-3)).unsqueeze(-1)  # elsewhere rounding decides about the support
+    mine = torch.autograd.grad(out, [ours[n] for n in learned], slope, allow_unused=True)
+    right = torch.autograd.grad(want, [exact[n] for n in learned], slope.double(), allow_unused=True)
+    for name, a, b in zip(learned, mine, right, strict=True):
+        b = torch.zeros_like(call[name], dtype=torch.float64) if b is None else b
+        a = torch.zeros_like(b) if a is None else a
+        close = 3e-3 * float(b.abs().max()) + 1e-3
+        where = f"seed {seed}, {name}"
+        torch.testing.assert_close(a.double(), b, atol=close, rtol=0, msg=lambda text, where=where: f"{where}: {text}")
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_random_calls_are_the_formula(part):
+    for seed in range(30 * part, 30 * part + 30):
+        check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(50))
+def test_thousands_of_random_calls_are_the_formula(part):
+    for seed in range(1000 + 100 * part, 1100 + 100 * part):
+        check(seed)
