@@ -264,8 +264,9 @@ def test_the_shipped_claims_name_rows_columns_and_metrics_that_exist(paper):
     for claim in compose.claims(paper):
         page = compose.page("experiment", claim.experiment)
         labels = {row["label"] for row in page["rows"]}
-        assert {*claim.rows, claim.against} <= labels and page.get("paper", paper) == paper
+        assert {*claim.rows, claim.against} - {""} <= labels and page.get("paper", paper) == paper
         assert all(any(fnmatch(key, pattern) for key in page["columns"]) for pattern in claim.columns)
-        assert any(claim.metric == s["metric"] for column in page["columns"].values() for s in column["show"])
+        shown = {s["metric"] for column in page["columns"].values() for s in column["show"]}
+        assert {claim.metric, claim.worth_metric} - {""} <= shown
         assert claim.profile in page["profiles"]
     assert compose.claims("nobody1999") == []
