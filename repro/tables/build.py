@@ -74,15 +74,20 @@ def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> lis
     def errors(column: str, metric: str, row: str, against: str) -> float:
         return paired.error(rows[column, row], rows[column, against], metric, metric_of(known, metric))
 
+    def scores(metric: str) -> dict[str, dict[str, dict[int, float]]]:
+        found: dict[str, dict[str, dict[int, float]]] = {}
+        for (key, label), row in rows.items():
+            if runs := {s: f.metrics[metric] for s, f in zip(row.seeds, row.found) if metric in f.metrics}:
+                found.setdefault(key, {})[label] = runs
+        return found
+
     made = []
     for claim in claims:
         if claim.experiment != plan.experiment.name or claim.profile != plan.experiment.profile:
             continue
-        scores: dict[str, dict[str, dict[int, float]]] = {}
-        for (key, label), row in rows.items():
-            if runs := {s: f.metrics[claim.metric] for s, f in zip(row.seeds, row.found) if claim.metric in f.metrics}:
-                scores.setdefault(key, {})[label] = runs
-        made.append(paper_claims.outcome_of(claim, scores, errors, doubts, metric_of(known, claim.metric).decimals))
+        decimals = metric_of(known, claim.metric).decimals
+        worth = scores(claim.worth_metric) if claim.worth_metric else None
+        made.append(paper_claims.outcome_of(claim, scores(claim.metric), errors, doubts, decimals, worth))
     return made
 
 

@@ -8,13 +8,16 @@
         columns: [fren, "en*"]          columns of the experiment, as patterns; the default is all columns
         pooled: false                   if true, the mean over the columns is tested, for each seed
         rows: [sparsemax]               each row is compared with `against`; a trend takes all rows in order
-        against: softmax
+        against: softmax                or, for a number instead of a row, `value: 25`
         metric: test/bleu
+        ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
         test: equivalence               or noninferiority, superiority, trend
         margin: 1.0                     in the metric's unit: the largest difference that still counts as equal or, for
                                         superiority and trend, the smallest that counts as better
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
         worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM
+        worth_metric: test/bleu         in this score; the default is `metric`
+        convergence: true               if false, rows that have not converged count too: for cost and sparsity
         pilot: {seeds: .5, examples: .4}   standard deviation of a difference over seeds and its standard error over
                                         test examples, from earlier runs: for the power
 
@@ -76,12 +79,21 @@ class Claim:
     pooled: bool = False
     profile: str = "cpu"
     worth: float = 0.0
+    worth_metric: str = ""
+    convergence: bool = True
+    ratio: bool = False
+    value: float | None = None
     pilot: Pilot = Pilot()
     paper: str = ""
 
     @property
     def sign(self) -> int:
         return 1 if self.direction == "higher" else -1
+
+    def compared(self, word: str) -> str:
+        """What the rows are compared with, after `word`; empty for a trend."""
+        other = self.against if self.value is None else f"{self.value:g}"
+        return f"{word}{other}" if other else ""
 
     @property
     def asks(self) -> str:
@@ -183,8 +195,7 @@ class Outcome:
             said.setdefault(text(self.decimals), []).append(f"{part.row}{where}")
         each = "; ".join(f"{', '.join(who)}: {text}" for text, who in said.items())
         word = "not decided" if self.outcome == OPEN else self.outcome
-        against = f" against {self.claim.against}" if self.claim.against else ""
-        asked = f"{self.claim.place}; {self.claim.metric}{against}, {self.claim.asks}"
+        asked = f"{self.claim.place}; {self.claim.metric}{self.claim.compared(' against ')}, {self.claim.asks}"
         return f"Claim {word}: “{self.claim.claim}” ({asked}). {each}."
 
 
@@ -211,39 +222,49 @@ def _wrong(claim: Claim) -> list[str]:
             found.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
     if not claim.margin > 0:
         found.append(f"margin={claim.margin:g} must be above 0")
-    if claim.test != "trend" and not claim.against:
-        found.append(f"{claim.test} needs the row it is `against`")
+    if claim.test != "trend" and bool(claim.against) == (claim.value is not None):
+        found.append(f"{claim.test} needs either the row it is `against` or a `value`")
     return found
 
 
 def outcome_of(
-    claim: Claim, scores: Scores, errors: Errors, doubts: Mapping[str, Mapping[str, str]], decimals: int
-) -> Outcome:
+    claim: Claim, scores: Scores, errors: Errors, doubts: Mapping[str, Mapping[str, str]], decimals: int,
+    worth: Scores | None = None,
+) -> Outcome:  # fmt: skip
     """The outcome of a claim.
 
     Args:
-        scores: the scores of `claim.metric`.
+        scores: the scores of `claim.metric`; a row that the claim names and that has none leaves the claim open.
         errors: the standard error of a mean difference over test examples.
         doubts: column -> row -> why the row's scores prove nothing, such as training that has not converged.
         decimals: of the printed numbers.
+        worth: the scores of `claim.worth_metric`; the default is `scores`.
     """
-    columns = [c for c in scores if any(fnmatch(c, pattern) for pattern in claim.columns)]
-    samples = _samples(claim, {c: scores[c] for c in columns}, errors)
-    if not samples:
+    named = [c for c in claim.columns if not set(c) & set("*?[")]
+    columns = list(dict.fromkeys([c for c in scores if any(fnmatch(c, pattern) for pattern in claim.columns)] + named))
+    if not any(c in scores for c in columns):
         return Outcome(claim, OPEN, Part("", "", why="no finished cells"), decimals=decimals)
+    scores = {c: {r: _compared(claim, of) for r, of in scores.get(c, {}).items()} for c in columns}
+    samples = _samples(claim, scores, errors)
     level = 0.05 / len(samples)
     made = []
     for (row, column), sample in samples.items():
         at = [column] if column else columns
         of = (row, claim.against, *(claim.rows if claim.test == "trend" else ()))
-        unsure = [doubts[c][r] for c in at for r in of if r in doubts.get(c, {})]
-        unsure += [why for c in at if claim.worth and (why := _worthless(claim, scores[c]))]
+        unsure = [doubts[c][r] for c in at for r in of if claim.convergence and r in doubts.get(c, {})]
+        unsure += [why for c in at if claim.worth and (why := _worthless(claim, (worth or scores).get(c, {})))]
         made.append(_decided(claim, row, column, sample, level, " and ".join(sorted(set(unsure)))))
     outcome, decides = _together(made)
-    known = claim.pilot if claim.pilot != Pilot() else None
-    needed = next((n for n in range(2, MOST_SEEDS + 1) if claim.power(n, known) >= ENOUGH), None) if known else None
-    of_n = round(claim.power(decides.n, known), 2) if known and decides.n > 1 else None
-    return Outcome(claim, outcome, decides, tuple(made), decimals, of_n, needed)
+    known = claim.pilot != Pilot() and decides.n > 1
+    of_n = round(claim.power(decides.n, claim.pilot), 2) if known else None
+    return Outcome(claim, outcome, decides, tuple(made), decimals, of_n, needed(claim))
+
+
+def needed(claim: Claim) -> int | None:
+    """The number of seeds for a power of `ENOUGH`; None without a pilot, or if more than `MOST_SEEDS` were needed."""
+    if claim.pilot == Pilot():
+        return None
+    return next((n for n in range(2, MOST_SEEDS + 1) if claim.power(n, claim.pilot) >= ENOUGH), None)
 
 
 @dataclass(frozen=True)
@@ -256,24 +277,35 @@ class _Sample:
     ranks: Sequence[Mapping[int, float]] = ()  # for a trend: row -> seed -> score
 
 
+def _compared(claim: Claim, of: Mapping[int, float]) -> Mapping[int, float]:
+    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in of.items()} if claim.ratio else of
+
+
+def _difference(claim: Claim, of: Mapping[str, Mapping[int, float]], row: str, against: str) -> dict[int, float]:
+    """Seed -> score of `row` minus that of `against` (or the claim's value); empty if either has no scores."""
+    mine = of.get(row, {})
+    theirs = of.get(against, {}) if claim.value is None else _compared(claim, dict.fromkeys(mine, claim.value))
+    return {s: mine[s] - theirs[s] for s in sorted(mine.keys() & theirs.keys())}
+
+
 def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, str], _Sample]:
-    """(row, column) -> sample, for rows with scores; the column is "" for a pooled claim."""
+    """(row, column) -> sample, also where scores are missing; the column is "" for a pooled claim."""
     found: dict[tuple[str, str], _Sample] = {}
     pairs = [(row, claim.against) for row in claim.rows]
     if claim.test == "trend":
         pairs = [(claim.rows[-1], claim.rows[0])]
     for row, against in pairs:
-        by_column = {
-            c: ({s: of[row][s] - of[against][s] for s in sorted(of[row].keys() & of[against].keys())}, errors(c, claim.metric, row, against))
-            for c, of in scores.items() if row in of and against in of
-        }  # fmt: skip
-        if claim.pooled and by_column:
+        by_column = {}
+        for c, of in scores.items():
+            paired = not claim.ratio and row in of and against in of
+            by_column[c] = _difference(claim, of, row, against), errors(c, claim.metric, row, against) if paired else 0.0
+        if claim.pooled:
             seeds = sorted(set.intersection(*(set(d) for d, _ in by_column.values())))
             mean = {s: float(np.mean([d[s] for d, _ in by_column.values()])) for s in seeds}
             error = math.sqrt(sum(e * e for _, e in by_column.values())) / len(by_column)
             columns = {c: float(np.mean([d[s] for s in seeds])) for c, (d, _) in by_column.items() if seeds}
             found[row, ""] = _Sample(mean, error, columns)
-        elif not claim.pooled:
+        else:
             for c, (d, e) in by_column.items():
                 ranks = [scores[c].get(r, {}) for r in claim.rows] if claim.test == "trend" else ()
                 found[row if not ranks else " < ".join(claim.rows), c] = _Sample(d, e, {}, ranks)
@@ -285,7 +317,8 @@ def _worthless(claim: Claim, of: Mapping[str, Mapping[int, float]]) -> str:
     first, uniform = (list(of.get(row, {}).values()) for row in (claim.against or claim.rows[0], UNIFORM))
     if not uniform or not first:
         return f"no row of {UNIFORM}, so the worth of attention is not known"
-    worth = claim.sign * (float(np.mean(first)) - float(np.mean(uniform)))
+    sign = 1 if claim.worth_metric else claim.sign
+    worth = sign * (float(np.mean(first)) - float(np.mean(uniform)))
     return "" if worth >= claim.worth else f"attention is worth {worth:.1f} here, less than {claim.worth:g}"
 
 

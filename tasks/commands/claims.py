@@ -12,7 +12,7 @@ from repro.files import write_atomic
 from repro.report import figures
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part
+from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part, Pilot, needed
 from tasks.commands import recorded
 from tasks.config import compose
 
@@ -47,7 +47,8 @@ def _claims() -> list[Claim]:
 
 
 def _untested(claim: Claim) -> Outcome:
-    return Outcome(claim, OPEN, Part("", "", why=f"no records of {claim.experiment}, profile {claim.profile}"))
+    part = Part("", "", why=f"no records of {claim.experiment}, profile {claim.profile}")
+    return Outcome(claim, OPEN, part, needed=needed(claim))
 
 
 def write(results: Path) -> int:
@@ -105,10 +106,9 @@ def _anchor(i: int) -> str:
 
 def _section(i: int, one: Outcome) -> str:
     claim, d = one.claim, one.decimals
-    against = f" minus {claim.against}" if claim.against else ""
     told = [
         f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
-        f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{against}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
+        f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
         f"profile {claim.profile}.",
     ]  # fmt: skip
     if _drawn(one):
@@ -135,16 +135,12 @@ def _why(one: Outcome) -> str:
     """Why a claim is not decided and what would decide it; for a decided claim, an empty string."""
     if one.outcome != OPEN:
         return ""
-    if one.part.why:
-        return f"{one.part.why[0].upper()}{one.part.why[1:]}. "
-    if one.needed is None:
-        known = one.power is not None
-        return (
-            f"Even {MOST_SEEDS} seeds would not decide it. "
-            if known
-            else "No earlier runs say how many seeds would decide it. "
-        )
-    return f"{one.needed} seeds would decide it with a power of {ENOUGH:.0%}. "
+    why = f"{one.part.why[0].upper()}{one.part.why[1:]}. " if one.part.why else ""
+    if one.needed is not None:
+        return f"{why}{one.needed} seeds would decide it with a power of {ENOUGH:.0%}. "
+    if one.claim.pilot != Pilot():
+        return f"{why}Even {MOST_SEEDS} seeds would not decide it. "
+    return why or "No earlier runs say how many seeds would decide it. "
 
 
 def _effect(one: Outcome) -> str:

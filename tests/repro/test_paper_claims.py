@@ -126,8 +126,50 @@ def test_differences_are_paired_by_seed_and_pooled_over_columns():
     (pooled,) = tried(replace(BASE, pooled=True), scores, error=0.1).parts
     assert (pooled.effect, pooled.n) == (pytest.approx(((0.2 + 1.0) / 2 + (0.5 + 0.5) / 2) / 2), 2)
     assert pooled.columns == pytest.approx({"a": 0.35, "b": 0.75})
-    nobody = tried(replace(BASE, rows=("nobody",)), scores)
-    assert (nobody.outcome, nobody.parts, nobody.part.why) == (OPEN, (), "no finished cells")
+    nothing = tried(replace(BASE, columns=("c*",)), scores)
+    assert (nothing.outcome, nothing.parts, nothing.part.why) == (OPEN, (), "no finished cells")
+
+
+def test_what_a_claim_names_and_nobody_ran_leaves_it_open():
+    near = dict(enumerate((0.1, 0.0, -0.1, 0.05)))
+    scores = {"a": {"softmax": dict.fromkeys(near, 0.0), "tuned": near}}
+    assert tried(BASE, scores).outcome == SUPPORTED
+    for claim in (replace(BASE, rows=("tuned", "nobody")), replace(BASE, columns=("a", "b"))):
+        found = tried(claim, scores)
+        assert (found.outcome, found.part.why, len(found.parts)) == (OPEN, "no pair of seeds", 2)
+    far = {"a": scores["a"] | {"other": {s: 3 + v for s, v in near.items()}}}
+    assert tried(replace(BASE, rows=("other", "nobody")), far).outcome == CONTRADICTED, "one row is enough for that"
+
+
+def test_rows_are_compared_with_a_number_and_as_ratios():
+    scores = {"a": {"softmax": {1: 10.0, 2: 20.0, 3: 40.0}, "tuned": {1: 11.0, 2: 21.6, 3: 43.6}}}
+    few = replace(BASE, against="", value=100.0, test="superiority", direction="lower", margin=1.0)
+    found = tried(few, scores, error=5.0)
+    assert found.outcome == SUPPORTED and found.part.differences == pytest.approx({1: -89.0, 2: -78.4, 3: -56.4})
+    assert tried(replace(few, value=20.0), scores).outcome == OPEN
+    ratio = replace(BASE, ratio=True, test="noninferiority", direction="lower", margin=25.0)
+    percent = {s: 100 * math.log(scores["a"]["tuned"][s] / scores["a"]["softmax"][s]) for s in (1, 2, 3)}
+    found = tried(ratio, scores, error=5.0)
+    assert found.outcome == SUPPORTED and found.part.differences == pytest.approx(percent)
+    assert tried(replace(ratio, margin=9.0), scores).outcome == OPEN
+    for wrong in (replace(few, value=None), replace(few, against="softmax")):
+        page = {"claims": [{k: getattr(wrong, k) for k in ("claim", "place", "experiment", "metric", "test", "margin", "against", "value")
+                            if getattr(wrong, k) is not None} | {"rows": ["tuned"]}]}  # fmt: skip
+        with pytest.raises(ExperimentError, match="either the row"):
+            read(page, "fake")
+
+
+def test_cost_and_sparsity_do_not_wait_for_convergence_and_worth_is_measured_in_its_own_score():
+    runs = (0.2, -0.1, 0.1)
+    doubts = {"a": {"tuned": "still learning"}}
+    assert of_runs(BASE, runs, doubts=doubts).outcome == OPEN
+    assert of_runs(replace(BASE, convergence=False), runs, doubts=doubts).outcome == SUPPORTED
+    seeds = range(3)
+    scores = {"a": {"softmax": dict.fromkeys(seeds, 0.5), "tuned": {s: 0.5 + r for s, r in zip(seeds, runs)}}}
+    claim = replace(BASE, direction="lower", worth=3.0, worth_metric="test/accuracy")
+    for uniform, word in ((60.0, SUPPORTED), (68.0, OPEN)):
+        worth = {"a": {"softmax": {0: 70.0}, UNIFORM: {0: uniform}}}
+        assert outcome_of(claim, scores, lambda *_: 0.0, {}, 2, worth).outcome == word
 
 
 def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
@@ -197,7 +239,7 @@ def test_a_table_shows_its_claims(made):
     [
         ({"tset": "trend"}, r"claim 1\.tset is unknown \(did you mean 'test'\?\)"), ({"rows": []}, "rows must be given"),
         ({"test": "equality"}, "allowed: equivalence, noninferiority, superiority, trend"),
-        ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "must be above 0"), ({"against": ""}, "needs the row"),
+        ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "must be above 0"), ({"against": ""}, "needs either the row"),
         ({"pilot": {"seed": 1.0}}, r"pilot\.seed is unknown"),
     ],
 )  # fmt: skip
@@ -222,8 +264,9 @@ def test_the_shipped_claims_name_rows_columns_and_metrics_that_exist(paper):
     for claim in compose.claims(paper):
         page = compose.page("experiment", claim.experiment)
         labels = {row["label"] for row in page["rows"]}
-        assert {*claim.rows, claim.against} <= labels and page.get("paper", paper) == paper
+        assert {*claim.rows, claim.against} - {""} <= labels and page.get("paper", paper) == paper
         assert all(any(fnmatch(key, pattern) for key in page["columns"]) for pattern in claim.columns)
-        assert any(claim.metric == s["metric"] for column in page["columns"].values() for s in column["show"])
+        shown = {s["metric"] for column in page["columns"].values() for s in column["show"]}
+        assert {claim.metric, claim.worth_metric} - {""} <= shown
         assert claim.profile in page["profiles"]
     assert compose.claims("nobody1999") == []
