@@ -5,6 +5,7 @@ the site becomes its text with the path; a link to a folder leads to the first p
 """
 
 import html
+import json
 import posixpath
 import re
 import sys
@@ -25,6 +26,7 @@ from tasks.commands.mapping_pages import roles  # noqa: E402
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)  # from pymdownx.arithmatex
 LATEX = math_core.LatexToMathML(fancy_error=False)
+SCROLLS = "display: inline-block; max-width: 100%; overflow-x: auto; overflow-y: hidden; vertical-align: middle"
 MARKUP = re.compile(r"\\[A-Za-z({\[]+|:(?:math|func|class):|^\.\. \w+::", re.M)
 MODULES = (
     "nn", "fused", "losses", "prox", "quality", "structured", "unnormalised", "properties", "integrations.transformers",
@@ -114,14 +116,28 @@ def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
     def mathml(found: re.Match[str]) -> str:
         latex = html.unescape(found[2])
         try:
-            return LATEX.convert_with_local_state(latex, displaystyle=found[1] == "div")
+            drawn = LATEX.convert_with_local_state(latex, displaystyle=found[1] == "div")
         except math_core.LatexError as error:
             raise PluginError(f"{page.file.src_uri}: the formula {latex}: {error}") from error
+        if found[1] == "div":
+            return f'<div style="overflow-x: auto">{drawn}</div>'
+        return f'<span style="{SCROLLS}">{drawn}</span>' if len(latex) > 50 else drawn  # too long for a telephone
 
     return FORMULA.sub(mathml, content)
 
 
+# A page opened as a file may start no worker from another file, but one from its own text: the search's worker, here.
+WORKER = """if (location.protocol === "file:") {
+  const source = new Blob([%s], {type: "text/javascript"});
+  window.Worker = class extends Worker { constructor() { super(URL.createObjectURL(source)); } };
+}
+"""
+
+
 def on_post_build(config: Any) -> None:
+    (worker,) = Path(config.site_dir).glob("assets/javascripts/workers/search.*.js")
+    written = WORKER % json.dumps(worker.read_text(encoding="utf-8"))
+    (Path(config.site_dir) / "search" / "iframe-worker.js").write_text(written, encoding="utf-8")
     if found := faults(Path(config.site_dir)):
         raise PluginError("\n  ".join([f"{len(found)} faults of the built site:", *found[:30]]))
 
