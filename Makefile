@@ -76,8 +76,9 @@ gpu-proof: ## test this machine's GPU: PART=kernels|training|table; without .ven
 	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
 wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: installs without a compiler
 	@$(RUN)/wheel.py $(ARGS)
-docs: setup ## build the documentation site into build/site; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: setup ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "the site: build/site/index.html"
 pages: setup ## write docs/reference/mappings and the type stubs from the registry
 	@$(RUN)/pages.py
 tour: setup ## run docs/start/library.md and write its output, notebook and pictures

@@ -1,50 +1,80 @@
-"""What mkdocs does for the site (mkdocs.yml): navigation from the folders, README as first page, the API's page, links.
+"""What mkdocs does for the site (mkdocs.yml): README as first page, the API's page, links, formulas; then it checks the site.
 
 The pages must also read well as files, so their links are relative to the repository. A link to a file that is not on
-the site becomes its text with the path.
+the site becomes its text with the path; a link to a folder leads to the first page of its part of the navigation.
 """
 
+import html
+import json
 import posixpath
 import re
+import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import griffe
+import math_core
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from tasks.commands.mapping_pages import roles  # noqa: E402
+
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)  # from pymdownx.arithmatex
+LATEX = math_core.LatexToMathML(fancy_error=False)
+SCROLLS = "display: inline-block; max-width: 100%; overflow-x: auto; overflow-y: hidden; vertical-align: middle"
+MARKUP = re.compile(r"\\[A-Za-z({\[]+|:(?:math|func|class):|^\.\. \w+::", re.M)
 MODULES = (
     "nn", "fused", "losses", "prox", "quality", "structured", "properties", "integrations.transformers",
     "integrations.sdpa", "integrations.entmax", "integrations.torchsparseattn", "kernels",
 )  # fmt: skip
 
 
+class Roles(griffe.Extension):
+    """Docstrings of the API's page: their Sphinx roles as Markdown."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = roles(obj.docstring.value)
+
+
 def on_config(config: Any) -> Any:
-    parts = [{name.capitalize(): _pages(ROOT / "docs" / name)} for name in ("start", "guides", "reference", "results")]
-    parts[1]["Guides"].insert(0, "extending.md")
-    parts[2]["Reference"].insert(0, {"API": "reference/api.md"})
-    parts[3]["Results"].insert(0, "claims.md")
-    config.nav = [{"Overview": "index.md"}, *parts]
+    config.nav = [_with_folders(part) for part in config.nav]
     return config
 
 
-def _pages(folder: Path) -> list[Any]:
-    """The pages of a folder, its README first, and those of the folders in it."""
-    files = sorted(folder.glob("*.md"), key=lambda path: (path.name != "README.md", path.name))
-    found: list[Any] = [path.relative_to(ROOT / "docs").as_posix() for path in files]
-    for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if pages := _pages(inner):
-            found.append({inner.name.capitalize(): pages})
+def _with_folders(part: Any) -> Any:
+    """A part of the navigation, its folders as their pages, README first."""
+    if isinstance(part, dict):
+        return {name: _with_folders(inside) for name, inside in part.items()}
+    if isinstance(part, list):
+        lists = [_with_folders(one) for one in part]
+        return [page for one in lists for page in (one if isinstance(one, list) else [one])]
+    if not part.endswith("/"):
+        return part
+    files = sorted((ROOT / "docs" / part).rglob("*.md"), key=lambda path: (path.name != "README.md", path.name))
+    return [path.relative_to(ROOT / "docs").as_posix() for path in files]
+
+
+def _first_page(nav: Any, folder: str) -> str:
+    """The first page of the part of the navigation that is named like a folder of docs."""
+    (found,) = [part[folder.capitalize()] for part in nav if folder.capitalize() in part]
+    while not isinstance(found, str):
+        found = found[0] if isinstance(found, list) else next(iter(found.values()))
     return found
 
 
 def on_files(files: Any, config: Any) -> Any:
     files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text(encoding="utf-8")))
-    files.append(File.generated(config, "reference/api.md", content=_api()))
+    files.append(File.generated(config, "reference/api.md", content=api()))
     return files
 
 
-def _api() -> str:
+def api() -> str:
     """A heading for each public function, from the stubs that `make pages` writes, and one for each public module."""
     stubs = (ROOT / "sparse_attention" / "__init__.pyi").read_text(encoding="utf-8")
     names = re.findall(r"^from \.(\S+) import (\w+) as \w+$", stubs, re.M)
@@ -67,12 +97,94 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         full = posixpath.normpath(posixpath.join(folder, path))
         if full == "README.md":
             full = "docs/index.md"
+        if re.fullmatch(r"docs/\w+", full) and (ROOT / full).is_dir():
+            full = f"docs/{_first_page(config.nav, posixpath.basename(full))}"
         inside = full.removeprefix("docs/")
         if full.startswith("docs/") and (Path(full).suffix == ".md" or picture or files.get_file_from_path(inside)):
             start = posixpath.dirname(page.file.src_uri) or "."
             return f"{picture}[{text}]({posixpath.relpath(inside, start)}{'#' + anchor if anchor else ''})"
         if not (ROOT / full).exists():
-            raise ValueError(f"{page.file.src_uri}: the link {address} leads nowhere")
+            raise PluginError(f"{page.file.src_uri}: the link {address} leads nowhere")
         return f"`{full}`" if text == full else f"{text} (`{full}`)"
 
     return LINK.sub(link, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
+    """Formulas as MathML, which browsers draw by themselves: the site loads no script for them and works offline."""
+
+    def mathml(found: re.Match[str]) -> str:
+        latex = html.unescape(found[2])
+        try:
+            drawn = LATEX.convert_with_local_state(latex, displaystyle=found[1] == "div")
+        except math_core.LatexError as error:
+            raise PluginError(f"{page.file.src_uri}: the formula {latex}: {error}") from error
+        if found[1] == "div":
+            return f'<div style="overflow-x: auto">{drawn}</div>'
+        return f'<span style="{SCROLLS}">{drawn}</span>' if len(latex) > 50 else drawn  # too long for a telephone
+
+    return FORMULA.sub(mathml, content)
+
+
+# A page opened as a file may start no worker from another file, but one from its own text: the search's worker, here.
+WORKER = """if (location.protocol === "file:") {
+  const source = new Blob([%s], {type: "text/javascript"});
+  window.Worker = class extends Worker { constructor() { super(URL.createObjectURL(source)); } };
+}
+"""
+
+
+def on_post_build(config: Any) -> None:
+    (worker,) = Path(config.site_dir).glob("assets/javascripts/workers/search.*.js")
+    written = WORKER % json.dumps(worker.read_text(encoding="utf-8"))
+    (Path(config.site_dir) / "search" / "iframe-worker.js").write_text(written, encoding="utf-8")
+    if found := faults(Path(config.site_dir)):
+        raise PluginError("\n  ".join([f"{len(found)} faults of the built site:", *found[:30]]))
+
+
+class _Page(HTMLParser):
+    """What a built page links to, what it loads, its anchors, and its text outside code and formulas."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.loads: set[str] = set()
+        self.anchors: set[str] = set()
+        self.text, self._inside = "", 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        self.links |= {given["href"]} if tag == "a" and "href" in given else set()
+        self.loads |= {given[name] for name in ("src", "href") if tag != "a" and name in given}
+        self._inside += tag in ("code", "pre", "script", "style", "math")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside -= tag in ("code", "pre", "script", "style", "math")
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self._inside else data
+
+
+def faults(site: Path) -> list[str]:
+    """What is wrong in a built site: dead links and anchors, files loaded from elsewhere, markup shown as text."""
+    paths = sorted(path for path in site.rglob("*.html") if path.name != "404.html")
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in paths}
+    found = []
+    for path, page in pages.items():
+        where = path.relative_to(site)
+        for address in sorted(page.links | page.loads):
+            scheme, host, target, _, anchor = urlsplit(address)
+            if scheme or host:
+                if address in page.loads and scheme != "data":
+                    found.append(f"{where} loads {address} from elsewhere")
+                continue
+            to = (path.parent / unquote(target)).resolve() if target else path
+            to = to / "index.html" if to.is_dir() else to
+            if not to.is_file():
+                found.append(f"{where} links to {address}, which is not there")
+            elif anchor and to in pages and unquote(anchor) not in pages[to].anchors:
+                found.append(f"{where} links to {address}, which has no such anchor")
+        found += [f"{where} shows {one[0]!r} as text" for one in MARKUP.finditer(page.text)]
+    return found

@@ -119,6 +119,18 @@ class Mapping(nn.Module):
         return {**self._numbers, **given, **self.learned()}
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int | None = None, **inputs: Tensor) -> Tensor:
+        """Weights of the scores, in their shape.
+
+        Args:
+            scores: ``[..., n, ...]``.
+            mask: bool, broadcastable to the scores, True = keep; masked positions get exactly 0.
+            dim: the dimension of the mapping; if not given, that of the module.
+            inputs: further tensors that the mapping needs, such as ``bounds``.
+
+        Raises:
+            TypeError: an argument in the place of another; the message names the one that was probably meant.
+            ValueError: a value out of its range.
+        """
         values = self._numbers if not self._learned else self.params
         dim = self.dim if dim is None else dim
         return self.spec.function(scores, dim=dim, mask=mask, **values, **inputs)  # type: ignore[misc]
@@ -143,6 +155,7 @@ class Mapping(nn.Module):
         return self(scores, mask=mask, dim=-1, **state), state
 
     def extra_repr(self) -> str:
+        """The parameters between the brackets of ``repr``; tensors by shape, and whether they are learned."""
         shown = [f"{name}={value!r}" for name, value in self._numbers.items()]
         tensors = {name: value for name, value in self.params.items() if name in self._learned}
         shown += [f"dim={self.dim}"] if self.dim != -1 else []

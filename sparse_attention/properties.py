@@ -213,6 +213,7 @@ def table(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[dict[str, str]]:
 
 
 def markdown(lines: list[dict[str, str]]) -> str:
+    """A Markdown table of the lines that `table` returns: a row for each line, a column for each of its keys."""
     head = list(lines[0])
     body = [" | ".join(line[column] for column in head) for line in lines]
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {text} |" for text in body)])

@@ -270,6 +270,17 @@ def test_no_package_registry_is_named():
     assert hits == []
 
 
+def test_every_page_that_code_names_exists():
+    """In messages, docstrings and comments; tests name made ones, and make docs checks docs/hooks.py and the links of pages."""
+    sources = tracked("*.py", "*.pyi", "*.h", "*.cpp", "*.yaml", "*.toml", "*.sh", "*.def", "Makefile", "containers/*")
+    named = {
+        (str(path.relative_to(ROOT)), page)
+        for path in sources if path.relative_to(ROOT).parts[0] not in ("tests", "docs")
+        for page in re.findall(r"(?<![\w/.{}])docs/[\w/.*-]*[\w*]", path.read_text(encoding="utf-8", errors="ignore"))
+    }  # fmt: skip
+    assert len(named) > 60 and sorted(one for one in named if not any(ROOT.glob(one[1]))) == []
+
+
 def test_every_lstm_is_the_one_that_runs_in_half_precision_on_every_processor():
     assert [str(f) for f in tracked("tasks/*.py") if "nn.LSTM(" in f.read_text(encoding="utf-8")] == []
 

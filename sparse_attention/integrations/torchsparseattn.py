@@ -75,6 +75,7 @@ class Sparsemax(nn.Module):
     """``m(x, lengths=None)``: :func:`sa.sparsemax`."""
 
     def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+        """Weights ``[..., n]`` of scores ``x [..., n]``; ``lengths [...]``: how many positions of each row count."""
         return _sparsemax(x, mask=_kept(x, lengths))
 
 
@@ -86,6 +87,7 @@ class Fusedmax(nn.Module):
         self.alpha = alpha
 
     def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+        """Weights ``[..., n]`` of scores ``x [..., n]``; ``lengths [...]``: how many positions of each row count."""
         return fusedmax(x, lam=self.alpha, mask=_kept(x, lengths))
 
 
@@ -101,6 +103,7 @@ class Oscarmax(nn.Module):
         self.beta, self.mode = beta, mode
 
     def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+        """Weights ``[..., n]`` of scores ``x [..., n]``; ``lengths [...]``: how many positions of each row count."""
         return oscarmax(x, lam=self.beta, mask=_kept(x, lengths), mode=self.mode)
 
 

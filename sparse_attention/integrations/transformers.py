@@ -159,10 +159,19 @@ class Held(DynamicLayer):  # type: ignore[misc]
         self.choice = mapping, params
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make the cache, for states ``[B, H, n, d]`` like these, which it does not yet take."""
         super().lazy_initialization(key_states, value_states)
         self.held = KeyCache(self.choice[0], **self.choice[1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Append the keys and values of new positions, ``[B, H, n, d]``.
+
+        Returns:
+            keys and values of all positions so far, ``[B, H, N, d]``.
+
+        Raises:
+            ValueError: one of the tensors requires a gradient, and gradients are recorded.
+        """
         if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
             raise ValueError("cache(model) records nothing for gradients; call the model under torch.no_grad(), or leave past_key_values out")  # fmt: skip
         if not self.is_initialized:
@@ -176,6 +185,11 @@ class Held(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last positions; their number is given as a negative one, as transformers does.
+
+        Raises:
+            ValueError: the number is positive.
+        """
         if tokens_to_remove > 0:
             raise ValueError(f"crop({tokens_to_remove}): give how many positions to forget as a negative number")
         if self.is_initialized:
@@ -183,15 +197,18 @@ class Held(DynamicLayer):  # type: ignore[misc]
             self._read()
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the sequences of these indices, int64 ``[B']`` or bool ``[B]``, in this order."""
         if self.is_initialized:
             there = self.held.keys
             self.held.reorder(torch.arange(there.shape[0], device=there.device)[indices.to(there.device)])
             self._read()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Put the sequences of the batch in the order that beam search chose, int64 ``[B]``."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each sequence of the batch: ``B`` sequences become ``B * repeats``, copies side by side."""
         if self.is_initialized:
             self.batch_select_indices(torch.arange(self.held.keys.shape[0]).repeat_interleave(repeats))
 

@@ -41,9 +41,14 @@ GROUPS = {"unnormalised": "no sum 1", "structured": "structures", "continuous": 
 
 def markdown(text: str) -> str:
     """A docstring as Markdown, without its sections on arguments, return values and errors."""
-    text = re.split(r"\n+(?:Args|Returns|Raises):", inspect.cleandoc(text))[0]
+    return roles(re.split(r"\n+(?:Args|Returns|Raises):", inspect.cleandoc(text))[0])
+
+
+def roles(text: str) -> str:
+    """The Sphinx roles of a docstring as Markdown: formulas between dollar signs, names and code between backquotes."""
+    text = re.sub(r"^( *)\.\. math:: (.*?)(?=\n\n|\Z)", r"\1$$\n\1\2\n\1$$", text, flags=re.M | re.S)
     text = re.sub(r":math:`(.*?)`", r"$\1$", text, flags=re.S)
-    return re.sub(r"``(.*?)``", r"`\1`", re.sub(r":func:`(.*?)`", r"`\1`", text), flags=re.S)
+    return re.sub(r"``(.*?)``", r"`\1`", re.sub(r":(?:func|class):`(.*?)`", r"`\1`", text), flags=re.S)
 
 
 def _default(p: Param) -> str:

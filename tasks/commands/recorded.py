@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,54 +201,6 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         print(f"table: {files[0].with_suffix('')} ({', '.join(p.suffix for p in files)})\nreport: {html}")
         status |= bool(lost)
     return status
-
-
-# ---- tables that pages show
-
-
-Rows = dict[tuple[str, str], dict[str, str]]  # (line above the table, row label) -> column header -> text
-_CELLS = re.compile(r"(?<!\\)\|")
-
-
-def blocks(text: str) -> Iterator[tuple[str, Rows]]:
-    """(title, rows) for each section of a page that has tables with numbers, by `render.to_markdown` or by hand."""
-    title, rows, headers, above = "", {}, [], ""
-    for line in [*text.splitlines(), "## "]:
-        if line.startswith(("## ", "### ")):
-            if any(re.search(r"\d", text) for cells in rows.values() for text in cells.values()):
-                yield title, rows
-            rows, headers, above = {}, [], ""
-            title = line[3:] if line.startswith("## ") else title
-        elif line.startswith("|"):
-            cells = [c.strip().replace("**", "") for c in _CELLS.split(line)[1:-1]]
-            if headers and not line.startswith("|-"):
-                rows[above, cells[0]] = dict(zip(headers[1:], cells[1:]))
-            headers = headers or [c.removeprefix("ours ") for c in cells]
-        elif line.strip():
-            headers = []
-            above = above if line.startswith("- ") else line
-
-
-def excerpt(printed: Rows, computed: Iterable[Rows]) -> list[str] | None:
-    """Differences between a table on a page and the computed table with the same rows and columns.
-
-    Returns None if no computed table has these rows and columns. The table on the page may omit rows, columns,
-    significance marks and spreads.
-    """
-    wanted = {label: cells for (_, label), cells in printed.items()}
-    for one in computed:
-        ours = {
-            label: cells for (_, label), cells in reversed(one.items()) if label in wanted
-        }  # main table comes first
-        if wanted.keys() <= ours.keys() and all(cells.keys() <= ours[label].keys() for label, cells in wanted.items()):
-            order = [label for label in dict.fromkeys(label for _, label in one) if label in wanted]
-            moved = f"rows {', '.join(wanted)}: the records' table has {', '.join(order)}"
-            return [moved] * (order != list(wanted)) + [
-                f"{label}, {header}: the page has {text!r}, the records give {ours[label][header]!r}"
-                for label, cells in wanted.items() for header, text in cells.items()
-                if text and f"{ours[label][header].rstrip('*†')} ".find(f"{text} ") != 0
-            ]  # fmt: skip
-    return None
 
 
 def files(results: Path = RESULTS) -> list[Path]:

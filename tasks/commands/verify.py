@@ -2,7 +2,7 @@
 
 A table is computed from its records and compared line by line, with everything below it. These are also recomputed: the
 csv files and plots of sweeps, the papers' figures, the properties of the mappings, the page of the language model, and
-the sentence about it in README. A record is compared with its own per-example scores. `checksums.json` has the sha256
+the numbers that README quotes. A record is compared with its own per-example scores. `checksums.json` has the sha256
 of every file (for a page: of the page without its computed parts), so that changes to files that cannot be recomputed
 here, or their loss, do not go unnoticed.
 """
@@ -23,13 +23,13 @@ from repro.store import archive
 from repro.tables import render
 from sparse_attention import properties
 from tasks.commands import claims, paper_figures, recorded
-from tasks.commands.recorded import CHECKSUMS, RESULTS, Rows
+from tasks.commands.recorded import CHECKSUMS, RESULTS
 
 README = "README.md"
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 NOT_COVERED = (
     "Not covered: sentences outside tables and the tables made by hand (whether they follow from the numbers; in docs/results a checksum "
-    "shows that they were changed, --write renews it), of README all but its table of results and two numbers that it quotes, and numbers "
+    "shows that they were changed, --write renews it), of README all but the speeds and the architectures that it quotes, and numbers "
     "that no per-example score determines (dev scores, zeros, support, seconds) and drawings of trained models' attention, which have a "
     "checksum alone."
 )
@@ -45,7 +45,6 @@ class Expected:
         files: path relative to the folder -> exact content.
         drawn: like `files`, but numbers may differ by rounding.
         quoted: sentences that README must contain.
-        tables: tables of which README shows parts.
         wrong: contradictions within the records.
     """
 
@@ -54,7 +53,6 @@ class Expected:
     files: dict[str, str] = field(default_factory=dict)
     drawn: dict[str, str] = field(default_factory=dict)
     quoted: list[str] = field(default_factory=list)
-    tables: list[Rows] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -82,7 +80,6 @@ def expected(results: Path = RESULTS) -> Expected:
         made = recorded.read(path)
         built.append(made.table)
         text = render.to_markdown(made.table)
-        found.tables += [rows for _, rows in recorded.blocks(text)]
         if made.more:  # pages show this instead of the table
             found.openings |= {_key(part)[0]: part.rstrip("\n") for part in PARTS.split(made.more) if part}
         else:
@@ -115,8 +112,8 @@ def _of_code(results: Path, found: Expected) -> None:
                 drawn = paper_figures.drawn(figure).items()
                 found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
     models = results.parent / "guides" / "transformers_models.md"
-    if models.is_file() and (passed := re.search(r"(\d+) of \d+ pass", models.read_text(encoding="utf-8"))):
-        found.quoted.append(f"tried with {passed[1]} architectures")
+    if models.is_file() and (passed := re.search(r"(\d+ of \d+) pass", models.read_text(encoding="utf-8"))):
+        found.quoted.append(f"{passed[1]} architectures")
 
 
 def contradictions(results: Path = RESULTS) -> list[str]:
@@ -220,7 +217,8 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         if name in of.files or not alike(text, content):
             done.wrong += _differ(_named(path, results), text, content)
-    _check_readme(results, of, done)
+    readme = " ".join(_readme(results).split())
+    done.wrong += [f"{README}: it must say {one!r}" for one in of.quoted if readme and one not in readme]
     changed = sums(results, of).items() ^ known(results).items()
     done.sums = len(known(results))
     done.wrong += [
@@ -229,16 +227,6 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
         for name in sorted({name for name, _ in changed})
     ]
     return done
-
-
-def _check_readme(results: Path, of: Expected, done: Checked) -> None:
-    readme = _readme(results)
-    flat = " ".join(readme.split())
-    done.wrong += [f"{README}: it must say {one!r}" for one in of.quoted if readme and one not in flat]
-    for title, rows in recorded.blocks(readme):
-        differ = recorded.excerpt(rows, of.tables)
-        none = [f"a table with numbers that no records give: {', '.join(label for _, label in rows)}"]
-        done.wrong += [f"{README}: {title}: {one}" for one in (none if differ is None else differ)]
 
 
 def _differ(where: str, text: str, wanted: str) -> list[str]:
@@ -289,7 +277,7 @@ def known(results: Path) -> dict[str, str]:
 def sums(results: Path, of: Expected) -> dict[str, str]:
     """The checksums of the files as they are now.
 
-    Of a page, the computed parts are left out. Of README, only the lines of tables with numbers and of pictures count.
+    Of a page, the computed parts are left out.
     """
     found = {}
     for path in (p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS):
@@ -298,9 +286,6 @@ def sums(results: Path, of: Expected) -> dict[str, str]:
             prose = "".join(prose for *_, prose in _read(content.decode(errors="replace"), of))
             content = prose.rstrip("\n").encode()
         found[str(path.relative_to(results))] = hashlib.sha256(content).hexdigest()
-    lines = _readme(results).splitlines()
-    if shown := [x for x in lines if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))]:
-        found[f"../../{README}"] = hashlib.sha256("\n".join(shown).encode()).hexdigest()
     return found
 
 

@@ -59,10 +59,10 @@ def test_the_stubs_know_what_the_package_has():
     assert named | {"__version__"} == set(dir(sa))
 
 
-def test_readmes_mapping_keeps_its_mask(monkeypatch):
+def test_the_mapping_in_a_file_of_yours_keeps_its_mask(monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-    (code,) = re.findall(r"```python\n(# mymax.py\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
-    exec(compile(code, "README.md", "exec"), {"__name__": __name__})
+    (code,) = re.findall(r"```python\n(# mymax.py\n.*?)```", (PAGES / "own.md").read_text(encoding="utf-8"), re.S)
+    exec(compile(code, "own.md", "exec"), {"__name__": __name__})
     mask = torch.tensor([True, True, True, True, False, False])
     p = sa.make("mymax", sharpness=3.0)(torch.cat((torch.randn(50, 6), torch.full((1, 6), 0.1))), mask=mask)
     assert (p[:, ~mask] == 0).all() and torch.allclose(p.sum(-1), torch.ones(51))

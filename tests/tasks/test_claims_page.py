@@ -1,13 +1,16 @@
-"""docs/claims.md and claims.json: one line, section and picture for each claim."""
+"""docs/claims.md and claims.json: one line, section and picture for each claim; what README says of them."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from repro.tables.claims import OPEN, SUPPORTED, Claim, Pilot, outcome_of
 from tasks.commands import claims
 from tasks.config import compose
 
+ROOT = Path(__file__).parents[2]
 CLAIM = Claim(
     "as good",
     "section 4",
@@ -62,3 +65,31 @@ def test_the_json_has_what_a_reader_needs_and_no_nan():
         [None, None],
     )
     json.dumps([decided, one_seed], allow_nan=False)
+
+
+def test_readme_says_what_the_claims_and_the_benchmarks_say():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\|.*?\(#claim-(\d+)\) \| (\w+) ", (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), re.M
+    )
+    said = re.findall(r"\[(\w+)\]\(docs/claims\.md#claim-(\d+)\)", readme)
+    assert len(said) >= 4 and {(n, outcome) for outcome, n in said} <= set(rows)
+    page = (
+        (ROOT / "docs" / "reference" / "benchmarks.md")
+        .read_text(encoding="utf-8")
+        .partition("## Forward and backward")[2]
+    )
+    times = {}
+    for name in ("sparsemax", "entmax 1.5", "entmax 1.3"):
+        cells = re.search(rf"^\| \*\*{re.escape(name)}\*\* \|(.*)\|", page, re.M)[1].replace("*", "").split("|")[:6]
+        times[name] = [float(cell) for cell in cells]
+    entmax = times["entmax 1.5"] + times["entmax 1.3"]
+    low, high, low_entmax, high_entmax = (
+        f"{of(values):.1f}" for values in (times["sparsemax"], entmax) for of in (min, max)
+    )
+    sentence = f"sparsemax takes {low} to {high} times softmax's time, and entmax 1.3 and 1.5 take {low_entmax} to {high_entmax}"
+    assert sentence in " ".join(readme.split())
+
+
+def test_readme_is_one_screen():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 75

@@ -114,22 +114,6 @@ def test_record_again_gives_the_same_bytes(folder):
     assert path.read_bytes() == before
 
 
-def test_a_part_of_a_table_is_held_against_the_whole():
-    whole = {
-        ("", "softmax"): {"n": "2", "acc.": "70.3 ±0.1*", "zeros": "0.000 ±0.000"}, ("", "x"): {"n": "2", "acc.": "1", "zeros": "-"},
-        ("Intervals:", "softmax"): {"acc.": "[69, 71]", "zeros": "[0, 0]"},
-    }  # fmt: skip
-
-    def part(**cells: str):
-        return recorded.excerpt({("", "softmax"): cells}, [whole])
-
-    assert part(**{"acc.": "70.3 ±0.1", "zeros": "0.000"}) == part(**{"acc.": "70.3"}) == []
-    for wrong in ("70.4 ±0.1", "70.", "70.3 ±0", "0.3"):
-        (said,) = part(**{"acc.": wrong, "zeros": "0.000"})
-        assert "the records give '70.3 ±0.1*'" in said
-    assert part(other="1") is None
-
-
 def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     """The table of two cells, as the sweep printed it, from their records."""
     store = Store(tmp_path / "outputs")

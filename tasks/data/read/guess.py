@@ -200,7 +200,7 @@ def _listed(columns: Sequence[Column]) -> str:
 def _other(file: Path, what: str, arguments: str) -> DataError:
     step = f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax"
     return DataError(
-        f"{file.name} seems to have {what}, which cannot be guessed", "docs/own_data.md has the options", step
+        f"{file.name} seems to have {what}, which cannot be guessed", "docs/guides/own_data.md has the options", step
     )
 
 

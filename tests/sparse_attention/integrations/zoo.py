@@ -247,5 +247,6 @@ def verdict(model_type: str, spied: list[tuple[torch.Tensor, ...]]) -> tuple[flo
 
 
 def shortened(error: Exception) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split()).replace("|", "/")
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = text.replace("|", "/").replace("[", "\\[")  # neither a cell nor a link
     return text if len(text) <= 110 else text[:107] + "..."

@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import sparse_attention as sa
 from tasks.classification import encode as texts
 from tasks.classification.options import Encode as TextOptions
 from tasks.data.dataset import DataSet, content_sha256
@@ -180,3 +183,20 @@ def test_both_names_are_one_package(root):
         [sys.executable, "-c", code, str(root / "tasks")], cwd="/", capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_for_those_who_come_from_fairseq(fairseq, stock, root, tmp_path):
+    """Its command trains; fairseq's own attention is refused by what would change nothing in it."""
+    page = (root / "docs" / "start" / "coming_from.md").read_text(encoding="utf-8")
+    command = re.search(r"^fairseq-train DATA (.*\\\n.*)$", page, re.M)[1].replace("\\\n", " ")
+    arguments = command.replace("--user-dir tasks/fairseq_plugin", "").split()
+    arguments[arguments.index("--max-epoch") + 1] = "1"
+    said = fairseq("train", stock, *arguments, *TRANSFORMER, "--cpu", "--num-workers", "0", "--save-dir", tmp_path)
+    assert "done training in" in said
+    from fairseq.modules import MultiheadAttention
+
+    attention, x = MultiheadAttention(8, 2, self_attention=True), torch.randn(3, 2, 8)
+    with pytest.raises(ValueError, match=r"contains no torch\.nn\.MultiheadAttention"):
+        sa.nn.replace(nn.Sequential(attention))
+    with pytest.raises(RuntimeError, match=r"which sdpa\.use cannot replace"), sa.integrations.sdpa.use("sparsemax"):
+        attention(x, x, x)

@@ -1,0 +1,145 @@
+"""The documentation site: `make docs` builds it, and what is wrong in a built site is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from chromium import BINARY, Chromium
+
+griffe = pytest.importorskip("griffe")
+for package in ("mkdocs", "math_core", "mkdocstrings"):
+    pytest.importorskip(package, reason=f"{package}, of the extra dev, builds the site")
+ROOT = Path(__file__).parents[1]
+BROWSER = pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+DESK, PHONE = 1400, 390
+
+
+@pytest.fixture(scope="module")
+def hooks():
+    spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs" / "hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+GOOD = '<p id="here"><a href="b/index.html#there">b</a> <a href="#here">a</a> <a href="https://x.org">x</a> <code>\\frac</code></p>'
+FAULTS = {
+    '<a href="c.html">': "a.html links to c.html, which is not there",
+    '<img src="c.svg">': "a.html links to c.svg, which is not there",
+    '<a href="b/index.html#gone">': "a.html links to b/index.html#gone, which has no such anchor",
+    '<a href="#gone">': "a.html links to #gone, which has no such anchor",
+    '<script src="https://x.org/x.js"></script>': "a.html loads https://x.org/x.js from elsewhere",
+    r"<p>the value \frac12</p>": r"a.html shows '\\frac' as text",
+    "<p>as in :func:<code>f</code></p>": "a.html shows ':func:' as text",
+}
+
+
+@pytest.mark.parametrize("wrong", ["", *FAULTS])
+def test_a_fault_of_a_built_page_is_found(wrong, hooks, tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "index.html").write_text('<h2 id="there">b</h2><a href="../a.html">a</a>')
+    (tmp_path / "a.html").write_text(GOOD + wrong)
+    assert hooks.faults(tmp_path) == ([FAULTS[wrong]] if wrong else [])
+
+
+def test_the_site_builds_and_readmes_links_stay_links(site):
+    first = (site / "index.html").read_text(encoding="utf-8")
+    for to in ("start/install", "start/library", "guides/attention", "reference/api", "claims"):
+        assert f'href="{to}.html' in first.partition("<article")[2], to
+    assert (site / "start" / "library.ipynb").is_file()
+    formulas = (site / "guides" / "losses.html").read_text(encoding="utf-8")
+    assert "<math>" in formulas and "arithmatex" not in formulas
+
+
+def test_all_that_the_page_of_the_api_shows_has_a_docstring(hooks):
+    missing, seen = [], 0
+
+    def look(thing):
+        nonlocal seen
+        seen += 1
+        if not (thing.docstring and thing.docstring.value.strip()):
+            missing.append(thing.path)
+        for name, member in thing.members.items():
+            shown = not (name.startswith("_") or member.is_alias or member.is_attribute or member.is_module)
+            if shown:
+                look(member)
+
+    package = griffe.load("sparse_attention", search_paths=[ROOT])
+    for name in re.findall(r"^::: sparse_attention\.(\S+)", hooks.api(), re.M):
+        look(package[name])
+    assert missing == [] and seen > 120
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+PAGES = (
+    "index.html", "start/install.html", "start/library.html", "guides/losses.html", "reference/api.html", "reference/mappings/constrained_sparsemax.html", "reference/mappings/fertility_softmax.html",
+    "reference/benchmarks.html", "results/niculae2017_nmt_cpu.html", "results/figures/trained.html", "claims.html",
+)  # fmt: skip
+
+
+@BROWSER
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_fit_their_window_in_light_and_dark_and_load_nothing_from_elsewhere(page, site, browser):
+    for width, dark in ((DESK, False), (DESK, True), (PHONE, False), (PHONE, True)):
+        asked = browser.open(site / page, width, dark)
+        assert [url for url in asked if not url.startswith((site.as_uri(), "blob:"))] == []
+        said = [e["params"] for e in browser.events if e.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown")]
+        assert said == [], "no error in the console"
+        assert browser.ask("document.documentElement.scrollWidth") == width, "the page scrolls sideways"
+        # a wide table or formula scrolls in its own box
+        beyond = "e => !e.closest('.md-typeset__scrollwrap, .md-sidebar, .md-search, pre, svg, [style*=overflow-x]') && e.getClientRects().length"
+        right = f"[...document.querySelectorAll('article *')].filter({beyond} && e.getBoundingClientRect().right > innerWidth + 1)"
+        assert browser.ask(f"{right}.map(e => e.outerHTML.slice(0, 90))") == []
+        colours = browser.ask("['backgroundColor', 'color'].map(c => getComputedStyle(document.body)[c])")
+        paper, ink = (
+            sum(int(float(v)) for v in colour.partition("(")[2].rstrip(")").split(",")[:3]) for colour in colours
+        )
+        assert (paper < ink) == dark and abs(paper - ink) > 250, colours
+        drawn = browser.ask("[...document.querySelectorAll('article img')].map(e => e.complete && e.naturalWidth)")
+        assert all(drawn), "a picture is missing"
+
+
+@BROWSER
+def test_formulas_are_drawn_as_formulas(site, browser):
+    browser.open(site / "guides/losses.html", DESK)
+    fraction = "(f => [f.children[0], f.children[1]].map(e => e.getBoundingClientRect().bottom))(document.querySelector('mfrac'))"
+    above, below = browser.ask(fraction)
+    assert above < below, "the numerator stands above the denominator"
+
+
+@BROWSER
+def test_search_finds_a_page_that_was_opened_as_a_file(site, browser):
+    browser.open(site / "start/install.html", DESK)
+    browser.ask("document.querySelector('.md-search__input').focus()")
+    typed = (
+        "i.value = 'oscarmax', ['keyup', 'input'].forEach(e => i.dispatchEvent(new KeyboardEvent(e, {bubbles: true})))"
+    )
+    browser.ask(f"(i => {{ {typed} }})(document.querySelector('.md-search__input'))")
+    found, ends = "", time.monotonic() + 30
+    while "oscarmax.html" not in found and time.monotonic() < ends:
+        time.sleep(0.2)
+        found = browser.ask("document.querySelector('.md-search-result__list').innerHTML")
+    assert "reference/mappings/oscarmax.html" in found
