@@ -22,7 +22,7 @@ from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block
 from repro.tables.claims import Outcome
 from repro.tables.convergence import read_curves
-from repro.tables.statistics import LEVEL
+from repro.tables.statistics import FEWEST
 
 # Placeholders for --c0 ... --c7 and for the colours of text, grid and paper. The page's CSS has the real colours: those
 # of Okabe & Ito, which colour-blind readers can tell apart, darkened where they are faint on white.
@@ -261,17 +261,21 @@ def main_score(block: Block, lines: Sequence[Line], salt: str) -> Figure:
     hollow = "" if all(row.convergence.converged for row, *_ in known) else "; hollow: not known to have converged"
     if any(row.gain for row, *_ in known):
         dots = [
-            Dot(line.label, line.style, g.mean, g.interval(LEVEL), g.values, not (first.convergence.converged and row.convergence.converged))
+            Dot(line.label, line.style, g.mean, g.printed, g.values, not (first.convergence.converged and row.convergence.converged))
             for row, line, *_ in known if (g := row.gain)
         ]  # fmt: skip
-        told = (
-            f"{header} minus that of {first.label}: mean, 95 % interval over seeds and test examples; small: each seed"
-        )
+        over = {
+            "seeds and test examples" if len(row.gain.values) >= FEWEST else "test examples"
+            for row, *_ in known
+            if row.gain
+        }
+        interval = f"95 % interval over {'; of fewer than 3 seeds, over '.join(sorted(over))}"
+        told = f"{header} minus that of {first.label}: mean, {interval}; small: each seed"
         return _dot_plot(dots, told + hollow, f"{header} minus {first.label}", salt, 0.0)
     dots = [
         Dot(line.label, line.style, s.mean, None, v.runs, not row.convergence.converged) for row, line, v, s in known
     ]
-    return _dot_plot(dots, f"{header} of each row: no row shares two seeds with the first{hollow}", header, salt)
+    return _dot_plot(dots, f"{header} of each row: no row can be compared with the first{hollow}", header, salt)
 
 
 def attention_quality(lines: Sequence[Line], first: Show, split: str, salt: str) -> Figure:
@@ -329,7 +333,7 @@ def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str,
 def claim(one: Outcome, salt: str) -> str:
     """The differences that test a claim as a standalone SVG: a dot a seed, the 95 % interval, the margin as a band."""
     dots = [
-        Dot(f"{p.row}, {p.column}" if p.column else p.row, 0, p.effect, (p.low, p.high), list(p.differences.values()))
+        Dot(f"{p.row}, {p.column}" if p.column else p.row, 0, p.effect, (p.low, p.high) if p.low == p.low else None, list(p.differences.values()))
         for p in one.parts if len(p.differences) > 1
     ]  # fmt: skip
     with _matplotlib(salt) as drawing_of:

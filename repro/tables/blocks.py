@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from repro.identity import Found
 from repro.plan.published import Published
 from repro.tables.claims import Outcome
 from repro.tables.convergence import Convergence
-from repro.tables.statistics import ANY, FEWEST, Mean, Summary, kendall, summarize
+from repro.tables.statistics import ANY, FEWEST, Mean, Summary, kendall, over_examples, summarize
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
@@ -32,6 +32,7 @@ class Value:
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
     within: tuple[float, float] = ANY  # the possible values of the score
+    error: float = 0.0  # standard error of the mean over test examples; 0 if it is not known
     best: bool = False  # whether it is the best value of its column, and converged
 
     @cached_property
@@ -50,18 +51,20 @@ class Value:
         return self.summary.text(self.decimals) + self.marks
 
     def spread(self) -> str:
-        """The 95 % interval over seeds; with too few seeds, the runs themselves; with one seed, an empty string."""
-        if self.summary is None or len(self.runs) < 2:
+        """The 95 % interval over seeds; with too few seeds, the runs (if several) and the interval over test examples."""
+        if self.summary is None:
             return ""
-        return self.summary.interval(self.decimals, within=self.within) or ", ".join(
-            f"{run:.{self.decimals}f}" for run in self.runs
-        )
+        if known := self.summary.interval(self.decimals, within=self.within):
+            return known
+        runs = ", ".join(f"{run:.{self.decimals}f}" for run in self.runs) if len(self.runs) > 1 else ""
+        over = over_examples(self.summary.mean, self.error, self.within)
+        interval = f"[{over[0]:.{self.decimals}f}, {over[1]:.{self.decimals}f}]" if over else ""
+        return " ".join(filter(None, (runs, interval)))
 
     @property
     def cut(self) -> bool:
         """Whether the printed interval is cut at a bound of the score."""
-        s, d = self.summary, self.decimals
-        return s is not None and s.interval(d) != s.interval(d, within=self.within)
+        return self.spread() != replace(self, within=ANY).spread()
 
 
 @dataclass
@@ -75,7 +78,7 @@ class Row:
     baseline: bool = False
     convergence: Convergence = Convergence("")
     seeds: list[int] = field(default_factory=list)  # the seeds of `found`
-    gain: Mean | None = None  # the block's main score minus that of the first row, if both have two seeds in common
+    gain: Mean | None = None  # the block's main score minus that of the first row (`paired.difference`)
 
     def value(self, metric: str) -> Value | None:
         return next((v for v in self.values if v.metric == metric), None)

@@ -166,12 +166,8 @@ class _Column:
         chosen, detail = select(slots, found, self.column.select)
         finished = [found[s.cell.cell_id] for s in chosen]
         broken = any(s.cell.cell_id in self.failed for s in slots)
-        values = []
-        for show in self.shown:
-            scores = [f.metrics[show.metric] for f in finished if show.metric in f.metrics]
-            note = "" if scores else "failed" if broken else "missing"
-            known = self._metric(show)
-            values.append(Value(show.metric, scores, known.decimals, known.better, note=note, within=known.bounds))
+        note = "failed" if broken else "missing"
+        values = [paired.value(finished, show.metric, self._metric(show), note) for show in self.shown]
         trained = convergence.together(
             [convergence.of(s.cell.config, f.metrics, f.folder, self.metrics) for s, f in zip(chosen, finished)]
         )

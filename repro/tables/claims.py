@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from repro.plan.experiment import ExperimentError, typed
-from repro.tables.statistics import Mean, mean_of, power
+from repro.tables.statistics import Mean, interval, mean_of, power
 
 SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "inconclusive"
 TESTS = ("equivalence", "noninferiority", "superiority", "trend")
@@ -130,7 +130,8 @@ class Part:
     """The comparison of one row, in one column or over all of them; numbers are NaN where there is no comparison.
 
     Attributes:
-        effect, low, high: mean difference and its 95 % interval, in the metric's unit.
+        effect, low, high: mean difference and its 95 % interval, in the metric's unit; with fewer than `FEWEST` seeds,
+            the interval covers the test examples alone. NaN where it is not known.
         differences: seed -> difference.
         columns: column -> mean difference, for a pooled claim.
     """
@@ -151,9 +152,12 @@ class Part:
         """The effect with its interval, and why it decides nothing."""
         if math.isnan(self.effect):
             return self.why
-        known = f" [{self.low:+.{decimals}f}, {self.high:+.{decimals}f}]" if math.isfinite(self.low) else ""
         why = f"; {self.why}" if self.why else ""
-        return f"{self.effect:+.{decimals}f}{known}, n = {self.n}{why}"
+        return f"{self.effect:+.{decimals}f}{self.interval(decimals)}, n = {self.n}{why}"
+
+    def interval(self, decimals: int) -> str:
+        """` [low, high]`, or an empty string if it is not known."""
+        return interval((self.low, self.high) if math.isfinite(self.low) else None, self.n, decimals)
 
     def text(self, decimals: int) -> str:
         return f"{self.outcome} ({self.numbers(decimals)})"
@@ -330,7 +334,7 @@ def _decided(claim: Claim, row: str, column: str, sample: _Sample, level: float,
         why = "one seed" if len(differences) == 1 else "a score is not a number" if differences else "no pair of seeds"
         return replace(part, why=doubt or why)
     found = mean_of(differences, sample.error)
-    low, high = found.interval(0.95)
+    low, high = found.printed or (math.nan, math.nan)
     signed = Mean(claim.sign * found.mean, found.error, found.df)
     rising, falling = _page(sample.ranks, claim.sign) if sample.ranks else (1.0, 1.0)
     least, most = claim.inside

@@ -19,8 +19,8 @@ from repro.files import csv_text
 from repro.plan.experiment import Show, near
 from repro.protocol import Metric, metric_of
 from repro.store.records import Record
-from repro.tables import convergence, findings, footers
-from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
+from repro.tables import convergence, findings, footers, paired
+from repro.tables.blocks import Block, Row, Table, add_converged, mark_best
 from repro.tables.build import baselines
 from repro.tables.statistics import Summary, summarize
 
@@ -255,11 +255,9 @@ def _block(group: Group) -> Block:
     for s in group.settings:
         values = []
         for metric in shown:
-            runs = [r.metrics[metric] for r in s.records if metric in r.metrics]
-            known = group.metric(metric)
-            values.append(Value(metric, runs, known.decimals, known.better, within=known.bounds))
-            if runs and len(runs) != len(s.records):
-                notes.append(f"{s.mapping} ({s.detail}): only {len(runs)} of its {len(s.records)} cells have {metric}.")
+            values.append(paired.value(s.records, metric, group.metric(metric)))
+            if (runs := len(values[-1].runs)) not in (0, len(s.records)):
+                notes.append(f"{s.mapping} ({s.detail}): only {runs} of its {len(s.records)} cells have {metric}.")
         trained = convergence.together([r.converged for r in s.records])
         rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained, seeds=s.seeds))
     below, trivial = _of_data(group, shown, decimals)

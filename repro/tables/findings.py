@@ -18,7 +18,7 @@ from repro.protocol import Metric, metric_of
 from repro.tables import paired
 from repro.tables.blocks import SIGNIFICANT, Block, Row, Value
 from repro.tables.claims import UNIFORM
-from repro.tables.statistics import FEWEST, LEVEL, Summary, holm
+from repro.tables.statistics import FEWEST, OVER, Summary, holm, interval
 
 MOST_NAMED = 6  # maximum number of rows that a sentence names
 MOST_COLUMNS = 3  # maximum number of columns whose findings open a table
@@ -48,13 +48,13 @@ class _Scored:
     def rounded(self, number: float) -> str:
         return f"{number:.{self.value.decimals}f}"
 
-    def against(self, first: _Scored) -> str:
-        """The difference from the first row, such as `+0.7 [-0.3, +1.7], n = 3`."""
+    def against(self, first: _Scored, over: bool = True) -> str:
+        """The difference from the first row: `+0.7 [-0.3, +1.7], n = 3`; of one or two seeds, `[...] over test examples` (if `over`)."""
         d, gain, n = self.value.decimals, self.row.gain, min(self.score.n, first.score.n)
         if gain is None:
             return f"{self.score.mean - first.score.mean:+.{d}f}, n = {n}"
-        low, high = gain.interval(LEVEL)
-        return f"{gain.mean:+.{d}f} [{low:+.{d}f}, {high:+.{d}f}], n = {len(gain.values)}"
+        told = interval(gain.printed, len(gain.values), d)
+        return f"{gain.mean:+.{d}f}{told if over else told.removesuffix(OVER)}, n = {len(gain.values)}"
 
 
 def find(block: Block, metrics: Mapping[str, Metric]) -> None:
@@ -208,8 +208,10 @@ def _differences(scored: Sequence[_Scored], sure: Sequence[_Scored]) -> list[str
         ("Decided", [one for one in known if one in sure]),
         ("Not decided", [one for one in known if one not in sure]),
     ):
-        told = [f"{one.name} ({one.against(first)})" for one in chosen]
-        found += [f"{word}, against {first.name}: {'; '.join(_cut(told))}."] if told else []
+        few = all(len(one.row.gain.values) < FEWEST for one in chosen if one.row.gain)
+        told = [f"{one.name} ({one.against(first, over=not few)})" for one in chosen]
+        where = f" (intervals{OVER})" if few and any("[" in text for text in told) else ""
+        found += [f"{word}, against {first.name}{where}: {'; '.join(_cut(told))}."] if told else []
     return found
 
 

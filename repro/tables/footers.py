@@ -13,6 +13,7 @@ from repro.plan import Plan, Slot
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.tables.blocks import SIGNIFICANT, Block, Row, rank_agreement
+from repro.tables.statistics import FEWEST
 from repro.tables.verdict import rule
 
 
@@ -49,10 +50,10 @@ def _described(facts: Mapping[str, Any]) -> str:
 
 def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
     used = sorted({slot.seed for slot in plan.slots})
-    several = len(used) > 1
-    spread = (
-        "mean ± standard deviation over n seeds, intervals by Student's t" if several else "one run each: no spread"
-    )
+    runs = max((len(r.found) for b in blocks for r in b.rows), default=0)
+    how = "by Student's t" if runs >= FEWEST else "over test examples leave out the chance of the seed"
+    spread = "mean ± standard deviation over n seeds" if len(used) > 1 else "one run each: no spread"
+    spread += f"{',' if runs >= FEWEST else ';'} intervals {how}"
     lines = [
         f"Seeds: {', '.join(map(str, used))} ({spread}). One run proves no ranking. The same seed gives other numbers on "
         "another machine (we measured differences of up to 1.4 ROUGE)."

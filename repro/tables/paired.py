@@ -12,10 +12,12 @@ import numpy as np
 from repro.identity import Found
 from repro.protocol import Metric
 from repro.store import Damaged, Evaluation
-from repro.tables.blocks import Row
+from repro.tables.blocks import Row, Value
 from repro.tables.statistics import (
+    FEWEST,
     Mean,
     example_error,
+    in_unit,
     mean_of,
     paired_bleu_randomization,
     paired_randomization,
@@ -30,13 +32,14 @@ def _scores(row: Row, full: str) -> dict[int, float]:
 def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
     """The mean of `row` minus `other` in the score `full`, for other seeds and other test examples.
 
-    None if the rows have fewer than two seeds in common.
+    None if the rows have no seed in common, or just one and no values for each example.
     """
     a, b = _scores(row, full), _scores(other, full)
     common = sorted(a.keys() & b.keys())
-    if len(common) < 2:
+    over_examples = error(row, other, full, metric) if common else 0.0
+    if len(common) < 2 and not over_examples:
         return None
-    return mean_of([a[s] - b[s] for s in common], error(row, other, full, metric))
+    return mean_of([a[s] - b[s] for s in common], over_examples)
 
 
 def by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
@@ -74,15 +77,32 @@ def error(row: Row, other: Row, full: str, metric: Metric) -> float:
     return example_error(next(values), next(values))
 
 
+def value(found: Sequence[Found], full: str, metric: Metric, note: str = "") -> Value:
+    """The score `full` of a row's cells; with fewer than `FEWEST` seeds, with its standard error over test examples.
+
+    Args:
+        note: text to show if no cell has the score.
+    """
+    runs = [f.metrics[full] for f in found if full in f.metrics]
+    few = 0 < len(runs) < FEWEST and metric.test is not None
+    examples = [*_examples(found, full, metric).values()] if few else []
+    error = example_error(np.array(examples, float).swapaxes(0, 1)) if len(examples) > 1 else 0.0
+    return Value(full, runs, metric.decimals, metric.better, {}, "" if runs else note, metric.bounds, error)
+
+
 def _examples(found: Sequence[Found], full: str, metric: Metric) -> dict[int, list[Any]]:
-    """Index of a test example -> its values for all seeds; examples without a value for some seed are left out."""
+    """Index of a test example -> its values for all seeds, in the unit of the score; examples without a value for some seed are left out."""
     split, _, name = full.partition("/")
     key = f"{name}_statistics" if metric.test == "bleu" else name
     values: dict[int, list[Any]] = {}
-    for level in (f.evaluations[split] for f in found if split in f.evaluations):
-        for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns):
-            if key in record.get("sentence", {}):
-                values.setdefault(int(record["index"]), []).append(record["sentence"][key])
+    for one in (f for f in found if split in f.evaluations):
+        level = one.evaluations[split]
+        records = _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns)
+        known = {int(r["index"]): r["sentence"][key] for r in records if key in r.get("sentence", {})}
+        if metric.test == "mean" and full in one.metrics and known:
+            known = dict(zip(known, in_unit([*known.values()], one.metrics[full])))
+        for i, value in known.items():
+            values.setdefault(i, []).append(value)
     return {i: of for i, of in values.items() if len(of) == len(found)}
 
 

@@ -43,14 +43,17 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
-    """The small tables below a block, as (title, header line, body): spread over seeds, and comparable differences."""
+    """The small tables below a block, as (title, header line, body): intervals, and comparable differences."""
     rows = [row for row in block.rows if not row.baseline]
-    shown = [i for i in range(len(block.headers)) if any(row.values[i].metric != CONVERGENCE for row in rows)]
+    shown = [i for i in range(len(block.headers)) if any(row.values[i].spread() for row in rows)]
     spreads = [[label, *(row.values[i].spread() or "-" for i in shown)] for label, row in zip(block.names, rows)]
-    few = any(len(v.runs) in range(2, FEWEST) for row in rows for v in row.values)
+    runs = {len(v.runs) for row in rows for v in row.values if v.runs}
     cut = any(v.cut for row in rows for v in row.values)
-    title = f"95 % intervals over seeds{', cut at the bounds of the score' if cut else ''}"
-    title += f" (of fewer than {FEWEST} seeds: the runs)" if few else ""
+    over = any(v.error for row in rows for v in row.values)
+    few = " and ".join(["the runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
+    title = few if max(runs, default=0) < FEWEST else "95 % intervals over seeds"
+    title += ", cut at the bounds of the score" if cut else ""
+    title += f" (of fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
     found = [(title, ["mapping", *(block.headers[i] for i in shown)], spreads)] if _any(spreads) else []
     if block.comparable:
         columns = block.columns

@@ -1,7 +1,8 @@
 """Spread over seeds, intervals, significance and rank agreement.
 
 Two sources of chance are treated separately. Permutation tests on paired outputs cover the sampling of test examples.
-Student's t covers the sampling of seeds. Neither says anything about the other.
+Student's t covers the sampling of seeds. Neither says anything about the other. With fewer than `FEWEST` seeds the printed
+interval covers the sampling of test examples alone, and says so.
 
 Student's t and Kendall's tau come from scipy. Two methods are implemented here: Holm's correction, which scipy does not
 have, and the randomization test for BLEU, because sacrebleu's test needs the texts and the records keep only
@@ -20,8 +21,9 @@ import numpy as np
 
 LEVEL = 0.95  # confidence level of every interval that is printed
 EQUIVALENCE = 0.90  # confidence level of the interval that is equivalent to two one-sided t-tests at 5 % each
-# Fewest seeds for a printed interval and for a ranking of rows; with two seeds, t is 12.7 and the runs say more.
+# Fewest seeds for a printed interval over seeds and for a ranking of rows; with two seeds, t is 12.7.
 FEWEST = 3
+OVER = " over test examples"
 ANY = (-math.inf, math.inf)
 
 
@@ -35,8 +37,8 @@ class Summary:
 
     @property
     def half(self) -> float | None:
-        """Half the width of the 95 % interval of the mean, or None for one seed."""
-        return None if self.std is None else half_width(self.std, self.n)
+        """Half the width of the 95 % interval of the mean over seeds, or None for fewer than `FEWEST` seeds."""
+        return None if self.std is None or self.n < FEWEST else half_width(self.std, self.n)
 
     def bounds(self, level: float, within: tuple[float, float] = ANY) -> tuple[float, float]:
         """The confidence interval of the mean at `level`; for one seed, both bounds are the mean.
@@ -103,11 +105,12 @@ class Mean:
     error: float
     df: float
     values: tuple[float, ...] = ()
+    example_error: float = 0.0  # the part of `error` that is due to the test examples
 
     @property
     def certain(self) -> bool:
-        """Whether all values are the same but for rounding errors, so that their spread is not known."""
-        return self.error <= 1e-9 * max(abs(self.mean), 1e-300)
+        """Whether there is one value, or all are the same but for rounding errors, so that their spread is not known."""
+        return len(self.values) == 1 or self.error <= 1e-9 * max(abs(self.mean), 1e-300)
 
     @property
     def p(self) -> float:
@@ -125,12 +128,19 @@ class Mean:
         half = float(stdtrit(self.df, (1 + level) / 2)) * self.error
         return self.mean - half, self.mean + half
 
+    @property
+    def printed(self) -> tuple[float, float] | None:
+        """The 95 % interval to print: `interval`, or with fewer than `FEWEST` values the one over test examples, if known."""
+        if len(self.values) >= FEWEST:
+            return self.interval(LEVEL)
+        return over_examples(self.mean, self.example_error)
+
 
 def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
     """The mean of values, one per seed, for other seeds and other test examples.
 
     Args:
-        values: at least two.
+        values: at least one; of one, the spread over seeds is not known and counts as zero.
         example_error: standard error of the mean if only the test examples are drawn again.
 
     The two variances are added. The degrees of freedom are those of Satterthwaite 1946: only the variance over seeds is
@@ -140,7 +150,26 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
     over_seeds = (found.std or 0.0) ** 2 / found.n
     total = over_seeds + example_error**2
     df = (found.n - 1) * (total / over_seeds) ** 2 if over_seeds else math.inf
-    return Mean(found.mean, math.sqrt(total), min(df, 1e6), tuple(values))
+    return Mean(found.mean, math.sqrt(total), min(df, 1e6), tuple(values), example_error)
+
+
+def over_examples(mean: float, error: float, within: tuple[float, float] = ANY) -> tuple[float, float] | None:
+    """The 95 % interval of a mean if only the test examples are drawn again, cut at `within`; None for an error of 0.
+
+    Args:
+        error: standard error over test examples (`example_error`).
+    """
+    if not error:
+        return None
+    half = t_quantile(10**6) * error
+    return max(mean - half, within[0]), min(mean + half, within[1])
+
+
+def interval(ends: tuple[float, float] | None, n: int, decimals: int) -> str:
+    """The 95 % interval of a difference over `n` seeds as text with a space in front, or an empty string without `ends`."""
+    if ends is None:
+        return ""
+    return f" [{ends[0]:+.{decimals}f}, {ends[1]:+.{decimals}f}]{OVER if n < FEWEST else ''}"
 
 
 def power(n: int, std: float, example_error: float, true: float, low: float, high: float) -> float:
@@ -230,19 +259,26 @@ def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence
     return _p_value(np.abs(_bleu(swapped) - _bleu(total - swapped)), observed)
 
 
-def example_error(a: np.ndarray, b: np.ndarray, draws: int = 1000) -> float:
-    """Standard error of the difference between two rows, in their mean over seeds, if the test examples are drawn again.
+def example_error(a: np.ndarray, b: np.ndarray | None = None, draws: int = 1000) -> float:
+    """Standard error of a row's mean over seeds, or of its difference from another row's, if the test examples are drawn again.
 
     Args:
         a, b: the values of each example: [seeds, examples] for a mean, or [seeds, examples, 10] for corpus BLEU (see
-            `paired_bleu_randomization`). The examples are the same.
+            `paired_bleu_randomization`). The examples are the same. Without `b`, the error is that of `a` itself.
         draws: number of bootstrap samples, for BLEU. Source: Koehn 2004.
     """
     if a.ndim == 2:
-        return float((a.mean(0) - b.mean(0)).std(ddof=1) / math.sqrt(a.shape[1]))
+        each = a.mean(0) if b is None else a.mean(0) - b.mean(0)
+        return float(each.std(ddof=1) / math.sqrt(a.shape[1]))
     counts = np.random.RandomState(1).multinomial(a.shape[1], [1 / a.shape[1]] * a.shape[1], draws).astype(float)
-    drawn = [_bleu(counts @ x).mean(0) for x in (a, b)]  # [seeds, draws, 10] -> [draws]
-    return float((drawn[0] - drawn[1]).std(ddof=1))
+    drawn = [_bleu(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
+    return float((drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0]).std(ddof=1))
+
+
+def in_unit(values: Sequence[float], score: float) -> np.ndarray:
+    """The values of the examples, [examples], in the unit of their mean `score`: shares become per cent if it is in per cent."""
+    each = np.asarray(values, float)
+    return each * (100 if abs(100 * each.mean() - score) < abs(each.mean() - score) else 1)
 
 
 def _p_value(drawn: np.ndarray, observed: float) -> float:

@@ -30,8 +30,9 @@ HEAD = """\
 
 *Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim. *n*: its seeds.
 *Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
-at 5 % show that the difference is on one side of the margin; the interval covers the sampling of seeds and of test examples. A row that had not
-converged decides nothing, nor does a table in which attention is worth little ([how it works](../repro/tables/claims.py)).
+at 5 % show that the difference is on one side of the margin; the interval covers the sampling of seeds and of test examples, or of
+test examples alone where it says so. A row that had not converged decides nothing, nor does a table in which attention
+is worth little ([how it works](../repro/tables/claims.py)).
 """
 
 
@@ -145,7 +146,7 @@ def _why(one: Outcome) -> str:
 
 def _effect(one: Outcome) -> str:
     part, d = one.part, one.decimals
-    return f"{part.effect:+.{d}f} [{part.low:+.{d}f}, {part.high:+.{d}f}]" if part.effect == part.effect else ""
+    return f"{part.effect:+.{d}f}{part.interval(d)}" if part.effect == part.effect else ""
 
 
 def _power(one: Outcome) -> str:

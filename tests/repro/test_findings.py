@@ -99,6 +99,16 @@ def test_one_seed_proves_no_ranking():
     ]
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_few_seeds_get_an_interval_over_test_examples_and_no_decision(monkeypatch, seeds):
+    """t from two seeds would print [-53.5, +73.5]; an interval that leaves out zero decides nothing without the seeds."""
+    monkeypatch.setattr("repro.tables.paired.error", lambda *_: 2.0)
+    other = (35.0, 46.0)[:seeds]
+    block = found(row("softmax", SOFTMAX[:seeds]), row("sparsemax", other))
+    told = "+5.0 [+1.1, +8.9], n = 1" if seeds == 1 else "+10.0 [+6.1, +13.9], n = 2"
+    assert block.findings[1] == f"Not decided, against softmax (intervals over test examples): sparsemax ({told})."
+
+
 def test_rows_that_have_not_converged_decide_nothing():
     high = row("sparsemax", (40.0, 41.1, 42.0), state=LEARNING)
     block = found(row("softmax", SOFTMAX), high, row("entmax", (20.0, 21.1, 22.0)))

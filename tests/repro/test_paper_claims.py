@@ -227,8 +227,9 @@ def test_a_table_shows_its_claims(made):
         return [f for f in built.findings if f.startswith("Claim")]
 
     (line,) = told(claim)
-    assert line.startswith("Claim supported: “as good” (section 4; test/bleu against softmax, higher). tuned: +3.50 [")
-    assert line.endswith("], n = 2.")
+    assert line.startswith(
+        "Claim supported: “as good” (section 4; test/bleu against softmax, higher). tuned: +3.50, n = 2."
+    )
     (line,) = told(claim, best={0: 3.0})
     assert line.endswith("n = 2; convergence not recorded."), "softmax may still have been learning"
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []

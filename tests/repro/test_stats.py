@@ -11,8 +11,11 @@ from scipy import stats
 
 from repro.tables.statistics import (
     Summary,
+    example_error,
     holm,
     kendall,
+    mean_of,
+    over_examples,
     paired_bleu_randomization,
     paired_randomization,
     paired_t,
@@ -97,6 +100,39 @@ def test_the_interval_of_a_mean_is_scipy_s():
     assert wide.interval().startswith("[-") and wide.interval(within=(0, 100)) == f"[0.00, {wide.bounds(0.95)[1]:.2f}]"
     assert wide.interval(1, 3.0, "+", (0, 6)) == "[-3.0, +3.0]", "the bounds of a difference are shifted with it"
     assert summarize([1.0]).half is None and summarize([1.0]).interval() == ""
+
+
+@pytest.mark.parametrize("bleu", [False, True])
+def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_examples(bleu):
+    """Of two seeds that differ by 15, Student's t is more than four times as wide."""
+    rng = np.random.default_rng(7)
+    if bleu:
+        totals = np.tile([9, 8, 7, 6], (2, 80, 1))
+        examples = np.concatenate([rng.binomial(totals, 0.6), totals, np.full((2, 80, 2), 9)], -1).astype(float)
+        score = lambda index: bleu_of(examples[:, index].sum(1)).mean()  # noqa: E731
+    else:
+        examples = 100.0 * (rng.random((2, 80)) < [[0.9], [0.75]])
+        score = lambda index: examples[:, index].mean()  # noqa: E731
+    drawn = stats.bootstrap((np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="basic")
+    error = example_error(examples)
+    assert error == pytest.approx(drawn.standard_error, rel=0.1)
+    mean = score(np.arange(80))
+    found = mean_of([mean - 7.5, mean + 7.5], error)
+    assert found.printed == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=0.01)
+    assert np.ptp(found.interval(0.95)) > 4 * np.ptp(found.printed)
+    three = mean_of([mean, mean + 1, mean + 2], error)
+    assert three.printed == three.interval(0.95)
+    assert over_examples(99.0, 2.0, (0, 100))[1] == 100 and over_examples(99.0, 0.0) is None
+    assert mean_of([mean], error).certain and mean_of([mean, mean + 1]).printed is None
+
+
+def bleu_of(sums):
+    """Corpus BLEU by sacrebleu for each seed; `sums`: [seeds, 10]."""
+    from sacrebleu.metrics import BLEU
+
+    return np.array(
+        [BLEU.compute_bleu(list(map(int, s[:4])), list(map(int, s[4:8])), int(s[8]), int(s[9])).score for s in sums]
+    )
 
 
 def test_the_paired_t_test_is_scipy_s():

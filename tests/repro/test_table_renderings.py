@@ -49,7 +49,7 @@ def test_csv_holds_every_number_at_full_precision(made):
     assert (float(ours["mean"]), float(ours["n"])) == (34.0, 2) and float(ours["std"]) == pytest.approx(
         2**0.5, rel=1e-5
     )
-    assert float(ours["ci95_half"]) == pytest.approx(12.7062 * 2**0.5 / 2**0.5, rel=1e-4)
+    assert ours["ci95_half"] == "", "two seeds: no interval over seeds"
     assert ours["selected"] == "lam=0.5, best of 2 on dev" and ours["column"] == "A | B & C_1"
     trained = next(r for r in found if (r["row"], r["metric"]) == ("tuned", "convergence"))
     assert trained["verdict"] == "yes: best epoch 2 of 3" and trained["mean"] == ""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_table import BASELINES, ONE, RECORDS, SOFTMAX, block, cell_of, examples
 
 from repro.tables import build as tables
+from repro.tables import render
 from repro.tables.blocks import best_of
 
 
@@ -20,6 +22,23 @@ def test_significance_marks_a_row_that_differs_from_the_first(made):
     star, dagger = [f for f in tables.build(*made(examples=examples), RECORDS).footers if f[0] in "*†"]
     assert "p < 0.05" in star and "not of seeds" in star and "Holm" in star
     assert "over seeds" in dagger and "not of test examples" in dagger
+
+
+@pytest.mark.parametrize("unit", [1, 100], ids=["unit of the score", "shares of a score in per cent"])
+def test_with_two_seeds_intervals_cover_the_test_examples_and_not_the_seeds(made, unit):
+    def noisy(row):
+        rng = random.Random(row)
+        return [{"index": i, "sentence": {"attention_support": rng.gauss(4.0 + row, 1) / unit}} for i in range(60)]
+
+    table = tables.build(*made(examples=noisy), RECORDS)
+    support = table.blocks[0].rows[1].values[1]
+    half = unit * 1.96 * np.std([e["sentence"]["attention_support"] for e in noisy(1)], ddof=1) / 60**0.5
+    assert support.spread() == f"3.0, 4.0 [{3.5 - half:.1f}, {3.5 + half:.1f}]", "around the mean of the runs"
+    text = render.to_text(table)
+    assert "the runs and 95 % intervals over test examples" in text and "leave out the chance of the seed" in text
+    assert "Student" not in text.split("Verdict")[0]
+    one = block(*made(ONE, examples=noisy)).rows[1].values
+    assert one[1].spread().startswith("[") and one[0].spread() == "", "one run: the interval alone, where it is known"
 
 
 def test_an_example_counts_once_whatever_the_number_of_seeds(made):
