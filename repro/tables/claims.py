@@ -302,7 +302,10 @@ def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, st
         by_column = {}
         for c, of in scores.items():
             paired = not claim.ratio and row in of and against in of
-            by_column[c] = _difference(claim, of, row, against), errors(c, claim.metric, row, against) if paired else 0.0
+            by_column[c] = (
+                _difference(claim, of, row, against),
+                errors(c, claim.metric, row, against) if paired else 0.0,
+            )
         if claim.pooled:
             seeds = sorted(set.intersection(*(set(d) for d, _ in by_column.values())))
             mean = {s: float(np.mean([d[s] for d, _ in by_column.values()])) for s in seeds}
