@@ -1,4 +1,5 @@
-"""What mkdocs does for the site (mkdocs.yml): README as first page, the API's page, links, formulas; then it checks the site.
+"""What mkdocs does for the site (mkdocs.yml): README as first page, the API's page, links, formulas, pictures of results;
+then it checks the site.
 
 The pages must also read well as files, so their links are relative to the repository. A link to a file that is not on
 the site becomes its text with the path; a link to a folder leads to the first page of its part of the navigation.
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import griffe
 import math_core
+from markdown.extensions.toc import slugify
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
@@ -86,8 +88,38 @@ def api() -> str:
     return "\n".join(told) + "\n"
 
 
+def pictures(page: str, shown: str) -> str:
+    """A section with the pictures of a page of results that other pages have, or that lie beside a sweep's table.
+
+    Args:
+        page: its path in docs.
+        shown: its text; a picture that it shows is left out.
+    """
+    folder, name = posixpath.split(page)
+    stem = {"figure5": "laha2018_figure5_demo"}.get(Path(name).stem, Path(name).stem)
+    told = []
+    for path in sorted((ROOT / "docs" / folder).glob("plots/*.svg")) * (name == "table.md"):
+        told += ["", f"![{path.stem.replace('_', ' ')}](plots/{path.name})"]
+    for other in ("results/figures/trained.md", "claims.md"):
+        for section in re.split(r"(?m)^## ", (ROOT / "docs" / other).read_text(encoding="utf-8"))[1:]:
+            made_from = set(re.findall(r"\]\(\.\./(\w+)\.md\)", section))
+            made_from |= {"_".join(one) for one in re.findall(r"`(\w+)`?,? profile[= ](\w+)", section)}
+            picture = re.search(r"!\[(.*?)\]\((.*?)\)", section)
+            if stem in made_from and picture and posixpath.basename(picture[2]) not in shown:
+                at = posixpath.relpath(posixpath.dirname(other) or ".", folder)
+                title, said = section.splitlines()[0], re.search(r"^> (.*)", section, re.M)
+                told += ["", f"![{picture[1]}]({posixpath.join(at, picture[2])})", ""]
+                told += [
+                    f"[{title}]({posixpath.relpath(other, folder)}#{slugify(title, '-')})"
+                    + (f": {said[1]}" if said else "")
+                ]
+    return "\n".join(["", "## Pictures of these results", *told, ""]) if told else ""
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     folder = "" if page.file.src_uri == "index.md" else posixpath.join("docs", posixpath.dirname(page.file.src_uri))
+    if folder.startswith("docs/results") and folder != "docs/results/figures":
+        markdown += pictures(page.file.src_uri, markdown)
 
     def link(found: re.Match[str]) -> str:
         picture, text, address = found.groups()

@@ -69,6 +69,19 @@ def test_the_site_builds_and_readmes_links_stay_links(site):
     assert "<math>" in formulas and "arithmatex" not in formulas
 
 
+def test_pages_of_results_show_the_pictures_made_from_them(site):
+    for page, picture in {
+        "niculae2017_table1_cpu": "figures/niculae2017_figure3_cpu.svg",
+        "laha2018_table2_cpu": "figures/laha2018_figure8_cpu.svg",
+        "martins2020_table1_cpu": "figures/claims/martins2020_1.svg",
+        "sweeps/alpha/table": "plots/toy_entmax_alpha.svg",
+    }.items():
+        shown = re.findall(r'<img [^>]*src="([^"]+)"', (site / "results" / f"{page}.html").read_text(encoding="utf-8"))
+        assert [one for one in shown if one.endswith(picture)], (page, shown)
+    nmt = (site / "results" / "niculae2017_nmt_cpu.html").read_text(encoding="utf-8")
+    assert nmt.count("niculae2017_figure4_cpu.svg") == 1, "the page shows it already"
+
+
 def test_all_that_the_page_of_the_api_shows_has_a_docstring(hooks):
     missing, seen = [], 0
 
