@@ -11,14 +11,17 @@
 Examples: python scripts/try.py data.path=pairs.tsv; python scripts/try.py data.path=reviews.csv data.label=stars;
           python scripts/try.py data.path=corpus mapping=softmax,entmax seed=1,2
 
-It takes about ten minutes on two cores. What it guesses and chooses is printed first; docs/own_data.md says more.
+It takes about ten minutes on two cores. What it guesses and chooses is printed first; docs/guides/own_data.md says more.
 """
 
 from _entry import command
 
 
 @command
-def main(*, overrides: list[str]) -> int:
+def main(*files: str, overrides: list[str]) -> int:
+    from tasks.config import early
+
+    early.check_file(files, overrides)
     from tasks.commands import try_data
 
     return try_data.main(overrides)
