@@ -118,7 +118,9 @@ clean: ## remove the environment and caches; keep finished cells (outputs/) and 
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 .DEFAULT:
-	@echo "make $@: no such target; tables and figures of the papers: $(TARGETS) reproduce-figure5, and those of make figures; make help lists the rest"; exit 2
+	@near=$$($(PYTHON) -Ic 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' \
+		$@ $(sort $(shell sed -nE 's/^([a-z][a-z0-9-]*):.*/\1/p' $(MAKEFILE_LIST)) $(TARGETS)) 2>/dev/null); \
+	echo "make $@: no such target$${near:+ (did you mean $$near?)}; tables and figures of the papers: $(TARGETS) reproduce-figure5, and those of make figures; make help lists the rest"; exit 2
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 

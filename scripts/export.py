@@ -1,14 +1,15 @@
 """Write a trained model as a folder that predicts without this repository, by torch and the sparse_attention wheel.
 
-    python scripts/export.py CELL FOLDER [--fairseq SOURCES] [--trust-plugins] [paths.outputs=FOLDER]
+    python scripts/export.py CELL FOLDER [--onnx] [--fairseq SOURCES] [--trust-plugins] [paths.outputs=FOLDER]
 
     CELL       an id or its beginning, a folder in the store, or TASK/MAPPING[,KEY=VALUE ...]
     FOLDER     a new folder with predict.py, weights, vocabulary, scores and model card; load_cell(FOLDER) reads it too
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
-    --trust-plugins   copy (with --fairseq: run) the Python files that CELL names, even if you never used them yourself
+    --onnx     also write model.onnx: token ids in, log-probabilities out; for classifiers whose mapping is over rows
+    --trust-plugins   copy (with --onnx or --fairseq: run) the Python files that CELL names, even if you never used them yourself
 
 Examples: python scripts/export.py translation/sparsemax,seed=1 models/sparsemax
-          python scripts/export.py 0f3a models/mine
+          python scripts/export.py 0f3a models/mine --onnx
           python scripts/export.py translation/softmax models/softmax --fairseq test.fr
 """
 
@@ -18,13 +19,15 @@ from _entry import command
 
 
 @command
-def main(cell: str, folder: str, *, fairseq: Path | None = None, trust_plugins: bool = False, paths_outputs: str | None = None) -> None:  # fmt: skip
+def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = None, trust_plugins: bool = False, paths_outputs: str | None = None) -> None:  # fmt: skip
     from tasks.load.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
-    made = export(cell, folder, paths_outputs, sources, trust_plugins=trust_plugins, say=print)
+    made = export(cell, folder, paths_outputs, sources, onnx=onnx, trust_plugins=trust_plugins, say=print)
     program = made / "predict.py" if (made / "predict.py").is_file() else f"scripts/predict.py {made}"
     print(f"{made}\nnext: python {program} < input")
+    if program == made / "predict.py":
+        print(f"elsewhere: cd {made.name} && pip install -r requirements.txt && python predict.py < input")
     if sources is not None:
         print(
             f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "

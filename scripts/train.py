@@ -15,10 +15,10 @@ from _entry import command
 
 @command
 def main(arguments: list[str]) -> int:
-    from tasks.config import overrides
+    from tasks.config import early
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach this script
-    overrides.check_arguments(arguments)  # before torch is imported
+    early.check_arguments(arguments)
     from tasks.commands import train
 
     return train.main(arguments)

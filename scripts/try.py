@@ -18,7 +18,10 @@ from _entry import command
 
 
 @command
-def main(*, overrides: list[str]) -> int:
+def main(*files: str, overrides: list[str]) -> int:
+    from tasks.config import early
+
+    early.check_file(files, overrides)
     from tasks.commands import try_data
 
     return try_data.main(overrides)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from sparse_attention.kernels.native import build, carry
-
-ROOT = Path(__file__).resolve().parents[2]
+from tasks.load.standalone import library
 
 
 def wheel(to: Path) -> Path:
@@ -19,11 +17,7 @@ def wheel(to: Path) -> Path:
     to.mkdir(parents=True, exist_ok=True)
     compiler = (build.compilers() or [["c++"]])[0]
     with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch, "source")
-        ignored = shutil.ignore_patterns("__pycache__", "prebuilt")
-        shutil.copytree(ROOT / "sparse_attention", copy / "sparse_attention", ignore=ignored)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, copy)
+        copy = library.copied(Path(scratch, "source"))
         build.SOURCES = copy / "sparse_attention/kernels/native/src"  # hash and compile the same files that are packed
         machine = carry.compile_all(build.SOURCES.with_name("prebuilt"), compiler)
         options = ["-q", "--no-deps", "--no-build-isolation", "-w", str(to)]

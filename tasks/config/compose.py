@@ -139,33 +139,15 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if found:
         raise ConfigError("; ".join(found))
     config: dict[str, Any] = {}
-
-    def take(key: str, reader: Callable[..., dict[str, Any]], *arguments: Any) -> None:
-        try:
-            config[key] = reader(*arguments)
-        except OptionsError as error:
-            found.extend(error.problems)
-
-    take("top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
+    family = read_plain(values, config, found)
     try:
         plugins.load(config.get("top", {}).get("plugins", ()))
     except ValueError as error:
         found.append(str(error))
-    for key, cls in nodes.SINGLE.items():
-        take(key, _rest, given[key], cls, key)
-    for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
-        take(key, _named, given[key], classes, key)
-    take("logger", read_each, loggers.options(), given["logger"], "logger")
-    take("mapping", _mapping, given["mapping"])
+    _take(config, found, "mapping", _mapping, given["mapping"])
     if config.get("launcher", {}).get("name") != "slurm":  # whose jobs run on other machines, with GPUs of their own
         _device(config.get("runtime", {}), found)
-    if family := _family(given["task"], found):
-        for key, cls in OF_FAMILY.items():
-            take(key, _rest, given[key], getattr(family, cls), key, ("name", "family") if key == "task" else ())
-        if problems := data.problems(given["data"], family.KIND):
-            found.extend(problems)
-        else:
-            take("data", _rest, given["data"], data.set_module(given["data"]["name"]).Options, "data", ("name",))
+    if family:
         _models(config, given, family, found)
     if not found:
         config |= config.pop("top")
@@ -173,6 +155,43 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if found:
         raise ConfigError("; ".join(dict.fromkeys(found)))
     return {key: config[key] for key in (*NODES, *TOP)}
+
+
+def read_plain(values: Mapping[str, Any], config: dict[str, Any], found: list[str]) -> ModuleType | None:
+    """Read the nodes that need no torch, whose import takes seconds, into `config`; add their problems to `found`.
+
+    Args:
+        values: the top-level nodes, each a mapping.
+
+    Returns:
+        the options module of the task's family, or None if it is unknown.
+    """
+    _take(config, found, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
+    for key, cls in nodes.SINGLE.items():
+        _take(config, found, key, _rest, values[key], cls, key)
+    for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
+        _take(config, found, key, _named, values[key], classes, key)
+    _take(config, found, "logger", read_each, loggers.options(), values["logger"], "logger")
+    if family := _family(values["task"], found):
+        for key, name in OF_FAMILY.items():
+            own = ("name", "family") if key == "task" else ()
+            _take(config, found, key, _rest, values[key], getattr(family, name), key, own)
+        if problems := data.problems(values["data"], family.KIND):
+            found.extend(problems)
+        else:
+            options = data.set_module(values["data"]["name"]).Options
+            _take(config, found, "data", _rest, values["data"], options, "data", ("name",))
+    return family
+
+
+def _take(
+    config: dict[str, Any], found: list[str], key: str, reader: Callable[..., dict[str, Any]], *arguments: Any
+) -> None:
+    """Set `config[key]` to what the reader returns, or add the problems that it raises to `found`."""
+    try:
+        config[key] = reader(*arguments)
+    except OptionsError as error:
+        found.extend(error.problems)
 
 
 def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:

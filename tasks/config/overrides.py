@@ -101,31 +101,6 @@ def refuse(overrides: Sequence[str]) -> None:
         raise ConfigError("; ".join(found))
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
-    """Check the flags, and the key and file names on a command line; this needs neither torch nor the library.
-
-    The values are checked later, by `tasks.config.compose`. For a sweep, only the chosen files are checked.
-
-    Raises:
-        ConfigError: a flag, key or file is unknown, or Hydra cannot parse an argument.
-    """
-    for before, word in zip(["", *arguments], arguments):
-        flag, equals, _ = word.partition("=")
-        if word.startswith("-") and flag not in FLAGS:
-            undashed = f"; write {word.lstrip('-')}, without dashes" if equals else near(flag, FLAGS)
-            raise ConfigError(f"{flag} is unknown here{undashed}; -h prints the help")
-        if not equals and not word.startswith(("-", "~")) and not before.startswith("-"):
-            raise ConfigError(f"{short(word)} {UNREADABLE}")
-    overrides = [a for a in arguments if ("=" in a and not a.startswith("-")) or a.startswith("~")]
-    try:
-        if {"-m", "--multirun", "--plan"} & set(arguments):
-            refuse(overrides)
-        elif not any(a.split("=")[0] in OF_SWEEPS for a in arguments):
-            merged("main", overrides)
-    except HYDRA as error:
-        raise ConfigError(sentence(error)) from error
-
-
 def lacking(key: str, mappings: Iterable[str]) -> list[str]:
     """The mappings (files in configs/mapping) that have no parameter `key`, such as `mapping.lam`.
 

@@ -10,7 +10,7 @@ import yaml
 
 from repro.identity import Cell
 from repro.protocol import Metric
-from repro.tables.statistics import example_error
+from repro.tables.statistics import example_error, in_unit, over_examples
 from tasks.data import DataError, load_manifest
 
 PIPELINE = {  # the Hub's names
@@ -69,9 +69,9 @@ def intervals(metrics: Mapping[str, Metric], found: Mapping[str, Any], records: 
         stored = f"{name}_statistics" if metric and metric.test == "bleu" else name
         values = [r["sentence"][stored] for r in records if stored in r.get("sentence", ())]
         if metric and metric.test and len(values) > 1:
-            error = example_error(each := np.array([values]), np.zeros_like(each))
-            if error > 0:  # equal values say nothing about other examples
-                bounds[key] = [value - 1.96 * error, value + 1.96 * error]
+            each = np.array([values if metric.test == "bleu" else in_unit(values, value)])
+            if ends := over_examples(value, example_error(each), metric.bounds):
+                bounds[key] = [*ends]
     return bounds
 
 
@@ -135,12 +135,13 @@ def _use(code: str, refused: str | None) -> Iterator[str]:
     if refused is None:
         yield from (
             "```",
-            "pip install -r requirements.txt sparse_attention-*.whl",
+            "pip install -r requirements.txt",
             "python predict.py < input",
             "```",
             "",
         )
-        yield "Run this in this folder; `requirements.txt` names the version of the wheel, and no other code is needed."
+        yield "Run this in this folder. `requirements.txt` lists the library's wheel, which is here, and the packages it needs"
+        yield "(torch, numpy, safetensors); no other code is needed."
         yield "With the project's code, which also gives n-best lists and attention:"
     else:
         yield f"This model needs its project: {refused}."

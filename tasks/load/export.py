@@ -1,9 +1,11 @@
 """Export a finished cell as a self-contained folder, which `load_cell` can read.
 
 config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv     as in the store, without this machine's paths
-predict.py  model/  model.json  requirements.txt   a program that predicts without this repository (`standalone`)
+predict.py  model/  model.json  requirements.txt  sparse_attention-*.whl   a program that predicts without this
+                                               repository (`standalone`)
 evaluations.json    metrics, data and decoding options of every finished evaluation
 plugins/            the Python files that define the mapping
+model.onnx          only if `onnx` is given: a classifier as one ONNX graph
 fairseq/            only if `sources` are given: a checkpoint for fairseq-generate, and the encoded sources
 manifest.json       sha256 of every file above; a folder whose files differ cannot be loaded
 README.md           the model card; you may edit it
@@ -15,6 +17,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,7 @@ LEFT = ("config.yaml", "provenance.json", *standalone.WRITTEN)
 
 def export(
     what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None, *,
-    trust_plugins: bool = False, say: Callable[[str], object] = warnings.warn,
+    onnx: bool = False, trust_plugins: bool = False, say: Callable[[str], object] = warnings.warn,
 ) -> Path:  # fmt: skip
     """Write the folder; if an error occurs, nothing is left behind.
 
@@ -45,7 +48,8 @@ def export(
         what: the cell; see `find_cell`.
         sources: source texts. If given, a checkpoint for fairseq-generate is written too, with these texts encoded for
             it.
-        trust_plugins: copy the cell's plugins (and run them, if `sources` are given) even if you never named them
+        onnx: also write model.onnx (`tasks.load.onnx`).
+        trust_plugins: copy the cell's plugins (and run them, if `sources` or `onnx` are given) even if you never named them
             yourself.
         say: called with a sentence if the model cannot run without this repository, so that the folder has no program.
 
@@ -56,13 +60,18 @@ def export(
         NoCell: no cell matches `what`, or several do.
         StoreError: the cell is unfinished, damaged or invalid; its plugins are untrusted; or the folder already exists
             or cannot be written.
-        ValueError: `sources` are given, but the model does not generate text.
+        ValueError: `sources` are given, but the model does not generate text; or `onnx`, but ONNX cannot express it.
     """
     place, to = find_cell(outputs, what), Path(folder)
     if to.exists():
         raise StoreError(f"{to} exists already; name a new folder")
     cell, entry = cells.finished(place), Entry(place)
     cells.admit(place, cell, trust_plugins)
+    if onnx:
+        from tasks.load import onnx as graphs
+
+        if why := graphs.refused(cell.config):
+            raise ValueError(f"no {graphs.FILE}: {why}; without --onnx the folder has predict.py and the weights")
     measured = {
         e.folder.name: found | {"intervals": intervals(cell.family.METRICS, found, e.predictions())}
         for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())
@@ -76,7 +85,7 @@ def export(
         ):
             made = Path(work) / "made"
             for name in entry.files():
-                if Path(name).parts[0] not in LEFT:
+                if not any(fnmatch(Path(name).parts[0], left) for left in LEFT):
                     (made / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(place / name, made / name)
             page = _page(cell, made)
@@ -87,6 +96,8 @@ def export(
             else:
                 say(f"{to} has no predict.py: {refused}")
             write_json(made / "evaluations.json", measured)
+            if onnx:
+                graphs.write(load_cell(place, trust_plugins=trust_plugins), made)
             if sources is not None:
                 _for_fairseq(load_cell(place, trust_plugins=trust_plugins), sources, made / "fairseq")
             training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)

@@ -14,7 +14,7 @@ from repro.store.records import flatten
 from repro.tables.compare import conditions, text
 from tasks.config.compose import FAMILIES, NODES
 from tasks.config.options import near
-from tasks.config.overrides import ConfigError, refuse
+from tasks.config.overrides import ConfigError, names_in, refuse
 
 LISTED = 12  # most matching cells that an error message lists
 # Keys that may differ between cells but do not distinguish them.
@@ -47,6 +47,7 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
         listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED]) or "none"
         raise NoCell(
             f"{what!r} must be the id of one cell in {outputs}, its beginning, its folder, or TASK/MAPPING; it fits {listed}"
+            + ("" if any(e.finished() for e in entries) else f"; {_train(what)}")
         )
     return fitting[0]
 
@@ -80,7 +81,9 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     done = [e for e in entries if places[e] == place.rstrip("/") and e.finished()]
     if not done:
         kinds = {places[e] for e in entries if e.finished()}
-        known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}"
+        known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}" + (
+            "" if near(place, kinds) else f"; {_train(place)}"
+        )
         folder = f"{what} is a folder, but has no config.yaml; " if Path(what).is_dir() else ""
         if place.rstrip("/") in places.values():
             raise NoCell(f"{folder}no cell of {place!r} in {outputs} is finished; run its training again; {known}")
@@ -107,6 +110,13 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     more = f"\n  ... and {len(among) - LISTED} more" if len(among) > LISTED else ""
     said = f"fits {len(fitting)} cells; name an id, or add a KEY=VALUE" if fitting else "fits none of these"
     raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)
+
+
+def _train(place: str) -> str:
+    """The next step where no cell of `place`, TASK/MAPPING, is there."""
+    task, _, mapping = place.partition("/")
+    known = task in names_in("task") and mapping in names_in("mapping")
+    return f"to train {'it' if known else 'one'}: python scripts/train.py task={task if known else 'toy'} mapping={mapping if known else 'softmax'}"
 
 
 def _told(entry: Entry) -> dict[str, Any]:

@@ -46,6 +46,9 @@ ROOT = Path(__file__).resolve().parents[2]
         (["data.py", "show", "table", "seed=1"], "data.KEY=VALUE"),
         (["try.py"], "data.path is not set"),
         (["try.py", "data.path=/nowhere"], "no file or folder /nowhere"),
+        (["try.py", "my pairs.tsv"], "write data.path='my pairs.tsv'"),
+        (["predict.py", "toy/softmax"], "to train it: python scripts/train.py task=toy mapping=softmax"),
+        (["predict.py", "3f"], "to train one: python scripts/train.py task=toy mapping=softmax"),
         (["data.py", "fetch", "toy", "--path", "/nowhere"], "data.path is unknown"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
@@ -66,6 +69,17 @@ def test_a_target_that_does_not_exist_names_those_of_the_tables():
         "reproduce-table9: no such target" in done.stdout
         and "reproduce-table2 reproduce-table3 reproduce-figure5" in done.stdout
     )
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("setpu", "setup"), ("reproduce-tabel2", "reproduce-table2"), ("demmo", "demo")]
+)
+def test_a_misspelt_target_gets_the_nearest(typed, meant):
+    done = subprocess.run(
+        ["make", "--no-print-directory", typed], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and f"make {typed}: no such target (did you mean {meant}?)" in done.stdout
 
 
 def test_data_are_listed_fetched_and_shown(script, tmp_path):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -188,7 +189,7 @@ def test_a_refused_model_is_exported_as_before(small_cell, tmp_path, monkeypatch
     monkeypatch.setattr(standalone, "refused", lambda config, encoding: "it reads minds")
     folder = export(str(first), tmp_path / "out", say=said.append)
     assert said == [f"{folder} has no predict.py: it reads minds"]
-    assert not [name for name in standalone.WRITTEN if (folder / name).exists()]
+    assert not [path for name in standalone.WRITTEN for path in folder.glob(name)]
     assert "This model needs its project: it reads minds." in (folder / "README.md").read_text()
     load_cell(folder)
 
@@ -198,6 +199,8 @@ def test_the_tokeniser_and_subwords_are_required(small_cell, tmp_path):
     config = dict(cell.config) | {"encode": {"tokenizer": "moses_lower", "subword": "bpe"}}
     standalone.write(tmp_path, config)
     text = (tmp_path / "requirements.txt").read_text()
+    (wheel,) = tmp_path.glob("*.whl")
+    assert text.splitlines()[0] == f"./{wheel.name}"
     assert text.splitlines()[1:] == ["torch", "numpy", "safetensors", "sacremoses", "subword-nmt"]
 
 
@@ -211,7 +214,9 @@ def test_the_hub_reads_the_card(small_cell, tmp_path):
     accuracy = front["model-index"][0]["results"][0]["metrics"][0]
     assert accuracy["value"] == level.read()["metrics"]["test/accuracy"] == pytest.approx(right.mean())
     assert accuracy["args"]["n"] == len(right) == 12
-    assert accuracy["args"]["interval_95_over_examples"] == pytest.approx([right.mean() - half, right.mean() + half])
+    assert accuracy["args"]["interval_95_over_examples"] == pytest.approx(
+        [right.mean() - half, right.mean() + half], rel=1e-4
+    )
     assert f"{right.mean() - half:.1f}, {right.mean() + half:.1f} | 12 |" in page.read_text()
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
     data = hub.ModelCard.load(page).data
@@ -231,3 +236,98 @@ def test_an_interval_needs_values_that_differ():
     assert list(found) == ["test/b"]
     low, high = found["test/b"]
     assert low < 60 < high and high - 60 == pytest.approx(60 - low)
+
+
+def closure(names) -> set[str]:
+    """The installed distributions that the packages `names` need, themselves included."""
+    from packaging.requirements import Requirement
+
+    found, todo = set(), [Requirement(name) for name in names]
+    while todo:
+        asked = todo.pop()
+        key = asked.name, *sorted(asked.extras)
+        if key in found or (dist := distribution(asked.name)) is None:
+            continue
+        found.add(key)
+        for needed in map(Requirement, dist.requires or ()):
+            if not needed.marker or any(needed.marker.evaluate({"extra": e}) for e in ("", *asked.extras)):
+                todo.append(needed)
+    return {name for name, *_ in found}
+
+
+def distribution(name):
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@pytest.mark.slow
+def test_the_card_s_commands_work_in_an_environment_of_torch_alone(small_cell, vqa2_folder, tmp_path):
+    """A new environment; torch, numpy, safetensors and what these need are linked into it, nothing else is in reach."""
+    entry = small_cell("sentiment")[1]
+    model, folder = load_cell(entry.folder), export(str(entry.folder), tmp_path / "here" / "out")
+    moved = shutil.copytree(folder, tmp_path / "elsewhere")
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    for name in closure(["torch", "numpy", "safetensors"]):
+        for top in {
+            path.parts[0] for path in metadata.distribution(name).files if path.parts[0] not in ("..", "__pycache__")
+        }:
+            if not (site / top).exists():
+                (site / top).symlink_to(metadata.distribution(name).locate_file(top))
+    card = (moved / "README.md").read_text()
+    install, run = re.search(r"```\n(pip install .*)\n(python predict.py < input)\n```", card).groups()
+    (moved / "input").write_text(raw := inputs_of(model, vqa2_folder))
+    own = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "OMP_NUM_THREADS": "1"}
+    done = [
+        subprocess.run(["bash", "-c", c], cwd=moved, env=own, capture_output=True, text=True, check=False)
+        for c in (install, run)
+    ]
+    assert [d.returncode for d in done] == [0, 0], "".join(d.stderr for d in done)
+    assert done[1].stdout.splitlines() == list(lines.printed(model.predict(lines.parsed(raw.encode(), model)), 1))
+    where = subprocess.run(
+        [python, "-c", "import sparse_attention; print(sparse_attention.__file__)"],
+        env=own,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert where.stdout.startswith(str(tmp_path / "venv"))
+
+
+@pytest.mark.slow
+def test_a_classifier_as_onnx_says_what_the_cell_says(small_cell, vqa2_folder, tmp_path):
+    pytest.importorskip("onnxscript", reason="onnx is not installed")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    entry = small_cell("sentiment")[1]
+    model, folder = load_cell(entry.folder), export(str(entry.folder), tmp_path / "out", onnx=True)
+    session = runtime.InferenceSession(str(folder / "model.onnx"))
+    ids = {
+        word: 4 + i
+        for i, word in enumerate(w.split()[0] for w in (folder / "encoding/dict.txt").read_text().splitlines())
+    }
+    words = model.encoding.vocabulary
+    texts = [words[0], f"{words[2]} unseen {words[3]}", " ".join(words[:12])]
+    rows = [[ids.get(token, 3) for token in text.split()] for text in texts]
+    padded = np.array([row + [1] * (max(map(len, rows)) - len(row)) for row in rows])
+    (found,) = session.run(None, {"text": padded})
+    told = model.classify(texts)
+    assert np.exp(found.max(-1)) == pytest.approx([p.score for p in told], abs=1e-5)
+    assert [model.encoding.classes[i] for i in found.argmax(-1)] == [p.output for p in told]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("pairs", "not a text classifier"),
+        ("entailment", "GRU is a loop"),
+        ("esim", "sparsemap_matching is not over rows"),
+    ],
+)
+def test_a_model_that_onnx_cannot_express_is_refused(small_cell, tmp_path, name, why):
+    with pytest.raises(ValueError, match=f"no model.onnx: .*{why}"):
+        export(str(small_cell(name)[1].folder), tmp_path / "out", onnx=True)
+    assert not (tmp_path / "out").exists()

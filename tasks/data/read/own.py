@@ -28,6 +28,7 @@ STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2")
 TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
 DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+ENOUGH = 500  # different texts; with fewer, a split without texts is due to their number
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
@@ -177,9 +178,11 @@ def split(
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
     if few := [s for s in SPLITS if not getattr(parts, s)]:
+        alike = f"too alike: {len(parts.left_out):,} share half of their words with a text of another split, so that there is"
+        why = "too few to be split by content:" if len(once) < ENOUGH else alike
         raise damaged(
-            path, f"its {len(once):,} different texts are too few to be split by content: none for {' and '.join(few)}",
-            "some hundreds, of which 5 % each become dev and test", step="set data.path to a folder with a file for each split",
+            path, f"its {len(once):,} different texts are {why} none for {' and '.join(few)}",
+            "some hundreds that differ, of which 5 % each become dev and test", step="set data.path to a folder with a file for each split",
         )  # fmt: skip
     note = parts.note("texts")
     if (share := len(parts.left_out) / len(once)) > WARNED:

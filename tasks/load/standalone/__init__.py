@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import sparse_attention as sa
 from tasks.config import models
 from tasks.config.options import plain
 from tasks.data.cache import read_meta
 from tasks.data.images import Blank
+from tasks.load.standalone import library
 from tasks.load.standalone.sources import PACKAGE, copied
 
 FAMILIES = ("seq2seq", "classification", "multilabel", "vqa")
-WRITTEN = ("predict.py", "model.json", "requirements.txt", PACKAGE)
+WRITTEN = ("predict.py", "model.json", "requirements.txt", PACKAGE, "*.whl")
 TOKENIZERS = {"moses": "sacremoses", "ptb": "nltk", "bpe": "subword-nmt", "sentencepiece": "sentencepiece"}
 
 
@@ -33,7 +34,7 @@ def refused(config: Mapping[str, Any], encoding: Path) -> str | None:
 
 
 def write(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write predict.py, model.json, requirements.txt and the code in model/.
+    """Write predict.py, model.json, the code in model/, the library's wheel, and requirements.txt, which names it.
 
     Args:
         config: the cell's configuration with plugins relative to the folder.
@@ -54,7 +55,8 @@ def write(folder: Path, config: Mapping[str, Any]) -> None:
     for path, source in copied(f"tasks.load.standalone.{family}", wanted).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(source, encoding="utf-8")
-    lines = [f"# and the wheel of sparse-attention {sa.__version__}", *_requirements(config)]
+    shutil.copy(made := library.wheel(), folder)
+    lines = [f"./{made.name}", *_requirements(config)]
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 

@@ -92,6 +92,21 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
         opened("files", path=str(path))
 
 
+def test_texts_that_are_all_alike_are_not_called_too_few(tmp_path, opened):
+    path = tmp_path / "alike.tsv"
+    words = ["film", "plot", "scene", "music", "story", "hero"]
+    path.write_text(
+        "".join(
+            f"{' '.join([*words[i % 6 :], *words[: i % 6], 'w' + chr(97 + i % 26) + chr(97 + i // 26)])}\ttext {i}\n"
+            for i in range(600)
+        )
+    )
+    with pytest.raises(
+        DataError, match=r"its 600 different texts are too alike: [\d,]+ share half of their words with"
+    ):
+        opened("files", path=str(path))
+
+
 def test_a_file_of_which_the_split_leaves_out_much_is_warned_of(tmp_path, opened):
     """A chain of texts that share most of their words with the ones before: groups end somewhere, and there texts are left out."""
     path = tmp_path / "chained.tsv"
