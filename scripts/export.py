@@ -20,10 +20,17 @@ from _entry import command
 
 @command
 def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = None, trust_plugins: bool = False, paths_outputs: str | None = None) -> None:  # fmt: skip
+    from tasks.load import finding
+
+    place = finding.find_cell(paths_outputs, cell)  # these checks need no torch, whose import takes seconds
+    if Path(folder).exists():
+        raise ValueError(f"{folder} exists already; name a new folder")
+    if fairseq and not fairseq.is_file():
+        raise ValueError(f"--fairseq={fairseq} is not a file; name a file with one source text per line")
     from tasks.load.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
-    made = export(cell, folder, paths_outputs, sources, onnx=onnx, trust_plugins=trust_plugins, say=print)
+    made = export(str(place), folder, paths_outputs, sources, onnx=onnx, trust_plugins=trust_plugins, say=print)
     program = made / "predict.py" if (made / "predict.py").is_file() else f"scripts/predict.py {made}"
     print(f"{made}\nnext: python {program} < input")
     if program == made / "predict.py":

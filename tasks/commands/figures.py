@@ -17,6 +17,7 @@ from repro.report.placed import note
 from repro.store import Store
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
+from tasks.config.options import near
 from tasks.config.overrides import CONFIGS
 
 
@@ -90,7 +91,9 @@ def make(names: Sequence[str], asked: Asked, out: Path | None = None) -> list[Pa
         DataUnavailable: cells are not finished.
     """
     if not names or names[0] not in FIGURES or len(names) > 2:
-        raise ValueError(f"{' '.join(names) or 'no name'} is no figure; there are: {', '.join(FIGURES)}")
+        raise ValueError(
+            f"{f'{named} is no figure{near(named, FIGURES)}' if (named := ' '.join(names)) else 'name a figure'}; there are: {', '.join(FIGURES)}"
+        )
     name, figure = names[0], FIGURES[names[0]]
     if asked.count < 1:
         raise ValueError(f"--count {asked.count} draws nothing; give at least 1")

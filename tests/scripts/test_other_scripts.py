@@ -48,6 +48,8 @@ ROOT = Path(__file__).resolve().parents[2]
         (["try.py", "data.path=/nowhere"], "no file or folder /nowhere"),
         (["try.py", "my pairs.tsv"], "write data.path='my pairs.tsv'"),
         (["predict.py", "toy/softmax"], "to train it: python scripts/train.py task=toy mapping=softmax"),
+        (["figures.py", "niculae2017_figure9"], "is no figure (did you mean 'niculae2017_figure"),
+        (["export.py", "toy/softmax"], "FOLDER is missing"),
         (["predict.py", "3f"], "to train one: python scripts/train.py task=toy mapping=softmax"),
         (["data.py", "fetch", "toy", "--path", "/nowhere"], "data.path is unknown"),
     ],
