@@ -69,9 +69,9 @@ def sparse_attention(
         dropout: the share of the weights set to zero; the others are scaled by ``1 / (1 - dropout)``. As in torch's
             function, dropout is applied in every call.
         need_weights: also return the weights, as they are before dropout.
-        bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``. Only the composition takes it.
+        bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``.
         slopes: ``[H]``, ALiBi: subtracts ``slopes[h] * |i - j|`` from the score of key j for a query at position i. If
-            queries see later keys, this needs the scores.
+            queries see later keys, this costs a matrix ``[H, n, m]``.
         window: (left, right), the numbers of keys before and after the query's position that it sees; None is no
             limit. Positions are aligned as for causal.
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
@@ -149,7 +149,7 @@ def _mask(call: Call) -> Tensor | None:
     keep, bias = call.keep(), call.bias
     if bias is None:
         return keep
-    bias = bias.to(call.q.dtype) * (call.scale / call.plain_scale)
+    bias = bias.to(call.q.dtype) * call.factor
     return bias if keep is None else torch.where(keep, bias, -torch.inf)
 
 
@@ -161,7 +161,10 @@ def _fused(call: Call) -> Tensor:
     run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
     alphas = None if call.alphas is None else call.alphas.reshape(-1)
     alpha = 0.0 if call.alpha is None else call.alpha
-    out = run(q, k, v, lengths, spans_per_head(call), alphas, alpha, call.scale, call.causal, call.sink)
+    out = run(
+        q, k, v, lengths, spans_per_head(call), alphas, call.kernel_bias(), call.mask, tuple(call.q.shape[:-2]), alpha,
+        call.scale, call.causal, call.sink,
+    )  # fmt: skip
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 
 

@@ -40,7 +40,8 @@ class Call:
     plain_scale: float
     alpha: float | None
     alphas: Tensor | None  # [..., H], and alpha is None
-    scale: float
+    factor: float
+    scale: float  # plain_scale times factor
     why: str
     mask: Tensor | None  # bool, broadcastable to [..., H, n, m]
     spans: (
@@ -54,6 +55,10 @@ class Call:
     dropout: float
     need_weights: bool
     heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v in the fused kernel's layout, once computed
+
+    def kernel_bias(self) -> Tensor | None:
+        """The bias of the scores times ``scale``, which are those that the entmax of ``alpha`` maps."""
+        return self.bias if self.bias is None or self.factor == 1.0 else self.bias * self.factor
 
     def keep(self) -> Tensor | None:
         """The mask of keys that each query sees, broadcastable to ``[..., H, n, m]``; None means all keys."""
@@ -119,7 +124,6 @@ def checked(
             given = None if given is None else given + 1
     if bias is not None:
         function = _added(bias, function)
-        alpha, alphas, why = (alpha, None, why) if alpha == 1.0 else (None, None, "a bias needs the scores")
     if (
         (alpha is not None or alphas is not None)
         and mask is not None
@@ -128,7 +132,7 @@ def checked(
         mask, given = None, padded if given is None else padded.minimum(given)
     causal = causal and q.shape[-2] > 1  # a single query sees all keys
     return Call(
-        q, k, v, function, plain, alpha, alphas, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
+        q, k, v, function, plain, alpha, alphas, factor, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
         float(dropout), need_weights,
     )  # fmt: skip
 

@@ -37,13 +37,13 @@ def choose(call: Call) -> Plan:
     if why := _against_fused(call):
         return Plan("composition", why)
     if foreign(call.q):
-        if call.alphas is not None:
-            return Plan("composition", "under torch.compile the kernel takes an alpha that is a number")
+        if call.alphas is not None or call.bias is not None:
+            return Plan("composition", "under torch.compile the kernel takes an alpha that is a number, and no bias")
         return Plan("fused", "as an operator, which chooses again when it gets the tensors")
     from . import operator
 
     call.heads = heads(call)
-    if why := operator.refusal(*call.heads, call.alpha, call.spans, call.alphas, call.sink):
+    if why := operator.refusal(*call.heads, call.alpha, call.spans, call.alphas, call.sink, call.bias, call.mask):
         return Plan("composition", why)
     name = "entmax with one alpha per head" if call.alpha is None else f"entmax {call.alpha:g}"
     return Plan("fused", f"{'sparsemax' if call.alpha == 2.0 else name} has a fused kernel, which takes these")
@@ -74,7 +74,7 @@ def _against_fused(call: Call) -> str | None:
         return "a dimension is empty"
     if call.dropout:
         return "dropout needs the weights"
-    if call.mask is not None and not _as_spans(call):
+    if call.mask is not None and not _as_spans(call) and (foreign(call.q) or not call.mask.is_cpu):
         return "the mask leaves gaps between a query's keys, which needs the scores"
     return None
 

@@ -1,7 +1,8 @@
 """The fused kernel as a differentiable function, and as an opaque operator for tensors whose memory must not be read.
 
 The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, spans ``[1 or H, n, 2]``, alphas
-``[H]`` or alpha, and pinned: every query sees key 0. The first gradient reads only the support. The second gradient is computed by the composition, which recomputes
+``[H]`` or alpha, pinned: every query sees key 0, and bias and mask, broadcastable to ``[*lead, n, m]`` with H heads in
+``lead``. The first gradient reads only the support. The second gradient is computed by the composition, which recomputes
 the first. Under torch.compile, the operator's gradient repeats the forward pass, since the size of the support is not
 known in advance.
 """
@@ -34,7 +35,7 @@ def _kernel(q: Tensor) -> Any:
 
 def refusal(
     q: Tensor, k: Tensor, v: Tensor, alpha: float | None, spans: Tensor | None = None, alphas: Tensor | None = None,
-    pinned: bool = False,
+    pinned: bool = False, bias: Tensor | None = None, mask: Tensor | None = None,
 ) -> str | None:  # fmt: skip
     """The reason not to use the fused kernel for these tensors, or None if it should be used.
 
@@ -46,15 +47,20 @@ def refusal(
     if _kernel(q) is gpu:
         if spans is not None:
             return "the Triton kernels take causal and lengths, no other spans of keys"
+        if bias is not None or mask is not None:
+            return "the Triton kernels take no bias and no mask with gaps"
         if alpha is None:
             return "the Triton kernels take one alpha, as a number"
         return gpu.refusal(q, k, v, alpha)
     n, m = q.shape[1], k.shape[1]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alphas)):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alphas, bias)):
         if m < 32:
             return f"{m} keys are too few: the composition is as fast below 32"
     elif m < 96 or n < 8:
         return f"{n} queries and {m} keys are too few: without gradients the composition is as fast below 8 and 96"
+    for name, x in (("bias", bias), ("mask", mask)):
+        if x is not None and not readable(x):
+            return f"the values of the {name} must not be read"
     if alphas is not None:
         if not readable(alphas):
             return "the values of alpha must not be read"
@@ -70,38 +76,54 @@ class Fused(Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None,
-        alpha: float, scale: float, causal: bool, pinned: bool,
+        bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
     ) -> Tensor:  # fmt: skip
         ctx.kernel = _kernel(q)
-        given: dict[str, Any] = {"alphas": alphas, "pinned": pinned} if ctx.kernel is native else {}
+        given: dict[str, Any] = {}
+        if ctx.kernel is native:
+            given = {"alphas": alphas, "pinned": pinned, "bias": bias, "mask": mask, "lead": lead}
         given |= {"alpha": alpha, "scale": scale, "causal": causal, "lengths": lengths, "spans": spans}
         out, ctx.saved = ctx.kernel.forward(q, k, v, **given, save=any(ctx.needs_input_grad))
-        ctx.save_for_backward(q, k, v, lengths, spans, alphas)
-        ctx.rest = alpha, scale, causal, pinned
+        ctx.save_for_backward(q, k, v, lengths, spans, alphas, bias, mask)
+        ctx.rest = lead, alpha, scale, causal, pinned
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, lengths, spans, alphas = ctx.saved_tensors
+        q, k, v, lengths, spans, alphas, bias, mask = ctx.saved_tensors
+        needs = [ctx.needs_input_grad[i] for i in (0, 1, 2, 5, 6)]
         if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):  # create_graph, is_grads_batched
             with torch.enable_grad():
-                out = _composed(q, k, v, lengths, spans, alphas, *ctx.rest)
-            given, needs = (q, k, v, alphas), [*ctx.needs_input_grad[:3], ctx.needs_input_grad[5]]
-            wanted = [x for x, need in zip(given, needs) if need]
+                out = _composed(q, k, v, lengths, spans, alphas, bias, mask, *ctx.rest)
+            wanted = [x for x, need in zip((q, k, v, alphas, bias), needs) if need]
             found = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
-            dq, dk, dv, dalphas = (next(found) if need else None for need in needs)
+            dq, dk, dv, dalphas, dbias = (next(found) if need else None for need in needs)
+        elif alphas is None and bias is None:
+            dq, dk, dv = ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved)
+            dalphas = dbias = None
         else:
-            dq, dk, dv, *rest = ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved)
-            dalphas = rest[0].to(alphas.dtype) if rest else None
-        return dq, dk, dv, None, None, dalphas, *[None] * 4
+            at = native.gradients(g.contiguous(), q, k, v, ctx.saved, needs[4])
+            dq, dk, dv = at.q, at.k, at.v
+            dalphas = None if at.alphas is None else at.alphas.to(alphas.dtype)
+            dbias = None if at.bias is None else at.bias.to(bias.dtype)
+        return dq, dk, dv, None, None, dalphas, dbias, *[None] * 6
 
 
 def _composed(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None, alpha: float,
-    scale: float, causal: bool, pinned: bool,
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None,
+    bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
 ) -> Tensor:  # fmt: skip
-    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans, pinned)
-    mapping = composition.of_alpha(alpha, alphas)
+    n, m = q.shape[-2], k.shape[-2]
+    keep, mapping = (
+        composition.visible(n, m, lengths, causal, q.device, spans, pinned),
+        composition.of_alpha(alpha, alphas),
+    )
+    if mask is not None:
+        mask = mask.expand(*lead, n, m).reshape(-1, n, m)
+        keep = mask if keep is None else keep & mask
+    if bias is not None:
+        added, plain = bias.float().expand(*lead, n, m).reshape(-1, n, m), mapping
+        mapping = lambda x, keep: plain(x + added, keep)  # noqa: E731
     return composition.attend(q.float(), k.float(), v.float(), scale, mapping, keep)[0].to(q.dtype)
 
 
@@ -112,7 +134,7 @@ def _attention(
     q, k, v = (x.contiguous() for x in (q, k, v))
     if refusal(q, k, v, alpha, spans, pinned=pinned) is None:
         return _run(q, k, v, lengths, spans, alpha, scale, causal, pinned, False)[0]
-    return _composed(q, k, v, lengths, spans, None, alpha, scale, causal, pinned)
+    return _composed(q, k, v, lengths, spans, None, None, None, (), alpha, scale, causal, pinned)
 
 
 def _run(
@@ -169,8 +191,8 @@ torch.library.register_autograd("sparse_attention::attention", _backward, setup_
 
 
 def opaque(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: None, alpha: float,
-    scale: float, causal: bool, pinned: bool,
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: None, bias: None, mask: None,
+    lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
 ) -> Tensor:  # fmt: skip
     """`Fused` for torch.compile, tracing and modes. Differentiating twice raises an error."""
     return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal, pinned)

@@ -10,6 +10,9 @@ docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m
     ``lengths``  int64 [H] or [G]: keys at this position and after are padding
     ``spans``    int64 [1, n, 2] or [H, n, 2]: a query sees the keys from the first number to below the second
     ``pinned``   every query also sees key 0
+    ``bias``     added to the scores, broadcastable to [*lead, n, m], where H is the product of ``lead`` ([H] by default);
+                 it has a gradient
+    ``mask``     bool, broadcastable to the same: the keys that a query sees
 
 A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among the scores of a query makes its
 row NaN, as everywhere in this package. Values outside the support are never read, so a NaN there has no effect. Results
@@ -28,7 +31,7 @@ import torch
 from torch import Tensor
 
 from . import build
-from .attention_shape import ALPHAS, Saved, Shape, given
+from .attention_shape import ALPHAS, Gradients, Saved, Shape, given, layout
 from .attention_shape import per_head as _per_head
 from .memory import address, dense
 
@@ -59,7 +62,9 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second may be null
     library.attention_forward.argtypes = [shape, *[_POINTER] * 5, *out, _INT]
     library.attention_spans.argtypes = [_POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
-    library.attention_backward.argtypes = [shape, *[_POINTER] * 10, _INT]
+    library.attention_backward.argtypes = [shape, *[_POINTER] * 11, _INT]
+    library.attention_scatter.argtypes = [shape, *[_POINTER] * 5, ctypes.c_int64, ctypes.c_int64]
+    library.attention_scatter.restype = None
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
     library.attention_panel_sizes.restype = None
     library.attention_screen.argtypes = [_POINTER, ctypes.c_int64, _INT]
@@ -126,8 +131,8 @@ def _addresses(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
-    spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, save: bool = True,
-    weights: bool = False,
+    spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
+    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, save: bool = True, weights: bool = False,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
     """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P if ``weights``.
 
@@ -138,8 +143,9 @@ def forward(
     q, k, v = (dense(x.detach()) for x in (q, k, v))
     (heads, n, _), m = q.shape, k.shape[1]
     of = given(
-        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned
-    )
+        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
+        bias=bias, mask=mask, lead=lead,
+    )  # fmt: skip
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 1, dtype=torch.int64) if save else None
     columns, p = ctypes.c_void_p(), ctypes.c_void_p() if save and weights else None
@@ -161,17 +167,24 @@ def forward(
     entries = int(pointers[-1])
     kept = None if p is None else _adopt(p.value, entries, ctypes.c_float, torch.float32)
     kind, dtype = (ctypes.c_uint16, torch.uint16) if m <= 65536 else (ctypes.c_int32, torch.int32)
-    return out, Saved(pointers, _adopt(columns.value, entries, kind, dtype), kept, of)
+    return out, Saved(pointers, _adopt(columns.value, entries, kind, dtype), kept, of, lead or (heads,))
 
 
-def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, ...]:
-    """The gradients dq, dk and dv for ``grad_out`` [H, n, e], and with ``alphas`` dalphas [H]. Raises ``MemoryError``."""
+def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients dq, dk and dv for ``grad_out`` [H, n, e]. Raises ``MemoryError``."""
+    found = gradients(grad_out, q, k, v, saved)
+    return found.q, found.k, found.v
+
+
+def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of_bias: bool = False) -> Gradients:
+    """The gradients for ``grad_out`` [H, n, e], with that of the bias if ``of_bias``. Raises ``MemoryError``."""
     assert _library is not None
     g, q, k, v = (dense(x.detach()) for x in (grad_out, q, k, v))
     pointers, columns, of = saved.row_pointers, saved.columns, saved.of
     rows, m = q.shape[0] * q.shape[1], k.shape[1]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dalphas = None if of.alphas is None else torch.empty(*q.shape[:2], dtype=torch.float64)
+    scores = torch.empty(saved.columns.numel()) if of_bias and of.bias is not None else None
     failed = _library.attention_backward(
         of.shape,
         *_addresses(q, k, v),
@@ -182,11 +195,19 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
         dk.data_ptr(),
         dv.data_ptr(),
         None if dalphas is None else dalphas.data_ptr(),
+        None if scores is None else scores.data_ptr(),
         torch.get_num_threads(),
     )
     if failed:
         raise MemoryError(f"no memory for the gradients at {saved.columns.numel()} entries; use fewer heads at a time")
-    return (dq, dk, dv) if dalphas is None else (dq, dk, dv, dalphas.sum(1))
+    dbias = None
+    if scores is not None and of.bias is not None:
+        dbias = torch.zeros(of.bias.shape, dtype=torch.float64)
+        at, row, key = layout(dbias, saved.lead)
+        _library.attention_scatter(
+            of.shape, pointers.data_ptr(), columns.data_ptr(), scores.data_ptr(), dbias.data_ptr(), at.data_ptr(), row, key
+        )  # fmt: skip
+    return Gradients(dq, dk, dv, None if dalphas is None else dalphas.sum(1), dbias)
 
 
 class KeyPanels:

@@ -31,6 +31,11 @@ class Shape(ctypes.Structure):
         ("pinned", ctypes.c_bool),
         ("alpha", ctypes.c_double),
         ("alphas", _POINTER),
+        *[
+            (name, kind)
+            for of in ("bias", "kept")
+            for name, kind in ((of, _POINTER), (of + "_at", _POINTER), (of + "_row", ctypes.c_int64))
+        ],
     ]
 
 
@@ -42,11 +47,35 @@ class Given:
     alphas: Tensor | None
     lengths: Tensor | None
     spans: Tensor | None
+    bias: Tensor | None = None
+    rest: tuple[Tensor, ...] = ()
+
+
+def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
+    """Where the numbers of ``x``, broadcastable to ``[*lead, n, m]``, are in memory.
+
+    Returns the place of each head's first one, int64 with one value for each index of ``lead``, and the steps to the next
+    query and to the next key; 0 for dimensions that are broadcast.
+    """
+    x = x.reshape(*[1] * (len(lead) + 2 - x.ndim), *x.shape)
+    steps = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
+    at = torch.zeros((), dtype=torch.int64)
+    for size, step in zip(lead, steps):
+        at = at.unsqueeze(-1) + torch.arange(size) * step
+    return at.reshape(-1), steps[-2], steps[-1]
+
+
+def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:
+    """``x [..., m or 1]`` with a query's keys side by side in memory."""
+    x = x.detach().to(dtype).resolve_neg()
+    x = x if x.ndim > 1 else x.unsqueeze(0)
+    return x if x.shape[-1] == m and x.stride(-1) == 1 else x.expand(*x.shape[:-1], m).contiguous()
 
 
 def given(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool, lengths: Tensor | None,
-    spans: Tensor | None, alphas: Tensor | None, pinned: bool,
+    spans: Tensor | None, alphas: Tensor | None, pinned: bool, bias: Tensor | None, mask: Tensor | None,
+    lead: tuple[int, ...] | None,
 ) -> Given:  # fmt: skip
     """Check the optional arguments of a call; they are described in ``attention``. Raises ``ValueError``."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
@@ -62,7 +91,17 @@ def given(
         spans is not None and spans.shape[0] > 1, pinned, alpha,
         None if alphas is None else address(alphas, torch.float64, heads),
     )  # fmt: skip
-    return Given(shape, alphas, lengths, spans)
+    rest = []
+    for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
+        if x is None:
+            continue
+        x = _by_key(x, m, dtype)
+        at, row, _ = layout(x, (heads,) if lead is None else lead)
+        setattr(shape, name, x.data_ptr())
+        setattr(shape, f"{name}_at", address(at, torch.int64, heads))
+        setattr(shape, f"{name}_row", row)
+        rest += [x, at]
+    return Given(shape, alphas, lengths, spans, bias, tuple(rest))
 
 
 def per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
@@ -90,6 +129,17 @@ def _pairs(of: Given) -> int:
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """dq ``[H, n, d]``, dk ``[G, m, d]``, dv ``[G, m, e]``; dalphas ``[H]``; dbias in the bias' shape, float64."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alphas: Tensor | None
+    bias: Tensor | None
+
+
+@dataclass(frozen=True)
 class Saved:
     """The support: row r = h n + i has the ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``.
 
@@ -100,10 +150,11 @@ class Saved:
     columns: Tensor  # [entries], increasing within a row; uint16 for up to 65536 keys, else int32
     weights_: Tensor | None  # float32 [entries], > 0
     of: Given
+    lead: tuple[int, ...]
 
     @property
     def density(self) -> float:
-        """The share of pairs in the support, among all pairs that mask and lengths allow."""
+        """The share of pairs in the support, among all pairs that causality, lengths and spans allow."""
         pairs = _pairs(self.of)
         return self.columns.numel() / pairs if pairs else 0.0
 
@@ -118,4 +169,4 @@ class Saved:
         return p.view(s.heads, s.n, s.m)
 
 
-__all__ = ["ALPHAS", "Given", "Saved", "Shape", "given", "per_head"]
+__all__ = ["ALPHAS", "Given", "Gradients", "Saved", "Shape", "given", "layout", "per_head"]

@@ -55,6 +55,7 @@ def distances(n=40, m=40):
 ALiBi = SLOPES.view(4, 1, 1) * distances()
 BIAS = torch.randn(4, 40, 40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 CAUSAL = windowed(40, 40, None, 0)
+GAPS = torch.rand(2, 1, 40, 40, generator=torch.Generator().manual_seed(6)) > 0.5
 FORMS = {
     "window": ({"window": (5, 2)}, {"keep": windowed(40, 40, 5, 2)}),
     "left": ({"window": (0, None)}, {"keep": windowed(40, 40, 0, None)}),
@@ -99,6 +100,15 @@ FORMS = {
         {"sink": SLOPES, "slopes": SLOPES, "causal": True, "lengths": torch.tensor([0, 33])},
         {"sink": SLOPES, "added": ALiBi, "keep": CAUSAL & (torch.arange(40) < torch.tensor([[0], [33]]))[:, None, None]},
     ),
+    "bias per key": ({"bias": BIAS[:, :1]}, {"added": BIAS[:, :1]}),
+    "bias per entry": ({"bias": BIAS[:2, None]}, {"added": BIAS[:2, None]}),
+    "mask with gaps": ({"mask": GAPS, "causal": True}, {"keep": GAPS & CAUSAL}),
+    "mask of keys with gaps": ({"mask": GAPS[0, 0, 3:4]}, {"keep": GAPS[0, 0, 3:4]}),
+    "mask with gaps, bias, lengths": (
+        {"mask": GAPS, "bias": BIAS[0], "lengths": torch.tensor([31, 0])},
+        {"keep": GAPS & (torch.arange(40) < torch.tensor([[31], [0]]))[:, None, None], "added": BIAS[0]},
+    ),
+    "mask with gaps and sink": ({"mask": GAPS, "sink": SLOPES}, {"sink": SLOPES, "keep": GAPS}),
     "bias and sink": ({"bias": BIAS, "sink": SLOPES}, {"sink": SLOPES, "added": BIAS}),
 }  # fmt: skip
 
@@ -124,27 +134,29 @@ def test_every_form_is_the_formula(form, name, params, dtype):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_forms_without_a_bias_for_every_pair_take_the_kernel(form):
+def test_every_form_takes_the_kernel(form):
     given, _ = FORMS[form]
     x = [t.detach().requires_grad_() for t in tensors(dtype=torch.float32)]
-    needs_scores = "bias" in given or form == "slopes on both sides"
     for name in FUSED:
-        assert sa.fused.plan(*x, name, **given).path == ("composition" if needs_scores else "fused")
+        assert sa.fused.plan(*x, name, **given).path == "fused"
 
 
-def test_a_mask_with_gaps_needs_the_scores():
-    x = tensors(dtype=torch.float32)
-    gaps = windowed(40, 40, 6, 1)
-    gaps[7, 20] = True
-    assert sa.fused.plan(*x, "sparsemax", mask=gaps).reason == (
-        "the mask leaves gaps between a query's keys, which needs the scores"
-    )
-    torch.testing.assert_close(
-        sa.sparse_attention(*x, "sparsemax", mask=gaps).double(),
-        formula(*x, "sparsemax", {}, gaps)[0],
-        atol=3e-5,
-        rtol=0,
-    )
+def test_biases_that_are_not_finite():
+    q, k, v = (t.detach().requires_grad_() for t in tensors(dtype=torch.float32))
+    bias = BIAS.float().clone()
+    bias[:, :, ::3] = -torch.inf  # hides keys
+    bias[0, 7] = -torch.inf  # all of a query's
+    out = sa.sparse_attention(q, k, v, "entmax", bias=bias)
+    want, _ = formula(q, k, v, "entmax", {}, bias > -torch.inf, bias.clamp(min=-9).double())
+    torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (out, want))):
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
+    bias[1, 4, 10], bias[2, 5, 7] = torch.nan, torch.inf
+    spoilt = sa.sparse_attention(q, k, v, "entmax", bias=bias)
+    assert spoilt[:, 1, 4].isnan().all() and spoilt[:, 2, 5].isnan().all()
+    rest = torch.ones(4, 40, dtype=torch.bool)
+    rest[1, 4] = rest[2, 5] = False
+    assert torch.equal(spoilt[:, rest], out[:, rest])
 
 
 @pytest.mark.parametrize("causal", [False, True])

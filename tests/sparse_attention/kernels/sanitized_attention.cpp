@@ -43,6 +43,11 @@ int main() {
             const int64_t a = static_cast<int64_t>(uniform() * static_cast<double>(m + 1)), b = static_cast<int64_t>(uniform() * static_cast<double>(m + 1));
             spans.insert(spans.end(), {a < b ? a : b, i % 7 ? (a < b ? b : a) : a});
           }
+          std::vector<float> bias = drawn(heads * n * m, kind, 1), scores(bias.size());
+          std::vector<uint8_t> kept(bias.size());
+          for (uint8_t& x : kept) x = uniform() < 0.5;
+          std::vector<double> total(bias.size());
+          const std::vector<int64_t> at{0, n * m, 2 * n * m, 3 * n * m};
           std::vector<double> alphas{1.3, 2, 1.05, 1.5}, slope(static_cast<size_t>(heads * n));
           for (int power = 0; power <= 4; power++)
             for (int threads = 1; threads <= 3; threads += 2) {
@@ -55,10 +60,17 @@ int main() {
               s.pinned = m > 0 && calls % 5 < 2;
               s.alpha = power == 1 ? 2 : power == 2 ? 1.5 : power == 3 ? 3.5 : 1.2;
               s.alphas = power ? nullptr : alphas.data();
+              if (calls % 3 == 1) {
+                s.bias = bias.data();
+                s.bias_at = s.kept_at = at.data();
+                s.bias_row = s.kept_row = m;
+                if (calls % 2) s.kept = kept.data();
+              }
               attention_forward(&s, q.data(), k.data(), v.data(), out.data(), pointers.data(), &columns,
                                 threads == 1 ? &weights : nullptr, threads);
               attention_backward(&s, q.data(), k.data(), v.data(), g.data(), pointers.data(), columns, dq.data(), dk.data(),
-                                 dv.data(), calls % 2 ? slope.data() : nullptr, threads);
+                                 dv.data(), calls % 2 ? slope.data() : nullptr, calls % 3 ? scores.data() : nullptr, threads);
+              if (calls % 3) attention_scatter(&s, pointers.data(), columns, scores.data(), total.data(), at.data(), m, 1);
               attention_free(columns);
               if (threads == 1) attention_free(weights);
               if (n == 1 && (power == 1 || power == 2)) {

@@ -19,11 +19,24 @@ EXPORT int attention_forward(const sa::Shape* s, const float* q, const float* k,
   return status;
 }
 
-// dalpha: [heads, n], summed over the keys, or null.
+// dalpha: [heads, n], summed over the keys, or null. dscores: of the support's entries, before the scale, or null.
 EXPORT int attention_backward(const sa::Shape* s, const float* q, const float* k, const float* v, const float* g,
                               const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, double* dalpha,
-                              int threads) {
-  return sa::attention_backward(*s, q, k, v, g, pointers, columns, dq, dk, dv, dalpha, threads);
+                              float* dscores, int threads) {
+  return sa::attention_backward(*s, q, k, v, g, pointers, columns, dq, dk, dv, dalpha, dscores, threads);
+}
+
+// Adds the dscores to what begins at to + at[head], a query every `row` numbers and a key every `key`.
+EXPORT void attention_scatter(const sa::Shape* s, const int64_t* pointers, const void* columns, const float* dscores, double* to,
+                              const int64_t* at, int64_t row, int64_t key) {
+  const bool narrow = sa::narrow(s->m);
+  for (int64_t r = 0; r < s->heads * s->n; r++) {
+    double* here = to + at[r / s->n] + r % s->n * row;
+    for (int64_t e = pointers[r]; e < pointers[r + 1]; e++) {
+      const int64_t j = narrow ? static_cast<const uint16_t*>(columns)[e] : static_cast<const int32_t*>(columns)[e];
+      here[j * key] += static_cast<double>(dscores[e]);
+    }
+  }
 }
 
 // The span [rows, 2] of each row of a mask [rows, m] of bytes 0 and 1; returns 0 if some row's ones are not together.

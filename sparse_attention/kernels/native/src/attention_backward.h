@@ -68,10 +68,11 @@ inline bool to_roots(float* p, int64_t count, float* b, const AnyAlpha* other) {
 // A row of scores that overflowed: again one by one, as finish_carefully has them.
 template <int power>
 inline void to_roots_carefully(float* p, const int32_t* column, int64_t count, const float* q, const float* k, int64_t d,
-                               float* b, const AnyAlpha* any) {
+                               float* b, const AnyAlpha* any, const float* bias, float of_bias) {
   for (int64_t e = 0; e < count; e++) {
     float s = 0;
     for (int64_t c = 0; c < d; c++) s += q[c] * k[column[e] * d + c];
+    if (bias) s += of_bias * bias[column[e]];
     p[e] = s;
   }
   if (!to_roots<power>(p, count, b, any)) fill_row(p, count, std::numeric_limits<float>::quiet_NaN());
@@ -132,6 +133,7 @@ struct Gradients {
   const float *q, *k, *v, *g;
   float *dq, *dk, *dv;  // dk, dv: of one group, added to
   double* dalpha;       // of each query, or null
+  float* dscores;       // of each entry, before the scale, or null
 };
 
 constexpr int64_t tile_queries = 512;  // at most
@@ -142,9 +144,9 @@ inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
   return rows_for_eight < 64 ? 64 : rows_for_eight > tile_queries ? tile_queries : rows_for_eight;
 }
 
-// The queries [first, first + rows) of a head; `pointer` and `columns` are theirs.
+// `rows` rows from `first` on, of one head; `pointer` and `columns` are theirs.
 template <int power>
-inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gradients& x, int64_t rows, const int64_t* pointer,
+inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gradients& x, int64_t first, int64_t rows, const int64_t* pointer,
                           const void* columns) {
   const int64_t start = pointer[0], entries = pointer[rows] - start;
   float *ds = t.ds - start, *p = t.p - start;
@@ -184,12 +186,15 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
   for (int64_t i = 0; i < rows; i++) {
     const int64_t from = pointer[i], count = pointer[i + 1] - from;
     if (count == 0) continue;
+    const float *bias = s.bias_of((first + i) / s.n, (first + i) % s.n), of_bias = static_cast<float>(alpha - 1);
+    for (int64_t e = from; bias && e < from + count; e++) p[e] += of_bias * bias[column[e]];
     if (!to_roots<power>(p + from, count, t.one, any))
-      to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any);
-    const bool alone = !x.dalpha;
+      to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any, bias, of_bias);
+    const bool alone = !x.dalpha && !x.dscores;
     through_mapping<power>(p + from, ds + from, count, alone ? static_cast<float>(s.scale) : 1.f, any);
     if (alone) continue;
-    x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
+    if (x.dalpha) x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
+    if (x.dscores) std::memcpy(x.dscores + from, ds + from, static_cast<size_t>(count) * sizeof *ds);
     multiply(ds + from, count, static_cast<float>(s.scale));
   }
 
@@ -232,7 +237,7 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
 // into parts, each with sums of its own, which are added up in order.
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
                               const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, double* dalpha,
-                              int threads) {
+                              float* dscores, int threads) {
   const int64_t heads = s.heads / s.groups, rows = heads * s.n;  // rows of a group, consecutive
   const int64_t entries = pointers[s.heads * s.n], keys = s.m * s.d, values = s.m * s.e;
   const double ns = 0.1 * static_cast<double>(entries) * static_cast<double>(s.d + s.e);
@@ -275,10 +280,11 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
     tiles([&](int64_t group, int64_t part, int64_t row, int64_t count) {
       float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
       Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
-                  own ? own : dk + group * keys, own ? own + keys : dv + group * values, dalpha ? dalpha + row : nullptr};
+                  own ? own : dk + group * keys, own ? own + keys : dv + group * values, dalpha ? dalpha + row : nullptr,
+                  dscores};
       const double alpha = s.alpha_of(row / s.n);
       with_power(alpha, [&](auto power) {
-        backward_tile<decltype(power)::value>(s, alpha, work, x, count, pointers + row, columns);
+        backward_tile<decltype(power)::value>(s, alpha, work, x, row, count, pointers + row, columns);
       });
     });
     std::free(memory);

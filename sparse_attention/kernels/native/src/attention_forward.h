@@ -74,8 +74,10 @@ inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d
   bool broken = false;
   row.count = 0;
   auto add = [&](int32_t j) {
+    if (row.kept && !row.kept[j]) return;
     float s = 0;
     for (int64_t c = 0; c < d; c++) s += q[c] * k[j * d + c];
+    if (row.bias) s += row.factor * row.bias[j];
     broken = broken || !(s < infinity<float>());
     row.score[row.count] = s;
     row.column[row.count] = j;
@@ -90,6 +92,7 @@ inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d
   }
   row.count = 0;
   auto spoil = [&](int32_t j) {
+    if (row.kept && !row.kept[j]) return;
     row.score[row.count] = std::numeric_limits<float>::quiet_NaN();
     row.column[row.count++] = j;
   };
@@ -101,11 +104,14 @@ inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d
 inline void seed(Row& row, const float* q, const float* k, int64_t d) {
   const int32_t key = row.column[0] = 0;
   gathered_dots(q, &key, 1, k, d, d, row.score);
-  row.count = 1;
+  if (row.bias) row.score[0] += row.factor * row.bias[0];
+  row.broken = !(row.score[0] < infinity<float>());
+  row.count = row.score[0] > -infinity<float>() && !(row.kept && !row.kept[0]);
 }
 
 // Scales and packs the queries from `first` on; rows beyond the last see nothing. Returns which need care, a bit each.
-inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, const float* k, int64_t head, int64_t first, float scale) {
+inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, const float* k, int64_t head, int64_t first, double alpha) {
+  const float scale = static_cast<float>((alpha - 1) * s.scale);
   uint64_t careful = 0;
   for (int64_t i = 0; i < block_rows; i++) {
     Row& row = w.row[i];
@@ -120,6 +126,10 @@ inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, const
       norm += static_cast<double>(v) * v;
     }
     row.count = row.settled = 0;
+    row.bias = there ? s.bias_of(head, first + i) : nullptr;
+    row.kept = there ? s.kept_of(head, first + i) : nullptr;
+    row.factor = static_cast<float>(alpha - 1);
+    row.broken = false;
     row.begin = there ? static_cast<int32_t>(s.begin(head, first + i)) : 0;
     row.limit = there ? static_cast<int32_t>(s.limit(head, first + i)) : 0;
     if (row.limit <= row.begin) row.begin = row.limit = 0;
@@ -158,12 +168,15 @@ template <int power>
 inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, const Sight& sees, Row* row,
                        const AnyAlpha* any) {
   const float* q = w.queries + g * s.d;
+  const bool added = s.bias || s.kept;
   for (int64_t key = page; key < end; key += panel_keys) {
     const float* k = w.keys + key * s.d;
+    const int32_t base = static_cast<int32_t>(key);
+    if (s.kept && hidden(row, key, s.m)) continue;
     if (sees.whole(key))
-      tile<false>(q, k, s.d, row, static_cast<int32_t>(key));
+      added ? tile<false, true>(q, k, s.d, row, base, s.m) : tile<false, false>(q, k, s.d, row, base, s.m);
     else
-      tile<true>(q, k, s.d, row, static_cast<int32_t>(key));
+      added ? tile<true, true>(q, k, s.d, row, base, s.m) : tile<true, false>(q, k, s.d, row, base, s.m);
     if (key == sees.begin)
       for (int64_t i = 0; i < tile_rows; i++) settle<power>(row[i], 0, any);
   }
@@ -205,6 +218,7 @@ constexpr int64_t least_screened = 1024;
 constexpr double most_passing = 0.12;
 
 inline bool worth_screening(const Shape& s, const Workspace& w, int64_t page) {
+  if (s.bias || s.kept) return false;  // the bounds are those of the products alone
   int64_t candidates = 0, passed = 0, to_come = 0;
   for (int64_t i = 0; i < block_rows; i++) {
     const Row& row = w.row[i];
@@ -288,7 +302,6 @@ template <int power>
 inline bool forward_block(const Shape& s, Workspace& w, const float* q, const float* k, const float* v, float* out,
                           int64_t head, int64_t first, Support& support, int64_t* pointers) {
   const double alpha = s.alpha_of(head);
-  const float scale = static_cast<float>((alpha - 1) * s.scale);
   std::optional<AnyAlpha> powers;
   if (power == any_power) powers.emplace(alpha, w.numbers);
   const AnyAlpha* any = powers ? &*powers : nullptr;
@@ -297,11 +310,11 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
   v += group * s.m * s.e;
   w.turn_to(s, k, group);
   const int64_t rows = s.n - first < block_rows ? s.n - first : block_rows;
-  uint64_t careful = pack_queries(s, w, q, k, head, first, scale);
+  uint64_t careful = pack_queries(s, w, q, k, head, first, alpha);
   find_candidates<power>(s, w, k, any);
   int64_t entries = 0;
   for (int64_t i = 0; i < rows; i++) {
-    if (careful >> i & 1)
+    if (careful >> i & 1 || w.row[i].broken)
       finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d, s.pinned, any);
     else
       finish<power>(w.row[i], any);

@@ -27,6 +27,10 @@ struct Row {
   float bound;      // only keys that score more can be in the support
   int32_t begin;    // this query sees the keys from here on
   int32_t limit;    // and below this one
+  const float* bias = nullptr;    // of the keys, added times `factor`, or null
+  const uint8_t* kept = nullptr;  // or null: of those keys, the ones it sees
+  float factor = 1;
+  bool broken = false;  // a score with its bias is NaN or infinity
 };
 
 constexpr int any_power = 0;

@@ -17,9 +17,17 @@ struct Shape {
   bool pinned = false;             // every query also sees key 0
   double alpha = 2;                // of the mapping
   const double* alphas = nullptr;  // [heads] or null: an alpha for each head instead
+  const float* bias = nullptr;     // or null; head h's for query i begins at bias_at[h] + i bias_row
+  const int64_t* bias_at = nullptr;
+  int64_t bias_row = 0;
+  const uint8_t* kept = nullptr;  // or null; the keys that a query sees, laid out in the same way
+  const int64_t* kept_at = nullptr;
+  int64_t kept_row = 0;
 
   int64_t group(int64_t head) const { return head / (heads / groups); }
   double alpha_of(int64_t head) const { return alphas ? alphas[head] : alpha; }
+  const float* bias_of(int64_t head, int64_t query) const { return bias ? bias + bias_at[head] + query * bias_row : nullptr; }
+  const uint8_t* kept_of(int64_t head, int64_t query) const { return kept ? kept + kept_at[head] + query * kept_row : nullptr; }
   const int64_t* span(int64_t head, int64_t query) const { return spans + 2 * ((spans_of_heads ? head * n : 0) + query); }
   int64_t begin(int64_t head, int64_t query) const {  // the keys from here on are seen
     const int64_t first = spans ? span(head, query)[0] : 0;

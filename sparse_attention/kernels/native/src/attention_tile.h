@@ -64,9 +64,45 @@ inline V::Mask seen(const Row& row, int64_t base) {
   return mask_and(visible(row.limit, base), greater(V::load(lane), V::all(bounded - 0.5f)));
 }
 
-// Scores of R queries with one panel, the keys from `base`; what exceeds a row's bound joins its candidates.
-template <bool masked>
-inline __attribute__((always_inline)) void tile(const float* q, const float* k, int64_t d, Row* row, int32_t base) {
+// Lanes whose key is kept, of the `count` first ones.
+inline V::Mask kept_lanes(const uint8_t* kept, int64_t count) {
+#if defined(SPARSE_ATTENTION_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  if (count >= V::W) {
+    const __m128i k = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kept));
+    return _mm_test_epi8_mask(k, k);
+  }
+#endif
+  float lane[V::W];
+  for (int i = 0; i < V::W; i++) lane[i] = i < count && kept[i] ? 1.f : 0.f;
+  return greater(V::load(lane), V::all(0));
+}
+
+// The scores x of the keys from `base` on, with the row's bias, and -infinity where its mask hides the key. Of the lanes
+// `in`, none may be NaN or infinity.
+inline V completed(V x, Row& row, int64_t base, int64_t m, V::Mask in) {
+  const int64_t left = m - base, count = left < 0 ? 0 : left < V::W ? left : V::W;
+  if (row.bias) x = fma(V::all(row.factor), V::load_part(row.bias + base, count, 0), x);
+  if (row.kept) x = select(kept_lanes(row.kept + base, count), x, V::all(-infinity<float>()));
+  const auto large = greater(x, V::all(std::numeric_limits<float>::max()));
+  if (any(mask_and(in, mask_or(either_nan(x, x), large)))) row.broken = true;
+  return x;
+}
+
+// Whether the masks of R queries hide a whole panel.
+inline bool hidden(const Row* row, int64_t base, int64_t m) {
+  const int64_t count = m - base < panel_keys ? m - base : panel_keys;
+  for (int i = 0; i < tile_rows; i++) {
+    if (row[i].limit == 0) continue;
+    if (!row[i].kept || std::memchr(row[i].kept + base, 1, static_cast<size_t>(count))) return false;
+  }
+  return true;
+}
+
+// Scores of R queries with one panel, the keys from `base`; what exceeds a row's bound joins its candidates. `added`: with
+// biases and masks, for m keys.
+template <bool masked, bool added>
+inline __attribute__((always_inline)) void tile(const float* q, const float* k, int64_t d, Row* row, int32_t base,
+                                                [[maybe_unused]] int64_t m) {
   constexpr int R = tile_rows;
   V a[R], b[R];
 #pragma GCC unroll 12
@@ -82,6 +118,12 @@ inline __attribute__((always_inline)) void tile(const float* q, const float* k, 
   }
 #pragma GCC unroll 12
   for (int i = 0; i < R; i++) {
+    if (added && row[i].limit == 0) continue;
+    if (added) {
+      const V zero = V::all(0);
+      a[i] = completed(a[i], row[i], base, m, masked ? seen(row[i], base) : equal(zero, zero));
+      b[i] = completed(b[i], row[i], base + V::W, m, masked ? seen(row[i], base + V::W) : equal(zero, zero));
+    }
     const V bound = V::all(row[i].bound);
     auto left = greater(a[i], bound), right = greater(b[i], bound);
     if (masked) {
