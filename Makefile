@@ -78,7 +78,7 @@ wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: inst
 	@$(RUN)/wheel.py $(ARGS)
 docs: setup ## build the documentation site into build/site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-pages: setup ## write docs/reference/mappings and the type stubs from the registry
+pages: setup ## write docs/reference/mappings, the list of public names and the type stubs from the code
 	@$(RUN)/pages.py
 tour: setup ## run docs/start/library.md and write its output, notebook and pictures
 	@$(RUN)/tour.py
