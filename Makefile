@@ -64,6 +64,9 @@ claims: setup ## test the papers' claims on the records of docs/results; writes 
 	@$(RUN)/claims.py $(ARGS)
 bench: setup ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md
 	@$(RUN)/bench.py $(ARGS)
+bench-gate: setup ## fail if rows, attention or a training step are 15 % slower, beside torch's, than the ratios in benchmarks/gate.json; ARGS=--quick
+	@$(RUN)/bench_gate.py $(ARGS)
+	@$(AVX2) $(RUN)/bench_gate.py $(ARGS)
 bench-attention: setup ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_attention.py $(ARGS)
 bench-lm: setup ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
@@ -79,7 +82,7 @@ wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: inst
 docs: setup ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the site: build/site/index.html"
-pages: setup ## write docs/reference/mappings and the type stubs from the registry
+pages: setup ## write docs/reference/mappings, the list of public names and the type stubs from the code
 	@$(RUN)/pages.py
 tour: setup ## run docs/start/library.md and write its output, notebook and pictures
 	@$(RUN)/tour.py
@@ -125,4 +128,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean
+	data wheel bench bench-gate bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean

@@ -1,7 +1,8 @@
-"""Generate documentation from the registry: mapping pages, an index, type stubs, the list in the package's docstring.
+"""Generate documentation from the registry: a gallery of the mappings, their pages, type stubs, lists of public names.
 
-`scripts/pages.py` writes the files. The page of a mapping has its docstring, the docstring of its module, its source,
-its parameters and an example call.
+`scripts/pages.py` writes the files. The page of a mapping has its docstring, the docstring of its module, a picture, its
+source, its parameters, an example call, the experiments that use it (configs/experiment) and its measured cost
+(docs/reference/benchmarks.md). The gallery's table of which mapping to use is README's.
 """
 
 from __future__ import annotations
@@ -15,11 +16,26 @@ from typing import Any
 
 import sparse_attention as sa
 from sparse_attention.describe import Param, Spec
+from tasks.commands.api_listing import listing
+from tasks.commands.mapping_pictures import drawable, picture
 
+ROOT = Path(__file__).resolve().parents[2]
+CHOICE = "## Which mapping should I use?\n"
+KIND = {
+    "simplex": "Rows that sum to 1",
+    "unnormalised": "Rows that need not sum to 1",
+    "constrained": "Rows with bounds",
+    "stateful": "Rows with a state between decoder steps",
+    "structured": "Structures",
+    "continuous": "Densities",
+}
 INDEX = """# Mappings
 
-| name | kind | over | what it does |
-|---|---|---|---|
+{}
+
+Pictures: on the left the first weight of two scores by the first score, on the right the weights of ten scores, where a ring is an exact 0. Cost: the
+time of forward and backward as a multiple of `torch.softmax`'s at 32,768 rows of 128 ([more sizes](../benchmarks.md)).
+
 {}
 
 A mapping of your own, stateful or not: [own](own.md). More on densities: [continuous](../../guides/continuous.md); on structures and
@@ -51,6 +67,47 @@ def roles(text: str) -> str:
     return re.sub(r"``(.*?)``", r"`\1`", re.sub(r":(?:func|class):`(.*?)`", r"`\1`", text), flags=re.S)
 
 
+def used_in(name: str) -> list[str]:
+    """The experiments with this mapping in a row or column."""
+    files = sorted((ROOT / "configs" / "experiment").glob("*.yaml"))
+    return [f.stem for f in files if re.search(rf"\b(?:mapping|name)[:=] ?{name}\b", f.read_text(encoding="utf-8"))]
+
+
+def costs(name: str) -> dict[str, dict[str, str]]:
+    """Label -> shape -> time of forward and backward beside torch.softmax, as docs/reference/benchmarks.md has it."""
+    text = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Forward and backward\n")
+    lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in section.partition("\n## ")[0].split("\n") if line[:1] == "|"]  # fmt: skip
+    if not lines:
+        return {}
+    head, _, *rows = lines
+    return {row[0]: dict(zip(head[1:-1], row[1:-1])) for row in rows if row[0].split(" ")[0] == name}
+
+
+def choice() -> str:
+    """README's table of which mapping to use, with links from this folder."""
+    _, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition(CHOICE)
+    return CHOICE + rest.partition("\n## ")[0].rstrip().replace("](docs/", "](../../")
+
+
+def gallery(specs: list[Spec]) -> str:
+    """One table for each kind."""
+    found = []
+    for kind, title in KIND.items():
+        some = [s for s in specs if s.kind == kind]
+        drawn, timed = any(map(drawable, some)), any(costs(s.name) for s in some)
+        head = ["mapping", "what it does", *["picture"] * drawn, *["cost"] * timed]
+        lines = [f"## {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        for s in some:
+            row = [f"[{s.name}]({s.name}.md)", markdown(s.summary)]
+            row += [f"![weights of {s.name}](figures/{s.name}.svg)" if drawable(s) else ""] * drawn
+            told = {label.removeprefix(s.name).strip(): of["32768x128"] for label, of in costs(s.name).items()}
+            row += ["; ".join(f"{time} ({label})" if label else time for label, time in told.items())] * timed
+            lines.append(f"| {' | '.join(row)} |")
+        found.append("\n".join(lines))
+    return "\n\n".join(found)
+
+
 def _default(p: Param) -> str:
     return repr(p.default).replace("'", '"')
 
@@ -72,13 +129,21 @@ def page(s: Spec) -> str:
     parts = [f"# {s.name}", markdown(thing.__doc__ or s.summary), markdown(sys.modules[thing.__module__].__doc__ or "")]
     scores = "" if s.domain == "real" else f", of {s.domain} scores"
     parts.append(f"Kind: {s.kind}, over a {s.over}{scores}. Source: {s.paper}. Tested against: {s.oracle}.")
+    if drawable(s):
+        parts.insert(2, f"![The first weight of two scores, and the weights of ten](figures/{s.name}.svg)")
     if s.params:
         rows = ["| parameter | default | range | tensor | meaning |", "|---|---|---|---|---|"]
         for p in s.params:
             default = "required" if p.required else f"`{_default(p)}`"
             rows.append(f"| `{p.name}` | {default} | {p.range} | {'yes' if p.tensor else 'no'} | {p.meaning} |")
         parts.append("\n".join(rows))
-    return "\n\n".join([*filter(None, parts), "```python\n" + "\n".join(code) + "\n```\n"])
+    parts.append("```python\n" + "\n".join(code) + "\n```")
+    if used := used_in(s.name):
+        parts.append(f"Used in the experiments {', '.join(f'`{one}`' for one in used)}.")
+    for label, of in costs(s.name).items():
+        times = ", ".join(f"{value} ({shape})" for shape, value in of.items())
+        parts.append(f"Time of forward and backward as a multiple of `torch.softmax`'s, {label}: {times} ([benchmarks](../benchmarks.md)).")  # fmt: skip
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _stub(s: Spec) -> str:
@@ -126,13 +191,14 @@ def _listed(source: str, specs: list[Spec]) -> str:
 def pages() -> dict[str, str]:
     """Path in the repository -> text of the file."""
     specs = [sa.spec(name) for name in sa.names()]
-    rows = "\n".join(f"| [{s.name}]({s.name}.md) | {s.kind} | {s.over} | {markdown(s.summary)} |" for s in specs)
     public = sorted((where, name) for name in dir(sa) if (where := _defined(name, getattr(sa, name))))
     imports = [f"from {w.removeprefix('sparse_attention') or '.'} import {name} as {name}" for w, name in public]
     package = Path(sa.__file__).read_text(encoding="utf-8")
     return {
         "sparse_attention/__init__.py": _listed(package, specs),
         **{f"docs/reference/mappings/{s.name}.md": page(s) for s in specs},
-        "docs/reference/mappings/README.md": INDEX.format(rows),
+        **{f"docs/reference/mappings/figures/{s.name}.svg": picture(s) for s in specs if drawable(s)},
+        "docs/reference/mappings/README.md": INDEX.format(choice(), gallery(specs)),
+        "docs/reference/api.txt": listing(),
         "sparse_attention/__init__.pyi": STUBS.format("\n".join(imports)) + "".join(map(_stub, specs)),
     }

@@ -14,10 +14,11 @@ import torch
 
 import sparse_attention as sa
 from sparse_attention import registry
-from tasks.commands import mapping_pages
+from tasks.commands import mapping_pages, mapping_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "reference" / "mappings"
+BENCHMARKS = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
 
 
 def test_committed_files_are_what_make_pages_writes():
@@ -102,3 +103,34 @@ def test_the_guides_scales_for_long_sequences_are_their_formulas():
             torch.testing.assert_close(made[name][:, h].double(), weights @ v[:, h], atol=1e-5, rtol=1e-5)
     made["asentmax"].sum().backward()
     assert made["to_beta"].weight.grad.abs().sum() > 0 and made["to_gamma"].weight.grad.abs().sum() > 0
+
+
+def test_pictures_show_the_weights_of_other_packages():
+    """The right panel of three pictures: heights of the bars against scipy and the entmax package, rings where 0."""
+    x = torch.tensor(mapping_pictures.TEN, dtype=torch.float64)
+    others = {"softmax": torch.softmax(x, -1), "sparsemax": entmax.sparsemax(x), "entmax": entmax.entmax15(x)}
+    for name, expected in others.items():
+        drawn = (PAGES / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        bars = [float(one) for one in re.findall(r'<rect .*height="([\d.]+)"', drawn)]
+        tall = (mapping_pictures.HEIGHT * expected / expected.max())[expected > 0].tolist()
+        assert bars == pytest.approx(tall, abs=0.06) and drawn.count("<circle") == int((expected == 0).sum())
+    curve, _ = mapping_pictures.weights(sa.spec("sparsemax"))
+    t = torch.linspace(-3, 3, len(curve), dtype=torch.float64)
+    assert curve == pytest.approx(((t + 1) / 2).clamp(0, 1).tolist())
+
+
+def test_the_list_of_public_names_has_them_all():
+    text = (ROOT / "docs" / "reference" / "api.txt").read_text(encoding="utf-8")
+    listed = re.findall(r"^sa\.(\w+)(?=\(|$)", text, re.M)
+    modules = {name for name in dir(sa) if inspect.ismodule(getattr(sa, name))}
+    assert set(listed) == set(dir(sa)) - modules and " at 0x" not in text
+    assert "sa.entmax(scores, dim=-1, alpha=1.5, mask=None)" in text.splitlines()
+    assert {name for name in modules if f"\nsa.{name}." in text} == modules
+
+
+def test_the_gallery_has_the_papers_use_and_the_measured_cost():
+    page = (PAGES / "oscarmax.md").read_text(encoding="utf-8")
+    assert "`niculae2017_table2`" in page and "`peters2018_snli`" not in page
+    row = re.search(r"^\| \*\*oscarmax \.01\*\* \|.*$", BENCHMARKS.partition("## Forward and backward")[2], re.M)[0]
+    at_128 = row.split("|")[4].strip(" *")
+    assert f"{at_128} (32768x128)" in page and f"{at_128} (.01)" in (PAGES / "README.md").read_text(encoding="utf-8")

@@ -223,3 +223,53 @@ def test_the_wheel_works_without_a_compiler(root: Path, tmp_path: Path) -> None:
             isa == "auto" or done.stdout.split()[1] == isa
         )
     assert not (tmp_path / "home").exists()
+
+
+ALONE = """
+import importlib.abc, sys
+
+class Alone(importlib.abc.MetaPathFinder):  # an interpreter with torch and what torch requires
+    known = {*sys.stdlib_module_names, *"torch torchgen functorch typing_extensions sympy mpmath networkx filelock fsspec jinja2".split()}
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in self.known | {"sparse_attention"}:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Alone())
+import torch
+import sparse_attention as sa
+assert sa.__file__.startswith(sys.argv[1]), sa.__file__
+x = torch.tensor([[1.0, 2.1, 1.9]])
+assert torch.allclose(sa.fusedmax(x, lam=0.1), torch.tensor([[0.0, 0.5, 0.5]]), atol=1e-6)
+q = torch.randn(2, 70, 16, requires_grad=True)
+sa.sparse_attention(q, q, q, "entmax", causal=True).sum().backward()
+print(sa.kernels.select("sparsemax", x).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_the_source_distribution_builds_without_a_network_and_a_compiler(root: Path, tmp_path: Path) -> None:
+    """A pure wheel, with all sources of the kernels, that works by the reference kernels with torch alone."""
+    source, built, site = (tmp_path / name for name in ("source", "built", "site"))
+    shutil.copytree(
+        root / "sparse_attention", source / "sparse_attention", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, source)
+    nothing = {"PATH": "", "HOME": str(tmp_path / "home"), "PIP_NO_INDEX": "1", "OMP_NUM_THREADS": "1"}
+    call = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", call, str(built)], check=True, cwd=source, env=nothing, capture_output=True)
+    (archive,) = built.glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-index", "--no-build-isolation", "--no-deps", "-w", str(built)]
+    subprocess.run([*pip, str(archive)], check=True, cwd=tmp_path, env=nothing, capture_output=True)
+    (wheel,) = built.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    sources = {
+        p.relative_to(root) for p in (root / "sparse_attention").rglob("*") if p.suffix in (".py", ".pyi", ".cpp", ".h")
+    }
+    assert {path for path in sources if not (site / path).is_file()} == set()
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(site)], env=nothing | {"PYTHONPATH": str(site)}, capture_output=True, text=True, cwd=tmp_path
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["sparse_attention.kernels.reference"]
