@@ -9,7 +9,9 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.native import attention as native
+from ..kernels.native import decoding
 from ..rows.shape import foreign, transformed
+from . import forms
 from .attention import Attends, plan, sparse_attention
 from .call import Call, checked, mapped
 from .choice import Plan
@@ -20,8 +22,9 @@ class _Ready(NamedTuple):
     """State that lets a query of this shape skip the checks, as long as keys and values stay in the same memory."""
 
     shape: torch.Size
-    out: Tensor  # has the shape of the result
-    step: native.Step
+    out: Tensor  # has the shape and dtype of the result
+    step: decoding.Step
+    held: tuple[Tensor, ...]  # tensors whose memory the step reads
 
 
 class KeyCache:
@@ -34,25 +37,34 @@ class KeyCache:
     Results are exact: they equal ``sa.sparse_attention(q, cache.keys, cache.values, ..., causal=True)``. The cache is
     for inference only; no gradients are recorded. Memory grows by doubling, so each position is copied at most twice.
 
-    A single query with sparsemax or entmax 1.5, with float32 keys on a CPU, uses a native kernel. The kernel keeps a
-    second copy of the keys, rounded to 8 bits and grouped in panels with certified bounds (d + 0.5 bytes per key). It
-    computes float32 scores only for the keys that may be in the support. In all other cases, all scores are computed,
-    and values are read only on the support. ``plan`` returns the path that is used.
+    A single query with sparsemax or entmax 1.5, with float32, bfloat16 or float16 keys on a CPU, uses a native kernel. The
+    kernel keeps a second copy of the keys, rounded to 8 bits and grouped in panels with certified bounds (d + 0.5 bytes
+    per key). It computes float32 scores only for the keys that may be in the support. In all other cases, all scores are
+    computed. ``plan`` returns the path that is used.
 
     Args:
         mapping: as in ``sparse_attention``.
-        scale: factor for the scores; by default ``d ** -0.5``.
+        scale: factor for the scores; by default ``d ** -0.5``. Also a tensor ``[H]``, one factor per head.
+        slopes, window, sink: as in ``sparse_attention``; the kernel takes them.
         params: parameters of a mapping given by name.
     Raises:
         ValueError, TypeError: as in ``sparse_attention``.
     """
 
-    def __init__(self, mapping: Attends = "sparsemax", scale: float | None = None, **params: Any):
+    def __init__(
+        self, mapping: Attends = "sparsemax", scale: float | Tensor | None = None, *, slopes: Tensor | None = None,
+        window: forms.Window | None = None, sink: Tensor | None = None, **params: Any,
+    ):  # fmt: skip
         _, self._alpha, _, _ = mapped(mapping, params)
-        self._mapping, self._scale, self._params = mapping, scale, params
+        self._mapping, self._params = mapping, params
+        self._scale = 1.0 if isinstance(scale, Tensor) else scale
+        self._scales = scale if isinstance(scale, Tensor) else None
+        forms.spans_of(1, 1, window, None, None)  # raises for what is no window
+        given = {"slopes": slopes, "window": window, "sink": sink}
+        self._forms: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
         self._held: list[Tensor] = []  # keys and values, with free memory at the end
         self._length = 0
-        self._panels: native.KeyPanels | None = None  # 8-bit copy of the keys, made at the first query that uses it
+        self._panels: decoding.KeyPanels | None = None  # 8-bit copy of the keys, made at the first query that uses it
         self._ready: _Ready | None = None  # set after such a query
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,12 +120,15 @@ class KeyCache:
         self._length = end
         return self
 
-    def attend(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+    def attend(
+        self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         """Attend with the queries of the last n positions; each query sees the keys up to its own position.
 
         Args:
             q: ``[..., H, n, d]`` with H a multiple of G.
-            mask, lengths: as in ``sparse_attention``, for the m positions in the cache.
+            mask, lengths, bias: as in ``sparse_attention``, for the m positions in the cache. The native kernel takes
+                lengths and bias.
         Returns:
             ``[..., H, n, e]`` in q's dtype.
         Raises:
@@ -125,8 +140,9 @@ class KeyCache:
             ready is not None
             and mask is None
             and lengths is None
+            and bias is None
             and q.shape == ready.shape
-            and q.dtype is torch.float32
+            and q.dtype is ready.out.dtype
             and q.is_cpu
             and q.is_contiguous()
             and not foreign(q)
@@ -134,32 +150,48 @@ class KeyCache:
             and kernels.active() != "reference"
         ):
             return ready.step.unchecked(q, torch.empty_like(ready.out))
-        return self._attended(q, mask, lengths)
+        return self._attended(q, mask, lengths, bias)
 
     @torch.no_grad()
-    def _attended(self, q: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
+    def _attended(self, q: Tensor, mask: Tensor | None, lengths: Tensor | None, bias: Tensor | None) -> Tensor:
         k, v = self.keys, self.values
         if q.ndim > 1 and q.shape[-2] > len(self):
             raise ValueError(f"{q.shape[-2]} queries for {len(self)} positions; append their keys and values first")
+        call = self._single(q, mask, lengths, bias)
+        if call is not None and self._against_panels(call) is None:
+            return self._decoded(call, bias)
         given: Any = {"mask": mask, "lengths": lengths, "scale": self._scale, **self._params}
-        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
-            return sparse_attention(q, k, v, self._mapping, causal=True, **given)
-        call = checked(q, k, v, self._mapping, mask, False, lengths, self._scale, 0.0, False, self._params)
-        if self._against_panels(call) is None:
-            return self._decoded(call)
         wide = torch.promote_types(q.dtype, torch.float32)
+        if self._scales is not None:
+            factors = forms.per_head("scale", self._scales, q.to(wide))
+            q, k, v, dtype = q.to(wide) * factors, k.to(wide), v.to(wide), q.dtype
+            return sparse_attention(q, k, v, self._mapping, causal=True, bias=bias, **self._forms, **given).to(dtype)
+        if call is None or self._forms or bias is not None:
+            return sparse_attention(q, k, v, self._mapping, causal=True, bias=bias, **self._forms, **given)
         _, p = sparse_attention(q.to(wide), k.to(wide), k[..., :0].to(wide), self._mapping, need_weights=True, **given)
         return at_support(p, v).to(q.dtype)
 
-    def plan(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Plan:
+    def plan(
+        self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None, bias: Tensor | None = None
+    ) -> Plan:
         """The path that `attend` takes for these arguments, and why; "decode" is the native kernel on 8-bit panels."""
-        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
-            return plan(q, self.keys, self.values, self._mapping, mask, True, lengths, self._scale, **self._params)
-        call = checked(
-            q, self.keys, self.values, self._mapping, mask, False, lengths, self._scale, 0.0, False, self._params
-        )
+        call = self._single(q, mask, lengths, bias)
+        if call is None:
+            return plan(
+                q, self.keys, self.values, self._mapping, mask, True, lengths, self._scale, bias=bias, **self._forms,
+                **self._params,
+            )  # fmt: skip
         why = self._against_panels(call)
         return Plan("composition", why) if why else Plan("decode", "one query per head on 8 bit panels of the keys")
+
+    def _single(self, q: Tensor, mask: Tensor | None, lengths: Tensor | None, bias: Tensor | None) -> Call | None:
+        """The checked call of a single query, without the forms and the bias; None for several queries or softmax."""
+        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
+            return None
+        given = (q, self.keys, self.values, self._mapping, mask, False, lengths, self._scale, 0.0, False, self._params)
+        if bias is not None:
+            checked(*given, bias)
+        return checked(*given)
 
     def _against_panels(self, call: Call) -> str | None:
         """The reason why the native kernel cannot process this single query, or None if it can."""
@@ -174,19 +206,35 @@ class KeyCache:
         if call.k.shape[:-2] != self._held[0].shape[:-2]:
             return "the queries' first dimensions are not those of the keys"
         q, k, v = (x.detach().reshape(-1, *x.shape[-2:]) for x in (call.q, call.k[..., :1, :], call.v[..., :1, :]))
-        return native.refusal(q, k, v, call.alpha)
+        return native.refusal(q, k, v, call.alpha, decoding=True)
 
-    def _decoded(self, call: Call) -> Tensor:
+    def _decoded(self, call: Call, bias: Tensor | None) -> Tensor:
         k, v = (x.unsqueeze(0) if x.ndim == 2 else x.flatten(0, -3) for x in (call.k, call.v))  # [... G, m, .], views
         if self._panels is None:
-            self._panels = native.KeyPanels(k.shape[0], k.shape[2])
+            self._panels = decoding.KeyPanels(k.shape[0], k.shape[2])
         self._panels.append(k)
-        lengths, heads = call.lengths, call.q.shape[:-1].numel()
+        lengths, heads, m = call.lengths, call.q.shape[:-1].numel(), k.shape[1]
         lengths = None if lengths is None else lengths.reshape(-1).contiguous()  # one per head, in its own memory
-        step = native.step(heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths)  # type: ignore[arg-type]
+        given = {"scale": self._scales, "slopes": self._forms.get("slopes"), "sink": self._forms.get("sink")}
+        like = call.q[..., :0].float()
+        scales, slopes, sinks = (
+            None if x is None else forms.per_head(name, x, like).reshape(-1).contiguous() for name, x in given.items()
+        )
+        left = self._forms.get("window", (None, None))[0]
+        assert call.alpha is not None
+        step = decoding.step(
+            heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths, scales=scales, slopes=slopes,
+            sinks=sinks, window=None if left is None else left + 1, factor=mapped(self._mapping, self._params)[2],
+        )  # fmt: skip
         out = call.q.new_empty(*call.q.shape[:-1], v.shape[-1])
+        if bias is not None:
+            rows = bias.float().expand(*bias.shape[:-1], m)
+            alone = rows.numel() == m
+            rows = rows.reshape(1, m) if alone else rows.expand(*call.q.shape[:-1], m).reshape(-1, m)
+            return step(call.q.contiguous(), out, rows.contiguous())
         if lengths is None and isinstance(self._mapping, str):  # not for a module, whose parameters may change
-            self._ready = _Ready(call.q.shape, out, step)
+            held = tuple(x for x in (scales, slopes, sinks) if x is not None)
+            self._ready = _Ready(call.q.shape, out, step, held)
         return step(call.q.contiguous(), torch.empty_like(out))
 
     def reorder(self, index: Tensor) -> KeyCache:

@@ -67,7 +67,7 @@ def refusal(
         least, most = (float(x) for x in alphas.detach().aminmax())
         if not native.ALPHAS[0] <= least <= most <= native.ALPHAS[1]:
             return f"alpha ranges from {least:g} to {most:g}; fused are {native.ALPHAS[0]} to {native.ALPHAS[1]:g}"
-    return native.refusal(q, k, v, 2.0 if alpha is None or alphas is not None else alpha, every=True)
+    return native.refusal(q, k, v, 2.0 if alpha is None or alphas is not None else alpha)
 
 
 class Fused(Function):

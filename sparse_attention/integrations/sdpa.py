@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..fused import sparse_attention
-from ..fused.call import mapped
-from ..rows.shape import asynchronous, foreign
+from ..fused.call import checked, mapped
+from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
 from .masks import separate
 
 _THEIRS = F.scaled_dot_product_attention
@@ -30,6 +30,14 @@ _WITHOUT = {  # functions that compute attention by softmax without calling scal
 }
 
 
+class ArgumentValueError(ValueError, RuntimeError):
+    """A ValueError of `sparse_attention` where torch's function raises RuntimeError."""
+
+
+class ArgumentTypeError(TypeError, RuntimeError):
+    """A TypeError of `sparse_attention` where torch's function raises RuntimeError."""
+
+
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
@@ -37,41 +45,130 @@ def scaled_dot_product_attention(
 ) -> Tensor:  # fmt: skip
     """Attention with a mapping, called as `torch.nn.functional.scaled_dot_product_attention` is.
 
+    With softmax, this is torch's function. Other mappings follow its conventions, except that a query that sees no key
+    gets zeros by every path.
+
     Args:
-        query: ``[..., H, n, d]``. key: ``[..., G, m, d]``. value: ``[..., G, m, e]``.
-        attn_mask: broadcastable to ``[..., H, n, m]``: bool (True = keep), or a number that is added to the score,
-            where -inf and numbers at or below -5000 hide the key (`integrations.masks.HIDDEN`).
+        query: ``[..., H, n, d]``. key: ``[..., G, m, d]``. value: ``[..., G, m, e]``. The first dimensions broadcast, and
+            may be missing. All three may be nested tensors, without attn_mask.
+        attn_mask: broadcastable to ``[..., H, n, m]``: bool (True = keep), or numbers of float32 or query's dtype, which
+            are added to the scores, where -inf and numbers at or below -5000 hide the key (`integrations.masks.HIDDEN`).
+            Also torch's causal_lower_right and causal_upper_left.
         dropout_p: the share of the weights set to zero, in training and in evaluation alike.
         is_causal: query i sees keys 0 to i, also where n and m differ (`sparse_attention` aligns the last ones).
         scale: factor for the scores; by default ``d ** -0.5``.
         enable_gqa: H may be a multiple of G; head h reads group ``h // (H // G)``.
         mapping, params: as in `sparse_attention`.
     Returns:
-        ``[..., H, n, e]``; a query that sees no key gets zeros.
+        ``[..., H, n, e]``; nested if query is.
     Raises:
-        TypeError, ValueError: as in `sparse_attention`; ValueError also for numbers of heads that differ without
-            enable_gqa. RuntimeError: is_causal together with attn_mask.
+        TypeError, ValueError: as in `sparse_attention`; those about tensors, shapes and dropout_p are RuntimeErrors, too,
+            since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
+    _, alpha, factor, _ = mapped(mapping, params)
+    if alpha == 1.0:
+        if factor != 1.0:
+            scale = factor * (query.shape[-1] ** -0.5 if scale is None else scale)
+        return _THEIRS(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )  # fmt: skip
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        tensor(x, name)
     if is_causal and attn_mask is not None:
         raise RuntimeError("is_causal=True together with attn_mask: pass one mask that has both")
-    if (
-        query.ndim > 2
-        and not enable_gqa
-        and 1 not in (heads := (query.shape[-3], key.shape[-3]))
-        and heads[0] != heads[1]
-    ):
-        raise ValueError(f"query has {heads[0]} heads and key {heads[1]}; for grouped queries pass enable_gqa=True")
-    if is_causal and query.shape[-2] != key.shape[-2]:
-        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if query.is_nested:
+        given = (dropout_p, is_causal, scale, enable_gqa)
+        return _nested(query, key, value, attn_mask, given, {"mapping": mapping, **params})
+    query, key, value = _broadcast(query, key, value, enable_gqa)
+    n, m, bias = query.shape[-2], key.shape[-2], None
+    from_start = is_causal
+    if attn_mask is not None and attn_mask.__class__ not in PLAIN:
+        from torch.nn.attention.bias import CausalBias, CausalVariant  # needs more than torch's core
+
+        if isinstance(attn_mask, CausalBias):
+            if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (n, m):
+                raise ArgumentValueError(f"a causal mask for {attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys; there are {n} and {m}")  # fmt: skip
+            is_causal, from_start, attn_mask = True, attn_mask.variant == CausalVariant.UPPER_LEFT, None
+    if from_start and n != m:
+        attn_mask = torch.ones(n, m, dtype=torch.bool, device=query.device).tril()
         is_causal = False
-    bias = None
-    if attn_mask is not None and attn_mask.dtype != torch.bool:
-        attn_mask, bias = separate(attn_mask)
-        if not (bias.requires_grad or foreign(bias) or asynchronous(bias) or bool(bias.any())):
-            bias = None
-    return sparse_attention(
-        query, key, value, mapping, attn_mask, is_causal, scale=scale, dropout=dropout_p, bias=bias, **params
-    )  # fmt: skip
+    if attn_mask is not None:
+        tensor(attn_mask, "attn_mask")
+        kind = attn_mask.dtype
+        if kind not in (torch.bool, torch.float32, query.dtype) and not autocasts(query):
+            raise ArgumentTypeError(f"attn_mask is {kind}; it must be bool, torch.float32 or query's {query.dtype}")
+        if kind != torch.bool:
+            attn_mask, bias = separate(attn_mask)
+            if not (bias.requires_grad or foreign(bias) or asynchronous(bias) or bool(bias.any())):
+                bias = None
+    all_dropped = dropout_p == 1
+    dropout = 0.0 if all_dropped else dropout_p
+    if isinstance(scale, Tensor) and not scale.requires_grad:
+        scale = float(scale)
+    try:
+        out = sparse_attention(
+            query, key, value, mapping, attn_mask, is_causal, scale=scale, dropout=dropout, bias=bias, **params
+        )  # fmt: skip
+    except (TypeError, ValueError):
+        _raise_as_torch(query, key, value, mapping, attn_mask, is_causal, scale, dropout, params, bias)
+        raise
+    return F.dropout(out, 1.0) if all_dropped else out
+
+
+def _raise_as_torch(
+    q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Any, causal: bool, scale: Any, dropout: float, params: Any, bias: Any
+) -> None:  # fmt: skip
+    """Raise the error of a call's arguments as a RuntimeError, too; nothing if the arguments are fine."""
+    try:
+        checked(q, k, v, mapping, mask, causal, None, scale, dropout, False, params, bias)
+    except TypeError as error:
+        raise ArgumentTypeError(str(error)) from None
+    except ValueError as error:
+        raise ArgumentValueError(str(error)) from None
+
+
+def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as `sparse_attention` takes them: with as many dimensions, and as many heads in k as in v."""
+    most = max(q.ndim, k.ndim, v.ndim)
+    shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
+    if min(q.ndim, k.ndim, v.ndim) < 2:
+        raise ArgumentValueError(f"{shapes}: they need at least 2 dimensions")
+    if most == 2:
+        return q, k, v
+    q, k, v = (x[(None,) * (most - x.ndim)] for x in (q, k, v))
+    heads, *groups = (x.shape[-3] for x in (q, k, v))
+    if grouped:
+        if 0 in groups or any(heads % g for g in groups):
+            raise ArgumentValueError(f"{shapes}: the heads (dimension -3) of key and value must divide those of query")
+        if groups[0] != groups[1]:
+            k, v = (x.repeat_interleave(heads // g, -3) for x, g in zip((k, v), groups))
+        return q, k, v
+    try:
+        (together,) = torch.broadcast_shapes((heads,), (groups[0],), (groups[1],))
+    except RuntimeError:
+        raise ArgumentValueError(
+            f"query has {heads} heads, key {groups[0]} and value {groups[1]}; for grouped queries pass enable_gqa=True"
+        ) from None
+    if heads != together or groups[0] != groups[1]:
+        q, k, v = (x.expand(*x.shape[:-3], together, *x.shape[-2:]) for x in (q, k, v))
+    return q, k, v
+
+
+def _nested(q: Tensor, k: Tensor, v: Tensor, mask: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+    """Attention within each sequence of a nested tensor ``[B, H, *, d]`` or ``[B, *, d]``; every sequence is one call."""
+    if mask is not None or not (k.is_nested and v.is_nested):
+        raise ArgumentValueError("nested tensors need nested query, key and value, and no attn_mask")
+    if not q.size(0) == k.size(0) == v.size(0):
+        raise ArgumentValueError(f"query has {q.size(0)} sequences, key {k.size(0)} and value {v.size(0)}")
+    parts = [
+        scaled_dot_product_attention(*one, None, *given, **named) for one in zip(q.unbind(), k.unbind(), v.unbind())
+    ]
+    if q.layout != torch.jagged:
+        return torch.nested.as_nested_tensor(parts)
+    by_position: Any = q.transpose(1, 2) if q.ndim == 4 else q
+    values = torch.cat([x.transpose(0, 1) if q.ndim == 4 else x for x in parts])
+    out = torch.nested.nested_tensor_from_jagged(values, by_position.offsets())  # the offsets give query's ragged size
+    return out.transpose(1, 2) if q.ndim == 4 else out
 
 
 @contextmanager

@@ -32,11 +32,11 @@ from torch import Tensor
 
 from . import build
 from .attention_shape import ALPHAS, Gradients, Saved, Shape, given, layout
-from .attention_shape import per_head as _per_head
 from .memory import address, dense
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 _POWERS = {2.0: 1, 1.5: 2}  # of decoding: p = (s - tau)_+^power
+ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # dtypes in decoding
 
 _library: ctypes.CDLL | None = None
 _failure = ""
@@ -68,27 +68,29 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
     library.attention_panel_sizes.restype = None
     library.attention_screen.argtypes = [_POINTER, ctypes.c_int64, _INT]
-    library.attention_decode.argtypes = [_POINTER, _POINTER, _POINTER, _INT]
+    library.attention_decode.argtypes = [*[_POINTER] * 4, ctypes.c_int64, _INT]
     library.attention_free.argtypes = [_POINTER]
     library.attention_free.restype = None
     library.sparse_attention_isa.restype = ctypes.c_char_p
     return library
 
 
-def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, every: bool = False) -> str | None:
+def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, decoding: bool = False) -> str | None:
     """Why the fused kernel cannot take these tensors, as a clause, or None. The first call builds the library.
 
-    ``forward`` and ``backward`` take ``every`` alpha of `ALPHAS`, ``decode`` only 1.5 and 2.
+    `forward` and `backward` take every alpha of `ALPHAS` in float32; ``decoding`` takes only 1.5 and 2, but also half
+    precision, the same in all three.
     """
-    if every and not ALPHAS[0] <= alpha <= ALPHAS[1]:
+    dtype = q.dtype if decoding and q.dtype in ELEMENTS else torch.float32
+    if not decoding and not ALPHAS[0] <= alpha <= ALPHAS[1]:
         return f"alpha is {alpha}; fused are {ALPHAS[0]} to {ALPHAS[1]}"
-    if not every and alpha not in _POWERS:
+    if decoding and alpha not in _POWERS:
         return f"alpha is {alpha}; fused are 2.0 (sparsemax) and 1.5 (entmax15)"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided:
             return f"{name} is not a plain dense tensor"
-        if x.device.type != "cpu" or x.dtype != torch.float32:
-            return f"{name} is {x.dtype} on {x.device}; fused is float32 on the CPU"
+        if x.device.type != "cpu" or x.dtype != dtype:
+            return f"{name} is {x.dtype} on {x.device}; fused is {str(dtype)[6:]} on the CPU"
         if x.ndim != 3:
             return f"{name} has {x.ndim} dimensions; fused are 3: heads, positions, channels"
     if k.shape[:2] != v.shape[:2] or q.shape[2] != k.shape[2] or (q.shape[0] and q.shape[0] % max(k.shape[0], 1)):
@@ -208,140 +210,6 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
             of.shape, pointers.data_ptr(), columns.data_ptr(), scores.data_ptr(), dbias.data_ptr(), at.data_ptr(), row, key
         )  # fmt: skip
     return Gradients(dq, dk, dv, None if dalphas is None else dalphas.sum(1), dbias)
-
-
-class KeyPanels:
-    """Keys [G, m, d] rounded to 8 bits, in panels of ``panel_keys`` keys, with bounds.
-
-    ``decode`` uses them to find candidate keys. Call ``append``, ``crop`` and ``reorder`` whenever you change the keys
-    in the same way. Only complete panels are rounded. The centre and spread of the channels are computed from the keys
-    at the first append that completes a panel. Later keys may be distributed differently, since the bounds are measured
-    for each panel. The panels take d + 0.5 bytes per key. If there is no 8-bit path (portable builds, or d > 1024),
-    nothing is stored.
-    """
-
-    def __init__(self, groups: int, d: int):
-        library = _load()
-        assert library is not None, _failure
-        sizes = (ctypes.c_int64 * 3)()
-        library.attention_panel_sizes(d, sizes)
-        self._bytes, width, self.panel_keys = sizes
-        self.panels = 0
-        self.of = groups, d
-        # value, panel, center, spread, center_length
-        self._held = [
-            torch.empty(groups, 0, self._bytes, dtype=torch.uint8),
-            torch.empty(groups, 0, 4),
-            torch.empty(groups, width),
-            torch.empty(groups, width),
-            torch.empty(groups),
-        ]
-
-    def append(self, k: Tensor) -> KeyPanels:
-        """Round the newly complete panels. ``k`` [G, m, d] has all keys so far; only its first stride is arbitrary."""
-        last = k.shape[1] // self.panel_keys if self._bytes else 0
-        if last <= self.panels:
-            return self
-        held = self._held[0].shape[1]
-        if last > held:
-            for i in (0, 1):
-                grown = self._held[i].new_empty(k.shape[0], max(last, 2 * held), self._held[i].shape[2])
-                grown[:, : self.panels] = self._held[i][:, : self.panels]
-                self._held[i] = grown
-        _rows_together("k", k)
-        assert _library is not None
-        step = _step(k, k, self, last, k.shape[0], None, 0.0, 1)
-        if _library.attention_screen(ctypes.addressof(step), self.panels, torch.get_num_threads()):
-            raise MemoryError("no memory to round keys in")
-        self.panels = last
-        return self
-
-    def crop(self, length: int) -> None:
-        """Drop all keys after the first ``length``."""
-        self.panels = min(self.panels, length // self.panel_keys)
-
-    def reorder(self, index: Tensor) -> None:
-        """Keep the groups ``index``, int64 [G'], in that order."""
-        self._held = [x.index_select(0, index) for x in self._held]
-        self.of = index.numel(), self.of[1]
-
-    def due(self, keys: int) -> bool:
-        """True if this number of keys completes a panel that is not rounded yet."""
-        return self._bytes > 0 and keys // self.panel_keys > self.panels
-
-
-class Step(ctypes.Structure):
-    """The arguments of a decoding step: the addresses and layout of a cache (`Step` in ``src/attention.cpp``).
-
-    A step may be reused as long as keys, values and panels stay in the same memory; ``m`` is the number of keys. It
-    does not keep any tensor alive.
-    """
-
-    _fields_ = [
-        *[(name, _POINTER) for name in ("k", "v")],
-        *[(name, ctypes.c_int64) for name in ("stride_k", "stride_v")],
-        *[(name, _POINTER) for name in ("value", "panel", "center", "spread", "center_length")],
-        *[(name, ctypes.c_int64) for name in ("room", "panels", "heads", "groups", "m", "d", "e")],
-        ("scale", ctypes.c_double),
-        ("lengths", _POINTER),
-        ("power", ctypes.c_int64),
-    ]
-
-    def __call__(self, q: Tensor, out: Tensor) -> Tensor:
-        """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e].
-
-        Raises ``MemoryError``, and the errors of `memory.address`.
-        """
-        address(q, torch.float32, self.heads * self.d)
-        address(out, torch.float32, self.heads * self.e)
-        return self.unchecked(q, out)
-
-    def unchecked(self, q: Tensor, out: Tensor) -> Tensor:
-        """The same without checks, for q and out that the caller has already checked."""
-        assert _library is not None
-        if _library.attention_decode(ctypes.addressof(self), q.data_ptr(), out.data_ptr(), torch.get_num_threads()):
-            raise MemoryError(f"no memory for rows of {self.m} scores; use fewer threads")
-        return out
-
-
-def _step(
-    k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, lengths: Tensor | None, scale: float, power: int
-) -> Step:
-    if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
-        raise ValueError(f"{heads} heads, k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} groups and channels do not fit")  # fmt: skip
-    at = None if lengths is None else address(lengths, torch.int64, heads)
-    memory = (k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held))
-    return Step(*memory, panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2], scale, at, power)
-
-
-def _rows_together(name: str, x: Tensor) -> None:
-    if x.shape[0]:
-        address(x[:1, :1], torch.float32, x.shape[2] if x.shape[1] else 0)  # checks dtype, device, contiguous channels
-    if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
-        raise ValueError(
-            f"{name} has strides {x.stride()}; positions and channels must be contiguous; only groups may be apart"
-        )
-
-
-def step(heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None) -> Step:  # fmt: skip
-    """Prepare attention of one query per head to k [G, m, d] and v [G, m, e], as ``forward`` computes for n = 1.
-
-    For inference only. ``panels`` belong to k but need not cover all of it: the scores of the other keys are computed
-    in float32. ``lengths`` is int64 [heads]. Only the first stride of k and v is arbitrary, so they may be views of a
-    longer buffer. Raises ``ValueError`` for other strides.
-    """
-    _rows_together("k", k)
-    _rows_together("v", v)
-    return _step(k, v, panels, panels.panels, heads, lengths, scale, _POWERS[alpha])
-
-
-def decode(
-    q: Tensor, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None
-) -> Tensor:
-    """Prepare and run a `step`: q [H, d] -> [H, e]. Raises ``ValueError`` or ``MemoryError``."""
-    lengths = _per_head(lengths, q.shape[0], k.shape[0])
-    ready = step(q.shape[0], k, v, panels, alpha=alpha, scale=scale, lengths=lengths)
-    return ready(dense(q), q.new_empty(q.shape[0], v.shape[2]))
 
 
 def instruction_set() -> str:

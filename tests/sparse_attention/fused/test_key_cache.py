@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import math
 
+import entmax
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -144,7 +147,7 @@ def test_the_plan_of_a_step():
     cache, one = sa.KeyCache().append(k, v), q[:, :, -1:]
     assert "mask" in cache.plan(one, mask=torch.ones(70, dtype=torch.bool)).reason
     assert "no fused kernel" in sa.KeyCache("fusedmax").append(k, v).plan(one).reason
-    assert "bfloat16" in sa.KeyCache().append(k.bfloat16(), v.bfloat16()).plan(one.bfloat16()).reason
+    assert "float64" in sa.KeyCache().append(k.double(), v.double()).plan(one.double()).reason
     assert sa.KeyCache("softmax").append(k, v).plan(one).path == "sdpa"
     assert cache.plan(q).path in ("fused", "composition")
 
@@ -228,3 +231,124 @@ def test_lengths_of_one_entry_with_several_heads():
     torch.testing.assert_close(cache.attend(q, lengths=torch.tensor([3])), want)
     torch.testing.assert_close(cache.attend(q, mask=torch.arange(64) < 3), want)
     torch.testing.assert_close(cache.attend(q, mask=(torch.arange(64) < 3)[None, None, None]), want)
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+FORMS = {
+    "none": (),
+    "slopes": ("slopes",),
+    "window": ("window",),
+    "window and sink": ("window", "sink"),
+    "scale and bias": ("scale", "bias"),
+    "bias of heads": ("heads",),
+    "all": ("slopes", "window", "sink", "scale", "heads"),
+}
+
+
+def formed(names, m, H):
+    """Arguments of the cache and of `attend`."""
+    made = {
+        "slopes": torch.tensor([0.5, 0.02, -0.01, 0.0]),
+        "window": (m // 2 + 3, 5),
+        "sink": torch.tensor([1.0, -2.0, 3.0, -50.0]),
+        "scale": torch.tensor([0.1, 0.3, 0.02, 0.2]),
+        "bias": torch.randn(m),
+        "heads": torch.where(torch.rand(2, H, 1, m) < 0.3, -math.inf, torch.randn(2, H, 1, m) * 3),
+    }
+    own = {name: made[name] for name in names if name not in ("bias", "heads")}
+    return own, next((made[name] for name in names if name in ("bias", "heads")), None)
+
+
+def by_definition(q, k, v, alpha, own, bias, gamma=1.0):
+    """The formula in float64, with the entmax package's mappings."""
+    q, k, v = (x.double() for x in (q, k, v))
+    H, m = q.shape[1], k.shape[2]
+    k, v = (x.repeat_interleave(H // x.shape[1], 1) for x in (k, v))
+    scale = own["scale"].double().view(H, 1, 1) if "scale" in own else q.shape[-1] ** -0.5
+    x = (q @ k.mT) * scale
+    far = torch.arange(1 - m, 1)
+    if "slopes" in own:
+        x = x + own["slopes"].double().view(H, 1, 1) * far
+    if bias is not None:
+        x = x + bias.double()
+    if "window" in own:
+        x = x.masked_fill(far < -own["window"][0], -math.inf)
+    if "sink" in own:
+        x = torch.cat([own["sink"].double().view(1, H, 1, 1).expand(len(x), H, 1, 1), x], -1)
+        v = torch.cat([torch.zeros_like(v[:, :, :1]), v], 2)
+    blind = (x == -math.inf).all(-1, keepdim=True)
+    p = (entmax.sparsemax if alpha == 2.0 else entmax.entmax15)(x.masked_fill(blind, 0.0) / gamma, -1)
+    return p.masked_fill(blind, 0.0) @ v
+
+
+@pytest.mark.parametrize("dtype, names, alpha", itertools.product(DTYPES, FORMS, (1.5, 2.0)))
+def test_every_form_in_every_dtype(dtype, names, alpha):
+    torch.manual_seed(len(names))
+    mapping, gamma = ("sparsemax", 0.7) if alpha == 2.0 else ("entmax", 1.0)
+    params = {"gamma": gamma} if alpha == 2.0 else {"alpha": alpha}
+    for m, sharp, d in ((1, 1, 64), (45, 2, 40), (700, 3, 64), (1500, 0.1, 64)):
+        q, k, v = tensors(m=m, d=d, dtype=dtype)
+        one = (q[:, :, -1:] * sharp).contiguous()
+        own, bias = formed(FORMS[names], m, 4)
+        cache = sa.KeyCache(mapping, **own, **params)
+        cache.append(k[:, :, : m // 2], v[:, :, : m // 2]).append(k[:, :, m // 2 :], v[:, :, m // 2 :])
+        if native._load() is not None:
+            assert cache.plan(one, bias=bias).path == "decode"
+        want = by_definition(one, k, v, alpha, own, bias, gamma)
+        slack = {"atol": 3e-5, "rtol": 0} if dtype == torch.float32 else {"atol": 3e-5, "rtol": torch.finfo(dtype).eps}
+        for _ in range(2):  # the second step takes the shortest way
+            torch.testing.assert_close(cache.attend(one, bias=bias), want.to(dtype), **slack)
+        with sa.kernels.use("reference"):
+            torch.testing.assert_close(cache.attend(one, bias=bias), want.to(dtype), **slack)
+
+
+def test_forms_of_several_queries_and_of_padding():
+    q, k, v = tensors(m=90)
+    own, bias = formed(("slopes", "window", "sink", "heads"), 90, 4)
+    cache = sa.KeyCache("entmax", alpha=1.5, **own).append(k, v)
+    whole = sa.sparse_attention(q, k, v, "entmax", causal=True, bias=bias.expand(2, 4, 90, 90), alpha=1.5, **own)
+    torch.testing.assert_close(cache.attend(q, bias=bias.expand(2, 4, 90, 90)), whole, atol=1e-4, rtol=0)
+    torch.testing.assert_close(cache.attend(q[:, :, -1:], bias=bias), whole[:, :, -1:], atol=1e-4, rtol=0)
+    lengths = torch.tensor([60, 20])  # all that the second entry's window shows is padding
+    hidden = torch.arange(90) >= lengths.view(2, 1, 1, 1)
+    want = by_definition(q[:, :, -1:], k, v, 1.5, own, bias.masked_fill(hidden, -math.inf))
+    torch.testing.assert_close(
+        cache.attend(q[:, :, -1:], lengths=lengths, bias=bias)[:, :3], want[:, :3].float(), atol=3e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_beyond_any_bound(dtype):
+    """NaN, infinities and numbers that overflow, in keys, bias and sinks: as the composition says."""
+    q, k, v = tensors(m=200, d=64, dtype=dtype)
+    one = q[:, :, -1:]
+    bad = k.clone()
+    bad[0, 0, 3], bad[1, 1, 150] = math.nan, torch.finfo(dtype).max
+    bias = torch.zeros(2, 4, 1, 200)
+    bias[0, 2, 0, 5], bias[0, 3, 0, 7], bias[1, 0], bias[1, 1] = math.nan, math.inf, -math.inf, -3e38
+    for keys, given, sink in (
+        (bad, None, None),
+        (k, bias, None),
+        (k, None, torch.tensor([math.nan, 0.0, math.inf, 0.0])),
+    ):
+        cache = sa.KeyCache("sparsemax", sink=sink).append(keys, v)
+        if native._load() is not None:
+            assert cache.plan(one, bias=given).path == "decode"
+        got = cache.attend(one, bias=given)
+        with sa.kernels.use("reference"):
+            want = cache.attend(one, bias=given)
+        torch.testing.assert_close(got, want, equal_nan=True, atol=1e-2 if keys is bad else 1e-5, rtol=1e-2)
+
+
+def test_what_forms_must_be():
+    q, k, v = tensors()
+    with pytest.raises(ValueError, match="window=5 is not"):
+        sa.KeyCache(window=5)
+    for name in ("slopes", "sink", "scale"):
+        with pytest.raises(ValueError, match=f"{name} has shape"):
+            sa.KeyCache(**{name: torch.ones(3)}).append(k, v).attend(q[:, :, -1:])
+    with pytest.raises(ValueError, match="bias of shape"):
+        sa.KeyCache().append(k, v).attend(q[:, :, -1:], bias=torch.ones(3))
+    assert (
+        "mask" in sa.KeyCache(slopes=torch.ones(4)).append(k, v).plan(q[:, :, -1:], mask=torch.ones(70).bool()).reason
+    )

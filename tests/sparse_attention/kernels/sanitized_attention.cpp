@@ -80,13 +80,25 @@ int main() {
                 std::vector<uint8_t> value(static_cast<size_t>(groups * room * panel[0]));
                 std::vector<sa::Panel> about(static_cast<size_t>(groups * room));
                 std::vector<float> center(static_cast<size_t>(groups * panel[1])), spread(center.size()), length(2);
+                const std::vector<float> per_head = drawn(2, kind, 1), bias = drawn(m, kind, 1);
+                const float* forms = calls % 3 ? per_head.data() : nullptr;
                 Step step{{k.data(), v.data(), m * d, m * e, value.data(), about.data(), center.data(), spread.data(),
-                           length.data(), room, 0}, heads, groups, m, d, e, scale, padding, power};
-                for (const int64_t last : {room / 2, room}) {
-                  const int64_t first = step.cache.panels;
-                  step.cache.panels = last;
-                  if (last > first) attention_screen(&step, first, threads);
-                  attention_decode(&step, q.data(), out.data(), threads);
+                           length.data(), room, 0}, heads, groups, m, d, e, scale, padding, power, 0, forms, forms, forms, 2,
+                          calls % 5 ? m / 2 + 1 : m, 1.0};
+                for (int element = 0; element < 3; element++) {  // the same bytes, read as other numbers, half as many
+                  const bool half = element > 0;
+                  step.element = element;
+                  step.m = half ? m / 2 : m;
+                  step.cache.stride_k = step.m * d;
+                  step.cache.stride_v = step.m * e;
+                  step.cache.panels = 0;
+                  const int64_t whole = panel[0] ? step.m / panel[2] : 0;
+                  for (const int64_t last : {whole / 2, whole}) {
+                    const int64_t first = step.cache.panels;
+                    step.cache.panels = last;
+                    if (last > first) attention_screen(&step, first, threads);
+                    attention_decode(&step, q.data(), out.data(), calls % 2 ? bias.data() : nullptr, 0, threads);
+                  }
                 }
               }
               calls++;

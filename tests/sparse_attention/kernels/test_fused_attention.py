@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import sparse_attention as sa
-from sparse_attention.kernels.native import attention
+from sparse_attention.kernels.native import attention, decoding
 
 pytestmark = pytest.mark.skipif(attention._load() is None, reason=f"no native kernels: {attention._failure}")
 ALPHAS = [2.0, 1.5]  # those of decoding
@@ -279,16 +279,16 @@ def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], N
         spoil(q, k, v)
     if spoil is rising:
         k = k[:1].repeat(2, 1, 1)
-    panels = attention.KeyPanels(2, 64)
+    panels = decoding.KeyPanels(2, 64)
     for m in (1, 31, 700, 701, 702, 1408, 1500):
         now = k[:, :m]
         panels.append(now)
-        got = attention.decode(q[:, 0], now, v[:, :m], panels, alpha=alpha, scale=0.125)
+        got = decoding.decode(q[:, 0], now, v[:, :m], panels, alpha=alpha, scale=0.125)
         right = composition(q.double(), now.double(), v[:, :m].double(), alpha, 0.125, False, None)[0][:, 0]
         off = 1e-6 + 6e-7 * 0.125 * float(q.norm(dim=-1).max() * now.norm(dim=-1).max())
         torch.testing.assert_close(got.double(), right, atol=8 * off * min(m, 100), rtol=1e-5)
     lengths = torch.tensor([1500, 1000, 5, 0])
-    got = attention.decode(q[:, 0], k, v, panels, alpha=alpha, scale=0.125, lengths=lengths)
+    got = decoding.decode(q[:, 0], k, v, panels, alpha=alpha, scale=0.125, lengths=lengths)
     right = composition(q.double(), k.double(), v.double(), alpha, 0.125, False, lengths)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=800 * off, rtol=1e-5)
 
@@ -296,16 +296,16 @@ def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], N
 def test_a_cache_that_is_cropped_and_reordered() -> None:
     q, k, v = drawn(6, 3, 1, 900, 40, 64)
     k[1, 850] = torch.nan
-    panels = attention.KeyPanels(3, 40).append(k)
-    out = attention.decode(q[:, 0], k, v, panels, alpha=2.0, scale=0.2)
+    panels = decoding.KeyPanels(3, 40).append(k)
+    out = decoding.decode(q[:, 0], k, v, panels, alpha=2.0, scale=0.2)
     assert out[2:4].isnan().all() and not out[:2].isnan().any() and not out[4:].isnan().any()
     panels.crop(800)
     index = torch.tensor([2, 1])
     panels.reorder(index)
     k, v = k[index, :800].contiguous(), v[index, :800].contiguous()
-    got = attention.decode(q[:4, 0], k, v, panels.append(k), alpha=2.0, scale=0.2)
+    got = decoding.decode(q[:4, 0], k, v, panels.append(k), alpha=2.0, scale=0.2)
     right = composition(q[:4].double(), k.double(), v.double(), 2.0, 0.2, False, None)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=1e-5, rtol=1e-5)
     for keys, values, name in ((k[:, ::2], v[:, :400], "k"), (k[:, :400], v[:, ::2], "v")):
         with pytest.raises(ValueError, match=f"{name} has strides"):
-            attention.decode(q[:4, 0], keys, values, panels, alpha=2.0, scale=0.2)
+            decoding.decode(q[:4, 0], keys, values, panels, alpha=2.0, scale=0.2)

@@ -7,7 +7,7 @@ import torch
 from kernel_oracles import defaults
 
 from sparse_attention.kernels import native
-from sparse_attention.kernels.native import attention, memory
+from sparse_attention.kernels.native import attention, decoding, memory
 
 pytestmark = pytest.mark.skipif(not native.available("sparsemax", torch.zeros(1, 1)), reason="no C++ compiler here")
 
@@ -128,24 +128,24 @@ def test_attention(view, lengths):
 @views
 def test_decoding(view):
     q, k, v = normal(4, 16), normal(2, 70, 16, seed=1), view(normal(2, 70, 8, seed=2))
-    panels = attention.KeyPanels(2, 16).append(k)
+    panels = decoding.KeyPanels(2, 16).append(k)
     rows = k.new_empty(2, 90, 16)[:, :70].copy_(k)  # groups apart, as a cache holds them
     for lengths in (None, torch.tensor([3]).expand(4)):
         told = {"alpha": 2.0, "scale": 0.5, "lengths": lengths}
         held = plain(v)
         seen = None if lengths is None else lengths.clone()
         expected, _ = attention.forward(q[:, None], k, held, alpha=2.0, scale=0.5, lengths=seen)
-        torch.testing.assert_close(attention.decode(view(q), rows, held, panels, **told), attention.decode(plain(view(q)), k, held, panels, **told))  # fmt: skip
-        torch.testing.assert_close(attention.decode(q, rows, held, panels, **told), expected[:, 0])
+        torch.testing.assert_close(decoding.decode(view(q), rows, held, panels, **told), decoding.decode(plain(view(q)), k, held, panels, **told))  # fmt: skip
+        torch.testing.assert_close(decoding.decode(q, rows, held, panels, **told), expected[:, 0])
     if view is VIEWS["transposed"]:
         with pytest.raises(ValueError, match="strides"):
-            attention.step(4, k, v, panels, alpha=2.0, scale=0.5)
+            decoding.step(4, k, v, panels, alpha=2.0, scale=0.5)
 
 
 def test_decoding_refuses_what_it_would_read_past():
     q, k, v = normal(4, 16), normal(2, 70, 16), normal(2, 70, 8)
-    panels = attention.KeyPanels(2, 16).append(k)
-    step = attention.step(4, k, v, panels, alpha=2.0, scale=0.5)
+    panels = decoding.KeyPanels(2, 16).append(k)
+    step = decoding.step(4, k, v, panels, alpha=2.0, scale=0.5)
     for wrong in (q[:1].expand(4, 16), q[:3], q.double(), q.T.contiguous().T):
         with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
             step(wrong, torch.empty(4, 8))
@@ -153,12 +153,19 @@ def test_decoding_refuses_what_it_would_read_past():
         step(q, torch.empty(3, 8))
     for lengths in (torch.tensor([3]).expand(4), torch.tensor([3]), torch.full((4,), 3, dtype=torch.int32)):
         with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
-            attention.step(4, k, v, panels, alpha=2.0, scale=0.5, lengths=lengths)
+            decoding.step(4, k, v, panels, alpha=2.0, scale=0.5, lengths=lengths)
+    for bias in (torch.zeros(1, 60), torch.zeros(4, 70).double(), torch.zeros(70, 4).T, torch.zeros(2, 70)):
+        with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
+            step(q, torch.empty(4, 8), bias)
+    with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
+        decoding.step(4, k, v, panels, alpha=2.0, scale=0.5, slopes=torch.ones(4), sinks=torch.ones(2))
+    with pytest.raises(TypeError, match="a native kernel was given"):
+        decoding.step(4, k, v.half(), panels, alpha=2.0, scale=0.5)
     for keys, values in ((k[:1], v[:1]), (k, v[:, :60]), (k[..., :8].contiguous(), v)):
         with pytest.raises(ValueError, match="do not fit"):
-            attention.step(4, keys, values, panels, alpha=2.0, scale=0.5)
+            decoding.step(4, keys, values, panels, alpha=2.0, scale=0.5)
     with pytest.raises(TypeError, match="float64"):
-        attention.step(4, k.double(), v, panels, alpha=2.0, scale=0.5)
+        decoding.step(4, k.double(), v, panels, alpha=2.0, scale=0.5)
 
 
 def test_gradients_of_another_size_or_type_are_refused():

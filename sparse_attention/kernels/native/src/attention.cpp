@@ -68,16 +68,34 @@ struct Step {
   double scale;
   const int64_t* lengths;  // [heads] or null
   int64_t power;
+  int64_t element;  // of the cache, q and out: 0 float32, 1 bfloat16, 2 float16
+  const float *scales, *slopes, *sinks;  // the fields of Forms (attention_decode.h)
+  int64_t form_heads, window;
+  double factor;
 };
 
-// Rounds the panels from `first` to step->cache.panels.
-EXPORT int attention_screen(const Step* step, int64_t first, int threads) {
-  return sa::screen_cache(step->cache, step->groups, step->m, step->d, first, threads);
+template <class E>
+static int decode(const Step& x, const void* q, void* out, const float* bias, int64_t stride_bias, int threads) {
+  const sa::Shape s{x.heads, x.groups, 1, x.m, x.d, x.e, x.scale, false, x.lengths};
+  const sa::Forms f{x.scales, x.slopes, x.sinks, x.form_heads, x.window, x.factor, bias, stride_bias};
+  const E* from = static_cast<const E*>(q);
+  E* to = static_cast<E*>(out);
+  return x.power == 1 ? sa::attention_decode<1>(s, f, x.cache, from, to, threads)
+                      : sa::attention_decode<2>(s, f, x.cache, from, to, threads);
 }
 
-EXPORT int attention_decode(const Step* step, const float* q, float* out, int threads) {
-  const sa::Shape s{step->heads, step->groups, 1, step->m, step->d, step->e, step->scale, false, step->lengths};
-  return (step->power == 1 ? sa::attention_decode<1> : sa::attention_decode<2>)(s, step->cache, q, out, threads);
+// Rounds the panels from `first` to step->cache.panels.
+EXPORT int attention_screen(const Step* x, int64_t first, int threads) {
+  if (x->element == 0) return sa::screen_cache<float>(x->cache, x->groups, x->m, x->d, first, threads);
+  if (x->element == 1) return sa::screen_cache<sa::Bfloat16>(x->cache, x->groups, x->m, x->d, first, threads);
+  return sa::screen_cache<sa::Float16>(x->cache, x->groups, x->m, x->d, first, threads);
+}
+
+// q [heads, d] to out [heads, e]; bias, or null: float32, head h's row [m] at bias + h stride_bias.
+EXPORT int attention_decode(const Step* x, const void* q, void* out, const float* bias, int64_t stride_bias, int threads) {
+  if (x->element == 0) return decode<float>(*x, q, out, bias, stride_bias, threads);
+  if (x->element == 1) return decode<sa::Bfloat16>(*x, q, out, bias, stride_bias, threads);
+  return decode<sa::Float16>(*x, q, out, bias, stride_bias, threads);
 }
 
 EXPORT void attention_free(void* memory) { std::free(memory); }

@@ -3,17 +3,18 @@
 //     add_rows       out += sum_e w_e table[at_e]      output (P V), dQ (dS K), and, transposed, dK and dV
 //     gathered_dots  out_e = x . table[at_e]           dP at the support (g V'), scores of screened keys
 //
-// A table is [rows, stride] with `width` <= stride channels.
+// A table is [rows, stride] with `width` <= stride channels, of float32, bfloat16 or float16 (E).
 #pragma once
 #include "rows.h"
+#include "simd_half.h"
 
 namespace sa {
 
 using V = Vec<float>;
 
 // Channels [0, Z vectors) of the sum over e in [0, count). Two entries at a time: enough independent additions.
-template <int Z>
-inline void add_rows_block(const float* w, const int32_t* at, int64_t count, const float* table, int64_t stride, float* out) {
+template <int Z, class E>
+inline void add_rows_block(const float* w, const int32_t* at, int64_t count, const E* table, int64_t stride, float* out) {
   V a[Z], b[Z];
 #pragma GCC unroll 8
   for (int z = 0; z < Z; z++) {
@@ -22,25 +23,26 @@ inline void add_rows_block(const float* w, const int32_t* at, int64_t count, con
   }
   int64_t e = 0;
   for (; e + 2 <= count; e += 2) {
-    const float *x = table + at[e] * stride, *y = table + at[e + 1] * stride;
+    const E *x = table + at[e] * stride, *y = table + at[e + 1] * stride;
     const V u = V::all(w[e]), v = V::all(w[e + 1]);
 #pragma GCC unroll 8
     for (int z = 0; z < Z; z++) {
-      a[z] = fma(u, V::load(x + z * V::W), a[z]);
-      b[z] = fma(v, V::load(y + z * V::W), b[z]);
+      a[z] = fma(u, floats(x + z * V::W), a[z]);
+      b[z] = fma(v, floats(y + z * V::W), b[z]);
     }
   }
   if (e < count) {
-    const float* x = table + at[e] * stride;
+    const E* x = table + at[e] * stride;
     const V u = V::all(w[e]);
 #pragma GCC unroll 8
-    for (int z = 0; z < Z; z++) a[z] = fma(u, V::load(x + z * V::W), a[z]);
+    for (int z = 0; z < Z; z++) a[z] = fma(u, floats(x + z * V::W), a[z]);
   }
 #pragma GCC unroll 8
   for (int z = 0; z < Z; z++) (a[z] + b[z]).store(out + z * V::W);
 }
 
-inline void add_rows(const float* w, const int32_t* at, int64_t count, const float* table, int64_t stride, int64_t width,
+template <class E>
+inline void add_rows(const float* w, const int32_t* at, int64_t count, const E* table, int64_t stride, int64_t width,
                      float* out) {
   int64_t c = 0;
   for (; c + 4 * V::W <= width; c += 4 * V::W) add_rows_block<4>(w, at, count, table + c, stride, out + c);
@@ -48,7 +50,7 @@ inline void add_rows(const float* w, const int32_t* at, int64_t count, const flo
   if (c == width) return;
   const int64_t rest = width - c;
   V a = V::load_part(out + c, rest, 0);
-  for (int64_t e = 0; e < count; e++) a = fma(V::all(w[e]), V::load_part(table + at[e] * stride + c, rest, 0), a);
+  for (int64_t e = 0; e < count; e++) a = fma(V::all(w[e]), floats_part(table + at[e] * stride + c, rest), a);
   a.store_part(out + c, rest);
 }
 
@@ -86,8 +88,8 @@ inline V lane_sums(const V* s) {
 #endif
 
 // Dots of x [width] with W rows; Z > 0: width is Z vectors, Z = 0: any.
-template <int Z>
-inline V dots(const float* x, const float* const rows[V::W], int64_t width) {
+template <int Z, class E>
+inline V dots(const float* x, const E* const rows[V::W], int64_t width) {
   V s[V::W];
   if (Z > 0) {
     V q[Z > 0 ? Z : 1];
@@ -95,9 +97,9 @@ inline V dots(const float* x, const float* const rows[V::W], int64_t width) {
     for (int z = 0; z < Z; z++) q[z] = V::load(x + z * V::W);
 #pragma GCC unroll 16
     for (int j = 0; j < V::W; j++) {
-      V a = q[0] * V::load(rows[j]);
+      V a = q[0] * floats(rows[j]);
 #pragma GCC unroll 8
-      for (int z = 1; z < Z; z++) a = fma(q[z], V::load(rows[j] + z * V::W), a);
+      for (int z = 1; z < Z; z++) a = fma(q[z], floats(rows[j] + z * V::W), a);
       s[j] = a;
     }
   } else {
@@ -105,35 +107,36 @@ inline V dots(const float* x, const float* const rows[V::W], int64_t width) {
     int64_t c = 0;
     for (; c + V::W <= width; c += V::W) {
       const V q = V::load(x + c);
-      for (int j = 0; j < V::W; j++) s[j] = fma(q, V::load(rows[j] + c), s[j]);
+      for (int j = 0; j < V::W; j++) s[j] = fma(q, floats(rows[j] + c), s[j]);
     }
     if (c < width) {
       const V q = V::load_part(x + c, width - c, 0);
-      for (int j = 0; j < V::W; j++) s[j] = fma(q, V::load_part(rows[j] + c, width - c, 0), s[j]);
+      for (int j = 0; j < V::W; j++) s[j] = fma(q, floats_part(rows[j] + c, width - c), s[j]);
     }
   }
   return lane_sums(s);
 }
 
 // The dots of x with `count` <= W rows of a table, in the first lanes.
-template <int Z>
-inline V dots_at(const float* x, const int32_t* at, int64_t count, const float* table, int64_t stride, int64_t width) {
-  const float* rows[V::W];
+template <int Z, class E>
+inline V dots_at(const float* x, const int32_t* at, int64_t count, const E* table, int64_t stride, int64_t width) {
+  const E* rows[V::W];
 #pragma GCC unroll 16
   for (int j = 0; j < V::W; j++) rows[j] = table + static_cast<int64_t>(at[j < count ? j : 0]) * stride;
   return dots<Z>(x, rows, width);
 }
 
 // Writes full vectors: `out` has room for W values more than `count`.
-template <int Z>
-inline void gathered_dots_of(const float* x, const int32_t* at, int64_t count, const float* table, int64_t stride,
+template <int Z, class E>
+inline void gathered_dots_of(const float* x, const int32_t* at, int64_t count, const E* table, int64_t stride,
                              int64_t width, float* out) {
   int64_t e = 0;
   for (; e + V::W <= count; e += V::W) dots_at<Z>(x, at + e, V::W, table, stride, width).store(out + e);
   if (e < count) dots_at<Z>(x, at + e, count - e, table, stride, width).store_part(out + e, count - e);
 }
 
-inline void gathered_dots(const float* x, const int32_t* at, int64_t count, const float* table, int64_t stride,
+template <class E>
+inline void gathered_dots(const float* x, const int32_t* at, int64_t count, const E* table, int64_t stride,
                           int64_t width, float* out) {
   if (width == 4 * V::W)
     gathered_dots_of<4>(x, at, count, table, stride, width, out);

@@ -94,7 +94,8 @@ constexpr int64_t most_screened = 1024;  // channels: integers stay exact in flo
 constexpr int key_offset = 128;
 
 // Centre and spread of every channel, from these keys; any finite ones are right, good ones make E small.
-inline void choose_center(ScreenedKeys& s, const float* k, int64_t m, int64_t d) {
+template <class E>
+inline void choose_center(ScreenedKeys& s, const E* k, int64_t m, int64_t d) {
   for (int64_t c = 0; c < whole_vectors(d); c++) {
     s.center[c] = 0;
     s.spread[c] = 1;
@@ -103,10 +104,10 @@ inline void choose_center(ScreenedKeys& s, const float* k, int64_t m, int64_t d)
   for (int64_t from = 0; from < d; from += V::W) {
     const int64_t count = d - from < V::W ? d - from : V::W;
     V total = V::all(0), spread = V::all(1e-30f);
-    for (int64_t j = 0; j < m; j++) total = total + V::load_part(k + j * d + from, count, 0);
+    for (int64_t j = 0; j < m; j++) total = total + row_floats(k + j * d, from, d);
     const V center = total / V::all(static_cast<float>(m > 0 ? m : 1));
     for (int64_t j = 0; j < m; j++) {
-      const V off = V::load_part(k + j * d + from, count, 0) - center;
+      const V off = row_floats(k + j * d, from, d) - center;
       spread = max(max(off, V::all(0) - off), spread);
     }
     center.store_part(s.center + from, count);
@@ -123,14 +124,15 @@ inline void choose_center(ScreenedKeys& s, const float* k, int64_t m, int64_t d)
 }
 
 // Rounds k, `count` <= P keys, into panel p; keys beyond count are zero.
-inline void screen_panel(ScreenedKeys& s, const float* k, int64_t count, int64_t d, int64_t p, float* room) {
+template <class E>
+inline void screen_panel(ScreenedKeys& s, const E* k, int64_t count, int64_t d, int64_t p, float* room) {
   const int64_t width = whole_vectors(d), four = quads(d);
   V top = V::all(1e-30f);
   float norm = 0, error = 0, length = 0;
   for (int64_t j = 0; j < count; j++) {
     V n = V::all(0), l = n;
     for (int64_t c = 0; c < width; c += V::W) {
-      const V x = c + V::W <= d ? V::load(k + j * d + c) : V::load_part(k + j * d + c, d - c, 0);
+      const V x = row_floats(k + j * d, c, d);
       const V y = (x - V::load(s.center + c)) / V::load(s.spread + c);
       y.store(room + j * width + c);
       top = max(max(y, V::all(0) - y), top);

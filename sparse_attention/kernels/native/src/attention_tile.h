@@ -4,6 +4,7 @@
 // channel ([channel][R]), so that each of the 2 R sums of a tile stays in one register from the first channel to the last.
 #pragma once
 #include "attention_row.h"
+#include "simd_half.h"
 
 namespace sa {
 
@@ -31,12 +32,13 @@ inline void pack_keys(const float* k, int64_t m, int64_t d, int64_t first, int64
 }
 
 // The largest |k_j|^2; infinity if some key is not finite, or so long that its square is not.
-inline float longest(const float* k, int64_t m, int64_t d) {
+template <class E>
+inline float longest(const E* k, int64_t m, int64_t d) {
   float worst = 0;
   for (int64_t j = 0; j < m; j++) {
     V n = V::all(0);
     for (int64_t c = 0; c < d; c += V::W) {
-      const V x = load_row(k + j * d, c, d, 0.f);
+      const V x = row_floats(k + j * d, c, d);
       n = fma(x, x, n);
     }
     const float norm = sum(n);

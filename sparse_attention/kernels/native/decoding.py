@@ -1,0 +1,177 @@
+"""Decoding on the CPU: attention of one query a head to a cache of float32, bfloat16 or float16 (``src/attention_decode.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from . import attention
+from .attention import _POINTER, _POWERS, ELEMENTS
+from .attention_shape import per_head
+from .memory import address, dense
+
+
+class KeyPanels:
+    """Keys [G, m, d] rounded to 8 bits, in panels of ``panel_keys`` keys, with bounds.
+
+    ``decode`` uses them to find candidate keys. Call ``append``, ``crop`` and ``reorder`` whenever you change the keys
+    in the same way. Only complete panels are rounded. The centre and spread of the channels are computed from the keys
+    at the first append that completes a panel. Later keys may be distributed differently, since the bounds are measured
+    for each panel. The panels take d + 0.5 bytes per key. If there is no 8-bit path (portable builds, or d > 1024),
+    nothing is stored.
+    """
+
+    def __init__(self, groups: int, d: int):
+        library = attention._load()
+        assert library is not None, attention._failure
+        sizes = (ctypes.c_int64 * 3)()
+        library.attention_panel_sizes(d, sizes)
+        self._bytes, width, self.panel_keys = sizes
+        self.panels = 0
+        self.of = groups, d
+        # value, panel, center, spread, center_length
+        self._held = [
+            torch.empty(groups, 0, self._bytes, dtype=torch.uint8),
+            torch.empty(groups, 0, 4),
+            torch.empty(groups, width),
+            torch.empty(groups, width),
+            torch.empty(groups),
+        ]
+
+    def append(self, k: Tensor) -> KeyPanels:
+        """Round the newly complete panels. ``k`` [G, m, d] has all keys so far; only its first stride is arbitrary."""
+        last = k.shape[1] // self.panel_keys if self._bytes else 0
+        if last <= self.panels:
+            return self
+        held = self._held[0].shape[1]
+        if last > held:
+            for i in (0, 1):
+                grown = self._held[i].new_empty(k.shape[0], max(last, 2 * held), self._held[i].shape[2])
+                grown[:, : self.panels] = self._held[i][:, : self.panels]
+                self._held[i] = grown
+        _rows_together("k", k, k.dtype)
+        library = attention._library
+        assert library is not None
+        step = _step(k, k, self, last, k.shape[0])
+        if library.attention_screen(ctypes.addressof(step), self.panels, torch.get_num_threads()):
+            raise MemoryError("no memory to round keys in")
+        self.panels = last
+        return self
+
+    def crop(self, length: int) -> None:
+        """Drop all keys after the first ``length``."""
+        self.panels = min(self.panels, length // self.panel_keys)
+
+    def reorder(self, index: Tensor) -> None:
+        """Keep the groups ``index``, int64 [G'], in that order."""
+        self._held = [x.index_select(0, index) for x in self._held]
+        self.of = index.numel(), self.of[1]
+
+    def due(self, keys: int) -> bool:
+        """True if this number of keys completes a panel that is not rounded yet."""
+        return self._bytes > 0 and keys // self.panel_keys > self.panels
+
+
+class Step(ctypes.Structure):
+    """The arguments of a decoding step: the addresses and layout of a cache (`Step` in ``src/attention.cpp``).
+
+    A step may be reused as long as keys, values and panels stay in the same memory; ``m`` is the number of keys. It
+    does not keep any tensor alive.
+    """
+
+    _fields_ = [
+        *[(name, _POINTER) for name in ("k", "v")],
+        *[(name, ctypes.c_int64) for name in ("stride_k", "stride_v")],
+        *[(name, _POINTER) for name in ("value", "panel", "center", "spread", "center_length")],
+        *[(name, ctypes.c_int64) for name in ("room", "panels", "heads", "groups", "m", "d", "e")],
+        ("scale", ctypes.c_double),
+        ("lengths", _POINTER),
+        *[(name, ctypes.c_int64) for name in ("power", "element")],
+        *[(name, _POINTER) for name in ("scales", "slopes", "sinks")],
+        *[(name, ctypes.c_int64) for name in ("form_heads", "window")],
+        ("factor", ctypes.c_double),
+    ]
+
+    def __call__(self, q: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e], both of the cache's dtype.
+
+        ``bias``, float32 [H, m] or [1, m] with contiguous rows, is added to the scores. Raises ``MemoryError``, and the
+        errors of `memory.address`.
+        """
+        dtype = next(dtype for dtype, element in ELEMENTS.items() if element == self.element)
+        address(q, dtype, self.heads * self.d)
+        address(out, dtype, self.heads * self.e)
+        if bias is not None:
+            address(bias, torch.float32, self.m * (1 if bias.shape[0] == 1 else self.heads))
+        return self.unchecked(q, out, bias)
+
+    def unchecked(self, q: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The same without checks, for q and out that the caller has already checked."""
+        library = attention._library
+        assert library is not None
+        at, apart = (None, 0) if bias is None else (bias.data_ptr(), bias.stride(0) if bias.shape[0] > 1 else 0)
+        if library.attention_decode(
+            ctypes.addressof(self), q.data_ptr(), out.data_ptr(), at, apart, torch.get_num_threads()
+        ):
+            raise MemoryError(f"no memory for rows of {self.m} scores; use fewer threads")
+        return out
+
+
+def _step(
+    k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, lengths: Tensor | None = None, scale: float = 0.0,
+    power: int = 1, given: tuple[Tensor | None, ...] = (None, None, None), window: int = 2**62, factor: float = 1.0,
+) -> Step:  # fmt: skip
+    if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
+        raise ValueError(f"{heads} heads, k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} groups and channels do not fit")  # fmt: skip
+    at = None if lengths is None else address(lengths, torch.int64, heads)
+    each = next((x.numel() for x in given if x is not None), 1)
+    forms = [None if x is None else address(x, torch.float32, each) for x in given]
+    memory = (k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held))
+    return Step(
+        *memory, panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2], scale, at, power, ELEMENTS[k.dtype],
+        *forms, each, window, factor,
+    )  # fmt: skip
+
+
+def _rows_together(name: str, x: Tensor, dtype: torch.dtype) -> None:
+    if x.shape[0]:
+        dtype = dtype if dtype in ELEMENTS else torch.float32
+        address(x[:1, :1], dtype, x.shape[2] if x.shape[1] else 0)  # checks dtype, device, contiguous channels
+    if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
+        raise ValueError(
+            f"{name} has strides {x.stride()}; positions and channels must be contiguous; only groups may be apart"
+        )
+
+
+def step(
+    heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None,
+    scales: Tensor | None = None, slopes: Tensor | None = None, sinks: Tensor | None = None, window: int | None = None,
+    factor: float = 1.0,
+) -> Step:  # fmt: skip
+    """Prepare attention of one query per head to k [G, m, d] and v [G, m, e], as ``forward`` computes for n = 1.
+
+    For inference only. ``panels`` belong to k but need not cover all of it: the scores of the other keys are computed
+    in float32. ``lengths`` is int64 [heads]. k and v are of one of ``ELEMENTS``. Only their first stride is arbitrary, so
+    they may be views of a longer buffer. Raises ``ValueError`` for other strides.
+
+    ``scales``, ``slopes`` and ``sinks`` are float32 [h] for a divisor h of the heads. The scores of a head are multiplied by
+    ``scale`` and its own scale; slopes and sinks are as in `sparse_attention`, they and the bias multiplied by ``factor``.
+    Only the last ``window`` keys are seen.
+    """
+    _rows_together("k", k, k.dtype)
+    _rows_together("v", v, k.dtype)
+    seen = {} if window is None else {"window": window}
+    return _step(
+        k, v, panels, panels.panels, heads, lengths, scale, _POWERS[alpha], (scales, slopes, sinks), factor=factor, **seen
+    )  # fmt: skip
+
+
+def decode(
+    q: Tensor, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None
+) -> Tensor:
+    """Prepare and run a `step`: q [H, d] -> [H, e]. Raises ``ValueError`` or ``MemoryError``."""
+    lengths = per_head(lengths, q.shape[0], k.shape[0])
+    ready = step(q.shape[0], k, v, panels, alpha=alpha, scale=scale, lengths=lengths)
+    return ready(dense(q), q.new_empty(q.shape[0], v.shape[2]))
