@@ -119,12 +119,13 @@ class MultiheadAttention(nn.MultiheadAttention):
             bias = None if bias is None else F.pad(bias, (0, extra))
         dropout = self.dropout if self.training else 0.0
         weights = None
-        if bias is None and not need_weights:
+        if not need_weights:
             causal = is_causal and not extra and q.shape[2] == k.shape[2]
             seen = None if causal else seen
             lengths = lengths_of(padded[:, 0, 0]) if padded is not None and seen is None and not extra else None
             padded = padded if lengths is None else None
-            read = sparse_attention(q, k, v, self.mapping, _both(padded, seen), causal, lengths, dropout=dropout)
+            kept = _both(padded, seen)
+            read = sparse_attention(q, k, v, self.mapping, kept, causal, lengths, dropout=dropout, bias=bias)
         else:
             x = scores(q * q.shape[-1] ** -0.5, k)
             x = x if bias is None else x + bias

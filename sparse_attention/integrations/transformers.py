@@ -305,18 +305,28 @@ def attention(
             read = sparse_attention(query, key, value, mapping, dropout=dropout, **told)
         return read.transpose(1, 2).contiguous(), None
 
-    logits = scores(query, key) * scale
-    if softcap is not None:
-        logits = torch.tanh(logits / softcap) * softcap
-    keep = None
+    keep = bias = None
     for added in (position_bias, attention_mask):
         if added is None:
             continue
         visible = added[..., :m]
         if added.dtype != torch.bool:
-            visible, bias = separate(visible, below)
-            logits = logits + bias
+            visible, numbers = separate(visible, below)
+            bias = numbers if bias is None else bias + numbers
         keep = visible if keep is None else keep & visible
+    if (
+        softcap is None and sinks is None and indices is None and not isinstance(scale, Tensor)
+        and query.ndim == 4 and query.shape[0] == key.shape[0]
+        and not (weights or _asked(module, given))
+    ):  # fmt: skip
+        if bias is not None and not (bias.requires_grad or foreign(bias) or asynchronous(bias) or bool(bias.any())):
+            bias = None
+        told = {"mask": keep, "bias": bias, "scale": scale, "dropout": dropout}
+        return sparse_attention(query, key, value, mapping, **told).transpose(1, 2).contiguous(), None
+    logits = scores(query, key) * scale
+    if softcap is not None:
+        logits = torch.tanh(logits / softcap) * softcap
+    logits = logits if bias is None else logits + bias
     if indices is not None:
         chosen = torch.zeros(query.shape[0], 1, n, m, dtype=torch.bool, device=query.device)
         chosen = chosen.scatter(-1, indices.long().unsqueeze(1), True)
