@@ -50,7 +50,7 @@ def compare(
 ) -> None:
     """Values, support and gradients, to what float32 can hold of the scores."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
-    assert attention.refusal(q, k, v, alpha, every=True) is None
+    assert attention.refusal(q, k, v, alpha) is None
     out, saved = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, weights=True)
     assert saved is not None
     unsaved, nothing = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)
