@@ -1,7 +1,6 @@
 """Write a trained model as a folder that predicts without this repository, by torch and the sparse_attention wheel.
 
     python scripts/export.py CELL FOLDER [--onnx] [--fairseq SOURCES] [--trust-plugins] [paths.outputs=FOLDER]
-
     CELL       an id or its beginning, a folder in the store, or TASK/MAPPING[,KEY=VALUE ...]
     FOLDER     a new folder with predict.py, weights, vocabulary, scores and model card; load_cell(FOLDER) reads it too
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
@@ -31,9 +30,9 @@ def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = N
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
     made = export(str(place), folder, paths_outputs, sources, onnx=onnx, trust_plugins=trust_plugins, say=print)
-    program = made / "predict.py" if (made / "predict.py").is_file() else f"scripts/predict.py {made}"
-    print(f"{made}\nnext: python {program} < input")
-    if program == made / "predict.py":
+    alone = (made / "predict.py").is_file()
+    print(f"{made}\nnext: python {made / 'predict.py' if alone else f'scripts/predict.py {made}'} < input")
+    if alone:
         print(f"elsewhere: cd {made.name} && pip install -r requirements.txt && python predict.py < input")
     if sources is not None:
         print(

@@ -96,7 +96,7 @@ def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
         ConfigError, match=r"mapping\.lamda is not a parameter of softmax, fusedmax \(did you mean 'lam'"
     ):
         resolved("mapping=softmax,fusedmax", "mapping.lamda=1,2")
-    hydras = sweep.resolve(sweep.read(["task=toy", "mapping=softmax,fusedmax", "mapping.lam=0.1"]))
+    hydras = sweep.resolve(sweep.read(["task=toy", "mapping=softmax,fusedmax", "mapping.lam=0.1"]), every=True)
     assert list(hydras.wrong) == ["mapping=softmax"], "Hydra's own sweepers run every combination"
 
 

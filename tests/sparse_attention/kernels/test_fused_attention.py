@@ -261,7 +261,7 @@ def test_same_bits_in_any_threads_and_callers() -> None:
 
 def test_refusals_name_what_is_in_the_way() -> None:
     q, k, v = drawn(4, 2, 3, 5, 8, 8)
-    assert "1.3" in (attention.refusal(q, k, v, 1.3) or "")
+    assert "1.3" in (attention.refusal(q, k, v, 1.3, decoding=True) or "")
     assert "float64" in (attention.refusal(q, k.double(), v, 2.0) or "")
     assert "do not fit" in (attention.refusal(q[:3], k, v, 2.0) or "")
     assert "dimensions" in (attention.refusal(q[0], k, v, 2.0) or "")
