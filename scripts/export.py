@@ -35,7 +35,5 @@ def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = N
     if alone:
         print(f"elsewhere: cd {made.name} && pip install -r requirements.txt && python predict.py < input")
     if sources is not None:
-        print(
-            f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "
-            "--user-dir tasks/fairseq_plugin --required-batch-size-multiple 1"
-        )
+        print(f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "
+              "--user-dir tasks/fairseq_plugin --required-batch-size-multiple 1")  # fmt: skip
