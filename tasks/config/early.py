@@ -71,10 +71,11 @@ def _check_sweep(overrides: Sequence[str]) -> None:
     if any(o.split("=")[0] == "experiment" or o.lstrip("+").startswith("hydra") for o in overrides):
         return
     keys = {key: one for key, one in swept(overrides).items() if key not in OF_SWEEPS}
-    groups = [one.overrides[0] for key, one in keys.items() if (compose.CONFIGS / key.lstrip("+~")).is_dir()]
+    groups = [key for key in keys if (compose.CONFIGS / key.lstrip("+~")).is_dir()]
+    first = {key: one.overrides[0] for key, one in keys.items() if not key.startswith("mapping.")}
     for key, one in keys.items():
-        for text in one.overrides if not key.startswith("mapping") and one.overrides[0] not in groups else ():
-            _check([*groups, text])
+        for text in one.overrides if not key.startswith("mapping") and key not in groups else ():
+            _check([*(other for k, other in first.items() if k != key), text])
 
 
 def wrong_values(config: DictConfig) -> list[str]:

@@ -57,10 +57,14 @@ def test_only_finished_cells_are_suggested(trained, tmp_path):
     shutil.copytree(cell.entry(Store(outputs)).folder, entry.folder)
     entry.path("manifest.json").unlink()
     with pytest.raises(
-        NoCell, match=r"no cell of 'toy/softmax' in .* is finished; run its training again; finished cells: none$"
+        NoCell,
+        match=r"no cell of 'toy/softmax' in .* is finished; run its training again; finished cells: none; to train it: python scripts/train.py task=toy mapping=softmax$",
     ):
         find_cell(tmp_path, "toy/softmax")
-    with pytest.raises(NoCell, match=r"no finished cell of 'toy/softmx' in [^ ]*; finished cells: none$"):
+    with pytest.raises(
+        NoCell,
+        match=r"no finished cell of 'toy/softmx' in [^ ]*; finished cells: none; to train one: python scripts/train.py task=toy mapping=softmax$",
+    ):
         find_cell(tmp_path, "toy/softmx")
 
 

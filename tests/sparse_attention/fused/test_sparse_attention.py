@@ -114,7 +114,6 @@ def test_a_mask_of_right_padding_is_lengths():
     q, k, v = tensors(m=130, n=40, grad=False)
     mask = torch.arange(130) < torch.tensor([130, 50])[:, None, None, None]  # [B, 1, 1, m]
     assert "mask" not in sa.fused.plan(q, k, v, mask=mask).reason
-    assert "mask" in sa.fused.plan(q, k, v, mask=mask | (torch.arange(130) == 128)).reason
     out = sa.sparse_attention(q, k, v, mask=mask, lengths=torch.tensor([90, 130]))
     want, _ = formula(q, k, v, "sparsemax", {}, mask & seen(40, 130, lengths=(90, 130)))
     assert (out - want).abs().max() < 1e-5

@@ -13,7 +13,7 @@ from sparse_attention.integrations import entmax, torchsparseattn
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "start"
 PAGE = (DOCS / "coming_from.md").read_text(encoding="utf-8")
-LINES = re.findall(r"^\| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)
+LINES = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", PAGE, re.M)
 
 
 def blocks(page: str) -> list[str]:
