@@ -1,6 +1,6 @@
 """Compare rows, attention and a training step with the committed ratios to torch; fail if one is 15 % slower in every try.
 
-    --quick    the shortest part, under 40 s (CI runs it)
+    --quick    the shortest part, under 40 s
     --record   write this machine's ratios for its instruction set into benchmarks/gate.json (ten minutes, without other work)
 
 Examples: python scripts/bench_gate.py
