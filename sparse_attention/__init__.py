@@ -35,6 +35,7 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
 
 from __future__ import annotations
 
+import difflib as _difflib
 import importlib as _importlib
 
 from . import kernels, losses, quality, registry
@@ -76,7 +77,9 @@ def __getattr__(name: str) -> object:
         return getattr(_importlib.import_module(".fused", __name__), name)
     found = {} if name.startswith("_") else registry.public()
     if name not in found:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; dir(sparse_attention) lists all")
+        near = _difflib.get_close_matches(name, [*__all__, *found], n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}dir(sparse_attention) lists all")
     return found[name]
 
 

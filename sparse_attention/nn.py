@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .fused import sparse_attention
+from .fused.call import over_rows
 from .fused.reading import read as product
 from .fused.reading import scores, weighed
 from .integrations.masks import separate
-from .registry import Mapping, make
+from .registry import Mapping, make, spec
 from .rows.shape import asynchronous, foreign, lengths_of
 
 
@@ -38,6 +39,16 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
     return mapping
 
 
+def _per_head(mapping: str | nn.Module, heads: int, params: dict[str, Any]) -> nn.Module:
+    """`over_keys`, with one learned value for each head; checks that scores and a mask are all that the mapping needs."""
+    if isinstance(mapping, str):
+        over_rows(spec(mapping))
+        if missing := spec(mapping).inputs:
+            raise ValueError(f"{mapping} needs {', '.join(missing)} at each call, which this module does not pass on")
+    made = over_keys(mapping, **params)
+    return made.spread(heads, 1) if isinstance(made, Mapping) else made
+
+
 class MultiheadAttention(nn.MultiheadAttention):
     """``torch.nn.MultiheadAttention`` with a mapping instead of softmax.
 
@@ -57,8 +68,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")``, or a module made by `sa.make`.
         params: parameters of a mapping given by name.
     Raises:
-        ValueError: as in torch's module; also if parameters are given together with a module or the mapping does not
-            know them.
+        ValueError: as in torch's module; also if parameters are given together with a module, or the mapping does not
+            know them, does not work on rows of scores or needs further inputs.
     """
 
     def __init__(
@@ -68,14 +79,14 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> None:  # fmt: skip
         if num_heads > 0 and embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
-        made = over_keys(mapping, **params)
+        made = _per_head(mapping, num_heads, params)
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )  # fmt: skip
         self._qkv_same_embed_dim = (
             False  # torch's layers read this: with True they would use their fused softmax instead
         )
-        self.mapping: Any = made.spread(num_heads, 1) if isinstance(made, Mapping) else made
+        self.mapping: Any = made.to(self.out_proj.weight.device)
 
     def forward(  # type: ignore[override]
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
@@ -186,10 +197,13 @@ def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: Any) -> int:
     """Replace every ``torch.nn.MultiheadAttention`` in ``model`` by our `MultiheadAttention` with the same parameters.
 
+    A module that is our `MultiheadAttention` already gets the new mapping.
+
     Returns:
-        The number of modules replaced. Modules that are already our `MultiheadAttention` are left unchanged.
+        The number of modules that now have the mapping.
     Raises:
-        ValueError: the model has no ``torch.nn.MultiheadAttention``, or is one itself.
+        ValueError: the model has no ``torch.nn.MultiheadAttention``, or is one itself; the mapping or its parameters do
+            not fit (`MultiheadAttention`).
     """
     if type(model) is nn.MultiheadAttention:
         raise ValueError(
@@ -207,6 +221,10 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
         for name, child in part.named_children():
             if type(child) is nn.MultiheadAttention:
                 setattr(part, name, _ours(child, mapping, params))
+                count += 1
+            elif isinstance(child, MultiheadAttention):
+                made = _per_head(mapping, child.num_heads, params).train(child.training)
+                child.mapping = made.to(child.out_proj.weight.device)
                 count += 1
     return count
 

@@ -15,10 +15,11 @@ from .. import registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
-from ..rows.shape import autocasts, foreign, lengths_of, tensor, transformed
+from ..rows.shape import autocasts, foreign, lengths_of, not_boolean, tensor, transformed
 from . import forms
 from .composition import visible
 
+TORCH = {"attn_mask": "mask", "dropout_p": "dropout", "is_causal": "causal", "key_padding_mask": "mask"}
 DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
 
 
@@ -83,6 +84,8 @@ def checked(
             are not integers.
         ValueError: the shapes do not match, a number is out of range, or the mapping does not work on rows.
     """
+    for name in TORCH.keys() & params.keys():
+        raise TypeError(f"{name} is torch's name; here it is {TORCH[name]}, where a boolean mask keeps what is True")
     q, k, v = _tensors(q, k, v)
     lead = q.shape[:-2]
     if dropout:
@@ -174,8 +177,7 @@ def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
     if name == "bias" and not (isinstance(mask, Tensor) and mask.dtype.is_floating_point):
         raise TypeError(f"bias is {getattr(mask, 'dtype', type(mask).__name__)}; it must be a floating-point tensor")
     if name == "mask" and mask.dtype != torch.bool:
-        added = " (a mask of 0 and -inf that is added: mask == 0)" if mask.dtype.is_floating_point else ""
-        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep: use mask.bool(){added}")
+        raise not_boolean(mask)
     try:
         fits = torch.broadcast_shapes(mask.shape, shape) == torch.Size(shape)
     except RuntimeError:
@@ -241,12 +243,11 @@ def mapped(
                 1.0,
                 f"{label} is not a mapping of this library",
             )
+    elif isinstance(mapping, Tensor):
+        raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; give a mask by name: mask=...")
     else:
         raise TypeError(f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}")  # fmt: skip
-    if spec.over != "row" or spec.stateful or spec.kind == "continuous":
-        usable = ", ".join(name for name in registry.names("simplex") if registry.spec(name).over == "row")
-        what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
-        raise ValueError(f"{spec.name} {what}; sparse_attention takes mappings over rows of scores: {usable}")
+    over_rows(spec)
     if isinstance(mapping, Mapping):
         values = mapping.params
         alpha, factor, why = _as_entmax(spec.name, values)
@@ -266,6 +267,14 @@ def mapped(
     values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
     alpha, factor, why = _as_entmax(spec.name, values)
     return lambda x, keep: function(x, mask=keep, **values, **inputs), alpha, factor, why
+
+
+def over_rows(spec: Spec) -> None:
+    """Raise ValueError unless the mapping maps rows of scores and remembers nothing."""
+    if spec.over != "row" or spec.stateful or spec.kind == "continuous":
+        usable = ", ".join(name for name in registry.names("simplex") if registry.spec(name).over == "row")
+        what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
+        raise ValueError(f"{spec.name} {what}; attention takes mappings over rows of scores: {usable}")
 
 
 def _as_entmax(name: str, values: dict[str, Any]) -> tuple[float | None, float, str]:

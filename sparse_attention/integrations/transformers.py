@@ -39,7 +39,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"sparse_attention.integrations.transformers needs transformers >= 5.23 ({error}); "
-        "install it with pip install 'sparse-attention[transformers]'"
+        "install it with pip install 'transformers>=5.23'"
     ) from error
 
 _TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words that have a meaning for transformers in a name

@@ -149,9 +149,15 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
         hint = f"; did you mean dim={mask}?" if type(mask) is int else "; hyperparameters are given by name"
         raise TypeError(f"mask={mask!r} is no mask; it must be a boolean tensor, True = keep{hint}")
     if mask.dtype != torch.bool:
-        way = "an additive one is mask == 0" if mask.dtype.is_floating_point else "use mask.bool()"
-        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep ({way})")
+        raise not_boolean(mask)
     return mask if mask.shape == scores.shape else expanded(mask, scores, "mask")
+
+
+def not_boolean(mask: Tensor) -> TypeError:
+    """The error for a mask of numbers."""
+    other = "0 and -inf, which is added" if mask.dtype.is_floating_point else ""
+    way = f", of {other}: mask == 0" if other else "; from lengths: torch.arange(n) < lengths[:, None]"
+    return TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep. Of 1 and 0: mask.bool(){way}")
 
 
 def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:

@@ -45,7 +45,7 @@ def main(name: str, profile: str, project: str, entity: str) -> int:
             workspace.save()
             print(f"workspace {workspace.name}: {workspace.url}")
     except ModuleNotFoundError as error:
-        print(f"error: {error}; pip install 'sparse-attention[wandb]' brings it", file=sys.stderr)
+        print(f"error: {error}; pip install '.[wandb]' brings it", file=sys.stderr)
         return 1
     except Exception as error:  # any error from wandb
         said = " ".join(str(error).split())[:300]

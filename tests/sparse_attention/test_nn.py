@@ -127,7 +127,7 @@ def test_inside_torchs_encoder_nothing_passes_it_by(replaced):
             parameter.normal_()
     if replaced:
         softmax, before = copy.deepcopy(encoder).eval(), dict(encoder.named_parameters())
-        assert sa.nn.replace(encoder, "sparsemax") == 2 and sa.nn.replace(encoder) == 0
+        assert sa.nn.replace(encoder, "sparsemax") == 2
         assert dict(encoder.named_parameters()).keys() == before.keys()
         assert all(parameter is before[name] for name, parameter in encoder.named_parameters())
     x, pad = torch.randn(2, 9, 8), torch.zeros(2, 9, dtype=torch.bool)
@@ -184,6 +184,35 @@ def test_dropout_is_of_the_weights():
 def test_what_is_replaced_in_eval_mode_stays_there():
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True).eval()
     assert sa.nn.replace(layer) == 1 and not layer.self_attn.training
+
+
+def test_a_second_replacement_changes_the_mapping():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()
+    x, kept = torch.randn(1, 5, 8), layer.self_attn.in_proj_weight
+    sa.nn.replace(layer, "sparsemax")
+    assert sa.nn.replace(layer.train(), "entmax", alpha="learned") == 1
+    assert layer.self_attn.mapping.spec.name == "entmax" and layer.self_attn.mapping.training
+    assert {p.shape for name, p in layer.named_parameters() if "mapping" in name} == {(2, 1)}  # a value for each head
+    assert layer.self_attn.in_proj_weight is kept
+    assert sa.nn.replace(layer, "softmax") == 1
+    assert (layer.self_attn(x, x, x)[1] > 0).all()
+
+
+def test_a_learned_parameter_is_where_the_module_is():
+    attend = sa.nn.MultiheadAttention(4, 2, device="meta", mapping="entmax", alpha="learned")
+    assert all(parameter.is_meta for parameter in attend.parameters())
+    layer = nn.TransformerEncoderLayer(8, 2, 16, device="meta")
+    for mapping in ("entmax", "entmax"):
+        sa.nn.replace(layer, mapping, alpha="learned")
+        assert all(parameter.is_meta for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("mapping", ["continuous_sparsemax", "sparsemap_matching", "constrained_sparsemax"])
+def test_a_mapping_that_attention_cannot_use_is_refused_at_once(mapping):
+    layer = nn.TransformerEncoderLayer(8, 2, 16)
+    with pytest.raises(ValueError, match=f"{mapping} (works over a|needs bounds)"):
+        sa.nn.replace(layer, mapping)
+    assert type(layer.self_attn) is nn.MultiheadAttention
 
 
 @pytest.mark.parametrize("weights", [False, True])
