@@ -28,6 +28,7 @@ from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 
+EMPTY = "<empty>"  # a text without tokens is read as this one
 # NLTK's WordPunctTokenizer: tokens are runs of letters, digits and underscores, or runs of other visible characters.
 _WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")
 _BREAK = re.compile(r"<\s*br\s*/?\s*>", re.I)
@@ -246,9 +247,9 @@ def _build_test(
 
 
 def tokens_of(text: str, options: Encode) -> list[str]:
-    """The tokens of a text; without any, the single token `<empty>`, because attention needs at least one position."""
+    """The tokens of a text; without any, the single token `EMPTY`, because attention needs at least one position."""
     tokens = TOKENIZERS[options.tokenizer](text.lower() if options.lowercase else text)
-    return tokens[: options.max_tokens] or ["<empty>"]
+    return tokens[: options.max_tokens] or [EMPTY]
 
 
 def _tokenized(

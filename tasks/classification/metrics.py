@@ -52,7 +52,7 @@ def _accuracy(records: Sequence[dict[str, Any]]) -> float:
     return float(np.mean([record["sentence"]["accuracy"] for record in records]))
 
 
-# Scorers take the records of a test set, as made by `score`.
+# Scorers take the records of a test set, as `score` makes them: `label`, `output`, `score` (log p of the output), `sentence` (its metrics), ....
 MEASURED: Scores = {metric.name: (metric, _accuracy if metric.name == "accuracy" else None) for metric in _metrics()}
 
 

@@ -160,12 +160,14 @@ class Try(reproduce.Driver):
             print(f"\n{label}: {said.output}\n{drawing.terminal(said, shutil.get_terminal_size().columns)}")
         status = super().conclude()
         if found:
-            best = max(found.values(), key=lambda cell: cell.found(self.store).metrics.get("dev/accuracy", -math.inf))
+            dev = [one.found(self.store).metrics.get("dev/accuracy", -math.inf) for one in found.values()]
+            best = list(found.values())[dev.index(max(dev))]
+            which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
             root = str(self.store.root)
             where = "" if root == outputs_folder() else f" paths.outputs={shlex.quote(root)}"
             cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
             again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
-            print(f"""next, with {best.mapping}, the best on dev:
+            print(f"""next, with {best.mapping}, {which} on dev ({max(dev):.1f}):
   printf '{line}\\n' {shlex.join(texts)} | python scripts/predict.py {cell}{where} --heat
   python scripts/export.py {cell} models/{plan.experiment.name}{where}
 three seeds, because one run proves no ranking:

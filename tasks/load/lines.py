@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from repro.files import usable, write_atomic
+from tasks.classification.encode import EMPTY
 from tasks.data import DataError
 from tasks.data.cache import read_meta
 from tasks.load import drawing
@@ -55,8 +56,8 @@ def answer(
     for number, one in enumerate(found, 1):
         if heat:
             print(f"\n{number}\n{drawing.terminal(one, shutil.get_terminal_size().columns)}")
-        if one.unknown:
-            print(f"line {number}: unknown words: {', '.join(dict.fromkeys(one.unknown))}", file=sys.stderr)
+        if unknown := [word for word in dict.fromkeys(one.unknown) if word != EMPTY]:
+            print(f"line {number}: unknown words: {', '.join(unknown)}", file=sys.stderr)
         if drawings:
             write_atomic(drawings / f"{number:0{len(str(len(found)))}d}.svg", drawing.svg(one).encode())
     if attention:

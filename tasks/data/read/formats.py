@@ -137,7 +137,7 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
         return text
     raise damaged(
         path, problem, "UTF-8 text", line=line + raw.count(b"\n", 0, at), byte=byte + at,
-        step="convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8, if that is what it is), or fetch it again",
+        step="convert the file to UTF-8 (iconv -f WINDOWS-1252 -t UTF-8, if that is what it is), or fetch it again",
     )  # fmt: skip
 
 
@@ -262,4 +262,10 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         if reader.line_num < 2:
             raise damaged(path, "a head line alone", f"rows of {expected}")
     except csv.Error as error:
-        raise damaged(path, f"not a row of a table ({error})", expected, line=max(reader.line_num, 1)) from error
+        line, problem, step = max(reader.line_num, 1), f"not a row of a table ({error})", AGAIN
+        if "field limit" in str(error):
+            problem, step = (
+                f"a cell has more than {LONGEST_TEXT:,} characters",
+                "shorten it, leave the row out, or close its quotes",
+            )
+        raise damaged(path, problem, expected, line=line, step=step) from error

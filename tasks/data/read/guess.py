@@ -249,7 +249,7 @@ def _label(file: Path, columns: Sequence[Column], wanted: str | None) -> str | N
     sides = wanted is None and {c.name.lower() for c in columns if c.kind == "text"} <= SIDES
     if len(found) > 1 and not sides:
         what = f"{file.name} has {len(found)} columns that could be the class"
-        raise DataError(what, _listed(columns), f"name it: {_set('label', found[0])}")
+        raise DataError(what, _listed(columns), f"name it: {' or '.join(_set('label', name) for name in found[:9])}")
     if not found and wanted == "table":
         what = f"{file.name} has no column that is clearly a class"
         raise DataError(what, _listed(columns), "name it: data.label=COLUMN")
@@ -282,7 +282,10 @@ def _pairs(
     rest, free = [name for name in texts if name not in sides], sides.count(None)
     if len(rest) < free:
         what = f"{file.name} has {'only one column' if texts else 'no column'} of texts"
-        raise DataError(what, _listed(columns), "add a column with a second text or with a class")
+        step = "add a column with a second text or with a class"
+        if between := [sign for sign in (";", "\t", "|") if len(names) == 1 and sign in names[0]]:
+            step = f'write it with commas if {between[0]!r} is between its columns: python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={between[0]!r}))" < {shlex.quote(str(file))} > commas.csv'
+        raise DataError(what, _listed(columns), step)
     if len(rest) > free > 0:
         what = f"{file.name} has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
         step = f"name two: {_set('source', rest[0])} {_set('target', rest[1 - len(rest)])}"

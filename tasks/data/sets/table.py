@@ -83,7 +83,11 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
     found: dict[str, None] = {}
     for row in rows:
         if not row.cells[-1]:
-            raise row.wrong(f"{options.label} is blank", "a class")
+            blank = sum(not other.cells[-1] for other in rows)
+            raise row.wrong(
+                f"{options.label} is blank, in {blank:,} of {len(rows):,} rows",
+                "a class; fill it in or delete the rows",
+            )
         found[row.cells[-1]] = None
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         raise damaged(

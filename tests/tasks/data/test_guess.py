@@ -68,11 +68,12 @@ def test_guesses(file, name, head, columns, given, kind, options):
     [
         ("one.tsv", None, (EN,), {}, ["only one column of texts", "column 1 (texts)"]),
         ("one.csv", ("text",), (EN,), {}, ["only one column of texts", "text (texts)"]),
+        ("one.csv", ("text;stars",), (EN,), {}, ["only one column of texts", "delimiter=';'", "> commas.csv"]),
         ("id.jsonl", ("paper_id", "title"), (WORDS, EN), {}, ["only one column of texts", "paper_id (numbers or identifiers)"]),
         ("three.tsv", ("a", "b", "c"), (FR, EN, OTHERS), {}, ["3 columns of texts", "a (texts), b (texts), c (texts)", "data.source=a data.target=b"]),
         ("three.tsv", None, (FR, EN, OTHERS), {}, ["no header line", "cut -f1,2"]),
         ("three.csv", ("a", "b", "c", "y"), (FR, EN, OTHERS, STARS), {}, ["3 columns of texts", "'data.text=[a,b]' data.label=y"]),
-        ("two.csv", ("a", "b", "c"), (EN, STARS, STARS), {}, ["2 columns that could be the class", "data.label=b"]),
+        ("two.csv", ("a", "b", "c"), (EN, STARS, STARS), {}, ["2 columns that could be the class", "data.label=b or data.label=c"]),
         ("r.tsv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text\\tlabel'"]),
         ("r.csv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text,label'"]),
         ("r.tsv", None, (EN, STARS), {"label": "stars"}, ["no header line", "1i text"]),
@@ -96,6 +97,12 @@ def test_a_row_with_another_number_of_cells_is_named(file, tmp_path):
     (tmp_path / "p.tsv").write_text((tmp_path / "p.tsv").read_text() + "lost\n")
     with pytest.raises(DataError, match="line 41: 1 columns, but 2 in the first line"):
         guess(path, {})
+
+
+def test_a_cell_longer_than_the_limit_is_said(tmp_path):
+    (tmp_path / "r.csv").write_text(f"review,stars\n{'word ' * 250_000},1\n")
+    with pytest.raises(DataError, match="line 2: a cell has more than 1,000,000 characters"):
+        guess(str(tmp_path / "r.csv"), {})
 
 
 def test_folders(file, tmp_path):
