@@ -350,7 +350,7 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
     Workspace work;
     failed[w] = !memory;
     if (memory) work.take(s, memory);
-    part[w].width = narrow(s.m) ? 2 : 4;
+    part[w].keys = s.m;
     part[w].weights = weights;
     for (int64_t i = cut[w]; i < cut[w + 1] && !failed[w]; i++)
       failed[w] = !with_power(s.alpha_of(i / blocks), [&](auto power) {
@@ -375,7 +375,8 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
     part[w].release();
   }
   if (!fine) part[0].release();
-  if (part[0].capacity > Support::small) part[0].resize(part[0].count);  // address space is given back
+  part[0].trim();
+  if (pointers) pointers[s.heads * s.n + 1] = part[0].bytes;
   support = part[0];
   return fine ? ok : out_of_memory;
 }
