@@ -13,6 +13,8 @@ docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m
     ``bias``     added to the scores, broadcastable to [*lead, n, m], where H is the product of ``lead`` ([H] by default);
                  it has a gradient
     ``mask``     bool, broadcastable to the same: the keys that a query sees
+    ``dropout``  below 1: this share of the weights, chosen by a hash of ``seed`` (int64), row and key, is set to zero, and the
+                 others are divided by ``1 - dropout``; forward and backward compute the same choice, and store none
 
 A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among the scores of a query makes its
 row NaN, as everywhere in this package. Values outside the support are never read, so a NaN there has no effect. Results
@@ -64,6 +66,8 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     library.attention_forward.argtypes = [shape, *[_POINTER] * 5, *out, _INT]
     library.attention_columns.argtypes = [_POINTER, _POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_columns.restype = None
+    library.attention_dropout.argtypes = [ctypes.c_double, *[ctypes.c_int64] * 3, _POINTER]
+    library.attention_dropout.restype = None
     library.attention_spans.argtypes = [_POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_backward.argtypes = [shape, *[_POINTER] * 11, _INT]
     library.attention_scatter.argtypes = [shape, *[_POINTER] * 5, ctypes.c_int64, ctypes.c_int64, _POINTER]
@@ -159,6 +163,14 @@ def spans_of(mask: Tensor) -> Tensor | None:
     return spans if library and library.attention_spans(at, rows, mask.shape[-1], spans.data_ptr()) else None
 
 
+def dropout_factors(shape: tuple[int, int, int], dropout: float, seed: int) -> Tensor:
+    """What `forward` multiplies the weights by, float32 of the shape [H, n, m]: 0 or ``1 / (1 - dropout)``."""
+    assert _library is not None
+    factors = torch.empty(shape)
+    _library.attention_dropout(dropout, seed, shape[0] * shape[1], shape[2], factors.data_ptr())
+    return factors
+
+
 def _adopt(address: int | None, entries: int, kind: Any, dtype: torch.dtype) -> Tensor:
     """A tensor that uses memory of the library; the memory is freed with the tensor."""
     assert _library is not None
@@ -178,9 +190,10 @@ def _addresses(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
     spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
-    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, save: bool = True, weights: bool = False,
+    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0,
+    save: bool = True, weights: bool = False,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
-    """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P if ``weights``.
+    """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P (before dropout) if ``weights``.
 
     Call it only with tensors for which ``refusal`` returns None. Raises ``MemoryError``.
     """
@@ -190,7 +203,7 @@ def forward(
     (heads, n, _), m = q.shape, k.shape[1]
     of = given(
         q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
-        bias=bias, mask=mask, lead=lead,
+        bias=bias, mask=mask, lead=lead, dropout=dropout, seed=seed,
     )  # fmt: skip
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 2, dtype=torch.int64) if save else None

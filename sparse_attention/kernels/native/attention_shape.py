@@ -35,6 +35,8 @@ class Shape(ctypes.Structure):
             for of in ("bias", "kept")
             for name, kind in ((of, _POINTER), (of + "_at", _POINTER), (of + "_row", ctypes.c_int64))
         ],
+        ("dropout", ctypes.c_double),
+        ("seed", ctypes.c_int64),
     ]
 
 
@@ -74,7 +76,7 @@ def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:
 def given(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool, lengths: Tensor | None,
     spans: Tensor | None, alphas: Tensor | None, pinned: bool, bias: Tensor | None, mask: Tensor | None,
-    lead: tuple[int, ...] | None,
+    lead: tuple[int, ...] | None, dropout: float = 0.0, seed: int = 0,
 ) -> Given:  # fmt: skip
     """Check the optional arguments of a call; they are described in ``attention``. Raises ``ValueError``."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
@@ -90,6 +92,7 @@ def given(
         spans is not None and spans.shape[0] > 1, pinned, alpha,
         None if alphas is None else address(alphas, torch.float64, heads),
     )  # fmt: skip
+    shape.dropout, shape.seed = dropout, seed
     rest = []
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
         if x is None:

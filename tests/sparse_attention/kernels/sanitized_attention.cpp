@@ -47,6 +47,7 @@ int main() {
           std::vector<uint8_t> kept(bias.size());
           for (uint8_t& x : kept) x = uniform() < 0.5;
           std::vector<double> total(bias.size());
+          std::vector<float> factors(bias.size());
           std::vector<int32_t> room(static_cast<size_t>(m + 16));
           const std::vector<int64_t> at{0, n * m, 2 * n * m, 3 * n * m};
           std::vector<double> alphas{1.3, 2, 1.05, 1.5}, slope(static_cast<size_t>(heads * n));
@@ -61,6 +62,9 @@ int main() {
               s.pinned = m > 0 && calls % 5 < 2;
               s.alpha = power == 1 ? 2 : power == 2 ? 1.5 : power == 3 ? 3.5 : 1.2;
               s.alphas = power ? nullptr : alphas.data();
+              s.dropout = calls % 7 < 3 ? 0.4 : 0;
+              s.seed = calls;
+              attention_dropout(s.dropout, s.seed, heads * n, m, factors.data());
               if (calls % 3 == 1) {
                 s.bias = bias.data();
                 s.bias_at = s.kept_at = at.data();

@@ -49,6 +49,14 @@ EXPORT void attention_columns(const int64_t* pointers, const void* held, int64_t
   }
 }
 
+// What dropout multiplies the weights [rows, m] by: 0 or 1 / (1 - dropout).
+EXPORT void attention_dropout(double dropout, int64_t seed, int64_t rows, int64_t m, float* factors) {
+  for (int64_t r = 0; r < rows; r++) {
+    const sa::Dropout row(dropout, seed, r);
+    for (int64_t j = 0; j < m; j++) factors[r * m + j] = row.keeps(static_cast<int32_t>(j)) ? row.factor : 0;
+  }
+}
+
 // The span [rows, 2] of each row of a mask [rows, m] of bytes 0 and 1; returns 0 if some row's ones are not together.
 EXPORT int attention_spans(const uint8_t* mask, int64_t rows, int64_t m, int64_t* spans) {
   for (int64_t r = 0; r < rows; r++) {

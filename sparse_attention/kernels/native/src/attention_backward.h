@@ -4,6 +4,8 @@
 //     dS_ij = w_ij (dP_ij - mean_i) scale   w = P^(2 - alpha): 1 (sparsemax), sqrt P (entmax15); mean_i = sum_j w dP / sum_j w
 //     dQ = dS K,  dK = dS' Q,  dV = P' g
 //
+// With dropout, dP and the P of dV are multiplied by 0 or 1 / (1 - dropout), as P was in the forward.
+//
 // Of the forward only the support's keys are kept, 2 bytes an entry or less. P is computed again, a tile at a time: one more
 // dot an entry, for 4 bytes an entry less.
 //
@@ -192,11 +194,13 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
     if (!to_roots<power>(p + from, count, t.one, any))
       to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any, bias, of_bias);
     const bool alone = !x.dalpha && !x.dscores;
+    const Dropout dropout(s.dropout, s.seed, first + i);
+    if (s.dropout > 0) dropout.apply(ds + from, column + from, count);
     through_mapping<power>(p + from, ds + from, count, alone ? static_cast<float>(s.scale) : 1.f, any);
-    if (alone) continue;
     if (x.dalpha) x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
     if (x.dscores) std::memcpy(x.dscores + from, ds + from, static_cast<size_t>(count) * sizeof *ds);
-    multiply(ds + from, count, static_cast<float>(s.scale));
+    if (!alone) multiply(ds + from, count, static_cast<float>(s.scale));
+    if (s.dropout > 0) dropout.apply(p + from, column + from, count);
   }
 
   std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);

@@ -313,6 +313,7 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
   uint64_t careful = pack_queries(s, w, q, k, head, first, alpha);
   find_candidates<power>(s, w, k, any);
   int64_t entries = 0;
+  const int64_t at = head * s.n + first;
   for (int64_t i = 0; i < rows; i++) {
     if (careful >> i & 1 || w.row[i].broken)
       finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d, s.pinned, any);
@@ -320,13 +321,14 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
       finish<power>(w.row[i], any);
     entries += w.row[i].count;
   }
-  sum_values(s, w, rows, v, out + (head * s.n + first) * s.e);
-  if (!pointers) return true;
-  if (!support.reserve(entries)) return false;
-  for (int64_t i = 0; i < rows; i++) {
+  if (pointers && !support.reserve(entries)) return false;
+  for (int64_t i = 0; pointers && i < rows; i++) {
     support.append(w.row[i].column, w.row[i].score, w.row[i].count);
-    pointers[head * s.n + first + i + 1] = support.count;
+    pointers[at + i + 1] = support.count;
   }
+  for (int64_t i = 0; s.dropout > 0 && i < rows; i++)
+    w.row[i].count = Dropout(s.dropout, s.seed, at + i).compress(w.row[i].score, w.row[i].column, w.row[i].count);
+  sum_values(s, w, rows, v, out + at * s.e);
   return true;
 }
 

@@ -23,6 +23,8 @@ struct Shape {
   const uint8_t* kept = nullptr;  // or null; the keys that a query sees, laid out in the same way
   const int64_t* kept_at = nullptr;
   int64_t kept_row = 0;
+  double dropout = 0;  // the share of the weights set to zero
+  int64_t seed = 0;
 
   int64_t group(int64_t head) const { return head / (heads / groups); }
   double alpha_of(int64_t head) const { return alphas ? alphas[head] : alpha; }
@@ -38,6 +40,45 @@ struct Shape {
     if (causal && query + 1 + m - n < keys) keys = query + 1 + m - n;
     if (spans && span(head, query)[1] < keys) keys = span(head, query)[1];
     return keys > 0 ? keys : 0;
+  }
+};
+
+// Which weights of a row survive dropout: a hash of the seed, the row and the key decides, so the backward needs no mask. Hash:
+// splitmix64 for the row, two rounds of lowbias32 (Wellons, hash-prospector) for the key.
+struct Dropout {
+  uint32_t first, second, limit;
+  float factor;  // 1 / (1 - dropout)
+
+  Dropout(double share, int64_t seed, int64_t row) {
+    uint64_t z = static_cast<uint64_t>(seed) + (static_cast<uint64_t>(row) + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    first = static_cast<uint32_t>(z);
+    second = static_cast<uint32_t>(z >> 32);
+    const double kept = (1 - share) * 4294967296.0;
+    limit = kept < 4294967295.0 ? static_cast<uint32_t>(kept) : 4294967295u;
+    factor = static_cast<float>(1 / (1 - share));
+  }
+  static uint32_t mixed(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+  }
+  bool keeps(int32_t key) const { return mixed(mixed(static_cast<uint32_t>(key) + first) ^ second) < limit; }
+  void apply(float* x, const int32_t* key, int64_t count) const {
+    for (int64_t e = 0; e < count; e++) x[e] = keeps(key[e]) ? x[e] * factor : 0.f;
+  }
+  // Removes what does not survive, except for NaN; returns how many are left.
+  int64_t compress(float* x, int32_t* key, int64_t count) const {
+    int64_t c = 0;
+    for (int64_t e = 0; e < count; e++) {
+      const bool keep = keeps(key[e]) || x[e] != x[e];
+      x[c] = x[e] * factor;
+      key[c] = key[e];
+      c += keep;
+    }
+    return c;
   }
 };
 
