@@ -66,8 +66,8 @@ def sparse_attention(
             dimension, or ``[B, H]`` with one length per head.
         scale: factor for the scores; by default ``d ** -0.5``. A tensor may be learned: ``[H]``, one factor per head, or
             broadcastable to ``[..., H, n, 1]``, one per query.
-        dropout: the share of the weights set to zero; the others are scaled by ``1 / (1 - dropout)``. As in torch's
-            function, dropout is applied in every call.
+        dropout: the share of the weights set to zero, below 1; the others are scaled by ``1 / (1 - dropout)``. As in
+            torch's function, dropout is applied in every call, and torch's generator decides; each path draws in its own way.
         need_weights: also return the weights, as they are before dropout.
         bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``.
         slopes: ``[H]``, ALiBi: subtracts ``slopes[h] * |i - j|`` from the score of key j for a query at position i. If
@@ -161,9 +161,10 @@ def _fused(call: Call) -> Tensor:
     run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
     alphas = None if call.alphas is None else call.alphas.reshape(-1)
     alpha = 0.0 if call.alpha is None else call.alpha
+    seed = int(torch.randint(2**63 - 1, ())) if call.dropout else 0
     out = run(
         q, k, v, lengths, spans_per_head(call), alphas, call.kernel_bias(), call.mask, tuple(call.q.shape[:-2]), alpha,
-        call.scale, call.causal, call.sink,
+        call.scale, call.causal, call.sink, call.dropout, seed,
     )  # fmt: skip
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 

@@ -72,8 +72,8 @@ def _against_fused(call: Call) -> str | None:
         return "the fused kernels compute in float32, q is float64"
     if not (call.q.numel() and call.k.numel() and call.v.numel()):
         return "a dimension is empty"
-    if call.dropout:
-        return "dropout needs the weights"
+    if call.dropout and (call.q.device.type != "cpu" or foreign(call.q) or kernels.active() == "triton"):
+        return "dropout is fused only in the native kernel, outside torch.compile"
     if call.mask is not None and not _as_spans(call) and (foreign(call.q) or not call.mask.is_cpu):
         return "the mask leaves gaps between a query's keys, which needs the scores"
     return None

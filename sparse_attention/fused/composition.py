@@ -22,16 +22,17 @@ from .reading import blank, finite, gathered, read, scores, slopes, times, weigh
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Callable[[Tensor, Tensor | None], Tensor],
-    keep: Tensor | None, dropout: float = 0.0,
+    keep: Tensor | None, dropout: float | Tensor = 0.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attend with q ``[..., H, n, d]`` to k ``[..., G, m, d]`` and v ``[..., G, m, e]``.
 
-    Returns the output ``[..., H, n, e]`` and the weights ``[..., H, n, m]``. Dropout is applied to the weights that
-    multiply the values, not to the returned weights.
+    Returns the output ``[..., H, n, e]`` and the weights ``[..., H, n, m]``. Dropout, a share or
+    factors ``[H, n, m]`` of 0 and ``1 / (1 - share)``, is applied to the weights that multiply the values, not to the returned ones.
     """
     x = scores(q * scale, blank(k, keep))
     weights = weighed(x, mapping(x, keep))
-    return read(F.dropout(weights, dropout) if dropout else weights, blank(v, keep)), weights
+    dropped = weights * dropout if isinstance(dropout, Tensor) else F.dropout(weights, dropout) if dropout else weights
+    return read(dropped, blank(v, keep)), weights
 
 
 def visible(

@@ -1,8 +1,8 @@
 """The fused kernel as a differentiable function, and as an opaque operator for tensors whose memory must not be read.
 
 The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, spans ``[1 or H, n, 2]``, alphas
-``[H]`` or alpha, pinned: every query sees key 0, and bias and mask, broadcastable to ``[*lead, n, m]`` with H heads in
-``lead``. The first gradient reads only the support. The second gradient is computed by the composition, which recomputes
+``[H]`` or alpha, pinned: every query sees key 0, bias and mask, broadcastable to ``[*lead, n, m]`` with H heads in
+``lead``, and dropout with its seed. The first gradient reads only the support. The second gradient is computed by the composition, which recomputes
 the first. Under torch.compile, the operator's gradient repeats the forward pass, since the size of the support is not
 known in advance.
 """
@@ -77,15 +77,24 @@ class Fused(Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None,
         bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
+        dropout: float, seed: int,
     ) -> Tensor:  # fmt: skip
         ctx.kernel = _kernel(q)
         given: dict[str, Any] = {}
         if ctx.kernel is native:
-            given = {"alphas": alphas, "pinned": pinned, "bias": bias, "mask": mask, "lead": lead}
+            given = {
+                "alphas": alphas,
+                "pinned": pinned,
+                "bias": bias,
+                "mask": mask,
+                "lead": lead,
+                "dropout": dropout,
+                "seed": seed,
+            }
         given |= {"alpha": alpha, "scale": scale, "causal": causal, "lengths": lengths, "spans": spans}
         out, ctx.saved = ctx.kernel.forward(q, k, v, **given, save=any(ctx.needs_input_grad))
         ctx.save_for_backward(q, k, v, lengths, spans, alphas, bias, mask)
-        ctx.rest = lead, alpha, scale, causal, pinned
+        ctx.rest = lead, alpha, scale, causal, pinned, dropout, seed
         return out
 
     @staticmethod
@@ -106,12 +115,13 @@ class Fused(Function):
             dq, dk, dv = at.q, at.k, at.v
             dalphas = None if at.alphas is None else at.alphas.to(alphas.dtype)
             dbias = None if at.bias is None else at.bias.to(bias.dtype)
-        return dq, dk, dv, None, None, dalphas, dbias, *[None] * 6
+        return dq, dk, dv, None, None, dalphas, dbias, *[None] * 8
 
 
 def _composed(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None,
     bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
+    dropout: float = 0.0, seed: int = 0,
 ) -> Tensor:  # fmt: skip
     n, m = q.shape[-2], k.shape[-2]
     keep, mapping = (
@@ -124,7 +134,8 @@ def _composed(
     if bias is not None:
         added, plain = bias.float().expand(*lead, n, m).reshape(-1, n, m), mapping
         mapping = lambda x, keep: plain(x + added, keep)  # noqa: E731
-    return composition.attend(q.float(), k.float(), v.float(), scale, mapping, keep)[0].to(q.dtype)
+    factors = native.dropout_factors((q.shape[0], n, m), dropout, seed) if dropout else 0.0
+    return composition.attend(q.float(), k.float(), v.float(), scale, mapping, keep, factors)[0].to(q.dtype)
 
 
 def _attention(
@@ -192,7 +203,7 @@ torch.library.register_autograd("sparse_attention::attention", _backward, setup_
 
 def opaque(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: None, bias: None, mask: None,
-    lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
+    lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool, dropout: float = 0.0, seed: int = 0,
 ) -> Tensor:  # fmt: skip
     """`Fused` for torch.compile, tracing and modes. Differentiating twice raises an error."""
     return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal, pinned)

@@ -13,6 +13,8 @@ docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m
     ``bias``     added to the scores, broadcastable to [*lead, n, m], where H is the product of ``lead`` ([H] by default);
                  it has a gradient
     ``mask``     bool, broadcastable to the same: the keys that a query sees
+    ``dropout``  below 1: this share of the weights, chosen by a hash of ``seed`` (int64), row and key, is set to zero, and the
+                 others are divided by ``1 - dropout``; forward and backward compute the same choice, and store none
 
 A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among the scores of a query makes its
 row NaN, as everywhere in this package. Values outside the support are never read, so a NaN there has no effect. Results
@@ -25,13 +27,14 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import build
-from .attention_shape import ALPHAS, Gradients, Saved, Shape, given, layout
+from .attention_shape import ALPHAS, Given, Gradients, Shape, given, layout, pairs
 from .memory import address, dense
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
@@ -61,9 +64,13 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     sizes, shape = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(Shape)
     out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second may be null
     library.attention_forward.argtypes = [shape, *[_POINTER] * 5, *out, _INT]
+    library.attention_columns.argtypes = [_POINTER, _POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
+    library.attention_columns.restype = None
+    library.attention_dropout.argtypes = [ctypes.c_double, *[ctypes.c_int64] * 3, _POINTER]
+    library.attention_dropout.restype = None
     library.attention_spans.argtypes = [_POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_backward.argtypes = [shape, *[_POINTER] * 11, _INT]
-    library.attention_scatter.argtypes = [shape, *[_POINTER] * 5, ctypes.c_int64, ctypes.c_int64]
+    library.attention_scatter.argtypes = [shape, *[_POINTER] * 5, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_scatter.restype = None
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
     library.attention_panel_sizes.restype = None
@@ -73,6 +80,47 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     library.attention_free.restype = None
     library.sparse_attention_isa.restype = ctypes.c_char_p
     return library
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The support: row r = h n + i has the ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``.
+
+    A row takes 2 bytes per entry (4 beyond 65,536 keys), or one bit per key if that is less (``src/attention_support.h``).
+    The weights P on the support are stored only on request.
+    """
+
+    row_pointers: Tensor  # int64 [H n + 1]
+    held: Tensor  # uint8, the support as the library holds it
+    weights_: Tensor | None  # float32 [entries], > 0
+    of: Given
+    lead: tuple[int, ...]
+
+    @property
+    def density(self) -> float:
+        """The share of pairs in the support, among all pairs that causality, lengths and spans allow."""
+        allowed = pairs(self.of)
+        return int(self.row_pointers[-1]) / allowed if allowed else 0.0
+
+    @property
+    def columns(self) -> Tensor:
+        """The keys of all entries, int32 [entries], increasing within a row."""
+        assert _library is not None
+        entries, rows = int(self.row_pointers[-1]), self.row_pointers.numel() - 1
+        found = torch.empty(entries + 16, dtype=torch.int32)  # the library writes full vectors
+        at = address(self.row_pointers, torch.int64, rows + 1), self.held.data_ptr()
+        _library.attention_columns(*at, rows, self.of.shape.m, found.data_ptr())
+        return found[:entries]
+
+    def weights(self) -> Tensor:
+        """P as a dense tensor [H, n, m]. Raises ``ValueError`` if P was not stored."""
+        if self.weights_ is None:
+            raise ValueError("P was not kept; call forward(..., weights=True)")
+        s: Any = self.of.shape
+        p = self.weights_.new_zeros(s.heads * s.n, s.m)
+        rows = torch.repeat_interleave(torch.arange(p.shape[0]), self.row_pointers.diff())
+        p[rows, self.columns.long()] = self.weights_
+        return p.view(s.heads, s.n, s.m)
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, decoding: bool = False) -> str | None:
@@ -115,6 +163,14 @@ def spans_of(mask: Tensor) -> Tensor | None:
     return spans if library and library.attention_spans(at, rows, mask.shape[-1], spans.data_ptr()) else None
 
 
+def dropout_factors(shape: tuple[int, int, int], dropout: float, seed: int) -> Tensor:
+    """What `forward` multiplies the weights by, float32 of the shape [H, n, m]: 0 or ``1 / (1 - dropout)``."""
+    assert _library is not None
+    factors = torch.empty(shape)
+    _library.attention_dropout(dropout, seed, shape[0] * shape[1], shape[2], factors.data_ptr())
+    return factors
+
+
 def _adopt(address: int | None, entries: int, kind: Any, dtype: torch.dtype) -> Tensor:
     """A tensor that uses memory of the library; the memory is freed with the tensor."""
     assert _library is not None
@@ -134,9 +190,10 @@ def _addresses(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
     spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
-    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, save: bool = True, weights: bool = False,
+    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0,
+    save: bool = True, weights: bool = False,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
-    """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P if ``weights``.
+    """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P (before dropout) if ``weights``.
 
     Call it only with tensors for which ``refusal`` returns None. Raises ``MemoryError``.
     """
@@ -146,17 +203,17 @@ def forward(
     (heads, n, _), m = q.shape, k.shape[1]
     of = given(
         q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
-        bias=bias, mask=mask, lead=lead,
+        bias=bias, mask=mask, lead=lead, dropout=dropout, seed=seed,
     )  # fmt: skip
     out = q.new_empty(heads, n, v.shape[2])
-    pointers = torch.empty(heads * n + 1, dtype=torch.int64) if save else None
-    columns, p = ctypes.c_void_p(), ctypes.c_void_p() if save and weights else None
+    pointers = torch.empty(heads * n + 2, dtype=torch.int64) if save else None
+    held, p = ctypes.c_void_p(), ctypes.c_void_p() if save and weights else None
     failed = library.attention_forward(
         of.shape,
         *_addresses(q, k, v),
         out.data_ptr(),
         None if pointers is None else pointers.data_ptr(),
-        columns,
+        held,
         p,
         torch.get_num_threads(),
     )
@@ -166,10 +223,10 @@ def forward(
         )
     if pointers is None:
         return out, None
-    entries = int(pointers[-1])
+    entries, size = pointers[-2:].tolist()
     kept = None if p is None else _adopt(p.value, entries, ctypes.c_float, torch.float32)
-    kind, dtype = (ctypes.c_uint16, torch.uint16) if m <= 65536 else (ctypes.c_int32, torch.int32)
-    return out, Saved(pointers, _adopt(columns.value, entries, kind, dtype), kept, of, lead or (heads,))
+    support = _adopt(held.value, size, ctypes.c_uint8, torch.uint8)
+    return out, Saved(pointers[:-1], support, kept, of, lead or (heads,))
 
 
 def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,17 +239,17 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     """The gradients for ``grad_out`` [H, n, e], with that of the bias if ``of_bias``. Raises ``MemoryError``."""
     assert _library is not None
     g, q, k, v = (dense(x.detach()) for x in (grad_out, q, k, v))
-    pointers, columns, of = saved.row_pointers, saved.columns, saved.of
+    pointers, of = saved.row_pointers, saved.of
     rows, m = q.shape[0] * q.shape[1], k.shape[1]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dalphas = None if of.alphas is None else torch.empty(*q.shape[:2], dtype=torch.float64)
-    scores = torch.empty(saved.columns.numel()) if of_bias and of.bias is not None else None
+    scores = torch.empty(int(pointers[-1])) if of_bias and of.bias is not None else None
     failed = _library.attention_backward(
         of.shape,
         *_addresses(q, k, v),
         address(g, torch.float32, rows * v.shape[2]),
         address(pointers, torch.int64, rows + 1),
-        address(columns, torch.uint16 if m <= 65536 else torch.int32, int(pointers[-1])),
+        address(saved.held, torch.uint8, saved.held.numel()),
         dq.data_ptr(),
         dk.data_ptr(),
         dv.data_ptr(),
@@ -201,13 +258,14 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
         torch.get_num_threads(),
     )
     if failed:
-        raise MemoryError(f"no memory for the gradients at {saved.columns.numel()} entries; use fewer heads at a time")
+        raise MemoryError(f"no memory for the gradients at {int(pointers[-1])} entries; use fewer heads at a time")
     dbias = None
     if scores is not None and of.bias is not None:
         dbias = torch.zeros(of.bias.shape, dtype=torch.float64)
-        at, row, key = layout(dbias, saved.lead)
+        (at, row, key), room = layout(dbias, saved.lead), torch.empty(m + 16, dtype=torch.int32)
         _library.attention_scatter(
-            of.shape, pointers.data_ptr(), columns.data_ptr(), scores.data_ptr(), dbias.data_ptr(), at.data_ptr(), row, key
+            of.shape, pointers.data_ptr(), saved.held.data_ptr(), scores.data_ptr(), dbias.data_ptr(), at.data_ptr(), row, key,
+            room.data_ptr(),
         )  # fmt: skip
     return Gradients(dq, dk, dv, None if dalphas is None else dalphas.sum(1), dbias)
 

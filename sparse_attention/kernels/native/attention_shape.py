@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +35,8 @@ class Shape(ctypes.Structure):
             for of in ("bias", "kept")
             for name, kind in ((of, _POINTER), (of + "_at", _POINTER), (of + "_row", ctypes.c_int64))
         ],
+        ("dropout", ctypes.c_double),
+        ("seed", ctypes.c_int64),
     ]
 
 
@@ -75,7 +76,7 @@ def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:
 def given(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool, lengths: Tensor | None,
     spans: Tensor | None, alphas: Tensor | None, pinned: bool, bias: Tensor | None, mask: Tensor | None,
-    lead: tuple[int, ...] | None,
+    lead: tuple[int, ...] | None, dropout: float = 0.0, seed: int = 0,
 ) -> Given:  # fmt: skip
     """Check the optional arguments of a call; they are described in ``attention``. Raises ``ValueError``."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
@@ -91,6 +92,7 @@ def given(
         spans is not None and spans.shape[0] > 1, pinned, alpha,
         None if alphas is None else address(alphas, torch.float64, heads),
     )  # fmt: skip
+    shape.dropout, shape.seed = dropout, seed
     rest = []
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
         if x is None:
@@ -115,7 +117,7 @@ def per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
     return lengths if lengths.shape == (heads,) else lengths.repeat_interleave(heads // groups)
 
 
-def _pairs(of: Given) -> int:
+def pairs(of: Given) -> int:
     """The number of pairs of a query and a key that it may see."""
     s, limits = of.shape, torch.full((1, 1), of.shape.m)
     if of.lengths is not None:
@@ -139,34 +141,4 @@ class Gradients:
     bias: Tensor | None
 
 
-@dataclass(frozen=True)
-class Saved:
-    """The support: row r = h n + i has the ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``.
-
-    The weights P on the support are stored only on request.
-    """
-
-    row_pointers: Tensor  # int64 [H n + 1]
-    columns: Tensor  # [entries], increasing within a row; uint16 for up to 65536 keys, else int32
-    weights_: Tensor | None  # float32 [entries], > 0
-    of: Given
-    lead: tuple[int, ...]
-
-    @property
-    def density(self) -> float:
-        """The share of pairs in the support, among all pairs that causality, lengths and spans allow."""
-        pairs = _pairs(self.of)
-        return self.columns.numel() / pairs if pairs else 0.0
-
-    def weights(self) -> Tensor:
-        """P as a dense tensor [H, n, m]. Raises ``ValueError`` if P was not stored."""
-        if self.weights_ is None:
-            raise ValueError("P was not kept; call forward(..., weights=True)")
-        s: Any = self.of.shape
-        p = self.weights_.new_zeros(s.heads * s.n, s.m)
-        rows = torch.repeat_interleave(torch.arange(p.shape[0]), self.row_pointers.diff())
-        p[rows, self.columns.long()] = self.weights_
-        return p.view(s.heads, s.n, s.m)
-
-
-__all__ = ["ALPHAS", "Given", "Gradients", "Saved", "Shape", "given", "layout", "per_head"]
+__all__ = ["ALPHAS", "Given", "Gradients", "Shape", "given", "layout", "pairs", "per_head"]

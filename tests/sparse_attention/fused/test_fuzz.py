@@ -94,8 +94,8 @@ def formula(q, k, v, alpha, causal, lengths=None, window=None, cu_seqlens=None, 
     return p @ v, torch.where(keep, (near - tau).abs(), 1.0).amin(-1)
 
 
-def check(seed: int) -> None:
-    call = chosen(seed)
+def check(seed: int, call: dict[str, object] | None = None) -> None:
+    call = chosen(seed) if call is None else call
     learned = [n for n, x in call.items() if isinstance(x, Tensor) and x.is_floating_point()]
     exact = {n: x.double().requires_grad_() if n in learned else x for n, x in call.items()}
     ours = {n: x.clone().requires_grad_() if n in learned else x for n, x in call.items()}
@@ -125,6 +125,32 @@ def test_random_calls_are_the_formula(part):
         if call["k"].shape[2] >= 32 and call["q"].shape[2] > 1:
             call["q"].requires_grad_()
             assert sa.fused.plan(**call, mapping="entmax").path == "fused", seed
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.5, torch.tensor([1.25, 2.0]), 2.5], ids=["2", "1.5", "per head", "2.5"])
+@pytest.mark.parametrize("form", ["plain", "window", "gaps", "bias", "sink", "all"])
+def test_rows_of_all_densities_are_the_formula(form, alpha):
+    """Rows with more than 1/16 of the keys keep their support as bits, the others as keys."""
+    make = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(1, heads, 140, 16, generator=make) for heads in (2, 1, 1))
+    forms = {
+        "window": {"window": (70, 9), "lengths": torch.tensor([131])},
+        "gaps": {"mask": torch.rand(2, 140, 140, generator=make) > 0.4, "scale": torch.tensor([0.2, 0.3])},
+        "bias": {"bias": torch.randn(2, 140, 140, generator=make) * 0.02},
+        "sink": {"sink": torch.tensor([0.1, -0.2]), "slopes": torch.tensor([0.01, 0.0])},
+    }
+    given = {name: x for key, value in forms.items() if form in (key, "all") for name, x in value.items()}
+    call = {
+        "q": q * torch.logspace(-2, 1, 140)[:, None],
+        "k": k,
+        "v": v,
+        "alpha": alpha,
+        "causal": form == "sink",
+        **given,
+    }
+    counts = (sa.sparse_attention(**call, mapping="entmax", need_weights=True)[1] > 0).sum(-1)
+    assert (counts > 12).any() and ((counts > 0) & (counts < 9)).any()
+    check(0, call)
 
 
 @pytest.mark.slow

@@ -274,7 +274,6 @@ def test_the_plan_says_which_way_and_why():
         ({"mapping": "entmax", "alpha": 1.03}, "not for 1.03"),
         ({"gamma": torch.ones(1)}, "gamma of sparsemax is a tensor"),
         ({"need_weights": True}, "weights are asked for"),
-        ({"dropout": 0.1}, "dropout"),
         ({"mapping": lambda x, mask: x}, "not a mapping of this library"),
     ):
         path, why = plan(q, k, v, **arguments)

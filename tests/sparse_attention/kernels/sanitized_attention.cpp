@@ -37,7 +37,7 @@ int main() {
           std::vector<float> q = drawn(heads * n * d, kind, sharpness[calls % 3]), k = drawn(groups * m * d, kind, 1);
           std::vector<float> v = drawn(groups * m * e, kind, 1), g = drawn(heads * n * e, 0, 1);
           std::vector<float> out(g.size()), dq(q.size()), dk(k.size()), dv(v.size());
-          std::vector<int64_t> pointers(static_cast<size_t>(heads * n + 1)), lengths{m, m / 2, 0, m};
+          std::vector<int64_t> pointers(static_cast<size_t>(heads * n + 2)), lengths{m, m / 2, 0, m};
           std::vector<int64_t> spans;  // [heads, n, 2]
           for (int64_t i = 0; i < heads * n; i++) {
             const int64_t a = static_cast<int64_t>(uniform() * static_cast<double>(m + 1)), b = static_cast<int64_t>(uniform() * static_cast<double>(m + 1));
@@ -47,11 +47,13 @@ int main() {
           std::vector<uint8_t> kept(bias.size());
           for (uint8_t& x : kept) x = uniform() < 0.5;
           std::vector<double> total(bias.size());
+          std::vector<float> factors(bias.size());
+          std::vector<int32_t> room(static_cast<size_t>(m + 16));
           const std::vector<int64_t> at{0, n * m, 2 * n * m, 3 * n * m};
           std::vector<double> alphas{1.3, 2, 1.05, 1.5}, slope(static_cast<size_t>(heads * n));
           for (int power = 0; power <= 4; power++)
             for (int threads = 1; threads <= 3; threads += 2) {
-              void* columns;
+              void* held;
               float* weights;
               const int64_t* padding = calls % 2 ? lengths.data() : nullptr;
               sa::Shape s{heads, groups, n, m, d, e, scale, calls % 4 < 2, padding};
@@ -60,18 +62,23 @@ int main() {
               s.pinned = m > 0 && calls % 5 < 2;
               s.alpha = power == 1 ? 2 : power == 2 ? 1.5 : power == 3 ? 3.5 : 1.2;
               s.alphas = power ? nullptr : alphas.data();
+              s.dropout = calls % 7 < 3 ? 0.4 : 0;
+              s.seed = calls;
+              attention_dropout(s.dropout, s.seed, heads * n, m, factors.data());
               if (calls % 3 == 1) {
                 s.bias = bias.data();
                 s.bias_at = s.kept_at = at.data();
                 s.bias_row = s.kept_row = m;
                 if (calls % 2) s.kept = kept.data();
               }
-              attention_forward(&s, q.data(), k.data(), v.data(), out.data(), pointers.data(), &columns,
+              attention_forward(&s, q.data(), k.data(), v.data(), out.data(), pointers.data(), &held,
                                 threads == 1 ? &weights : nullptr, threads);
-              attention_backward(&s, q.data(), k.data(), v.data(), g.data(), pointers.data(), columns, dq.data(), dk.data(),
+              attention_backward(&s, q.data(), k.data(), v.data(), g.data(), pointers.data(), held, dq.data(), dk.data(),
                                  dv.data(), calls % 2 ? slope.data() : nullptr, calls % 3 ? scores.data() : nullptr, threads);
-              if (calls % 3) attention_scatter(&s, pointers.data(), columns, scores.data(), total.data(), at.data(), m, 1);
-              attention_free(columns);
+              if (calls % 3) attention_scatter(&s, pointers.data(), held, scores.data(), total.data(), at.data(), m, 1, room.data());
+              std::vector<int32_t> columns(static_cast<size_t>(pointers[heads * n] + 16));
+              attention_columns(pointers.data(), held, heads * n, m, columns.data());
+              attention_free(held);
               if (threads == 1) attention_free(weights);
               if (n == 1 && (power == 1 || power == 2)) {
                 int64_t panel[3];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import entmax
 import pytest
 import torch
 from torch import Tensor
@@ -220,6 +221,21 @@ def test_the_support_is_kept_and_not_its_weights(alpha: float) -> None:
         assert torch.equal(mine.isnan(), other.isnan()) and torch.equal(mine.nan_to_num(), other.nan_to_num())
     with pytest.raises(ValueError, match="weights=True"):
         saved.weights()
+
+
+@pytest.mark.parametrize("m", [1, 31, 64, 700, 70_000])
+def test_how_much_the_support_takes(m: int) -> None:
+    """Two or four bytes an entry, and never more than a bit for every key, whichever way a row is held."""
+    q, k, v = drawn(1, 1, 64, m, 16, 8)
+    q *= torch.logspace(-4, 1, 64).view(1, 64, 1)  # from all keys to a few
+    _, saved = attention.forward(q, k, v, alpha=2.0, scale=1.0, weights=True)
+    assert saved is not None
+    counts = saved.row_pointers.diff()
+    whole, each = (m + 31) // 32 * 4, 2 if m <= 65536 else 4
+    assert saved.held.numel() == int((counts * each).clamp(max=whole).sum())
+    assert m < 700 or ((counts * each < whole).any() and (counts * each > whole).any())  # both kinds of rows
+    expected = entmax.sparsemax(q[0].double() @ k[0].double().T, -1)
+    torch.testing.assert_close(saved.weights()[0].double(), expected, atol=2e-5, rtol=0)
 
 
 def test_same_bits_in_any_threads_and_callers() -> None:

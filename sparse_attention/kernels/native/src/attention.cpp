@@ -8,34 +8,52 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// pointers: [heads n + 1], or null: nothing is saved. columns (uint16 up to 65536 keys, then int32), and weights, P, if not
-// null: the support, for attention_free.
+// pointers: [heads n + 2], the entries before each row, all entries, and the bytes of `held`; or null: nothing is saved.
+// held: the support (attention_support.h), and weights, if not null: P, for attention_free.
 EXPORT int attention_forward(const sa::Shape* s, const float* q, const float* k, const float* v, float* out, int64_t* pointers,
-                             void** columns, float** weights, int threads) {
+                             void** held, float** weights, int threads) {
   sa::Support support;
   const int status = sa::attention_forward(*s, q, k, v, out, pointers, weights != nullptr, support, threads);
-  *columns = support.column;
+  *held = support.held;
   if (weights) *weights = support.weight;
   return status;
 }
 
 // dalpha: [heads, n], summed over the keys, or null. dscores: of the support's entries, before the scale, or null.
 EXPORT int attention_backward(const sa::Shape* s, const float* q, const float* k, const float* v, const float* g,
-                              const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, double* dalpha,
+                              const int64_t* pointers, const void* held, float* dq, float* dk, float* dv, double* dalpha,
                               float* dscores, int threads) {
-  return sa::attention_backward(*s, q, k, v, g, pointers, columns, dq, dk, dv, dalpha, dscores, threads);
+  return sa::attention_backward(*s, q, k, v, g, pointers, held, dq, dk, dv, dalpha, dscores, threads);
 }
 
-// Adds the dscores to what begins at to + at[head], a query every `row` numbers and a key every `key`.
-EXPORT void attention_scatter(const sa::Shape* s, const int64_t* pointers, const void* columns, const float* dscores, double* to,
-                              const int64_t* at, int64_t row, int64_t key) {
-  const bool narrow = sa::narrow(s->m);
+// Adds the dscores to what begins at to + at[head], a query every `row` numbers and a key every `key`. room: [m + 16].
+EXPORT void attention_scatter(const sa::Shape* s, const int64_t* pointers, const void* held, const float* dscores, double* to,
+                              const int64_t* at, int64_t row, int64_t key, int32_t* room) {
+  const char* from = static_cast<const char*>(held);
   for (int64_t r = 0; r < s->heads * s->n; r++) {
     double* here = to + at[r / s->n] + r % s->n * row;
-    for (int64_t e = pointers[r]; e < pointers[r + 1]; e++) {
-      const int64_t j = narrow ? static_cast<const uint16_t*>(columns)[e] : static_cast<const int32_t*>(columns)[e];
-      here[j * key] += static_cast<double>(dscores[e]);
-    }
+    const int64_t count = pointers[r + 1] - pointers[r];
+    sa::read_row(from, count, s->m, room);
+    from += sa::row_bytes(count, s->m);
+    for (int64_t e = 0; e < count; e++) here[room[e] * key] += static_cast<double>(dscores[pointers[r] + e]);
+  }
+}
+
+// columns [entries + 16]: the keys of all entries of a support.
+EXPORT void attention_columns(const int64_t* pointers, const void* held, int64_t rows, int64_t keys, int32_t* columns) {
+  const char* at = static_cast<const char*>(held);
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t count = pointers[r + 1] - pointers[r];
+    sa::read_row(at, count, keys, columns + pointers[r]);
+    at += sa::row_bytes(count, keys);
+  }
+}
+
+// What dropout multiplies the weights [rows, m] by: 0 or 1 / (1 - dropout).
+EXPORT void attention_dropout(double dropout, int64_t seed, int64_t rows, int64_t m, float* factors) {
+  for (int64_t r = 0; r < rows; r++) {
+    const sa::Dropout row(dropout, seed, r);
+    for (int64_t j = 0; j < m; j++) factors[r * m + j] = row.keeps(static_cast<int32_t>(j)) ? row.factor : 0;
   }
 }
 

@@ -4,8 +4,10 @@
 //     dS_ij = w_ij (dP_ij - mean_i) scale   w = P^(2 - alpha): 1 (sparsemax), sqrt P (entmax15); mean_i = sum_j w dP / sum_j w
 //     dQ = dS K,  dK = dS' Q,  dV = P' g
 //
-// Of the forward only the support's keys are kept. P is computed again, a tile at a time: one more dot an entry, for 2 bytes
-// an entry instead of 6.
+// With dropout, dP and the P of dV are multiplied by 0 or 1 / (1 - dropout), as P was in the forward.
+//
+// Of the forward only the support's keys are kept, 2 bytes an entry or less. P is computed again, a tile at a time: one more
+// dot an entry, for 4 bytes an entry less.
 //
 // Queries go in tiles. A tile's entries are turned into columns by a counting sort, so that a key's rows of dK and dV are
 // read and written once a tile; entries of a key keep the order of their queries, so sums have one order.
@@ -24,7 +26,7 @@ struct Transposed {
   float *ds, *p;    // by row, as in the support: dP, then dS; scores, then roots of P, then P
   float *dsk, *pk;  // by key: dS and P,
   int32_t* row;     // and the query, counted from the tile's first
-  int32_t* column;  // by row, where the support's are narrow
+  int32_t* column;  // by row
   int32_t* end;     // [keys of a page + 1]: where a key's entries end
   float *one, *query;  // a row's candidates; a query times the scale
   double* numbers;     // for alpha > 2, three numbers a key
@@ -144,10 +146,10 @@ inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
   return rows_for_eight < 64 ? 64 : rows_for_eight > tile_queries ? tile_queries : rows_for_eight;
 }
 
-// `rows` rows from `first` on, of one head; `pointer` and `columns` are theirs.
+// `rows` rows from `first` on, of one head; `pointer` and `held` are theirs.
 template <int power>
 inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gradients& x, int64_t first, int64_t rows, const int64_t* pointer,
-                          const void* columns) {
+                          const char* held) {
   const int64_t start = pointer[0], entries = pointer[rows] - start;
   float *ds = t.ds - start, *p = t.p - start;
   const float factor = static_cast<float>((alpha - 1) * s.scale);
@@ -158,10 +160,11 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
     for (int64_t c = 0; c < s.d; c++) t.query[c] = x.q[i * s.d + c] * factor;
     return t.query;
   };
-  const int32_t* column = static_cast<const int32_t*>(columns);
-  if (narrow(s.m)) {
-    for (int64_t e = 0; e < entries; e++) t.column[e] = static_cast<const uint16_t*>(columns)[start + e];
-    column = t.column - start;
+  const int32_t* column = t.column - start;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t count = pointer[i + 1] - pointer[i];
+    read_row(held, count, s.m, t.column + pointer[i] - start);
+    held += row_bytes(count, s.m);
   }
   fill_row(x.dq, rows * s.d, 0.f);
   if (x.dalpha) std::fill(x.dalpha, x.dalpha + rows, 0.0);
@@ -191,11 +194,13 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
     if (!to_roots<power>(p + from, count, t.one, any))
       to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any, bias, of_bias);
     const bool alone = !x.dalpha && !x.dscores;
+    const Dropout dropout(s.dropout, s.seed, first + i);
+    if (s.dropout > 0) dropout.apply(ds + from, column + from, count);
     through_mapping<power>(p + from, ds + from, count, alone ? static_cast<float>(s.scale) : 1.f, any);
-    if (alone) continue;
     if (x.dalpha) x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
     if (x.dscores) std::memcpy(x.dscores + from, ds + from, static_cast<size_t>(count) * sizeof *ds);
-    multiply(ds + from, count, static_cast<float>(s.scale));
+    if (!alone) multiply(ds + from, count, static_cast<float>(s.scale));
+    if (s.dropout > 0) dropout.apply(p + from, column + from, count);
   }
 
   std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);
@@ -236,7 +241,7 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
 // A group's heads add to the same dk and dv, so a group is one worker's. With more threads than groups a group is cut
 // into parts, each with sums of its own, which are added up in order.
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
-                              const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, double* dalpha,
+                              const int64_t* pointers, const void* held, float* dq, float* dk, float* dv, double* dalpha,
                               float* dscores, int threads) {
   const int64_t heads = s.heads / s.groups, rows = heads * s.n;  // rows of a group, consecutive
   const int64_t entries = pointers[s.heads * s.n], keys = s.m * s.d, values = s.m * s.e;
@@ -250,6 +255,13 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
     sums = static_cast<float*>(std::calloc(static_cast<size_t>(s.groups * (parts - 1) * (keys + values)), sizeof *sums));
     if (!sums) return out_of_memory;
   }
+  int64_t* place = static_cast<int64_t*>(std::malloc(static_cast<size_t>(s.heads * s.n + 1) * sizeof *place));  // of rows
+  if (!place) {
+    std::free(sums);
+    return out_of_memory;
+  }
+  place[0] = 0;
+  for (int64_t r = 0; r < s.heads * s.n; r++) place[r + 1] = place[r] + row_bytes(pointers[r + 1] - pointers[r], s.m);
   fill_row(dk, s.groups * keys, 0.f);
   fill_row(dv, s.groups * values, 0.f);
   int64_t cut[most_workers + 1];
@@ -284,7 +296,7 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
                   dscores};
       const double alpha = s.alpha_of(row / s.n);
       with_power(alpha, [&](auto power) {
-        backward_tile<decltype(power)::value>(s, alpha, work, x, row, count, pointers + row, columns);
+        backward_tile<decltype(power)::value>(s, alpha, work, x, row, count, pointers + row, static_cast<const char*>(held) + place[row]);
       });
     });
     std::free(memory);
@@ -298,6 +310,7 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
     for (int64_t c = 0; c < values; c++) to_v[c] += own[keys + c];
   }
   std::free(sums);
+  std::free(place);
   return fine ? ok : out_of_memory;
 }
 

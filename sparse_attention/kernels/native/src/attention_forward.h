@@ -313,6 +313,7 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
   uint64_t careful = pack_queries(s, w, q, k, head, first, alpha);
   find_candidates<power>(s, w, k, any);
   int64_t entries = 0;
+  const int64_t at = head * s.n + first;
   for (int64_t i = 0; i < rows; i++) {
     if (careful >> i & 1 || w.row[i].broken)
       finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d, s.pinned, any);
@@ -320,13 +321,14 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
       finish<power>(w.row[i], any);
     entries += w.row[i].count;
   }
-  sum_values(s, w, rows, v, out + (head * s.n + first) * s.e);
-  if (!pointers) return true;
-  if (!support.reserve(entries)) return false;
-  for (int64_t i = 0; i < rows; i++) {
+  if (pointers && !support.reserve(entries)) return false;
+  for (int64_t i = 0; pointers && i < rows; i++) {
     support.append(w.row[i].column, w.row[i].score, w.row[i].count);
-    pointers[head * s.n + first + i + 1] = support.count;
+    pointers[at + i + 1] = support.count;
   }
+  for (int64_t i = 0; s.dropout > 0 && i < rows; i++)
+    w.row[i].count = Dropout(s.dropout, s.seed, at + i).compress(w.row[i].score, w.row[i].column, w.row[i].count);
+  sum_values(s, w, rows, v, out + at * s.e);
   return true;
 }
 
@@ -350,7 +352,7 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
     Workspace work;
     failed[w] = !memory;
     if (memory) work.take(s, memory);
-    part[w].width = narrow(s.m) ? 2 : 4;
+    part[w].keys = s.m;
     part[w].weights = weights;
     for (int64_t i = cut[w]; i < cut[w + 1] && !failed[w]; i++)
       failed[w] = !with_power(s.alpha_of(i / blocks), [&](auto power) {
@@ -375,7 +377,8 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
     part[w].release();
   }
   if (!fine) part[0].release();
-  if (part[0].capacity > Support::small) part[0].resize(part[0].count);  // address space is given back
+  part[0].trim();
+  if (pointers) pointers[s.heads * s.n + 1] = part[0].bytes;
   support = part[0];
   return fine ? ok : out_of_memory;
 }

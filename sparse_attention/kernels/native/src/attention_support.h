@@ -23,6 +23,8 @@ struct Shape {
   const uint8_t* kept = nullptr;  // or null; the keys that a query sees, laid out in the same way
   const int64_t* kept_at = nullptr;
   int64_t kept_row = 0;
+  double dropout = 0;  // the share of the weights set to zero
+  int64_t seed = 0;
 
   int64_t group(int64_t head) const { return head / (heads / groups); }
   double alpha_of(int64_t head) const { return alphas ? alphas[head] : alpha; }
@@ -41,29 +43,112 @@ struct Shape {
   }
 };
 
-// The keys of a support's entries, one after another; of 16 bits where that is enough.
-constexpr int64_t narrow_keys = 65536;
-inline bool narrow(int64_t keys) { return keys <= narrow_keys; }
+// Which weights of a row survive dropout: a hash of the seed, the row and the key decides, so the backward needs no mask. Hash:
+// splitmix64 for the row, two rounds of lowbias32 (Wellons, hash-prospector) for the key.
+struct Dropout {
+  uint32_t first, second, limit;
+  float factor;  // 1 / (1 - dropout)
 
-// Entries of consecutive rows. The memory beyond `count` has not been touched, so it takes address space only; growing
-// moves pages, not bytes, where the C library can: glibc does from 32 MiB on, so an array that is no longer small gets as much.
+  Dropout(double share, int64_t seed, int64_t row) {
+    uint64_t z = static_cast<uint64_t>(seed) + (static_cast<uint64_t>(row) + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    first = static_cast<uint32_t>(z);
+    second = static_cast<uint32_t>(z >> 32);
+    const double kept = (1 - share) * 4294967296.0;
+    limit = kept < 4294967295.0 ? static_cast<uint32_t>(kept) : 4294967295u;
+    factor = static_cast<float>(1 / (1 - share));
+  }
+  static uint32_t mixed(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+  }
+  bool keeps(int32_t key) const { return mixed(mixed(static_cast<uint32_t>(key) + first) ^ second) < limit; }
+  void apply(float* x, const int32_t* key, int64_t count) const {
+    for (int64_t e = 0; e < count; e++) x[e] = keeps(key[e]) ? x[e] * factor : 0.f;
+  }
+  // Removes what does not survive, except for NaN; returns how many are left.
+  int64_t compress(float* x, int32_t* key, int64_t count) const {
+    int64_t c = 0;
+    for (int64_t e = 0; e < count; e++) {
+      const bool keep = keeps(key[e]) || x[e] != x[e];
+      x[c] = x[e] * factor;
+      key[c] = key[e];
+      c += keep;
+    }
+    return c;
+  }
+};
+
+// How a row of the support holds its keys: one after another, of 16 bits where that is enough, or a bit for each of all keys
+// where that takes less (from 1/16 of the keys on).
+constexpr int64_t narrow_keys = 65536;
+inline int64_t key_bytes(int64_t keys) { return keys <= narrow_keys ? 2 : 4; }
+inline int64_t bitmap_bytes(int64_t keys) { return (keys + 31) / 32 * 4; }
+inline bool as_bits(int64_t count, int64_t keys) { return bitmap_bytes(keys) < count * key_bytes(keys); }
+inline int64_t row_bytes(int64_t count, int64_t keys) {
+  return as_bits(count, keys) ? bitmap_bytes(keys) : count * key_bytes(keys);
+}
+
+// The keys of a row of `count` entries; full vectors may be written past them.
+inline void read_row(const char* held, int64_t count, int64_t keys, int32_t* to) {
+  if (as_bits(count, keys)) {
+    for (int64_t w = 0; w < bitmap_bytes(keys) / 4; w++) {
+      uint32_t bits;
+      std::memcpy(&bits, held + 4 * w, 4);
+      if (bits == 0) continue;
+#if defined(SPARSE_ATTENTION_AVX512)
+      to += compress_index<float>(to, static_cast<__mmask16>(bits), static_cast<int32_t>(32 * w));
+      to += compress_index<float>(to, static_cast<__mmask16>(bits >> 16), static_cast<int32_t>(32 * w + 16));
+#else
+      for (; bits; bits &= bits - 1) *to++ = static_cast<int32_t>(32 * w) + __builtin_ctz(bits);
+#endif
+    }
+  } else if (key_bytes(keys) == 2) {
+    const uint16_t* from = reinterpret_cast<const uint16_t*>(held);
+    for (int64_t e = 0; e < count; e++) to[e] = from[e];
+  } else {
+    std::memcpy(to, held, static_cast<size_t>(count) * sizeof *to);
+  }
+}
+inline void write_row(const int32_t* columns, int64_t count, int64_t keys, char* to) {
+  if (as_bits(count, keys)) {
+    for (int64_t e = 0, w = 0; w < bitmap_bytes(keys) / 4; w++) {
+      uint32_t bits = 0;
+      for (; e < count && columns[e] < 32 * (w + 1); e++) bits |= 1u << (columns[e] & 31);
+      std::memcpy(to + 4 * w, &bits, 4);
+    }
+  } else if (key_bytes(keys) == 2) {
+    for (int64_t e = 0; e < count; e++) reinterpret_cast<uint16_t*>(to)[e] = static_cast<uint16_t>(columns[e]);
+  } else {
+    std::memcpy(to, columns, static_cast<size_t>(count) * sizeof *columns);
+  }
+}
+
+// The support of consecutive rows. The memory beyond what is held has not been touched, so it takes address space only;
+// growing moves pages, not bytes, where the C library can: glibc does from 32 MiB on, so an array that is no longer small gets
+// as much.
 struct Support {
-  char* column = nullptr;
-  float* weight = nullptr;
-  int64_t count = 0, capacity = 0, width = 4;  // bytes of a column
-  bool weights = false;                        // whether P is kept beside them
+  char* held = nullptr;      // rows, as above
+  float* weight = nullptr;   // P beside them, by entries, if `weights`
+  int64_t keys = 0, count = 0, bytes = 0, capacity = 0;  // count: entries; capacity: entries that fit, of key_bytes each
+  bool weights = false;
 
   static constexpr int64_t small = 1 << 17, movable = (33 << 20) / 2;  // entries
 
+  // Room for this many entries. Rows held as bits take less than key_bytes an entry.
   bool reserve(int64_t more) {
-    if (count + more <= capacity) return true;
-    const int64_t size = count + more + capacity;
+    const int64_t used = weights ? count : (bytes + key_bytes(keys) - 1) / key_bytes(keys);
+    if (used + more <= capacity) return true;
+    const int64_t size = used + more + capacity;
     return resize(size > small && size < movable ? movable : size);
   }
   bool resize(int64_t size) {
-    void* columns = std::realloc(column, static_cast<size_t>(size * width));
-    if (columns) column = static_cast<char*>(columns);
-    if (!columns) return false;
+    void* rows = std::realloc(held, static_cast<size_t>(size * key_bytes(keys)));
+    if (rows) held = static_cast<char*>(rows);
+    if (!rows) return false;
     if (weights) {
       void* grown = std::realloc(weight, static_cast<size_t>(size) * sizeof *weight);
       if (!grown) return false;
@@ -72,23 +157,25 @@ struct Support {
     capacity = size;
     return true;
   }
+  void trim() {  // gives address space back
+    if (capacity > small) resize(weights ? count : (bytes + key_bytes(keys) - 1) / key_bytes(keys));
+  }
   void append(const int32_t* columns, const float* p, int64_t entries) {
     if (entries == 0) return;
-    if (width == 2)
-      for (int64_t e = 0; e < entries; e++) reinterpret_cast<uint16_t*>(column)[count + e] = static_cast<uint16_t>(columns[e]);
-    else
-      std::memcpy(column + count * width, columns, static_cast<size_t>(entries) * sizeof *columns);
+    write_row(columns, entries, keys, held + bytes);
     if (weights) std::memcpy(weight + count, p, static_cast<size_t>(entries) * sizeof *weight);
     count += entries;
+    bytes += row_bytes(entries, keys);
   }
   void append(const Support& other) {
     if (other.count == 0) return;
-    std::memcpy(column + count * width, other.column, static_cast<size_t>(other.count * width));
+    std::memcpy(held + bytes, other.held, static_cast<size_t>(other.bytes));
     if (weights) std::memcpy(weight + count, other.weight, static_cast<size_t>(other.count) * sizeof *weight);
     count += other.count;
+    bytes += other.bytes;
   }
   void release() {
-    std::free(column);
+    std::free(held);
     std::free(weight);
     *this = Support{};
   }

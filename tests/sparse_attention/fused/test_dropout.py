@@ -1,0 +1,214 @@
+"""Dropout in the fused kernel: which weights it drops, and that forward and gradients are those of the formula with these."""
+
+from __future__ import annotations
+
+import entmax
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import binomtest
+
+import sparse_attention as sa
+from sparse_attention.integrations import sdpa
+from sparse_attention.kernels.native import attention as native
+
+H, N, M, D = 3, 60, 130, 16
+
+
+def tensors(grad=True):
+    make = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, h, n, d, generator=make) for h, n, d in ((H, N, D), (1, M, D), (1, M, 7)))
+    return [x.requires_grad_(grad) for x in (q * torch.logspace(-1, 0.5, N)[:, None], k, v)]
+
+
+def dropped(share, seed, **given):
+    """The dropped weights [H, n, m]: the output at the values I."""
+    q, k, _ = tensors(grad=False)
+    torch.manual_seed(seed)
+    assert sa.fused.plan(q, k, torch.eye(M)[None, None], dropout=share, **given).path == "fused"
+    return sa.sparse_attention(q, k, torch.eye(M)[None, None], dropout=share, **given)[0]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 1.05])
+def test_every_weight_is_kept_and_scaled_or_zero_at_the_given_rate(share, alpha):
+    q, k, _ = (x.double() for x in tensors(grad=False))
+    p = entmax.entmax_bisect(q @ k.mT * D**-0.5, alpha, n_iter=60)[0]
+    found = dropped(share, 3, mapping="entmax", alpha=alpha).double()
+    kept, sure = found != 0, p > 1e-4
+    torch.testing.assert_close(found, torch.where(kept, p / (1 - share), 0.0), atol=3e-5 / (1 - share), rtol=0)
+    assert binomtest(int(kept[sure].sum()), int(sure.sum()), 1 - share).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
+def test_choices_are_independent(share):
+    one, other, last = (native.dropout_factors((4, 300, 300), share, seed) > 0 for seed in (7, 8, 7 + 2**40))
+    assert torch.equal(one, native.dropout_factors((4, 300, 300), share, 7) > 0)
+    same = share**2 + (1 - share) ** 2
+    pairs = {
+        "seeds": (one, other), "high bits of seeds": (one, last), "heads": (one[1:], one[:-1]), "queries": (one[:, 1:], one[:, :-1]),
+        "keys": (one[..., 1:], one[..., :-1]), "keys 32 apart": (one[..., 32:], one[..., :-32]), "transposed": (one, one.mT),
+        "diagonals": (one[:, 1:, 1:], one[:, :-1, :-1]),
+    }  # fmt: skip
+    for name, (a, b) in pairs.items():
+        if name == "transposed":
+            above = torch.ones(300, 300, dtype=torch.bool).triu(1)
+            a, b = a[:, above], b[:, above]
+        assert binomtest(int((a == b).sum()), a.numel(), same).pvalue > 1e-4, name
+    for dims in ((0, 1), (0, 2), (1, 2)):  # the rates of keys, queries and heads
+        rates = one.double().mean(dims)
+        spread = (share * (1 - share) * rates.numel() / one.numel()) ** 0.5
+        assert ((rates - (1 - share)).abs() < 5 * spread).all()
+
+
+def test_torch_s_generator_decides():
+    first = dropped(0.4, 5)
+    again = sa.sparse_attention(*(x.detach() for x in tensors()[:2]), torch.eye(M)[None, None], dropout=0.4)[0]
+    assert torch.equal(first, dropped(0.4, 5)) and not torch.equal(first > 0, again > 0)
+    q, k, v = tensors(grad=False)
+    torch.manual_seed(5)
+    assert torch.equal(sa.sparse_attention(q, k, v, dropout=0.0), sa.sparse_attention(q, k, v))
+    assert torch.initial_seed() == 5 and torch.equal(
+        torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5))
+    )
+    with pytest.raises(ValueError, match="0 <= dropout < 1"):
+        sa.sparse_attention(q, k, v, dropout=1.0)
+    assert not sdpa.scaled_dot_product_attention(q, k.expand(1, H, M, D), v.expand(1, H, M, 7), dropout_p=1.0, mapping="sparsemax").any()  # fmt: skip
+
+
+def test_the_mean_of_many_draws_is_the_output_without_dropout():
+    q, k, v = tensors(grad=False)
+    whole = sa.sparse_attention(q, k, v, "entmax", alpha=1.5)
+    torch.manual_seed(0)
+    draws = torch.stack([sa.sparse_attention(q, k, v, "entmax", alpha=1.5, dropout=0.3) for _ in range(400)]).double()
+    z = (draws.mean(0) - whole) / (draws.std(0) / 400**0.5)
+    assert z.abs().max() < 5.5 and 0.8 < z.square().mean() < 1.2
+
+
+FORMS = {
+    "sparsemax": {"alpha": 2.0},
+    "entmax15": {"alpha": 1.5, "causal": True},
+    "alphas": {"alpha": torch.tensor([1.3, 2.0, 1.7]), "scale": torch.tensor([0.2, 0.3, 0.25])},
+    "alpha 2.5": {"alpha": 2.5},
+    "bias": {"alpha": 1.5, "bias": torch.randn(H, N, M, generator=torch.Generator().manual_seed(4)) * 0.3},
+    "all": {
+        "alpha": torch.tensor([1.5, 1.4, 2.0]), "bias": torch.randn(N, M, generator=torch.Generator().manual_seed(4)) * 0.3,
+        "sink": torch.tensor([0.2, -0.1, 0.0]), "mask": torch.rand(N, M, generator=torch.Generator().manual_seed(6)) > 0.3,
+        "window": (60, 9), "scale": torch.tensor([0.2, 0.3, 0.25]),
+    },
+}  # fmt: skip
+
+
+def with_the_same_mask(factors, q, k, v, alpha, causal=False, bias=0.0, sink=None, mask=True, window=None, scale=None):
+    """The output in float64, with what dropout multiplies the weights by."""
+    scale = D**-0.5 if scale is None else scale.view(H, 1, 1)
+    i, j = torch.arange(M - N, M)[:, None], torch.arange(M)
+    keep = (j <= i if causal else j > -1) & mask
+    keep = keep & (i - j <= window[0]) & (j - i <= window[1]) if window else keep
+    x = (q @ k.mT * scale + bias).masked_fill(~keep, -1e4)
+    if sink is not None:
+        x, v, factors = (
+            torch.cat([x, sink.view(H, 1, 1).expand(1, H, N, 1)], -1),
+            F.pad(v, (0, 0, 0, 1)),
+            F.pad(factors, (0, 1)),
+        )
+    p = entmax.entmax_bisect(
+        x, alpha.view(H, 1, 1).expand(1, H, N, 1) if isinstance(alpha, torch.Tensor) else alpha, n_iter=60
+    )
+    return p * factors @ v
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_are_those_of_the_formula_with_the_same_mask(form):
+    given = {n: x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in FORMS[form].items()}  # fmt: skip
+    x = dict(zip("qkv", tensors())) | given
+    learned = [name for name, t in x.items() if isinstance(t, torch.Tensor) and t.requires_grad]
+    torch.manual_seed(2)
+    factors = (
+        sa.sparse_attention(**(x | {"v": torch.eye(M)[None, None]}), mapping="entmax", dropout=0.35) > 0
+    ).double() / 0.65
+    torch.manual_seed(2)
+    out = sa.sparse_attention(**x, mapping="entmax", dropout=0.35)
+    exact = {name: t.detach().double().requires_grad_() if name in learned else t for name, t in x.items()}
+    # where the kernel's weight is 0, so is that of the formula, or it was dropped
+    want = with_the_same_mask(factors, **exact)
+    torch.testing.assert_close(out.double(), want, atol=1e-4, rtol=0)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
+    ours = torch.autograd.grad(out, [x[name] for name in learned], g)
+    right = torch.autograd.grad(want, [exact[name] for name in learned], g.double())
+    for name, a, b in zip(learned, ours, right, strict=True):
+        torch.testing.assert_close(a.double(), b, atol=2e-3 * float(b.abs().max()), rtol=0, msg=lambda text, name=name: f"{name}: {text}")  # fmt: skip
+
+    def along(step):
+        return float(
+            (
+                with_the_same_mask(factors, **(exact | {name: exact[name] + step * way[name] for name in learned})) * g
+            ).sum()
+        )
+
+    way = {
+        name: torch.randn(exact[name].shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+        for name in learned
+    }
+    with torch.no_grad():
+        slope = (along(1e-6) - along(-1e-6)) / 2e-6
+    assert float(sum((a.double() * way[name]).sum() for name, a in zip(learned, ours))) == pytest.approx(
+        slope, rel=5e-3, abs=5e-3
+    )
+
+
+def test_second_derivatives_have_the_same_mask():
+    x = tensors()
+    torch.manual_seed(2)
+    factors = (sa.sparse_attention(x[0], x[1], torch.eye(M)[None, None], dropout=0.35) > 0).double() / 0.65
+    twice = []
+    for inputs, attend in (
+        (x, lambda *t: sa.sparse_attention(*t, dropout=0.35)),
+        ([t.detach().double().requires_grad_() for t in x], lambda *t: with_the_same_mask(factors, *t, 2.0)),
+    ):
+        torch.manual_seed(2)
+        first = torch.autograd.grad(attend(*inputs).square().sum(), inputs, create_graph=True)
+        twice.append((*first, *torch.autograd.grad(sum(t.square().sum() for t in first), inputs)))
+    for a, b in zip(*twice):
+        torch.testing.assert_close(a.double(), b, atol=2e-3 * float(b.abs().max()), rtol=0)
+
+
+def test_the_same_bits_in_any_number_of_threads():
+    q, k, v = (torch.randn(4, 700, 32, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            out, saved = native.forward(q, k, v, alpha=1.5, scale=0.1, dropout=0.2, seed=11)
+            found.append((out, *native.backward(out, q, k, v, saved)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+def test_a_dropped_weight_ignores_its_value():
+    q, k, v = tensors(grad=False)
+    weights = dropped(0.5, 4)
+    key = int(((weights > 0).any(0).sum(0) > 5).nonzero()[0])
+    v[..., key, :] = torch.nan
+    torch.manual_seed(4)
+    out = sa.sparse_attention(q, k, v, dropout=0.5)[0]
+    assert torch.equal(out.isnan().any(-1), weights[..., key] > 0) and 0 < out.isnan().float().mean() < 1
+
+
+def test_a_module_drops_in_training_only():
+    x = torch.randn(2, 128, 24, generator=torch.Generator().manual_seed(0))
+    attend = sa.nn.MultiheadAttention(24, 3, dropout=0.5, batch_first=True, mapping="sparsemax")
+
+    def run(seed):
+        torch.manual_seed(seed)
+        return attend(x, x, x, need_weights=False)[0].detach()
+
+    one, two, again = run(1), run(2), run(1)
+    assert torch.equal(one, again) and not torch.allclose(one, two)
+    mean = torch.stack([run(seed) for seed in range(200)]).mean(0)
+    attend.eval()
+    whole = run(1)
+    attend.dropout = 0.0
+    assert torch.equal(whole, run(2)) and torch.equal(whole, attend.train()(x, x, x, need_weights=False)[0])
+    assert (mean - whole).norm() < 0.15 * (one - whole).norm()  # 1 / sqrt(200) is .07
