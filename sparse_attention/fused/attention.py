@@ -128,6 +128,14 @@ def _composed(call: Call) -> Any:
     return (out, weights[..., call.sink :].to(call.dtype)) if call.need_weights else out
 
 
+replacing: list[Any] = []  # the open blocks of `integrations.sdpa.use`
+
+
+def torchs() -> Callable[..., Tensor]:
+    """torch's attention by softmax, by a name that the blocks of `integrations.sdpa.use` do not replace."""
+    return torch.ops.aten.scaled_dot_product_attention.default if replacing else F.scaled_dot_product_attention
+
+
 def _sdpa(call: Call) -> Tensor:
     q, k, v = (x.to(call.q.dtype) for x in (call.q, call.k, call.v))
     free = all(x is None for x in (call.mask, call.lengths, call.spans, call.bias))
@@ -138,7 +146,7 @@ def _sdpa(call: Call) -> Tensor:
     e = v.shape[-1]
     if e < q.shape[-1]:  # torch's fast path needs values as wide as keys
         v = F.pad(v, (0, q.shape[-1] - e))
-    out = F.scaled_dot_product_attention(q, k, v, scale=call.scale, dropout_p=call.dropout, **given, **grouped)
+    out = torchs()(q, k, v, scale=call.scale, dropout_p=call.dropout, **given, **grouped)
     if readable(out) and not finite(out):
         return _composed(call)  # torch's function multiplies masked values by 0
     return out[..., :e].to(call.dtype)

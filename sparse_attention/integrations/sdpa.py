@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..fused import sparse_attention
+from ..fused.attention import replacing, torchs
 from ..fused.call import checked, mapped
 from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
 from .masks import separate
@@ -66,12 +67,11 @@ def scaled_dot_product_attention(
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
     _, alpha, factor, _ = mapped(mapping, params)
-    if alpha == 1.0:
+    special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
+    if alpha == 1.0 and not (replacing and special):  # these need torch's function itself
         if factor != 1.0:
             scale = factor * (query.shape[-1] ** -0.5 if scale is None else scale)
-        return _THEIRS(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )  # fmt: skip
+        return torchs()(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     for name, x in (("query", query), ("key", key), ("value", value)):
         tensor(x, name)
     if is_causal and attn_mask is not None:
@@ -175,6 +175,7 @@ def _nested(q: Tensor, k: Tensor, v: Tensor, mask: Any, given: tuple[Any, ...], 
 def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iterator[None]:
     """Within the block, every call of torch's `scaled_dot_product_attention` in this thread uses the mapping.
 
+    Calls that name their mapping (`sa.sparse_attention`, this module's `scaled_dot_product_attention`) keep it.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often compute attention without that function; within
     the block they raise an error, since `sa.nn.replace` is the way to give them a mapping.
 
@@ -186,8 +187,12 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     """
     mapped(mapping, params)
     mode = _Mode(mapping, params)
-    with mode:
-        yield
+    replacing.append(mode)
+    try:
+        with mode:
+            yield
+    finally:
+        replacing.remove(mode)
     if not mode.calls:
         raise RuntimeError(
             "nothing in this block called torch's scaled_dot_product_attention, so no attention was replaced; "

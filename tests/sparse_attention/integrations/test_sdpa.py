@@ -253,6 +253,37 @@ def test_use_replaces_the_function_in_code_of_others():
         torch.testing.assert_close(compiled(q, k, v), expected)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_use_leaves_calls_that_name_their_mapping(name, compiled):
+    q, k, v = made(6, 6)
+    ours, f = MAPPINGS[name]
+
+    def named(q, k, v):
+        return sa.sparse_attention(q, k, v, causal=True, **ours) + sdpa.scaled_dot_product_attention(q, k, v, **ours)
+
+    def both(q, k, v):
+        return named(q, k, v) + 100 * F.scaled_dot_product_attention(q, k, v)
+
+    named_, both_ = (torch.compile(x, backend="eager", fullgraph=True) if compiled else x for x in (named, both))
+    expected = reference(f, q, k, v, is_causal=True) + reference(f, q, k, v)
+    torch.testing.assert_close(named_(q, k, v), expected)
+    with sdpa.use("sparsemax"):
+        torch.testing.assert_close(both_(q, k, v), expected + 100 * reference(entmax.sparsemax, q, k, v))
+    torch.testing.assert_close(both_(q, k, v), expected + 100 * reference(torch.softmax, q, k, v))
+    with pytest.raises(RuntimeError, match="nothing in this block called"), sdpa.use("sparsemax"):
+        named_(q, k, v)
+    if name == "softmax" and not compiled:  # what torch's function takes, and the operator under it does not
+        lists = ([y.transpose(0, 1) for y in x.detach()] for x in (q, k, v))
+        nested = [torch.nested.as_nested_tensor(x, layout=torch.jagged).transpose(1, 2) for x in lists]
+        with sdpa.use("sparsemax"):
+            assert F.scaled_dot_product_attention(*nested).is_nested
+            causal = sdpa.scaled_dot_product_attention(q, k, v, causal_upper_left(6, 6), **ours)
+            parts = sdpa.scaled_dot_product_attention(*nested, **ours).unbind()
+        torch.testing.assert_close(causal, reference(f, q, k, v, is_causal=True))
+        torch.testing.assert_close(torch.stack(parts), reference(f, q, k, v))
+
+
 @pytest.mark.parametrize(
     "module", [nn.MultiheadAttention(8, 2), nn.TransformerEncoderLayer(8, 2, 8)], ids=["mha", "layer"]
 )
