@@ -17,7 +17,6 @@ from repro.report.placed import note
 from repro.store import Store
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
-from tasks.config.options import near
 from tasks.config.overrides import CONFIGS
 
 
@@ -81,19 +80,15 @@ def make(names: Sequence[str], asked: Asked, out: Path | None = None) -> list[Pa
     """Draw one of FIGURES and write the text that the report shows about it.
 
     Args:
-        names: name of the figure, optionally followed by another experiment that has suitable cells.
+        names: a name from FIGURES, optionally followed by another experiment that has suitable cells.
 
     Returns:
         the files that were written.
 
     Raises:
-        ValueError: a name or option is invalid.
+        ValueError: an option is invalid.
         DataUnavailable: cells are not finished.
     """
-    if not names or names[0] not in FIGURES or len(names) > 2:
-        raise ValueError(
-            f"{f'{named} is no figure{near(named, FIGURES)}' if (named := ' '.join(names)) else 'name a figure'}; there are: {', '.join(FIGURES)}"
-        )
     name, figure = names[0], FIGURES[names[0]]
     if asked.count < 1:
         raise ValueError(f"--count {asked.count} draws nothing; give at least 1")

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tasks.config import compose
+from tasks.config import compose, models
 from tasks.config.options import near, short, values_in
 from tasks.config.overrides import (
     FLAGS,
@@ -87,7 +87,8 @@ def wrong_values(config: DictConfig) -> list[str]:
     if not all(isinstance(given.get(key), dict) for key in compose.NODES):
         return []
     found: list[str] = []
-    compose.read_plain(given, {}, found)
+    if compose.read_plain(given, {}, found):
+        found += models.wrong_values(given["task"]["family"], given["model"])
     node, name = given["mapping"], given["mapping"].get("name")
     stated = values_in(f"mapping/{name}") if isinstance(name, str) and name in names_in("mapping") else {}
     for key, value in stated.items():

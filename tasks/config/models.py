@@ -7,13 +7,18 @@ module) and `PLACES`, the places where the model attends. The node `mapping` is 
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tasks.config import options as kinds
 from tasks.config.options import OptionsError, near, read, short
 
 if TYPE_CHECKING:  # torch is imported only when a configuration's names are known to be right
@@ -66,6 +71,32 @@ def options(family: str, model: Mapping[str, Any]) -> Any:
     """The node `model` as an instance of the architecture's `Options`."""
     values = {k: v for k, v in model.items() if k != "name"}
     return read(architecture(family, model["name"]).Options, values, "model")
+
+
+def wrong_values(family: str, model: Mapping[str, Any]) -> list[str]:
+    """Problems of the node `model` that need no torch: its values of the fields that are declared by constants alone."""
+    if model.get("name") not in names(family):
+        return []  # `architecture` says so
+    declared = dict(_declared(family, model["name"]))
+    cls = dataclasses.make_dataclass("Options", [(name, Any, one) for name, one in declared.items()])
+    try:
+        read(cls, {k: v for k, v in model.items() if k in declared}, "model")
+    except OptionsError as error:
+        return error.problems
+    return []
+
+
+def _declared(family: str, name: str) -> Iterator[tuple[str, Any]]:
+    """(name, field) of an architecture's `Options`, read from its file, which would import torch."""
+    path = Path(importlib.import_module(f"tasks.{family}.models").__path__[0], f"{name}.py")
+    for cls in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(cls, ast.ClassDef) and cls.name == "Options":
+            for base in cls.bases:  # of another architecture: lstm.Options
+                yield from _declared(family, ast.unparse(base).partition(".")[0])
+            for line in cls.body:
+                if isinstance(line, ast.AnnAssign) and line.value is not None:
+                    with contextlib.suppress(NameError):  # a constant from elsewhere
+                        yield ast.unparse(line.target), eval(ast.unparse(line.value), vars(kinds))
 
 
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:

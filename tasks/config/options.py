@@ -250,6 +250,14 @@ def near(word: Any, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
+def check_name(name: str | None, group: str, what: str) -> None:
+    """Raise ValueError, suggesting the nearest name, unless `configs/<group>` has a file or `configs/<group>.yaml` a key `name`."""
+    known = [path.stem for path in sorted((CONFIGS / group).glob("*.yaml"))] or list(values_in(group))
+    if name not in known:
+        told = f"{name} is no {what}{near(name, known)}" if name else f"name a {what}"
+        raise ValueError(f"{told}; there are: {', '.join(known)}")
+
+
 def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
     """`values` as an instance of the options class `cls`, with defaults filled in.
 

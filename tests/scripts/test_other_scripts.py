@@ -61,6 +61,23 @@ def test_what_cannot_be_done_is_said_in_a_sentence(script, monkeypatch, tmp_path
     assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["train.py", "task=imdb", "model.hidden_dim=-4"], "model.hidden_dim=-4 must be a whole number of at least 1"),
+        (["train.py", "task=translation", "model=lstm_fertility", "model.dropout=1"], "model.dropout=1 must be a number"),
+        (["figures.py", "niculae2017_figure1", "dmo"], "dmo is no experiment (did you mean 'demo'?)"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)  # fmt: skip
+def test_what_needs_no_torch_is_refused_before_its_import(script, tmp_path, command, said):
+    """The import takes seconds. Here the packages that take long cannot be imported at all."""
+    for package in ("torch", "scipy", "matplotlib", "fairseq"):
+        (tmp_path / f"{package}.py").write_text(f"raise SystemExit('{package} is imported')")
+    done = script(*command, PYTHONPATH=str(tmp_path), SPARSE_ATTENTION_OUTPUTS=str(tmp_path))
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 def test_a_target_that_does_not_exist_names_those_of_the_tables():
     done = subprocess.run(

@@ -31,7 +31,7 @@ class Refuse:
         if name.split(".")[0] in ("tasks", "repro", "scripts", "fairseq", "hydra", "omegaconf", "yaml", "scipy", "rich"):
             raise ImportError("refused: " + name)
 sys.meta_path.insert(0, Refuse())
-folder, site = sys.argv[1:]
+folder, site, *sys.argv[1:] = sys.argv[1:]
 sys.path[:0] = [folder, site]
 from model.load.standalone import opening
 answer, found = opening.answer, []
@@ -51,13 +51,13 @@ def half_sparsemax(scores, mask=None, share: float = 0.5):
 
 @pytest.fixture(scope="module")
 def alone(root, tmp_path_factory):
-    """`alone(folder, raw)`: run a copy of an exported folder on the bytes `raw`; the finished process."""
+    """`alone(folder, raw, *arguments)`: run a copy of an exported folder on the bytes `raw`; the finished process."""
     site = tmp_path_factory.mktemp("site")
     (site / "sparse_attention").symlink_to(root / "sparse_attention")
 
-    def run(folder: Path, raw: bytes) -> subprocess.CompletedProcess:
+    def run(folder: Path, raw: bytes, *more: str) -> subprocess.CompletedProcess:
         moved = shutil.copytree(folder, tmp_path_factory.mktemp("moved") / "m")
-        command = [sys.executable, "-I", "-W", "ignore", "-c", CLEAN, str(moved), str(site)]
+        command = [sys.executable, "-I", "-W", "ignore", "-c", CLEAN, str(moved), str(site), *more]
         return subprocess.run(command, input=raw, capture_output=True, cwd=site, check=False)
 
     return run
@@ -134,6 +134,18 @@ def test_a_plugin_and_fixed_vectors_go_along(alone, prepared_cell, vqa2_folder, 
 def test_a_wrong_line_is_one_sentence(alone, small_cell, tmp_path, name, raw, why):
     done = alone(export(str(small_cell(name)[1].folder), tmp_path / "out"), raw)
     assert done.returncode == 1 and why in done.stderr.decode() and "Traceback" not in done.stderr.decode()
+
+
+def test_the_program_is_short_and_explains_itself(alone, small_cell, tmp_path, root):
+    programs = [root / "tasks/load/standalone" / f"{family}.py" for family in standalone.FAMILIES]
+    assert all(len(p.read_text().splitlines()) <= 30 for p in programs)
+    folder = export(str(small_cell("multilabel")[1].folder), tmp_path / "out")
+    asked, refused = alone(folder, b"", "--help"), alone(folder, b"", "reviews.txt")
+    assert asked.returncode == 0 and b"python predict.py < input" in asked.stdout
+    assert (
+        refused.returncode == 1
+        and b"'reviews.txt' is not used: the inputs are lines of standard input" in refused.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["sentiment", "multilabel", "vqa"])

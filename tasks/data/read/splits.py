@@ -17,10 +17,12 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
-from scipy.cluster.hierarchy import DisjointSet
+
+if TYPE_CHECKING:  # options are checked without scipy, whose import takes half a second
+    from scipy import sparse
 
 SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
@@ -68,6 +70,8 @@ def split_by_content(
     Returns:
         a split with about 5 % of the items each in dev and test.
     """
+    from scipy.cluster.hierarchy import DisjointSet
+
     groups = DisjointSet(range(len(keys)))
     first: dict[Hashable, int] = {}
     for i, own in enumerate(keys):
@@ -99,6 +103,8 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
     Two texts with J >= `least` share a word among the first n - ceil(least n) + 1 of their n words, ordered rarest
     first (prefix filter: Chaudhuri et al. 2006, Bayardo et al. 2007); only pairs that share such a word are compared.
     """
+    from scipy import sparse
+
     words, rarest = _word_matrix(texts)
     size = np.diff(words.indptr)
     head = np.minimum(size - np.ceil(least * size - 1e-9).astype(np.int64) + 1, size)
@@ -126,6 +132,8 @@ def _word_matrix(texts: Sequence[str]) -> tuple[sparse.csr_matrix, np.ndarray]:
 
     Ties are broken alphabetically.
     """
+    from scipy import sparse
+
     rows = [sorted(set(normalized(text).split())) for text in texts]
     known = sorted({word for row in rows for word in row})
     number = {word: i for i, word in enumerate(known)}

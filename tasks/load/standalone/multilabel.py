@@ -1,25 +1,16 @@
-"""Label feature vectors: numbers, or INDEX:VALUE from 1 on, per line; labels joined by "; " per line.
+"""Label feature vectors: numbers, or INDEX:VALUE from 1 on; labels joined by "; ". Usage: python predict.py < input
 
-    python predict.py < input
+In Python: `from predict import predict; predict(features)` gives pairs of the labels and their total probability."""
 
-In Python: `from predict import predict; predict(features)` gives pairs of the labels and their total probability.
-"""
-
-from __future__ import annotations
-
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from tasks.load.standalone.opening import answer
+from tasks.load.standalone.opening import FOLDER, answer, stored
 from tasks.multilabel import selection
 from tasks.multilabel.fitted import load
 
-HERE = Path(__file__).resolve().parent
-meta = json.loads((HERE / "encoding/meta.json").read_text(encoding="utf-8"))
-choice = load(HERE)
+meta, choice = stored("meta.json"), load(FOLDER)
 
 
 def predict(features: Sequence[np.ndarray]) -> list[tuple[str, float]]:
