@@ -1,4 +1,4 @@
-"""Statistics of attention weights: support, zeros, entropy, groups and contiguity.
+"""Statistics of attention weights: support, zeros, entropy, groups, clusters and contiguity.
 
 Also their agreement with human alignments and rationales.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+SAME = 1e-6  # relative difference up to which two weights count as equal
 
 
 def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, float]:
@@ -19,7 +21,9 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
         ``rows``: the number of rows in the averages; ``support``: mean number of non-zero positions; ``zeros``: share
         of exact zeros among kept positions (over all rows together); ``entropy``: mean entropy, in nats;
         ``max_weight``: mean of the largest weight; ``groups``: mean number of maximal runs of equal non-zero weight in
-        neighbouring kept positions; ``segments``: mean number of maximal runs of non-zero weight; ``contiguity``: mean
+        neighbouring kept positions; ``clusters``: mean over rows of the number of distinct non-zero weights divided by
+        the support, 1 if no two weights are equal (sorted weights count as equal if they differ by at most 1e-6 of the
+        larger one), wherever they are (1 for rows without support); ``segments``: mean number of maximal runs of non-zero weight; ``contiguity``: mean
         over rows of ``1 - (segments - 1)/(support - 1)``, which is 1 if the support is a single run and 0 if no two of
         its positions are neighbours (1 for rows with one position in the support). Without rows, every mean is NaN.
     """
@@ -30,7 +34,7 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
     alive = keep.any(-1)
     p, keep = p[alive], keep[alive]
     if not len(p):
-        means = ("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity")
+        means = ("support", "zeros", "entropy", "max_weight", "groups", "clusters", "segments", "contiguity")
         return {"rows": 0.0, **dict.fromkeys(means, float("nan"))}
     # Neighbours are consecutive kept positions, so move the kept positions together.
     order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
@@ -40,6 +44,10 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
     support = on.sum(-1).double()
     segments = (on & (before <= 0)).sum(-1).double()
     groups = (on & (before != p)).sum(-1).double()
+    ranked = p.sort(-1).values
+    below = torch.nn.functional.pad(ranked[:, :-1], (1, 0), value=0.0)
+    distinct = ((ranked > 0) & (ranked - below > SAME * ranked)).sum(-1).double()
+    clusters = torch.where(support > 0, distinct / support.clamp(min=1.0), 1.0)
     contiguity = 1.0 - (segments - 1.0) / (support - 1.0).clamp(min=1.0)
     entropy = -torch.where(on, p * torch.where(on, p, 1.0).log(), 0.0).sum(-1)
     kept = keep.sum().double()
@@ -50,6 +58,7 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
         "entropy": entropy.mean().item(),
         "max_weight": p.amax(-1).mean().item(),
         "groups": groups.mean().item(),
+        "clusters": clusters.mean().item(),
         "segments": segments.mean().item(),
         "contiguity": contiguity.clamp(max=1.0).mean().item(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -61,10 +61,13 @@ class Value:
         interval = f"[{over[0]:.{self.decimals}f}, {over[1]:.{self.decimals}f}]" if over else ""
         return " ".join(filter(None, (runs, interval)))
 
-    @property
-    def cut(self) -> bool:
-        """Whether the printed interval is cut at a bound of the score."""
-        return self.spread() != replace(self, within=ANY).spread()
+    def prediction(self) -> str:
+        """The 95 % prediction interval for one run with a new seed; empty for fewer than `FEWEST` seeds."""
+        return "" if self.summary is None else self.summary.interval(self.decimals, within=self.within, new=True)
+
+    def cut(self, text: Callable[[Value], str]) -> bool:
+        """Whether the printed interval, `Value.spread` or `Value.prediction`, is cut at a bound of the score."""
+        return text(self) != text(replace(self, within=ANY))
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.files import csv_text, write_atomic
-from repro.tables.blocks import CONVERGENCE, MARKS, Block, Row, Table
+from repro.tables.blocks import CONVERGENCE, MARKS, Block, Row, Table, Value
 from repro.tables.statistics import FEWEST
 from repro.tables.verdict import Verdict
 
@@ -43,18 +43,22 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
-    """The small tables below a block, as (title, header line, body): intervals, and comparable differences."""
+    """The small tables below a block, as (title, header line, body): intervals, predictions, comparable differences."""
     rows = [row for row in block.rows if not row.baseline]
-    shown = [i for i in range(len(block.headers)) if any(row.values[i].spread() for row in rows)]
-    spreads = [[label, *(row.values[i].spread() or "-" for i in shown)] for label, row in zip(block.names, rows)]
     runs = {len(v.runs) for row in rows for v in row.values if v.runs}
-    cut = any(v.cut for row in rows for v in row.values)
     over = any(v.error for row in rows for v in row.values)
     few = " and ".join(["the runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
     title = few if max(runs, default=0) < FEWEST else "95 % intervals over seeds"
-    title += ", cut at the bounds of the score" if cut else ""
-    title += f" (of fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
-    found = [(title, ["mapping", *(block.headers[i] for i in shown)], spreads)] if _any(spreads) else []
+    less = f" (of fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
+    found = []
+    for text, name, more in (
+        (Value.spread, title, less),
+        (Value.prediction, "95 % prediction intervals for one run with a new seed", ""),
+    ):
+        shown = [i for i in range(len(block.headers)) if any(text(row.values[i]) for row in rows)]
+        body = [[label, *(text(row.values[i]) or "-" for i in shown)] for label, row in zip(block.names, rows)]
+        cut = ", cut at the bounds of the score" if any(v.cut(text) for row in rows for v in row.values) else ""
+        found += [(f"{name}{cut}{more}", ["mapping", *(block.headers[i] for i in shown)], body)] if _any(body) else []
     if block.comparable:
         columns = block.columns
         body = [

@@ -40,23 +40,27 @@ class Summary:
         """Half the width of the 95 % interval of the mean over seeds, or None for fewer than `FEWEST` seeds."""
         return None if self.std is None or self.n < FEWEST else half_width(self.std, self.n)
 
-    def bounds(self, level: float, within: tuple[float, float] = ANY) -> tuple[float, float]:
+    def bounds(self, level: float, within: tuple[float, float] = ANY, new: bool = False) -> tuple[float, float]:
         """The confidence interval of the mean at `level`; for one seed, both bounds are the mean.
 
         It is cut at `within`, the possible values of the score; it covers the mean as often as the whole interval does.
+        With `new`, the prediction interval of one run with a new seed: mean ± t sd sqrt(1 + 1/n), n - 1 degrees of freedom.
         """
         half = half_width(self.std or 0.0, self.n, level) if self.n > 1 else 0.0
+        half *= math.sqrt(self.n + 1) if new else 1.0
         return max(self.mean - half, within[0]), min(self.mean + half, within[1])
 
     def text(self, decimals: int = 2) -> str:
         spread = "" if self.std is None else f" ±{self.std:.{decimals}f}"
         return f"{self.mean:.{decimals}f}{spread}"
 
-    def interval(self, decimals: int = 2, shift: float = 0.0, sign: str = "", within: tuple[float, float] = ANY) -> str:
-        """`[low, high]`, the 95 % interval of the mean minus `shift`; an empty string for fewer than `FEWEST` seeds."""
+    def interval(
+        self, decimals: int = 2, shift: float = 0.0, sign: str = "", within: tuple[float, float] = ANY, new: bool = False
+    ) -> str:  # fmt: skip
+        """`[low, high]`, the 95 % interval (`bounds`) minus `shift`; an empty string for fewer than `FEWEST` seeds."""
         if self.n < FEWEST:
             return ""
-        low, high = (end - shift for end in self.bounds(LEVEL, within))
+        low, high = (end - shift for end in self.bounds(LEVEL, within, new))
         return f"[{low:{sign}.{decimals}f}, {high:{sign}.{decimals}f}]"
 
 

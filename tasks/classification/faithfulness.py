@@ -1,4 +1,4 @@
-"""Optional, more expensive metrics: faithfulness (does the class depend on the attended words?) and groups of weights.
+"""Optional, more expensive metrics: faithfulness (does the class depend on the attended words?) and equal weights.
 
 Faithfulness (DeYoung et al. 2020): let r be the attended words of a text x, and m(x) the probability of the class that
 the model predicts for x. Then
@@ -8,7 +8,8 @@ the model predicts for x. Then
 
 r consists of the 1, 5, 10, 20 or 50 percent of the words with the largest weights: at least one word, and no words of
 zero weight. Both metrics are means over the five percentages. Words are deleted from the text; an empty text is
-replaced by one unknown word. If an example has two texts, only the first is changed. Groups are runs of equal weights.
+replaced by one unknown word. If an example has two texts, only the first is changed. Groups are runs of equal
+weights; clusters are equal weights anywhere in the text.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("comprehensiveness", "probability", 0, 3, None, _ERASED.format("without"), None),
         Metric("sufficiency", "probability", 0, 3, None, _ERASED.format("of"), None),
         Metric("attention_groups", "groups", 0, 2, None, "runs of equal weight among neighbouring words, mean over texts", None),
+        Metric("attention_clusters", "share", 0, 3, None, "distinct weights, of the words with attention, mean over texts", None),
     )
 }  # fmt: skip
 
@@ -45,7 +47,7 @@ def further(
     model: torch.nn.Module, split: EncodedSplit, batches: Sequence[Batch], scores: Sequence[str],
     done: Callable[[float], None] = lambda share: None,
 ) -> dict[str, float]:  # fmt: skip
-    """The metrics that `task.scores` selects: "attention" (groups) and "faithfulness".
+    """The metrics that `task.scores` selects: "attention" (groups and clusters) and "faithfulness".
 
     Args:
         batches: the model's predictions for the split.
@@ -53,7 +55,7 @@ def further(
     found = {}
     if "attention" in scores:  # of the model's first attention
         told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
-        found["attention_groups"] = pooled(told, "groups", "rows") or 0.0
+        found |= {f"attention_{name}": pooled(told, name, "rows") or 0.0 for name in ("groups", "clusters")}
     if "faithfulness" in scores:
         found |= faithfulness(model, split, batches, done)
     return found

@@ -19,6 +19,7 @@ from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
 # from `attention_statistics`, if task.scores contains `attention`
 SHAPES = (
     ("groups", "groups", 2, "runs of equal weight among neighbouring words"),
+    ("clusters", "share", 3, "distinct weights, of the words with attention"),
     ("segments", "runs", 2, "runs of neighbouring words with attention"),
     ("contiguity", "share", 3, "1 - (runs - 1) / (words with attention - 1)"),
     ("entropy", "nats", 2, "entropy of the attention"),

@@ -112,7 +112,9 @@ def test_an_interval_is_cut_at_the_bounds_of_the_score_and_says_so(trained, stor
     for seed in (1, 2, 30):
         trained(seed=seed)
     text = render.to_text(compare.table(compare.groups(records.read(store).records), "t", "T"))
-    assert "95 % intervals over seeds, cut at the bounds of the score" in text and "[0.0, " in text and "[-" not in text
+    for title in ("intervals over seeds", "prediction intervals for one run with a new seed"):
+        assert f"95 % {title}, cut at the bounds of the score" in text
+    assert "[0.0, " in text and "[-" not in text
 
 
 def test_filters(grid, store):

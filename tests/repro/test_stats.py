@@ -102,6 +102,18 @@ def test_the_interval_of_a_mean_is_scipy_s():
     assert summarize([1.0]).half is None and summarize([1.0]).interval() == ""
 
 
+def test_the_prediction_interval_holds_one_more_run():
+    values = [27.1, 26.4, 28.0, 27.7]
+    error = np.std(values, ddof=1) * math.sqrt(1 + 1 / 4)
+    low, high = stats.t.interval(0.95, 3, np.mean(values), error)
+    assert summarize(values).bounds(0.95, new=True) == pytest.approx((low, high))
+    assert summarize(values).interval(3, within=(0, 29), new=True) == f"[{low:.3f}, 29.000]" and high > 29
+    assert summarize(values[:2]).interval(new=True) == ""
+    drawn = np.random.default_rng(3).normal(size=(2000, 4))
+    hits = [low < one < high for *seen, one in drawn.tolist() for low, high in [summarize(seen).bounds(0.95, new=True)]]
+    assert 0.935 < np.mean(hits) < 0.965  # 2000 draws at 95 %: standard error .5 %
+
+
 @pytest.mark.parametrize("bleu", [False, True])
 def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_examples(bleu):
     """Of two seeds that differ by 15, Student's t is more than four times as wide."""

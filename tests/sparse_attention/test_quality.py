@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import sparse_attention
 from sparse_attention import quality
 
 
@@ -23,6 +24,23 @@ def test_statistics_counted_by_hand():
     joined = quality.attention_statistics(torch.tensor([0.5, 0.0, 0.5]), torch.tensor([True, False, True]))
     assert joined["groups"] == 1 and joined["segments"] == 1 and joined["zeros"] == 0
     assert math.isnan(quality.attention_statistics(p[2:], mask[2:])["support"])
+
+
+def test_clusters_are_equal_weights_wherever_they_are():
+    """Oscarmax ties words that are apart, which groups, runs of neighbours, do not show."""
+    apart = torch.tensor([[0.3, 0.1, 0.3, 0.0, 0.3], [0.4, 0.3, 0.2, 0.1, 0.0]])
+    found = quality.attention_statistics(apart)
+    assert found["groups"] == 4 and found["clusters"] == pytest.approx((2 / 4 + 4 / 4) / 2)
+    for relative, count in ((1e-7, 1), (1e-5, 2)):
+        near = torch.tensor([1e-3, 1e-3 * (1 + relative)], dtype=torch.float64)
+        assert quality.attention_statistics(near)["clusters"] == count / 2
+    mask = torch.tensor([True, False, True, True, True])
+    assert quality.attention_statistics(apart[0], mask)["clusters"] == pytest.approx(1 / 3)
+    assert quality.attention_statistics(torch.zeros(1, 3))["clusters"] == 1
+    scores = torch.tensor([[1.0, 0.2, 1.04, 0.9, 0.1]], dtype=torch.float64)
+    few = quality.attention_statistics(sparse_attention.oscarmax(scores, lam=0.1))
+    many = quality.attention_statistics(sparse_attention.sparsemax(scores))
+    assert few["clusters"] < many["clusters"] == 1 and few["support"] == many["support"] == 3
 
 
 def test_alignment_error_rate_of_och_and_ney():
@@ -76,7 +94,7 @@ def test_links_are_counted_over_all_sentences():
 
 def test_rows_that_are_all_masked_count_nowhere():
     nothing = quality.attention_statistics(torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool))
-    assert nothing.pop("rows") == 0 and len(nothing) == 7 and all(map(math.isnan, nothing.values()))
+    assert nothing.pop("rows") == 0 and len(nothing) == 8 and all(map(math.isnan, nothing.values()))
     apart = quality.attention_statistics(torch.tensor([[0.2, 0.0, 0.3, 0.0, 0.5]]))
     assert (
         apart["contiguity"] == 0 and apart["segments"] == 3 == apart["groups"] and apart["zeros"] == pytest.approx(0.4)

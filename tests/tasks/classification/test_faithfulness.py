@@ -61,8 +61,9 @@ def test_a_trained_model_gives_both(toy, build_model):
     model = build_model("snli_attentive", data, "sparsemax", embed_dim=8, hidden_dim=8)
     batches = list(predict(model, data.splits["test"], 16))
     got = further(model, data.splits["test"], batches, ["attention", "faithfulness"])
-    assert set(got) == {"attention_groups", "comprehensiveness", "sufficiency"}
+    assert set(got) == {"attention_groups", "attention_clusters", "comprehensiveness", "sufficiency"}
     assert all(-1 <= got[name] <= 1 for name in ("comprehensiveness", "sufficiency")) and got["attention_groups"] >= 1
+    assert 0 < got["attention_clusters"] <= 1
     assert further(model, data.splits["test"], batches, []) == {}
 
 

@@ -103,6 +103,7 @@ def test_a_finished_cell_is_scored_on_it(learned):
     ).metrics
     assert 0 < found["toy_aligned/aer"] <= 1 and found["toy_aligned/alignment_left_out"] == 0
     assert found["toy_aligned/attention_groups"] >= found["toy_aligned/attention_segments"] >= 1
+    assert 0 < found["toy_aligned/attention_clusters"] <= 1
 
 
 @pytest.mark.parametrize("name, count", [("hansards", 60), ("pud_enfr", 2)])

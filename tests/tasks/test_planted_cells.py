@@ -1,0 +1,196 @@
+"""Recorded cells changed by hand, and what the claims must say of them; every interval and outcome is computed again here."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from repro.identity import family
+from repro.store import archive
+from repro.tables import build as tables
+from repro.tables.claims import CONTRADICTED, OPEN, SUPPORTED
+from tasks.commands import recorded, reproduce
+from tasks.config import compose
+
+SCENE = "all methods give comparable results"  # scores without values for each example
+SUMMARY = "sparse mappings gain on summarization"  # scores with such values, and training by epochs
+CURVES = {"rested": [40.0, 42.0, 42.5, 42.4, 42.45, 42.4], "learning": [40.0, 41.0, 42.0, 43.0, 44.0, 45.0]}
+
+
+class Planted:
+    """The records of a table, and one claim on them."""
+
+    def __init__(self, name: str, paper: str, start: str, columns: tuple[str], read: str, **changes) -> None:
+        asked, self.records = archive.read(recorded.file_of(name, "cpu"))
+        self.slots = reproduce.slots(
+            name, ["profile=cpu", f"columns={columns[0]}", f"rows={read}", *asked["arguments"]]
+        )
+        (claim,) = (c for c in compose.claims(paper) if c.claim.startswith(start))
+        self.claim = replace(claim, columns=columns, **changes)
+        one, wanted, _ = self.slots
+        self.places = {(one.rows[w.row].label, w.seed): archive.key(w.config, family(w.module)) for w in wanted}
+
+    def copied(self) -> dict:
+        """Fresh copies of all records, (row, seed) -> record, to be changed; those of other columns have no place here."""
+        return {at: copy.deepcopy(one) for one in self.records for at, key in self.places.items() if one["key"] == key}
+
+    def part(self, cells: dict, order=list, **changes):
+        """The outcome of the claim's only comparison, if these are the records."""
+        known = [{**one, "key": self.places[at]} for at, one in cells.items()]
+        with recorded.restored(self.slots, order(known)) as (plan, store):
+            (outcome,) = tables.build(plan, store, claims=[replace(self.claim, **changes)]).claims
+        (part,) = outcome.parts
+        assert part.outcome == outcome.outcome
+        return part
+
+    def score(self, one: dict) -> float:
+        return scores(one)[self.claim.metric]
+
+    def differences(self, cells: dict) -> list[float]:
+        (row,), other = self.claim.rows, self.claim.against
+        seeds = sorted({s for r, s in cells if r == row} & {s for r, s in cells if r == other})
+        return [self.score(cells[row, s]) - self.score(cells[other, s]) for s in seeds]
+
+    def error(self, cells: dict, seeds) -> float:
+        """Standard error of the mean difference over these seeds when the test examples are drawn again."""
+        name = self.claim.metric.removeprefix("test/")
+        (row,), other = self.claim.rows, self.claim.against
+        of = [archive._columns(cells[r, s]["tests"]["test"]["examples"]).get(name) for r in (row, other) for s in seeds]
+        if None in of:
+            return 0.0
+        each = np.array(of, float).reshape(2, len(seeds), -1).mean(1)
+        return float(stats.sem(each[0] - each[1]))
+
+
+def scores(one: dict) -> dict:
+    return one["tests"]["test"]["scored"]["metrics"]
+
+
+def swapped(cells: dict, row: str, seeds: dict) -> dict:
+    """The cells after `row` gets at each seed the results of another seed."""
+    moved = {(row, s): cells[row, of] for s, of in seeds.items()}
+    return {**cells, **moved}
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return Planted(
+        "laha2018_table3", "laha2018", SCENE, ("scene",), "softmax+log|sparsemax+hinge", rows=("sparsemax+hinge",)
+    )
+
+
+@pytest.fixture(scope="module")
+def summary():
+    planted = Planted(
+        "niculae2017_table2", "niculae2017", SUMMARY, ("reuters",), "softmax|sparsemax|fusedmax", worth=0.0
+    )
+    for one in planted.records:  # these records are older than the curves
+        one["curve"] = {"metric": planted.slots[1][0].config["train"]["best_metric"], "dev": CURVES["rested"]}
+    return planted
+
+
+def test_a_row_whose_seeds_are_shuffled_keeps_its_difference_and_gets_a_wider_interval(scene):
+    """What a seed does to both rows cancels in pairs, and does not once the seeds of one row are shuffled."""
+    cells = scene.copied()
+    narrow = scene.part(cells)
+    for row, seed in cells:
+        scores(cells[row, seed])["test/f1"] += 0.03 * (seed - 5)
+    rotated = swapped(cells, "sparsemax+hinge", {4: 5, 5: 6, 6: 4})
+    before, after = scene.part(cells), scene.part(rotated)
+    for part, of in ((before, cells), (after, rotated)):
+        low, high = stats.ttest_1samp(scene.differences(of), 0).confidence_interval(0.95)
+        assert (part.effect, part.low, part.high) == pytest.approx((np.mean(scene.differences(of)), low, high))
+    assert ends(before) == pytest.approx(ends(narrow)) and after.effect == pytest.approx(before.effect)
+    assert before.outcome == CONTRADICTED and after.outcome == OPEN and after.high > 0 > before.high
+
+
+def test_names_of_seeds_and_the_order_of_records_mean_nothing(scene):
+    cells = scene.copied()
+    renamed = cells
+    for row in ("sparsemax+hinge", "softmax+log"):
+        renamed = swapped(renamed, row, {4: 5, 5: 6, 6: 4})
+    before, after = scene.part(cells), scene.part(renamed)
+    assert (after.outcome, after.low, after.high) == (
+        before.outcome,
+        pytest.approx(before.low),
+        pytest.approx(before.high),
+    )
+    assert list(after.differences.values()) == pytest.approx([before.differences[s] for s in (5, 6, 4)])
+    assert scene.part(cells, order=lambda known: known[::-1]) == before
+
+
+@pytest.mark.parametrize(
+    "added, word", [(0.0, CONTRADICTED), (0.05, SUPPORTED), (0.02, OPEN), (0.067, SUPPORTED), (0.5, CONTRADICTED)]
+)
+def test_a_constant_added_to_a_row_changes_the_outcome_of_an_equivalence(scene, added, word):
+    """The differences are -.067 with a margin of .05: .05 and .067 bring the row within it, .5 far above it."""
+    cells = scene.copied()
+    d, margin = np.add(scene.differences(cells), added), 0.05
+    for seed in (4, 5, 6):
+        scores(cells["sparsemax+hinge", seed])["test/f1"] += added
+    part = scene.part(cells)
+    assert part.outcome == word
+    assert ends(part) == pytest.approx((np.mean(d), *stats.ttest_1samp(d, 0).confidence_interval(0.95)))
+    below, above = (stats.ttest_1samp(d, m).pvalue for m in (-margin, margin))  # two-sided
+    inside = (below / 2 < 0.05 and np.mean(d) > -margin) and (above / 2 < 0.05 and np.mean(d) < margin)
+    outside = (below / 2 < 0.05 and np.mean(d) < -margin) or (above / 2 < 0.05 and np.mean(d) > margin)
+    assert part.outcome == (SUPPORTED if inside else CONTRADICTED if outside else OPEN)
+
+
+def ends(part):
+    return part.effect, part.low, part.high
+
+
+def test_half_a_point_more_supports_a_superiority_and_two_points_less_contradict_it(summary):
+    words = {}
+    for added in (0.0, 0.5, -2.0):
+        cells = summary.copied()
+        for seed in (1, 2, 3):
+            scores(cells["sparsemax", seed])["test/rouge1_f"] += added
+        part, d = summary.part(cells), summary.differences(cells)
+        of_seeds, of_examples = np.var(d, ddof=1) / 3, summary.error(cells, (1, 2, 3)) ** 2
+        df = 2 * ((of_seeds + of_examples) / of_seeds) ** 2
+        half = stats.t.ppf(0.975, df) * np.sqrt(of_seeds + of_examples)
+        assert ends(part) == pytest.approx((np.mean(d), np.mean(d) - half, np.mean(d) + half), rel=1e-3)
+        words[added] = part.outcome
+    assert words == {0.0: OPEN, 0.5: SUPPORTED, -2.0: CONTRADICTED}
+
+
+def test_a_missing_seed_leaves_the_pairs_that_both_rows_have(summary):
+    cells = summary.copied()
+    del cells["sparsemax", 2]
+    part = summary.part(cells)
+    assert list(part.differences) == [1, 3] and list(part.differences.values()) == pytest.approx(
+        summary.differences(cells)
+    )
+    half = stats.norm.ppf(0.975) * summary.error(cells, (1, 3))  # two seeds: over test examples
+    assert ends(part) == pytest.approx(
+        (np.mean(summary.differences(cells)), part.effect - half, part.effect + half), rel=1e-4
+    )
+    for lost, why, n in ((3, "one seed", 1), (1, "no pair of seeds", 0)):
+        del cells["softmax", lost]
+        part = summary.part(cells)
+        assert (part.outcome, part.why, part.n) == (OPEN, why, n)
+
+
+def test_one_cell_that_has_not_converged_leaves_the_claim_open(summary):
+    supported = summary.copied()
+    for seed in (1, 2, 3):
+        scores(supported["sparsemax", seed])["test/rouge1_f"] += 0.5
+    for row, said in (
+        ("sparsemax", (OPEN, "still learning")),
+        ("softmax", (OPEN, "still learning")),
+        ("fusedmax", (SUPPORTED, "")),
+    ):
+        cells = copy.deepcopy(supported)
+        cells[row, 2]["curve"]["dev"] = CURVES["learning"]
+        part = summary.part(cells)
+        assert (part.outcome, part.why, part.n) == (*said, 3), row
+    cells["softmax", 2]["curve"]["dev"] = CURVES["learning"]
+    assert summary.part(cells, convergence=False).outcome == SUPPORTED
+    del cells["softmax", 2]["curve"]  # its best epoch was the last
+    assert summary.part(cells).why == "convergence not recorded"
