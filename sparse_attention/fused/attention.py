@@ -77,7 +77,7 @@ def sparse_attention(
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
             keys of its own sequence. n = m.
         sink: ``[H]``, the score of one more key, before the first, whose value is 0 and which every query sees: a
-            query may give all its weight to it. Its weight is not returned.
+            query may give all its weight to it. Its weight is not returned. -inf: this head has no sink.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
             tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``.
     Returns:

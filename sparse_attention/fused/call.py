@@ -111,7 +111,9 @@ def checked(
             q, k, v = q.float(), k.float(), v.float()
         back = forms.places(q.shape[-2], q)  # of the queries
         slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
-        logits = None if sink is None else forms.per_head("sink", sink, q)
+        logits = seen = None
+        if sink is not None:
+            logits, seen = forms.present(forms.per_head("sink", sink, q), alpha is not None or alphas is not None)
         later = not causal and q.shape[-2] > 1 and (window is None or window[1] != 0)  # some query sees later keys
         if slopes is not None and (later or (alpha is None and alphas is None)):
             far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
@@ -123,6 +125,9 @@ def checked(
             spans = None if spans is None else spans + 1
             q, k, v = forms.with_sink(q, k, v, logits, plain)
             mask = None if mask is None else F.pad(mask.expand(*mask.shape[:-1], k.shape[-2] - 1), (1, 0), value=True)
+            if seen is not None:
+                seen = F.pad(seen, (0, k.shape[-2] - 1), value=True)
+                mask = seen if mask is None else mask & seen
             bias = None if bias is None else F.pad(bias.expand(*bias.shape[:-1], k.shape[-2] - 1), (1, 0))
             given = None if given is None else given + 1
     if bias is not None:

@@ -88,7 +88,9 @@ def _as_spans(call: Call) -> bool:
     from ..kernels.native.attention import spans_of
 
     mask = mask if mask.ndim > 1 else mask[None]
-    found = spans_of(mask[..., 1:] if call.sink else mask)  # the sink is seen by all
+    if call.sink and not mask[..., 0].all():  # some head has no sink
+        return False
+    found = spans_of(mask[..., 1:] if call.sink else mask)
     if found is None:
         return False
     found = found + 1 if call.sink else found

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..rows.masked import readable
 from ..rows.shape import foreign, transformed
 
 Window = tuple[int | None, int | None]
@@ -122,6 +123,19 @@ def with_slopes(q: Tensor, k: Tensor, slopes: Tensor, scale: float) -> tuple[Ten
     return _channel(q, slopes / scale), _channel(k, places(k.shape[-2], k))
 
 
+def present(logits: Tensor, known: bool) -> tuple[Tensor, Tensor | None]:
+    """Finite scores of sinks ``[H, 1, 1]``, and which of the sinks there are, bool; None means all. One of -inf is none.
+
+    If the values must not be read and the weights are ``known`` to be an entmax, -1e30 gives such a sink the weight 0.
+    """
+    gone = logits == -torch.inf
+    if readable(logits) and not gone.any():
+        return logits, None
+    if known and not readable(logits):
+        return logits.clamp(min=-1e30), None
+    return logits.masked_fill(gone, 0.0), ~gone
+
+
 def with_sink(q: Tensor, k: Tensor, v: Tensor, logits: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v with one more channel and a first key with the value 0 and the given scores, ``[H, n or 1, 1]``."""
     marks = torch.zeros(k.shape[-2] + 1, 1, device=k.device, dtype=k.dtype)
@@ -133,4 +147,15 @@ def _channel(x: Tensor, values: Tensor) -> Tensor:
     return torch.cat([x, values.expand(*x.shape[:-1], 1)], -1)
 
 
-__all__ = ["Window", "of_heads", "per_head", "per_query", "places", "spans_of", "together", "with_sink", "with_slopes"]
+__all__ = [
+    "Window",
+    "of_heads",
+    "per_head",
+    "per_query",
+    "places",
+    "present",
+    "spans_of",
+    "together",
+    "with_sink",
+    "with_slopes",
+]

@@ -141,6 +141,48 @@ def test_every_form_takes_the_kernel(form):
         assert sa.fused.plan(*x, name, **given).path == "fused"
 
 
+@pytest.mark.parametrize("form", ["none", "window", "slopes", "lengths", "mask with gaps", "bias", "mask of spans"])
+@pytest.mark.parametrize(("name", "params"), MAPPINGS, ids=[name for name, _ in MAPPINGS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_a_sink_of_minus_infinity_is_none(form, name, params, dtype):
+    given = {"lengths": {"lengths": torch.tensor([31, 0])}, "none": {}}.get(form) or FORMS.get(form, ({}, {}))[0]
+
+    def parts(a, b):
+        return {n: x[a:b] if x.shape[:1] == (4,) else x for n, x in given.items() if isinstance(x, torch.Tensor)}
+
+    q, k, v = tensors(dtype=dtype)
+    sink = torch.tensor([-torch.inf, -torch.inf, 0.5, -0.3], dtype=dtype, requires_grad=True)
+    out = sa.sparse_attention(q, k, v, name, sink=sink, **given, **params)
+    without = sa.sparse_attention(q[:, :2], k[:, :1], v[:, :1], name, **(given | parts(0, 2)), **params)
+    beside = sa.sparse_attention(q[:, 2:], k[:, 1:], v[:, 1:], name, sink=sink[2:], **(given | parts(2, 4)), **params)
+    want = torch.cat([without, beside], 1)
+    close = {"atol": 2e-5 if dtype == torch.float32 else 1e-10, "rtol": 0}
+    torch.testing.assert_close(out, want, **close)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    right = torch.autograd.grad(want, (q, k, v, sink), g, retain_graph=True)
+    for a, b in zip(torch.autograd.grad(out, (q, k, v, sink), g), right):
+        torch.testing.assert_close(a, b, atol=20 * close["atol"], rtol=1e-4)
+    none = torch.full((4,), -torch.inf, dtype=dtype, requires_grad=True)
+    plain = sa.sparse_attention(q, k, v, name, **given, **params)
+    out = sa.sparse_attention(q, k, v, name, sink=none, **given, **params)
+    torch.testing.assert_close(out, plain, **close)
+    assert not torch.autograd.grad(out.sum(), none)[0].any()
+    if name in FUSED and dtype == torch.float32:
+        assert sa.fused.plan(q, k, v, name, sink=sink, **given, **params).path == "fused"
+
+
+def test_a_sink_of_minus_infinity_where_values_must_not_be_read():
+    q, k, v = (x.detach() for x in tensors(n=64, m=64, dtype=torch.float32))
+    sink = torch.tensor([-torch.inf, -torch.inf, 0.5, -0.3])
+    plain = sa.sparse_attention(q, k, v, sink=sink, causal=True)
+    compiled = torch.compile(lambda s: sa.sparse_attention(q, k, v, sink=s, causal=True), backend="aot_eager")
+    torch.testing.assert_close(compiled(sink), plain, atol=1e-5, rtol=0)
+    slopes = torch.func.grad(lambda s: sa.sparse_attention(q, k, v, sink=s, causal=True).square().sum())(sink)
+    assert slopes.isfinite().all() and not slopes[:2].any() and slopes[2:].all()
+    cache = sa.KeyCache("sparsemax", sink=sink).append(k, v)
+    torch.testing.assert_close(cache.attend(q[:, :, -1:]), plain[:, :, -1:], atol=1e-5, rtol=0)
+
+
 def test_biases_that_are_not_finite():
     q, k, v = (t.detach().requires_grad_() for t in tensors(dtype=torch.float32))
     bias = BIAS.float().clone()

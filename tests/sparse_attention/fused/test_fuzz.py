@@ -102,7 +102,8 @@ def check(seed: int, call: dict[str, object] | None = None) -> None:
     want, near = formula(**exact)
     out = sa.sparse_attention(**ours, mapping="entmax")
     q, k = call["q"], call["k"]
-    size = 1 + float(q.norm(dim=-1).max() * k.norm(dim=-1).max()) * q.shape[-1] ** -0.5  # of a score
+    factor = max(q.shape[-1] ** -0.5, float(torch.as_tensor(call.get("scale", 0.0)).max()))
+    size = 1 + float(q.norm(dim=-1).max() * k.norm(dim=-1).max()) * factor  # of a score
     torch.testing.assert_close(out.double(), want, atol=2e-5 * size, rtol=0, msg=lambda text: f"seed {seed}: {text}")
     alpha = torch.as_tensor(call["alpha"])
     slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
@@ -125,6 +126,11 @@ def test_random_calls_are_the_formula(part):
         if call["k"].shape[2] >= 32 and call["q"].shape[2] > 1:
             call["q"].requires_grad_()
             assert sa.fused.plan(**call, mapping="entmax").path == "fused", seed
+
+
+@pytest.mark.parametrize("seed", [5588, 5981])
+def test_steep_powers_of_large_scores_stay_within_rounding(seed):
+    check(seed)  # alpha 4: a probability rises from 0 with infinite slope
 
 
 @pytest.mark.parametrize("alpha", [2.0, 1.5, torch.tensor([1.25, 2.0]), 2.5], ids=["2", "1.5", "per head", "2.5"])

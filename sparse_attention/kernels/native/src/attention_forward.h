@@ -326,8 +326,12 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
     support.append(w.row[i].column, w.row[i].score, w.row[i].count);
     pointers[at + i + 1] = support.count;
   }
-  for (int64_t i = 0; s.dropout > 0 && i < rows; i++)
-    w.row[i].count = Dropout(s.dropout, s.seed, at + i).compress(w.row[i].score, w.row[i].column, w.row[i].count);
+  for (int64_t i = 0; s.dropout > 0 && i < rows; i++) {
+    Row& row = w.row[i];
+    if (row.count == 0 || row.score[0] != row.score[0]) continue;
+    Dropout(s.dropout, s.seed, at + i).apply(row.score, row.column, row.count);
+    drop(row, 0);
+  }
   sum_values(s, w, rows, v, out + at * s.e);
   return true;
 }

@@ -67,18 +67,8 @@ struct Dropout {
   }
   bool keeps(int32_t key) const { return mixed(mixed(static_cast<uint32_t>(key) + first) ^ second) < limit; }
   void apply(float* x, const int32_t* key, int64_t count) const {
-    for (int64_t e = 0; e < count; e++) x[e] = keeps(key[e]) ? x[e] * factor : 0.f;
-  }
-  // Removes what does not survive, except for NaN; returns how many are left.
-  int64_t compress(float* x, int32_t* key, int64_t count) const {
-    int64_t c = 0;
-    for (int64_t e = 0; e < count; e++) {
-      const bool keep = keeps(key[e]) || x[e] != x[e];
-      x[c] = x[e] * factor;
-      key[c] = key[e];
-      c += keep;
-    }
-    return c;
+    const Dropout d = *this;  // which x is not known to leave alone, so the loop would not be vectorised
+    for (int64_t e = 0; e < count; e++) x[e] = d.keeps(key[e]) ? x[e] * d.factor : 0.f;
   }
 };
 
