@@ -234,6 +234,7 @@ def run(
                 ),
                 "speed": proof.speeds(device, sizes),
                 "attention": proof.attention_speeds(device, sizes),
+                "limits": attention_proof.LIMITS,
                 "sparse_attention": attention_proof.speeds(device, sizes),
             }
         elif part == "training":

@@ -65,7 +65,7 @@ def machine(device: str) -> dict[str, Any]:
 
     found = provenance.collect()
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": found["python"]}
-    for name in ("triton", "entmax"):
+    for name in ("triton", "entmax", "adasplash"):
         versions[name] = __import__(name).__version__ if importlib.util.find_spec(name) else None
     clocks = "none"
     if device == "cuda":

@@ -14,6 +14,7 @@ ROOTS = (
     "fairseq-fixed", "bitarray", "regex", "tqdm", "hydra-core", "omegaconf", "numpy", "scipy", "scikit-learn", "sacrebleu", "rouge-score", "sacremoses", "subword-nmt",
     "sentencepiece", "safetensors", "jinja2", "matplotlib", "rich", "pillow", "pyyaml", "entmax",
 )  # fmt: skip
+PEERS = {"adasplash": "0.2.2"}  # only timed beside ours on a GPU; not installed here
 THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # installed with the machine's torch
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
     "manylinux2014_x86_64",
@@ -75,7 +76,7 @@ def collect(folder: Path, versions: list[str]) -> int:
     missing = []
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     platforms = [part for one in PLATFORMS for part in ("--platform", one)]
-    for name, version in sorted(needed().items()):
+    for name, version in sorted((needed() | PEERS).items()):
         for python in versions:
             wanted = [f"{name}=={version}", "--no-deps"]
             fit = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms]

@@ -74,7 +74,7 @@ def _against_fused(call: Call) -> str | None:
         return "a dimension is empty"
     if call.dropout and (call.q.device.type != "cpu" or foreign(call.q) or kernels.active() == "triton"):
         return "dropout is fused only in the native kernel, outside torch.compile"
-    if call.mask is not None and not _as_spans(call) and (foreign(call.q) or not call.mask.is_cpu):
+    if call.mask is not None and not _as_spans(call) and foreign(call.q):
         return "the mask leaves gaps between a query's keys, which needs the scores"
     return None
 

@@ -45,12 +45,11 @@ def refusal(
     packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
     """
     if _kernel(q) is gpu:
-        if spans is not None:
-            return "the Triton kernels take causal and lengths, no other spans of keys"
-        if bias is not None or mask is not None:
-            return "the Triton kernels take no bias and no mask with gaps"
         if alpha is None:
             return "the Triton kernels take one alpha, as a number"
+        for name, x in (("bias", bias), ("mask", mask)):
+            if x is not None and x.device != q.device:
+                return f"the {name} is on {x.device} and q on {q.device}"
         return gpu.refusal(q, k, v, alpha)
     n, m = q.shape[1], k.shape[1]
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alphas, bias)):
@@ -80,19 +79,11 @@ class Fused(Function):
         dropout: float, seed: int,
     ) -> Tensor:  # fmt: skip
         ctx.kernel = _kernel(q)
-        given: dict[str, Any] = {}
-        if ctx.kernel is native:
-            given = {
-                "alphas": alphas,
-                "pinned": pinned,
-                "bias": bias,
-                "mask": mask,
-                "lead": lead,
-                "dropout": dropout,
-                "seed": seed,
-            }
-        given |= {"alpha": alpha, "scale": scale, "causal": causal, "lengths": lengths, "spans": spans}
-        out, ctx.saved = ctx.kernel.forward(q, k, v, **given, save=any(ctx.needs_input_grad))
+        drops = {"dropout": dropout, "seed": seed} if ctx.kernel is native else {}
+        out, ctx.saved = ctx.kernel.forward(
+            q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
+            bias=bias, mask=mask, lead=lead, save=any(ctx.needs_input_grad), **drops,
+        )  # fmt: skip
         ctx.save_for_backward(q, k, v, lengths, spans, alphas, bias, mask)
         ctx.rest = lead, alpha, scale, causal, pinned, dropout, seed
         return out
@@ -110,6 +101,10 @@ class Fused(Function):
         elif alphas is None and bias is None:
             dq, dk, dv = ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved)
             dalphas = dbias = None
+        elif ctx.kernel is gpu:
+            dalphas = None
+            dq, dk, dv, dbias = gpu.gradients(g.contiguous(), q, k, v, ctx.saved, bias if needs[4] else None)
+            dbias = None if dbias is None else dbias.to(bias.dtype)
         else:
             at = native.gradients(g.contiguous(), q, k, v, ctx.saved, needs[4])
             dq, dk, dv = at.q, at.k, at.v
@@ -152,10 +147,8 @@ def _run(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
     pinned: bool, save: bool,
 ) -> Any:  # fmt: skip
-    kernel = _kernel(q)
-    given: dict[str, Any] = {"pinned": pinned} if kernel is native else {}
-    return kernel.forward(
-        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, save=save, **given
+    return _kernel(q).forward(
+        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, pinned=pinned, save=save
     )
 
 

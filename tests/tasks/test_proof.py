@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import types
+from dataclasses import replace
 
 import pytest
 import torch
 
-from benchmarks import gpu_proof, wheels
+from benchmarks import attention_proof, gpu_proof, wheels
 from benchmarks import proof as kernels
 
 
@@ -65,6 +67,27 @@ def test_what_is_wrong_is_found(monkeypatch):
         "LSTM",
         "demo ended with 124; its output stands in the page",
     ]
+
+
+def test_adasplash_is_timed_beside_ours(monkeypatch):
+    def theirs(q, k, v, alpha, is_causal):  # of softmax for alpha 1.5, so that it is apart
+        if alpha == 2.0:
+            raise RuntimeError("no | here\nand there")
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    sizes = replace(kernels.TOY, seconds=0.0)
+    monkeypatch.setattr(attention_proof, "_module", lambda name: None)
+    alone = attention_proof.speeds("cpu", sizes)
+    monkeypatch.setattr(attention_proof, "_module", lambda name: types.SimpleNamespace(adasplash=theirs))
+    both = attention_proof.speeds("cpu", sizes)
+    assert {row["label"] for row in alone} == {"scaled_dot_product_attention", "alpha 2", "alpha 1.5"}
+    peers = [row for row in both if "adasplash" in row["label"]]
+    assert [row["microseconds"] for row in peers if row["label"] == "adasplash, alpha 2"] == [
+        "RuntimeError: no / here"
+    ] * 2
+    timed = [row for row in peers if row["label"] == "adasplash, alpha 1.5"]
+    assert len(timed) == 4 and all(row["apart"] > 0.05 and row["microseconds"] > 0 for row in timed)
+    assert "apart" in both[0] and "speedup" in both[0]
 
 
 def test_the_wheels_hold_what_training_imports_and_no_torch():

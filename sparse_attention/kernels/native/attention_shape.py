@@ -60,9 +60,9 @@ def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
     """
     x = x.reshape(*[1] * (len(lead) + 2 - x.ndim), *x.shape)
     steps = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
-    at = torch.zeros((), dtype=torch.int64)
+    at = torch.zeros((), dtype=torch.int64, device=x.device)
     for size, step in zip(lead, steps):
-        at = at.unsqueeze(-1) + torch.arange(size) * step
+        at = at.unsqueeze(-1) + torch.arange(size, device=x.device) * step
     return at.reshape(-1), steps[-2], steps[-1]
 
 

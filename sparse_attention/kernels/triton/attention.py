@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import triton as rows
+from ..native.attention_shape import layout
 
 WIDEST = 128  # the most channels; wider blocks do not fit into the memory of a multiprocessor
 
@@ -26,9 +27,13 @@ class Saved(NamedTuple):
     tau: Tensor  # float32 [H, n]
     flags: Tensor  # int8 [H, query blocks, key blocks]
     lengths: Tensor | None
+    spans: Tensor | None
+    bias: Tensor | None  # -inf where the mask hides a key
+    lead: tuple[int, ...]
     alpha: float
     scale: float
     causal: bool
+    pinned: bool
     block: int
 
 
@@ -47,41 +52,69 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
-    spans: None = None,
-    save: bool = True, block: int = 64,
+    spans: Tensor | None = None, alphas: None = None, pinned: bool = False, bias: Tensor | None = None,
+    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, save: bool = True, block: int = 64,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
-    """q [H, n, d], k [G, m, d] and v [G, m, e] are contiguous; lengths is int64 [H]; out [H, n, e] has q's dtype."""
+    """q [H, n, d], k [G, m, d] and v [G, m, e] are contiguous; out [H, n, e] has q's dtype.
+
+    The other arguments are those of ``kernels.native.attention``, without alphas. A mask is added to the bias as -inf.
+    """
     from . import attention_kernels
 
     (heads, n, _), m = q.shape, k.shape[1]
     out = q.new_empty(heads, n, v.shape[2])
     top, tau = torch.empty(2, heads, n, dtype=torch.float32, device=q.device)
-    lengths = None if lengths is None else lengths.contiguous()
+    lengths, spans = (None if x is None else x.contiguous() for x in (lengths, spans))
+    bias = None if bias is None else bias.detach().resolve_neg()
+    if mask is not None:
+        plain = torch.zeros((), dtype=torch.float16, device=q.device) if bias is None else bias
+        bias = torch.where(mask, plain, -torch.inf)
     flags = torch.zeros(heads, -(-n // block), -(-m // block), dtype=torch.int8, device=q.device)
-    saved = Saved(top, tau, flags, lengths, alpha, scale, causal, block)
+    saved = Saved(top, tau, flags, lengths, spans, bias, lead or (heads,), alpha, scale, causal, pinned, block)
+    visible, steps = _visible(q, saved)
     rows.launch(
-        attention_kernels.attend_forward, heads * flags.shape[1], q, k, v, q if lengths is None else lengths, out, top, tau,
-        flags, *_sizes(q, k, v), scale * (alpha - 1), **_constants(q, v, saved),
+        attention_kernels.attend_forward, heads * flags.shape[1], q, k, v, *visible, out, top, tau, flags,
+        *_sizes(q, k, v), *steps, scale * (alpha - 1), **_constants(q, v, saved),
     )  # fmt: skip
     return out, saved if save else None
 
 
 def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients dq, dk, dv for the q, k, v of `forward`; grad_out [H, n, e] is contiguous and has their dtype."""
+    return gradients(grad_out, q, k, v, saved)[:3]
+
+
+def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None) -> Any:
+    """The gradients of `backward` and, in float32, that of the bias ``of``, or None."""
     from . import attention_kernels
 
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    top, tau, flags, lengths = saved[:4]
-    mean = torch.empty_like(top)
-    given = (grad_out, q, k, v, q if lengths is None else lengths, top, tau, flags, mean)
-    sizes = (*_sizes(q, k, v), saved.scale * (saved.alpha - 1), saved.scale)
+    (heads, n, _), m = q.shape, k.shape[1]
+    dbias = None if of is None else torch.zeros(heads, n, m, dtype=torch.float32, device=q.device)
+    visible, steps = _visible(q, saved)
+    given = (grad_out, q, k, v, *visible, saved.top, saved.tau, saved.flags, torch.empty_like(saved.top))
+    sizes = (*_sizes(q, k, v), *steps, saved.scale * (saved.alpha - 1), saved.scale)
     constants = _constants(q, v, saved)
-    queries = attention_kernels.attend_queries_backward
-    rows.launch(queries, q.shape[0] * flags.shape[1], *given, dq, *sizes, **constants)
     rows.launch(
-        attention_kernels.attend_keys_backward, k.shape[0] * flags.shape[2], *given, dk, dv, *sizes, **constants
+        attention_kernels.attend_queries_backward, heads * saved.flags.shape[1], *given, dq, q if dbias is None else dbias,
+        *sizes, **(constants if dbias is None else constants | {"BIAS": 2}),
+    )  # fmt: skip
+    rows.launch(
+        attention_kernels.attend_keys_backward, k.shape[0] * saved.flags.shape[2], *given, dk, dv, *sizes, **constants
     )
-    return dq, dk, dv
+    if of is not None and dbias is not None:
+        dbias = dbias.view(*saved.lead, n, m).sum_to_size(of.shape)
+    return dq, dk, dv, dbias
+
+
+def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The tensors that say what queries see (q for those that are not given), and the steps in their memory."""
+    at, row, key = q, 0, 0
+    if saved.bias is not None:
+        at, row, key = layout(saved.bias, saved.lead)
+    per_head = 0 if saved.spans is None or len(saved.spans) == 1 else 2 * q.shape[1]
+    tensors = (*(q if x is None else x for x in (saved.lengths, saved.spans, saved.bias)), at)
+    return tensors, (per_head, row, key)
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
@@ -91,6 +124,8 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
 def _constants(q: Tensor, v: Tensor, saved: Saved) -> dict[str, Any]:
     width, values = (max(16, 1 << (x.shape[2] - 1).bit_length()) for x in (q, v))
     return {
-        "R": 1 / (saved.alpha - 1), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None, "ROWS": saved.block,
-        "KEYS": saved.block, "WIDTH": width, "VALUES": values, "num_warps": 4,
+        "R": 1 / (saved.alpha - 1), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None,
+        "SPANS": saved.spans is not None, "PINNED": saved.pinned and saved.spans is not None,
+        "BIAS": int(saved.bias is not None), "ROWS": saved.block, "KEYS": saved.block, "WIDTH": width, "VALUES": values,
+        "num_warps": 4,
     }  # fmt: skip

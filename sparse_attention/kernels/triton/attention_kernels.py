@@ -57,15 +57,63 @@ def _block(x_ptr, start, at, size, width, CHANNELS: tl.constexpr):
 
 
 @triton.jit
-def _scores(q, k, rows, columns, n, m, length, factor, CAUSAL: tl.constexpr):
-    """factor q k', or -inf where a query does not see a key.
+def _visible(
+    lengths_ptr, spans_ptr, head, rows, n, m, per_head,
+    CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """The keys that rows see: from start to below stop [ROWS], and key 0 where pinned [ROWS].
+
+    Also the first block and the end of a loop over their blocks. If PINNED, the first turn of the loop is for key 0
+    (see `_place`).
+    """
+    stop = tl.where(rows < n, m, 0)
+    if LENGTHS:
+        stop = tl.minimum(stop, tl.maximum(tl.load(lengths_ptr + head), 0).to(tl.int32))
+    if CAUSAL:
+        stop = tl.minimum(stop, tl.maximum(rows + 1 + (m - n), 0))
+    start = 0 * stop
+    pinned = stop > m
+    first = 0
+    if SPANS:
+        if PINNED:
+            pinned = stop > 0
+        span = spans_ptr + head * per_head + 2 * rows
+        start = tl.maximum(tl.load(span, mask=rows < n, other=0), 0).to(tl.int32)
+        stop = tl.minimum(stop, tl.load(span + 1, mask=rows < n, other=0).to(tl.int32))
+        first = tl.min(tl.where(start < stop, start, m), 0) // KEYS * KEYS
+    end = tl.maximum(tl.max(stop, 0), tl.max(pinned.to(tl.int32), 0))
+    if PINNED:
+        first = tl.minimum(tl.maximum(first - KEYS, 0), tl.maximum(end - 1, 0) // KEYS * KEYS)
+    return start, stop, pinned, first, end
+
+
+@triton.jit
+def _place(turn, first, PINNED: tl.constexpr):
+    """The first key of the block of a turn."""
+    place = turn
+    if PINNED:
+        place = tl.where(turn == first, 0, turn)
+    return place
+
+
+@triton.jit
+def _scores(
+    q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor,
+    R: tl.constexpr, PINNED: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """factor q k' + (alpha - 1) bias, or -inf where a query does not see a key or the bias is -inf.
 
     The forward and backward kernels use the same formula, so they get the same bits.
     """
     x = tl.dot(q, tl.trans(k), input_precision="ieee") * factor
-    seen = (rows < n)[:, None] & (columns < length)[None, :]
-    if CAUSAL:
-        seen = seen & (columns[None, :] <= rows[:, None] + (m - n))
+    seen = (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
+    if PINNED:
+        seen = seen | ((columns == 0)[None, :] & pinned[:, None])
+    if BIAS:
+        at = rows.to(tl.int64)[:, None] * row + columns.to(tl.int64)[None, :] * key
+        bias = tl.load(bias_ptr + at, mask=(rows < n)[:, None] & (columns < m)[None, :], other=0.0).to(tl.float32)
+        seen = seen & (bias != -float("inf"))
+        x += bias * (1.0 / R)
     return tl.where(seen, x, -float("inf"))
 
 
@@ -77,32 +125,17 @@ def _excess(x, top, tau):
 
 
 @triton.jit
-def _length(lengths_ptr, head, m, LENGTHS: tl.constexpr):
-    length = m
-    if LENGTHS:
-        length = tl.minimum(tl.maximum(tl.load(lengths_ptr + head), 0), m).to(tl.int32)
-    return length
-
-
-@triton.jit
-def _end(length, block, n, m, CAUSAL: tl.constexpr, ROWS: tl.constexpr):
-    """The end of the visible keys: no query of the block sees this key or a later one."""
-    end = length
-    if CAUSAL:
-        end = tl.minimum(end, tl.maximum(block * ROWS + ROWS + m - n, 0))
-    return end
-
-
-@triton.jit
 def attend_forward(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, out_ptr, top_ptr, tau_ptr, flags_ptr, n, m, d, e, repeat, factor,
-    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    WIDTH: tl.constexpr, VALUES: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, out_ptr, top_ptr, tau_ptr, flags_ptr,
+    n, m, d, e, repeat, per_head, row, key, factor,
+    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
+    BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Writes out [H, n, e], top and tau [H, n], and flags int8 [H, query blocks, key blocks].
 
     A flag is 1 if its pair of blocks has support; the flags must be zeros before the call. The inputs are q [H, n, d],
-    k [H / repeat, m, d] and v [H / repeat, m, e]. One program handles ROWS queries of a head.
+    k [H / repeat, m, d] and v [H / repeat, m, e]; spans are int64 [1 or H, n, 2] (per_head is the step from one head
+    to the next), and the bias of head h begins at ``at[h]`` in memory, with steps row and key. One program handles ROWS queries of a head.
     """
     blocks = tl.cdiv(n, ROWS)
     program = tl.program_id(0)
@@ -111,17 +144,21 @@ def attend_forward(
     keys = head // repeat * m
     rows = block * ROWS + tl.arange(0, ROWS)
     q = _block(q_ptr, head * n, rows, n, d, WIDTH)
-    length = _length(lengths_ptr, head, m, LENGTHS)
-    end = _end(length, block, n, m, CAUSAL, ROWS)
+    start, stop, pinned, first, end = _visible(
+        lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
+    )
+    if BIAS:
+        bias_ptr += tl.load(at_ptr + head)
     flags = flags_ptr + (head * blocks + block) * tl.cdiv(m, KEYS)
 
     top = tl.full([ROWS], -float("inf"), tl.float32)
     low = top
     spoilt = tl.zeros([ROWS], tl.int32)
-    for j in range(0, end, KEYS):
+    for turn in range(first, end, KEYS):
+        j = _place(turn, first, PINNED)
         columns = j + tl.arange(0, KEYS)
         k = _block(k_ptr, keys, columns, m, d, WIDTH)
-        x = _scores(q, k, rows, columns, n, m, length, factor, CAUSAL)
+        x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
         spoilt = tl.maximum(spoilt, tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1))
         x = tl.where(x != x, -float("inf"), x)
         top = tl.maximum(top, tl.max(x, 1))
@@ -145,11 +182,13 @@ def attend_forward(
         tl.debug_barrier()
         f = tl.zeros([ROWS], tl.float32)
         h = tl.zeros([ROWS], tl.float32)
-        for j in range(0, end, KEYS):
+        for turn in range(first, end, KEYS):
+            j = _place(turn, first, PINNED)
             if tl.load(flags + j // KEYS) != 0:
                 columns = j + tl.arange(0, KEYS)
                 k = _block(k_ptr, keys, columns, m, d, WIDTH)
-                above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+                x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+                above = _excess(x, top, tau)
                 upper, lower = _powers(above, R)
                 f += tl.sum(upper, 1)
                 h += tl.sum(lower, 1)
@@ -166,11 +205,13 @@ def attend_forward(
 
     tl.debug_barrier()
     out = tl.zeros([ROWS, VALUES], tl.float32)
-    for j in range(0, end, KEYS):
+    for turn in range(first, end, KEYS):
+        j = _place(turn, first, PINNED)
         if tl.load(flags + j // KEYS) != 0:
             columns = j + tl.arange(0, KEYS)
             k = _block(k_ptr, keys, columns, m, d, WIDTH)
-            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+            above = _excess(x, top, tau)
             p, _ = _powers(above, R)
             v = _block(v_ptr, keys, columns, m, e, VALUES)
             out = tl.dot(p.to(v.dtype), v, out, input_precision="ieee")
@@ -184,12 +225,14 @@ def attend_forward(
 
 @triton.jit
 def attend_queries_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr, dq_ptr, n, m, d, e, repeat, factor, scale,
-    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    WIDTH: tl.constexpr, VALUES: tl.constexpr,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr,
+    dq_ptr, dbias_ptr, n, m, d, e, repeat, per_head, row, key, factor, scale,
+    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
+    BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """dq = scale (s (g v' - mean)) k with s = p^(2 - alpha).
 
+    If BIAS is 2, it also writes s (g v' - mean) to dbias [H, n, m], which must be zeros before the call.
     Also writes mean [H, n], the mean of g v' weighted by s, which the kernel for the keys needs.
     """
     blocks = tl.cdiv(n, ROWS)
@@ -202,17 +245,22 @@ def attend_queries_backward(
     g = _block(g_ptr, head * n, rows, n, e, VALUES)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
-    length = _length(lengths_ptr, head, m, LENGTHS)
-    end = _end(length, block, n, m, CAUSAL, ROWS)
+    start, stop, pinned, first, end = _visible(
+        lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
+    )
+    if BIAS:
+        bias_ptr += tl.load(at_ptr + head)
     flags = flags_ptr + (head * blocks + block) * tl.cdiv(m, KEYS)
 
     mass = tl.zeros([ROWS], tl.float32)
     along = tl.zeros([ROWS], tl.float32)
-    for j in range(0, end, KEYS):
+    for turn in range(first, end, KEYS):
+        j = _place(turn, first, PINNED)
         if tl.load(flags + j // KEYS) != 0:
             columns = j + tl.arange(0, KEYS)
             k = _block(k_ptr, keys, columns, m, d, WIDTH)
-            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+            above = _excess(x, top, tau)
             _, s = _powers(above, R)
             v = _block(v_ptr, keys, columns, m, e, VALUES)
             mass += tl.sum(s, 1)
@@ -221,15 +269,20 @@ def attend_queries_backward(
     tl.store(mean_ptr + head * n + rows, mean, mask=rows < n)
 
     dq = tl.zeros([ROWS, WIDTH], tl.float32)
-    for j in range(0, end, KEYS):
+    for turn in range(first, end, KEYS):
+        j = _place(turn, first, PINNED)
         if tl.load(flags + j // KEYS) != 0:
             columns = j + tl.arange(0, KEYS)
             k = _block(k_ptr, keys, columns, m, d, WIDTH)
-            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+            above = _excess(x, top, tau)
             _, s = _powers(above, R)
             v = _block(v_ptr, keys, columns, m, e, VALUES)
             ds = s * (tl.dot(g, tl.trans(v), input_precision="ieee") - mean[:, None])
             dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+            if BIAS == 2:
+                at = (head * n + rows)[:, None] * m + columns[None, :]
+                tl.store(dbias_ptr + at, ds, mask=(rows < n)[:, None] & (columns < m)[None, :])
     channel = tl.arange(0, WIDTH)
     at = (head * n + rows)[:, None] * d + channel[None, :]
     tl.store(dq_ptr + at, dq * scale, mask=(rows < n)[:, None] & (channel < d)[None, :])
@@ -237,10 +290,10 @@ def attend_queries_backward(
 
 @triton.jit
 def attend_keys_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr, dk_ptr, dv_ptr,
-    n, m, d, e, repeat, factor, scale,
-    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    WIDTH: tl.constexpr, VALUES: tl.constexpr,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr,
+    dk_ptr, dv_ptr, n, m, d, e, repeat, per_head, row, key, factor, scale,
+    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
+    BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """dk and dv for KEYS keys of a group.
 
@@ -261,14 +314,20 @@ def attend_keys_backward(
         head = group * repeat + turn // blocks
         block = turn % blocks
         if tl.load(flags_ptr + (head * blocks + block) * key_blocks + key_block) != 0:
-            length = _length(lengths_ptr, head, m, LENGTHS)
             rows = block * ROWS + tl.arange(0, ROWS)
+            start, stop, pinned, _, _ = _visible(
+                lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
+            )
+            bias = bias_ptr
+            if BIAS:
+                bias += tl.load(at_ptr + head)
             q = _block(q_ptr, head * n, rows, n, d, WIDTH)
             g = _block(g_ptr, head * n, rows, n, e, VALUES)
             top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
             tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
             mean = tl.load(mean_ptr + head * n + rows, mask=rows < n, other=0.0)
-            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias, row, key, factor, R, PINNED, BIAS)
+            above = _excess(x, top, tau)
             p, s = _powers(above, R)
             ds = s * (tl.dot(g, tl.trans(v), input_precision="ieee") - mean[:, None])
             dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision="ieee")

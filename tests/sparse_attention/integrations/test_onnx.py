@@ -85,29 +85,123 @@ def test_every_mapping_over_rows(name, params):
         torch.testing.assert_close(run(x, all_), model(x, all_).detach(), atol=1e-6, rtol=0.0, equal_nan=True)
 
 
+FORMS: dict[str, dict[str, Any]] = {
+    "sparsemax": {}, "softmax": {"mapping": "softmax"}, "fusedmax": {"mapping": "fusedmax"}, "window": {"window": (3, 0)},
+    "slopes": {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0])},
+    "sink": {"mapping": "entmax", "sink": torch.tensor([0.0, 1.0, -1.0, 0.5])},
+    "scale": {"mapping": "entmax", "alpha": torch.tensor([1.2, 1.5, 2.0, 3.0]), "scale": torch.tensor([0.2, 0.4, 0.8, 1.6])},
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mapping", ["sparsemax", "softmax", "fusedmax"])
-def test_causal_attention(mapping):
-    model = Called(lambda q, k, v: sa.sparse_attention(q, k, v, mapping=mapping, causal=True))
+@pytest.mark.parametrize("form", FORMS)
+def test_causal_attention(form):
+    model = Called(lambda q, k, v: sa.sparse_attention(q, k, v, causal=True, **FORMS[form]))
     run = exported(model, tuple(torch.randn(2, 4, 7, 8) for _ in range(3)), (0, 2))
     for batch, n in ((1, 1), (3, 2), (2, 17)):
         q, k, v = (torch.randn(batch, 4, n, 8) for _ in range(3))
-        torch.testing.assert_close(run(q, k, v), model(q, k, v), atol=3e-6, rtol=1e-6)
+        torch.testing.assert_close(run(q, k, v), model(q, k, v), atol=2e-6, rtol=1e-6)
+
+
+class Copies(nn.Module):
+    """A pointer: weights over the source's positions, added up by word, beside a distribution over the words."""
+
+    def __init__(self, words: int, d: int):
+        super().__init__()
+        self.embed, self.read = nn.Embedding(words, d), nn.GRU(d, d, batch_first=True)
+        self.query, self.gate, self.word = nn.Linear(d, d), nn.Linear(2 * d, 1), nn.Linear(2 * d, words)
+        self.point, self.generate = sa.make("sparsemax"), sa.make("entmax")
+
+    def forward(self, source: Tensor, target: Tensor, lengths: Tensor) -> Tensor:
+        keys, state = self.read(self.embed(source))
+        states, _ = self.read(self.embed(target), state)
+        p = self.point(4 * self.query(states) @ keys.mT, mask=torch.arange(source.shape[1]) < lengths[:, None, None])
+        x = torch.cat([states, p @ keys], -1)
+        copied = torch.zeros(*p.shape[:2], self.word.out_features).scatter_add(-1, source[:, None].expand_as(p), p)
+        gate = self.gate(x).sigmoid()
+        return gate * copied + (1 - gate) * self.generate(8 * self.word(x))
+
+
+class Translates(nn.Module):
+    """An LSTM in both directions, and one that attends to it by additive scores."""
+
+    def __init__(self, words: int, d: int):
+        super().__init__()
+        self.embed = nn.Embedding(words, d)
+        self.encode = nn.LSTM(d, d, batch_first=True, bidirectional=True)
+        self.decode = nn.LSTM(d, 2 * d, batch_first=True)
+        self.key, self.query, self.score = nn.Linear(2 * d, d), nn.Linear(2 * d, d), nn.Linear(d, 1)
+        self.attend, self.word = sa.make("fusedmax", lam=0.05), nn.Linear(4 * d, words)
+
+    def forward(self, source: Tensor, target: Tensor, lengths: Tensor) -> Tensor:
+        keys, _ = self.encode(self.embed(source))
+        states, _ = self.decode(self.embed(target))
+        x = self.score((self.key(keys)[:, None] + self.query(states)[:, :, None]).tanh()).squeeze(-1)
+        p = self.attend(10 * x, mask=torch.arange(source.shape[1]) < lengths[:, None, None])
+        return self.word(torch.cat([states, p @ keys], -1))
+
+
+def _encoder() -> nn.Module:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
+    assert sa.nn.replace(encoder, "sparsemax") == 2
+    return Called(lambda x, padded: encoder(x, src_key_padding_mask=padded), encoder)
+
+
+def _attends() -> nn.Module:
+    attend = sa.nn.MultiheadAttention(16, 4, batch_first=True, mapping="entmax", alpha="learned")
+    return Called(lambda x, padded, hidden: attend(x, x, x, padded, False, attn_mask=hidden)[0], attend)
+
+
+def _theirs(name: str) -> nn.Module:
+    tf = pytest.importorskip("transformers")
+    sa.integrations.transformers.register("sparsemax")
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
+    given = {"vocab_size": 60, "attn_implementation": "sa_sparsemax"}
+    if name == "bert":
+        model = tf.BertModel(tf.BertConfig(**sizes, **given))
+    else:
+        ends = {"bos_token_id": 1, "eos_token_id": 2}
+        model = tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False, **ends, **given))  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():  # for scores large enough for zeros
+            parameter.mul_(4.0 if parameter.ndim == 2 else 1.0)
+    return Called(lambda words, kept: model(input_ids=words, attention_mask=kept)[0], model)
+
+
+def _padded(batch: int, n: int) -> Tensor:
+    return torch.arange(n) >= torch.randint(1, n + 1, (batch, 1))
+
+
+def _sentences(batch: int, n: int) -> tuple[Tensor, ...]:
+    return torch.randint(60, (batch, n)), torch.randint(60, (batch, n + 2)), torch.randint(1, n + 1, (batch,))
+
+
+def _words(batch: int, n: int) -> tuple[Tensor, ...]:
+    return torch.randint(60, (batch, n)), (~_padded(batch, n)).long()
+
+
+SIX: dict[str, tuple[Any, Any]] = {
+    "encoder": (_encoder, lambda batch, n: (torch.randn(batch, n, 16), _padded(batch, n))),
+    "module": (_attends, lambda batch, n: (torch.randn(batch, n, 16), _padded(batch, n), torch.rand(n, n) > 0.6)),
+    "pointer": (lambda: Copies(60, 16), _sentences),
+    "lstm": (lambda: Translates(60, 16), _sentences),
+    "bert": (lambda: _theirs("bert"), _words),
+    "gpt2": (lambda: _theirs("gpt2"), _words),
+}
 
 
 @pytest.mark.slow
-def test_a_transformer_with_padding():
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2).eval()
-    assert sa.nn.replace(encoder, "entmax") == 2
-    model = Called(lambda x, padded: encoder(x, src_key_padding_mask=padded), encoder).eval()
-    hidden = torch.zeros(2, 7, dtype=torch.bool)
-    hidden[0, 5:] = True
+@pytest.mark.parametrize("name", SIX)
+def test_six_models_of_any_batch_size_and_length(name):
+    torch.manual_seed(0)
+    build, draw = SIX[name]
+    model = build()
+    model = (model if isinstance(model, Called) else Called(model.forward, model)).eval()
     with torch.no_grad():
-        run = exported(model, (torch.randn(2, 7, 16), hidden), (0, 1))
+        run = exported(model, draw(2, 7), (0, 1))
         for n in range(1, 18):
-            x, lengths = torch.randn(1 + n % 3, n, 16), torch.randint(1, n + 1, (1 + n % 3, 1))
-            padded = torch.arange(n) >= lengths
-            torch.testing.assert_close(run(x, padded), model(x, padded), atol=3e-6, rtol=1e-6)
+            given = draw(1 + n % 3, n)
+            torch.testing.assert_close(run(*given), model(*given), atol=1e-6, rtol=1e-6)
 
 
 def test_the_formulas_for_graphs_equal_the_algorithms():

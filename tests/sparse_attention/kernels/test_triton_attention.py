@@ -39,20 +39,23 @@ def test_interpreted_attention_equals_the_composition(root: Path) -> None:
 
 T, F, I, BYTES = "*{t}", "*fp32", "i32", "*i8"
 SIZES = dict.fromkeys(("n", "m", "d", "e", "repeat"), I)
-SAVED = {"lengths_ptr": "*i64", "top_ptr": F, "tau_ptr": F, "flags_ptr": BYTES}
-GIVEN = {"g_ptr": T, "q_ptr": T, "k_ptr": T, "v_ptr": T, **SAVED, "mean_ptr": F}
+SIZES |= dict.fromkeys(("per_head", "row", "key"), I)
+VISIBLE = {"lengths_ptr": "*i64", "spans_ptr": "*i64", "bias_ptr": F, "at_ptr": "*i64"}
+SAVED = {"top_ptr": F, "tau_ptr": F, "flags_ptr": BYTES}
+GIVEN = {"g_ptr": T, "q_ptr": T, "k_ptr": T, "v_ptr": T, **VISIBLE, **SAVED, "mean_ptr": F}
 SIGNATURES = {
     "attend_forward": {
-        "q_ptr": T, "k_ptr": T, "v_ptr": T, "lengths_ptr": "*i64", "out_ptr": T, "top_ptr": F, "tau_ptr": F, "flags_ptr": BYTES,
-        **SIZES, "factor": "fp32",
+        "q_ptr": T, "k_ptr": T, "v_ptr": T, **VISIBLE, "out_ptr": T, **SAVED, **SIZES, "factor": "fp32",
     },
-    "attend_queries_backward": {**GIVEN, "dq_ptr": T, **SIZES, "factor": "fp32", "scale": "fp32"},
+    "attend_queries_backward": {**GIVEN, "dq_ptr": T, "dbias_ptr": F, **SIZES, "factor": "fp32", "scale": "fp32"},
     "attend_keys_backward": {**GIVEN, "dk_ptr": T, "dv_ptr": T, **SIZES, "factor": "fp32", "scale": "fp32"},
 }  # fmt: skip
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
 COMPILED = [
-    (name, *case) for name in SIGNATURES for case in (("bf16", 1.0, 64), ("fp32", 2.0, 128), ("fp16", 1 / 0.3, 128))
-]
+    (name, *case)
+    for name in SIGNATURES
+    for case in (("bf16", 1.0, 64, 0), ("fp32", 2.0, 128, 0), ("fp16", 1 / 0.3, 128, 0), ("bf16", 1.0, 64, 1), ("fp32", 2.0, 128, 2))
+]  # fmt: skip
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
@@ -64,8 +67,24 @@ def test_attention_compiles_ahead_of_time(cases: list, capability: int) -> None:
 
     from sparse_attention.kernels.triton import attention_kernels
 
-    for name, element, r, width in cases:
-        constants = {"R": r, "CAUSAL": True, "LENGTHS": True, "ROWS": 64, "KEYS": 64, "WIDTH": width, "VALUES": width}
+    for (
+        name,
+        element,
+        r,
+        width,
+        forms,
+    ) in cases:  # forms: none, spans with a sink and a bias, the same with its gradient
+        seen = {"SPANS": forms > 0, "PINNED": forms > 0, "BIAS": forms}
+        constants = {
+            "R": r,
+            "CAUSAL": True,
+            "LENGTHS": True,
+            **seen,
+            "ROWS": 64,
+            "KEYS": 64,
+            "WIDTH": width,
+            "VALUES": width,
+        }
         signature = {argument: kind.format(t=element) for argument, kind in SIGNATURES[name].items()}
         signature |= dict.fromkeys(constants, "constexpr")
         source = ASTSource(fn=getattr(attention_kernels, name), signature=signature, constexprs=constants)
