@@ -6,11 +6,13 @@ import itertools
 from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from repro.plan import published as pub
+from tasks.commands import compare
 from tasks.config import compose
 
 FOLDER = compose.CONFIGS / "published"
@@ -157,3 +159,23 @@ def test_every_row_is_what_the_page_says(name):
             stated = dict(o.split("=", 1) for o in row.get("overrides", ()))
             assert stated == {k: str(said[k]) for k in stated}
     assert {r["mapping"] for r in ours(page["published"])["results"]} == set(rows)
+
+
+@pytest.mark.parametrize(
+    ("origin", "printed"),
+    [
+        (("laha2018_table2", "sparsegen-lin lam=-1.0", "fren_demo"), {"test/multi_bleu": "37.27"}),
+        (("laha2018_table2", "softmax + temperature gamma=0.5", "fren_demo"), {"test/multi_bleu": "36.63?"}),
+        (("niculae2017_table1", "fusedmax", "demo"), {"test/accuracy": "82.41"}),
+        (("martins2020_table1", "discrete softmax", "fren_demo"), {}),
+        (("removed_table", "softmax", "demo"), {}),
+    ],
+)
+def test_a_cell_of_a_paper_s_row_has_its_number_on_the_page_of_all_cells(tmp_path, monkeypatch, origin, printed):
+    monkeypatch.setattr(
+        compare, "read_config", lambda folder: {"origin": dict(zip(("experiment", "row", "column"), origin))}
+    )
+    config = {"data": {"name": "multi30k"}, "profile": {"name": "demo"}}
+    assert compare.printed(SimpleNamespace(folder=tmp_path, config=config)) == printed
+    own = SimpleNamespace(folder=tmp_path, config=config | {"data": {"name": "files"}})
+    assert compare.printed(own) == {}, "your own data have no printed number"

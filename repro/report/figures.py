@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -208,6 +209,15 @@ class Dot:
     hollow: bool = False
 
 
+def _wrapped(label: str) -> str:
+    return textwrap.fill(label, 40, break_on_hyphens=False)
+
+
+def _height(labelled: Sequence[Any]) -> float:
+    """The height of a dot plot in rows with labels of one line."""
+    return len(labelled) * max(1.0, 0.6 * max(_wrapped(one.label).count("\n") + 1 for one in labelled))
+
+
 def _dots(axes: Any, dots: Sequence[Dot | None], colour_of_runs: str = "") -> None:
     """Draw one line per dot, from top to bottom; a line without a value stays empty."""
     for y, dot in enumerate(dots):
@@ -226,7 +236,7 @@ def _dots(axes: Any, dots: Sequence[Dot | None], colour_of_runs: str = "") -> No
         axes.scatter(
             dot.runs, [y + down] * len(dot.runs), s=9, lw=0, color=colour, marker=look["marker"], zorder=3, **of
         )
-    axes.set_yticks(range(len(dots)), [dot.label if dot else "" for dot in dots])
+    axes.set_yticks(range(len(dots)), [_wrapped(dot.label) if dot else "" for dot in dots])
     axes.set_ylim(len(dots) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.1)
@@ -235,7 +245,7 @@ def _dots(axes: Any, dots: Sequence[Dot | None], colour_of_runs: str = "") -> No
 def _dot_plot(dots: Sequence[Dot], title: str, xlabel: str, salt: str, band: float | None = None) -> Figure:
     """A dot plot; with a `band`, of differences: the band is drawn around zero, if it is not 0."""
     with _matplotlib(salt) as drawing_of:
-        drawing = drawing_of(figsize=(4.4, 0.75 + 0.3 * len(dots)), layout="constrained")
+        drawing = drawing_of(figsize=(4.4, 0.75 + 0.3 * _height(dots)), layout="constrained")
         axes = drawing.add_subplot()
         if band is not None:
             axes.axvline(0, color=INK, lw=0.8)
@@ -292,12 +302,14 @@ def attention_quality(lines: Sequence[Line], first: Show, split: str, salt: str)
         raise Missing("No attention statistics are stored for this column.")
     panels.append((first.label, [scores(line, first.metric) for line in lines]))
     with _matplotlib(salt) as drawing_of:
-        drawing = drawing_of(figsize=(8.6, 0.62 + 0.25 * len(lines)), layout="constrained")
+        drawing = drawing_of(figsize=(8.6, 0.62 + 0.25 * _height(lines)), layout="constrained")
         drawing.get_layout_engine().set(wspace=0.06)
         for i, (title, values) in enumerate(panels):
             axes = drawing.add_subplot(1, len(panels), i + 1)
             _dots(axes, [Dot(x.label, x.style, sum(v) / len(v), None, v) if v else None for x, v in zip(lines, values)])
-            axes.set_yticks(range(len(lines)), [line.label for line in lines] if i == 0 else [""] * len(lines))
+            axes.set_yticks(
+                range(len(lines)), [_wrapped(line.label) for line in lines] if i == 0 else [""] * len(lines)
+            )
             axes.spines["left"].set_visible(False)
             axes.set_xlabel(title)
             if title.startswith("share"):

@@ -10,12 +10,15 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from repro.cell import read_config
 from repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import asked_id, family
 from repro.plan import Wanted
+from repro.plan import published as papers
 from repro.plan.experiment import Experiment
 from repro.report import comparison
 from repro.store import Store, outputs_folder, records
@@ -24,6 +27,7 @@ from repro.tables import compare, render
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.options import near
+from tasks.data import is_own
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
 
@@ -47,12 +51,35 @@ def main(filters: Mapping[str, str]) -> int:
 
 def show(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`."""
-    table, files = comparison.write(found, folder, title, notes)
+    table, files = comparison.write(found, folder, title, notes, printed)
     print("\n" + render.to_text(table, compare.WHOLE) + "\n")
     print(f"table: {folder / 'table'} (.txt .md .csv)")
     if drawings := [f for f in files if f.suffix == ".svg"]:
         print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
     print(f"dashboard: {folder / comparison.DASHBOARD}" if files[-1].name == comparison.DASHBOARD else "no dashboard")
+
+
+def printed(record: records.Record) -> dict[str, str]:
+    """Metric -> the paper's number for the row and column of the experiment that first requested a cell, if there is one."""
+    origin = read_config(record.folder).get("origin") or {}
+    if is_own(record.config["data"]) or not (one := _known(origin.get("experiment"), record.config["profile"]["name"])):
+        return {}
+    rows = [r for r in one.rows if f"{origin['row']} ".startswith(f"{r.label} ")]  # a grid point follows the label
+    groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
+    found = {
+        ours: papers.lookup(compose.published(one.published), max(rows, key=lambda r: len(r.label)).published, g.dataset, theirs)
+        for g in groups if rows for theirs, ours in zip(g.metrics, g.against)
+    }  # fmt: skip
+    return {metric: number.text() for metric, number in found.items() if number}
+
+
+@lru_cache
+def _known(name: str | None, profile: str) -> Experiment | None:
+    """An experiment, or None if it does not exist (any more)."""
+    try:
+        return compose.experiment(name, profile) if name else None
+    except compose.ConfigError:
+        return None
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:

@@ -1,4 +1,4 @@
-"""Show an experiment as wandb workspaces, one per column, and a report.
+"""Show an experiment as wandb workspaces, one per column, and a report; or the runs of a task that match filters as a workspace.
 
 Rows, columns and metrics come from the experiment file.
 As in the HTML report, a column has its scores, the dev curve used for selection, score against zeros, heat maps and
@@ -13,34 +13,48 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
+
+from repro.identity import family
 from repro.plan import published as pub
-from repro.plan.experiment import Column, Experiment
+from repro.plan.experiment import Column, Experiment, Select, Show
+from repro.tables.compare import MOST_SCORES, NAMED, NOT_SHOWN
 from tasks.config import compose
+from tasks.config.options import near
+from tasks.config.overrides import merged
 from tasks.loggers.wandb import Options
 
 ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys in a run's configuration
 CURVE, ZEROS = "curve/", "attention_zeros"
+PINNED = [
+    f"config:{key}" for key in ("task/name", "mapping/name", "seed")
+]  # columns of the list of runs; a click filters by one
 
 
-def main(name: str, profile: str, project: str, entity: str) -> int:
-    """Make and save the workspaces and the report of an experiment. Returns the exit status, 1 if wandb fails.
+def main(name: str, profile: str, project: str, entity: str, filters: Mapping[str, str]) -> int:
+    """Make and save workspaces, and the report of an experiment. Returns the exit status, 1 if wandb fails.
 
     Args:
+        name: the experiment; an empty string for a workspace of the runs that match `filters`.
         project, entity: an empty string means the value from the environment, or else the logger's default.
 
     Raises:
-        ConfigError: the experiment or profile does not exist.
+        ConfigError: the experiment, profile, task or a filter does not exist.
     """
-    one = compose.experiment(name, profile)
+    one = compose.experiment(name, profile) if name else None
+    column = None if one else _column(filters)
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as in tasks/loggers/wandb.py
     project = os.environ.get("WANDB_PROJECT") or project or Options().project
     try:
         import wandb
 
         entity = os.environ.get("WANDB_ENTITY") or entity or wandb.Api().default_entity
-        workspaces, report = make(one, entity, project, compose.published(one.published) if one.published else [])
-        report.save()  # makes the project if there is none
-        print(f"report: {report.url}")
+        if one:
+            workspaces, report = make(one, entity, project, compose.published(one.published))
+            report.save()  # makes the project if there is none
+            print(f"report: {report.url}")
+        else:
+            workspaces = [matching(column, filters, entity, project)]
         for workspace in workspaces:
             workspace.save()
             print(f"workspace {workspace.name}: {workspace.url}")
@@ -91,7 +105,7 @@ def make(
                 settings=ws.WorkspaceSettings(x_axis="epoch"),
                 runset_settings=ws.RunsetSettings(
                     filters=filters, groupby=[expr.Config(ROW)], order=order,
-                    pinned_columns=[f"summary:{show.metric}" for show in column.show],
+                    pinned_columns=[*PINNED, *(f"summary:{show.metric}" for show in column.show)],
                 ),
             )
         )  # fmt: skip
@@ -108,15 +122,53 @@ def make(
     return workspaces, report
 
 
-def panels(column: Column) -> list[Any]:
+def _column(filters: Mapping[str, str]) -> Column:
+    """What to show of the task that the filters name. Raises ConfigError if a filter is unknown or no single task is named."""
+    nodes, tasks = (*compose.NODES, *compose.TOP), compose.names_in("task")
+    if unknown := [k for k in filters if k.partition(".")[0] not in nodes]:
+        raise compose.ConfigError(
+            f"{unknown[0]} is unknown{near(unknown[0], nodes)}; a filter is one of: {', '.join(nodes)}"
+        )
+    if (task := filters.get("task", "")) not in tasks:
+        what = f"task={task} is unknown{near(task, tasks)}" if task else "name an EXPERIMENT, or one task=NAME"
+        raise compose.ConfigError(f"{what}; tasks: {', '.join(tasks)}")
+    config = merged("main", [f"task={task}"])
+    metrics = family(compose.module_of(config)).METRICS
+    scores = [m for m, one in metrics.items() if one.better and m not in NOT_SHOWN][:MOST_SCORES]
+    shown = tuple(Show(f"test/{m}", m) for m in (*scores, *(m for m in metrics if m == ZEROS)))
+    return Column(task, task, shown, select=Select(f"dev/{config.train.best_metric}"))
+
+
+def matching(column: Column, filters: Mapping[str, str], entity: str, project: str) -> Any:
+    """A workspace, not saved, of the runs that match filters as those of scripts/compare.py, grouped by mapping."""
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
+
+    keys = {k: f"{k}.name" if k in NAMED else k for k in filters}
+    wanted = [
+        expr.Config(keys[k].replace(".", "/")).isin([yaml.safe_load(one) for one in v.strip("[]").split(",")])
+        for k, v in filters.items()
+    ]
+    return ws.Workspace(
+        entity=entity, project=project, name="; ".join(f"{k}: {v.replace(',', ', ')}" for k, v in filters.items()),
+        sections=[ws.Section(name=column.label, panels=panels(column, "mapping/name"), is_open=True)],
+        settings=ws.WorkspaceSettings(x_axis="epoch"),
+        runset_settings=ws.RunsetSettings(
+            filters=wanted, groupby=[expr.Config("mapping/name")],
+            pinned_columns=[*PINNED, *(f"summary:{show.metric}" for show in column.show)],
+        ),
+    )  # fmt: skip
+
+
+def panels(column: Column, by: str = ROW) -> list[Any]:
     """The panels of a column.
 
-    They show the mean and standard deviation over seeds of each score by row, the dev curve, score against zeros, heat
+    They show the mean and standard deviation over seeds of each score by row (or the key `by`), the dev curve, score against zeros, heat
     maps and samples.
     """
     import wandb_workspaces.reports.v2 as wr
 
-    by_row = {"groupby": wr.Config(ROW), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
+    by_row = {"groupby": wr.Config(by), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
     scores: list[Any] = [
         wr.BarPlot(title=show.label, metrics=[wr.SummaryMetric(show.metric)], title_x=show.unit, **by_row)
         for show in column.show

@@ -362,10 +362,45 @@ def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, se
     assert report["projectName"] == "sparse-attention" and report["entityName"] == "me"
 
 
+def test_dashboard_with_filters_shows_the_runs_of_a_task_by_mapping(online, server, prepared_cell, tiny):
+    """Its filters are keys that runs have, with values of the same kind."""
+    pytest.importorskip("wandb_workspaces")
+    server.views.clear()
+    done = online("wandb_dashboard.py", "task=toy", "mapping=entmax,sparsemax", "seed=1,2", "profile=demo", "entity=me")
+    assert done.returncode == 0, done.stderr
+    (view,) = server.views
+    assert view["displayName"] == "task: toy; mapping: entmax, sparsemax; seed: 1, 2; profile: demo"
+    spec = json.loads(view["spec"])["section"]
+    (runs,) = spec["runSets"]
+    told = {f["key"]["name"]: f["value"] for f in filters_in(runs["filters"])}
+    assert told == {
+        "task/name": ["toy"],
+        "mapping/name": ["entmax", "sparsemax"],
+        "seed": [1, 2],
+        "profile/name": ["demo"],
+    }
+    sent = about.config(prepared_cell(tiny))
+    assert set(told) <= set(sent) and type(sent["seed"]) is int
+    assert "mapping/name" in json.dumps(runs["grouping"])
+    drawn = json.dumps(spec["panelBankConfig"]["sections"])
+    assert all(name in drawn for name in ("test/bleu", "test/attention_zeros", "curve/dev/", "samples/test"))
+
+
+def filters_in(tree) -> list[dict]:
+    """The leaves of wandb's tree of filters."""
+    if isinstance(tree, dict) and "key" in tree and "value" in tree:
+        return [tree]
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [leaf for part in parts for leaf in filters_in(part)]
+
+
 @pytest.mark.parametrize(
     "arguments, said",
-    [(["laha2018_tabel2"], "laha2018_table2"), (["demo", "profil=cpu"], "profile"), (["demo", "profile=cpux"], "cpux")],
-)
+    [
+        (["laha2018_tabel2"], "laha2018_table2"), (["demo", "profil=cpu"], "'profil' does not go with"), (["demo", "profile=cpux"], "cpux"),
+        ([], "name an EXPERIMENT, or one task=NAME"), (["task=tou"], "did you mean 'toy'"), (["task=toy", "sed=1"], "sed is unknown"),
+    ],
+)  # fmt: skip
 def test_dashboard_refuses_what_it_does_not_know(command, capsys, arguments, said):
     assert command("wandb_dashboard", *arguments) == 2
     assert said in capsys.readouterr().err
