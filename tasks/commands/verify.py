@@ -80,6 +80,9 @@ def expected(results: Path = RESULTS) -> Expected:
         made = recorded.read(path)
         built.append(made.table)
         text = render.to_markdown(made.table)
+        if made.picture:
+            found.drawn[f"figures/tables/{path.stem}.svg"] = made.picture
+            text += f"\n![each seed's score, and the learning curves](figures/tables/{path.stem}.svg)\n"
         if made.more:  # pages show this instead of the table
             found.openings |= {_key(part)[0]: part.rstrip("\n") for part in PARTS.split(made.more) if part}
         else:
