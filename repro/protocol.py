@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+COUNTS = frozenset(
+    ("words", "structures", "labels", "groups", "runs", "texts", "pairs", "iterations", "epochs", "s")
+)  # units
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -39,6 +43,8 @@ class Metric:
         """The least and the largest possible value of a score; infinite if its unit does not say."""
         if self.unit == "share" or self.unit.endswith("(0-1)"):
             return 0.0, 1.0
+        if self.unit in COUNTS:
+            return 0.0, math.inf
         percent = self.better != 0 and (self.unit == "%" or self.unit.endswith("points"))
         return (0.0, 100.0) if percent else (-math.inf, math.inf)
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.report.data import Line, Missing, scores
-from repro.tables.blocks import Block
+from repro.tables.blocks import Block, Table
 from repro.tables.claims import Outcome
 from repro.tables.convergence import read_curves
 from repro.tables.statistics import FEWEST
@@ -161,40 +161,44 @@ def _contradicts(measured: Sequence[float], curve: Sequence[float]) -> bool:
 def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
     split, _, name = metric.rpartition("/")
     title = f"{split} {NAMES.get(name, name.replace('_', ' '))}".strip()
-    drawn: list[float] = []
     with _matplotlib(salt) as drawing_of:
-        from matplotlib import ticker
-
         drawing = drawing_of(figsize=(3.55, 2.5), layout="constrained")
-        axes = drawing.add_subplot()
-        for line, group, best in zip(lines, curves, kept):
-            series = [dict(zip(c["epoch"], c[metric])) for c in group if metric in c]
-            epochs = sorted({e for s in series for e, v in s.items() if math.isfinite(v)})
-            if not epochs:
-                continue
-            values = [[s[e] for s in series if math.isfinite(s.get(e, math.nan))] for e in epochs]
-            means = [sum(v) / len(v) for v in values]
-            style, of = _style(line.style), {"gid": f"of {line.label}"}
-            axes.plot(epochs, means, markersize=2.8, **style, **of)
-            if len(series) > 1:
-                band = [min(v) for v in values], [max(v) for v in values]
-                axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0, **of)
-            drawn += means
-            if marked := [(e, mean) for e, mean in zip(epochs, means) if e in best]:
-                look = {"color": style["color"], "marker": style["marker"], "edgecolors": PAPER}
-                axes.scatter(*zip(*marked), s=34, zorder=4, **look, **of)
-        if name in ("ppl", "loss") and drawn and min(drawn) > 0 and max(drawn) / min(drawn) > 6:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
-            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-        if name == "attention_zeros":
-            axes.set_ylim(-0.03, 1.03)
-        if metric == "seconds":
-            axes.set_ylim(bottom=0)
-        axes.set_xlabel("epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        _curves(drawing.add_subplot(), lines, curves, kept, metric)
         return Figure(title, _inline(drawing, title))
+
+
+def _curves(axes: Any, lines, curves, kept, metric: str) -> None:
+    """Draw the learning curves of the rows: the mean over seeds, their range, and the epochs `kept`."""
+    from matplotlib import ticker
+
+    name, drawn = metric.rpartition("/")[2], []
+    for line, group, best in zip(lines, curves, kept):
+        series = [dict(zip(c["epoch"], c[metric])) for c in group if metric in c]
+        epochs = sorted({e for s in series for e, v in s.items() if math.isfinite(v)})
+        if not epochs:
+            continue
+        values = [[s[e] for s in series if math.isfinite(s.get(e, math.nan))] for e in epochs]
+        means = [sum(v) / len(v) for v in values]
+        style, of = _style(line.style), {"gid": f"of {line.label}"}
+        axes.plot(epochs, means, markersize=2.8, **style, **of)
+        if len(series) > 1:
+            band = [min(v) for v in values], [max(v) for v in values]
+            axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0, **of)
+        drawn += means
+        if marked := [(e, mean) for e, mean in zip(epochs, means) if e in best]:
+            look = {"color": style["color"], "marker": style["marker"], "edgecolors": PAPER}
+            axes.scatter(*zip(*marked), s=34, zorder=4, **look, **of)
+    if name in ("ppl", "loss") and drawn and min(drawn) > 0 and max(drawn) / min(drawn) > 6:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    if name == "attention_zeros":
+        axes.set_ylim(-0.03, 1.03)
+    if metric == "seconds":
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 @dataclass
@@ -358,3 +362,37 @@ def claim(one: Outcome, salt: str) -> str:
         against = f" minus {one.claim.against}" if one.claim.against else ""
         axes.set_xlabel(f"{one.claim.metric}{against}")
         return standalone(drawing, f"{one.claim.claim}: {one.outcome}")
+
+
+def runs(table: Table, salt: str) -> str:
+    """The runs of a table as a standalone SVG: a line a column, with each seed's main score and the curves of the dev score.
+
+    Columns without a stored curve are left out; without any, the text is empty.
+    """
+    panels = []
+    for block in table.blocks:
+        rows = [row for row in block.rows if row.found and not row.baseline]
+        curves = [[c for f in row.found if (c := read_curves(f.folder)).get("epoch")] for row in rows]
+        metric = next((key for group in curves for curve in group for key in curve if key.startswith("dev/")), None)
+        if metric and block.main is not None:
+            lines = [Line(row.label, row.detail, i, row.found) for i, row in enumerate(rows)]
+            panels.append((block, block.main, rows, lines, curves, metric))
+    if not panels:
+        return ""
+    with _matplotlib(salt) as drawing_of:
+        drawing = drawing_of(
+            figsize=(8.6, sum(max(2.4, 0.8 + 0.24 * len(rows)) for _, _, rows, *_ in panels)), layout="constrained"
+        )
+        for i, (block, at, rows, lines, curves, metric) in enumerate(panels):
+            left, right = (drawing.add_subplot(len(panels), 2, 2 * i + k) for k in (1, 2))
+            scores_ = [row.values[at] for row in rows]
+            _dots(left, [
+                Dot(line.label, line.style, v.summary.mean, None, v.runs, not row.convergence.converged) if v.summary else None
+                for row, line, v in zip(rows, lines, scores_)
+            ])  # fmt: skip
+            left.set_xlabel(f"{block.headers[at]}: each seed and the mean")
+            left.set_title(block.label if len(panels) > 1 else "", fontsize=8.5, loc="left")
+            _curves(right, lines, curves, [[f.metrics.get("best_epoch") for f in row.found] for row in rows], metric)
+            split, _, name = metric.partition("/")
+            right.set_ylabel(f"{split} {NAMES.get(name, name.replace('_', ' '))}")
+        return standalone(drawing, f"{table.title}: runs")

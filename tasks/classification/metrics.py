@@ -12,9 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics, rationale_overlap
-from tasks.classification.encode import Encoded
+from tasks.classification.encode import Encoded, EncodedSplit
 from tasks.classification.predict import Batch
+from tasks.data.files import remembered
 
+REGRESSION = 1  # increased when the same texts give another score of the regression
 # Of the attention to the first text: unit, decimals, by what the means of batches are weighted (see `_shape`), signature.
 _ATTENTION = {
     "zeros": ("share", 3, "kept", "words without attention, of all words"),
@@ -118,7 +120,35 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
 
 
 def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str, dict[str, Any]]:
-    """Score of always predicting the most frequent class of the training examples."""
-    majority = int(np.argmax(encoding.report["labels"]))
-    share = 100 * float((test.splits["test"].labels == majority).mean())
-    return {"majority": {f"{name}/accuracy": share, f"{name}/text": f"always {encoding.classes[majority]}"}}
+    """Scores of always predicting the most frequent training class, and of a logistic regression without attention.
+
+    The regression sees which words a text has (tf-idf), not their order; of a pair of texts it sees the second alone (for
+    entailment: the hypothesis). It is trained on all training examples, so it is missing if only a finished model is
+    there, or one class. Its score is kept beside the test set.
+    """
+    majority, split = int(np.argmax(encoding.report["labels"])), test.splits["test"]
+    share = 100 * float((split.labels == majority).mean())
+    found = {"majority": {f"{name}/accuracy": share, f"{name}/text": f"always {encoding.classes[majority]}"}}
+    train = encoding.splits.get("train")
+    if train is not None and len(np.unique(train.labels)) > 1:
+        which = "bag of words" + ", second text alone" * (len(train.fields) > 1)
+        key = f"{REGRESSION} {encoding.sha256} {test.sha256}"
+        cache = test.folder.parent / f"{test.folder.name}.baselines.json"
+        accuracy = remembered(cache, key, lambda: _regression(train, split, encoding.size))
+        found[which] = {f"{name}/accuracy": accuracy}
+    return found
+
+
+def _regression(train: EncodedSplit, test: EncodedSplit, words: int) -> float:
+    """Accuracy in per cent of a logistic regression on the words of the last text of each example."""
+    from scipy.sparse import csr_matrix
+    from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    def counts(split: EncodedSplit) -> csr_matrix:
+        flat, offsets = np.asarray(split.fields[-1].flat), np.asarray(split.fields[-1].offsets)
+        return csr_matrix((np.ones(len(flat)), flat, offsets), (len(split), words))
+
+    model = make_pipeline(TfidfTransformer(), LogisticRegression(max_iter=1000))
+    return 100 * float(model.fit(counts(train), train.labels).score(counts(test), test.labels))

@@ -151,13 +151,18 @@ def _line() -> Iterator[Panel]:
     t = torch.linspace(-3, 3, 601, dtype=torch.float64)
     one = torch.tensor(1.0, dtype=torch.float64)
     zero = torch.zeros_like(one)
-    densities = {
-        "Gaussian (alpha = 1)": continuous.Gaussian(zero, one),
-        "truncated paraboloid (alpha = 2)": continuous.TruncatedParabola(zero, one),
-    }
-    yield Panel(
-        "densities of mu = 0, sigma^2 = 1", {"t": t.numpy()} | {k: d.pdf(t).numpy() for k, d in densities.items()}
-    )
+    for title, families in (
+        (
+            "densities of mu = 0, sigma^2 = 1",
+            {"Gaussian": continuous.Gaussian, "truncated paraboloid": continuous.TruncatedParabola},
+        ),
+        ("densities of mu = 0, b = 1", {"Laplace": continuous.Laplace, "triangular": continuous.Triangular}),
+    ):
+        lines = {
+            f"{name} (alpha = {alpha})": of(zero, one).pdf(t).numpy()
+            for alpha, (name, of) in enumerate(families.items(), 1)
+        }
+        yield Panel(title, {"t": t.numpy()} | lines)
 
 
 def _plane() -> Iterator[Panel]:
@@ -208,7 +213,7 @@ FIGURES = [
     ),
     PaperFigure(
         "martins2020_figure1_line", "Figure 1, left: Gaussian and truncated parabola, Laplace and triangular",
-        "the first two, mu = 0, sigma^2 = 1", _line,
+        "mu = 0 with sigma^2 = 1, and with b = 1", _line,
     ),
     PaperFigure(
         "martins2020_figure1_plane", "Figure 1, middle and right: Gaussian and truncated paraboloid of covariance I",

@@ -19,6 +19,7 @@ from repro import report
 from repro.identity import family
 from repro.plan import Plan
 from repro.report import comparison
+from repro.report import figures as drawings
 from repro.store import Store, archive, outputs_folder, records
 from repro.tables import render
 from repro.tables.blocks import Table
@@ -145,12 +146,14 @@ class Made:
         more: further sections of a page: the claims and points for the generated documents of Laha et al. 2018.
         sweep: name of the sweep, or empty if the records are not from a sweep.
         files: files in the sweep's folder (numbers and drawings): path -> content.
+        picture: the runs of the table as SVG, or empty if the records have no learning curves.
     """
 
     table: Table
     more: str = ""
     sweep: str = ""
     files: dict[str, str] = field(default_factory=dict)
+    picture: str = ""
 
 
 def read(path: Path) -> Made:
@@ -162,7 +165,8 @@ def read(path: Path) -> Made:
     with restored(reproduce.slots(asked["experiment"], arguments), found) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        return Made(reproduce.table(plan, store), figures.page(points) if points else "")
+        table = reproduce.table(plan, store)
+        return Made(table, figures.page(points) if points else "", picture=drawings.runs(table, path.stem))
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:

@@ -80,6 +80,9 @@ def expected(results: Path = RESULTS) -> Expected:
         made = recorded.read(path)
         built.append(made.table)
         text = render.to_markdown(made.table)
+        if made.picture:
+            found.drawn[f"figures/tables/{path.stem}.svg"] = made.picture
+            text += f"\n![each seed's score, and the learning curves](figures/tables/{path.stem}.svg)\n"
         if made.more:  # pages show this instead of the table
             found.openings |= {_key(part)[0]: part.rstrip("\n") for part in PARTS.split(made.more) if part}
         else:
@@ -146,13 +149,12 @@ def _shared(one: dict) -> Iterator[tuple[str, tuple[str, ...], str]]:
             continue
         scored = test["scored"]
         how = json.dumps(scored["scoring"], sort_keys=True)
-        yield "evaluation", (one["training"], test["evaluation"]), json.dumps(scored, sort_keys=True)
-        for thing in ("baselines", "facts"):
-            yield (
-                f"test set's {thing}",
-                (name, scored["data_sha256"], how),
-                json.dumps(scored.get(thing), sort_keys=True),
-            )
+        told = {k: v for k, v in scored.items() if k != "baselines"}
+        yield "evaluation", (one["training"], test["evaluation"]), json.dumps(told, sort_keys=True)
+        test_set = (name, scored["data_sha256"], how)
+        yield "test set's facts", test_set, json.dumps(scored.get("facts"), sort_keys=True)
+        for system, of in (scored.get("baselines") or {}).items():  # a record may be older than a baseline
+            yield f"test set's {system} baseline", test_set, json.dumps(of, sort_keys=True)
 
 
 # ---- pages

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from repro.files import broken_seal, sealed
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.read.formats import opened
 
@@ -86,6 +89,20 @@ def publish_file(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def remembered(path: Path, key: str, compute: Callable[[], Any]) -> Any:
+    """`compute()`, a value for JSON, or what it gave before for this key, as stored in `path`; a damaged file is ignored."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if broken_seal(kept):
+            raise ValueError("computed again")
+        return kept[key]
+    except (OSError, ValueError, KeyError, TypeError):
+        value = compute()
+        with publish_file(path) as temporary:
+            temporary.write_text(json.dumps(sealed({key: value})), encoding="utf-8")
+        return value
 
 
 @contextmanager

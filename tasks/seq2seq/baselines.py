@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.files import broken_seal, sealed
-from tasks.data.files import publish_file
+from tasks.data.files import remembered
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.metrics import references, score
 from tasks.seq2seq.scores import rouge_tokenizer
@@ -36,15 +35,7 @@ def baselines(encoding: Encoded, test: Encoded, scores: Sequence[str], name: str
     """
     cache = test.folder.parent / f"{test.folder.name}.baselines.json"
     key = json.dumps([RECIPE, list(scores), encoding.sha256, test.sha256])
-    try:
-        kept = json.loads(cache.read_text(encoding="utf-8"))
-        if broken_seal(kept):
-            raise ValueError("computed again")
-        values = kept[key]
-    except (OSError, ValueError, KeyError, TypeError):
-        values = _compute(encoding, test, scores)
-        with publish_file(cache) as path:
-            path.write_text(json.dumps(sealed({key: values})), encoding="utf-8")
+    values = remembered(cache, key, lambda: _compute(encoding, test, scores))
     return {system: {f"{name}/{k}": v for k, v in row.items()} for system, row in values.items()}
 
 

@@ -6,6 +6,7 @@ import csv
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tasks.commands.paper_figures import FIGURES, drawn, page
 
@@ -41,9 +42,12 @@ def test_regions_and_densities():
     inside = (z1 >= 0) & (z2 >= 0) & (z1 + z2 > 0)
     np.testing.assert_allclose(ratio["p1"][inside], (z1 / np.where(inside, z1 + z2, 1))[inside], atol=1e-12)
     assert np.isnan(ratio["p1"][~inside]).all()
-    (line,) = columns("martins2020_figure1_line")
-    for name in set(line) - {"t"}:
-        assert np.trapezoid(line[name], line["t"]) == pytest.approx(1, abs=0.004)
+    smooth, peaked = columns("martins2020_figure1_line")
+    t = smooth["t"]
+    np.testing.assert_allclose(peaked["Laplace (alpha = 1)"], stats.laplace.pdf(t), atol=1e-12)
+    np.testing.assert_allclose(peaked["triangular (alpha = 2)"], stats.triang.pdf(t, 0.5, -1, 2), atol=1e-12)
+    np.testing.assert_allclose(smooth["Gaussian (alpha = 1)"], stats.norm.pdf(t), atol=1e-12)
+    assert np.trapezoid(smooth["truncated paraboloid (alpha = 2)"], t) == pytest.approx(1, abs=1e-3)
     gaussian, paraboloid = columns("martins2020_figure1_plane")
     assert gaussian["density"].min() > 0 and (paraboloid["density"] == 0).mean() > 0.5
 

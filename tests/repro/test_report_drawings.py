@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from made_report import ROWS, Made, Page
 
+from repro.report import figures
 from repro.report.heat import groups, runs
 from repro.report.samples import SAMPLES, choose
+from repro.tables import build as tables
 
 pytest.importorskip("jinja2")
 
@@ -141,3 +143,31 @@ def test_images_of_questions_stand_beside_them(tmp_path, monkeypatch):
     maps, samples = drawn[:3], drawn[3:]
     assert samples == [f"image k{i}" for i in shown(text)]
     assert maps == [f"image k{i}" for i in re.findall(r"<b>Test example (\d+)\.</b>", text)]
+
+
+def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
+    plan, store = made()
+    assert figures.runs(tables.build(plan, store), "s") == "", "no curves, no picture"
+    for slot in plan.slots:
+        rows = (f"{epoch},{50 + slot.row + slot.seed + 3 * epoch}" for epoch in (1, 2, 3))
+        slot.cell.entry(store).path("curves.csv").write_text("\n".join(("epoch,dev/accuracy", *rows)))
+    text = figures.runs(tables.build(plan, store), "s")
+    assert text == figures.runs(tables.build(plan, store), "s") and ">dev accuracy</text>" in text
+    drawn: dict[str, list[str]] = {"softmax": [], "tuned": []}
+    for part in text.split('<g id="of ')[1:]:
+        drawn[part.partition('"')[0]].append(part)
+    dots = [part.partition("</g>")[0] for label in drawn for part in drawn[label][:2]]
+    x = [float(n) for part in dots for n in re.findall(r'<use [^>]*x="([\d.]+)"', part)]
+    assert affine(x, [30.5, 30.0, 31.0, 34.0, 33.0, 35.0]), "the mean, then the seeds"
+    y = [
+        float(n)
+        for label in drawn
+        for n in re.findall(r"[ML] [\d.]+ ([\d.]+)", drawn[label][3].partition("clip-path")[0])
+    ]
+    assert affine(y, [54.5, 57.5, 60.5, 55.5, 58.5, 61.5]), "the mean over seeds, epoch by epoch"
+
+
+def affine(places, values) -> bool:
+    return (
+        len(places) == len(values) and np.abs(np.polyval(np.polyfit(values, places, 1), values) - places).max() < 0.01
+    )

@@ -44,7 +44,8 @@ def of(*runs: float) -> Summary:
 def test_no_interval_leaves_the_range_of_its_score():
     assert "90 % interval [0.00, 48.54] crosses" in judge(of(1.0, 14.0), replace(PRINTED, value=8.0), BLEU).text
     bounds = {
-        m.unit: m.bounds for m in (replace(BLEU, unit=u) for u in ("share", "%", "ROUGE points", "F1 (0-1)", "nats"))
+        m.unit: m.bounds
+        for m in (replace(BLEU, unit=u) for u in ("share", "%", "ROUGE points", "F1 (0-1)", "nats", "words"))
     }
     assert bounds == {
         "share": (0, 1),
@@ -52,6 +53,7 @@ def test_no_interval_leaves_the_range_of_its_score():
         "ROUGE points": (0, 100),
         "F1 (0-1)": (0, 1),
         "nats": (-math.inf, math.inf),
+        "words": (0, math.inf),
     }
     assert replace(BLEU, unit="%", better=0).bounds == (-math.inf, math.inf), "a change in per cent can be negative"
 

@@ -142,6 +142,16 @@ def test_records_of_no_such_name_are_not_trained_anew(folder):
         rerun.differences(folder, "1", print, "sweep_*")
 
 
+def test_a_record_may_lack_a_baseline_but_not_contradict_it():
+    def told(**systems):
+        scored = {"scoring": {}, "data_sha256": "d", "facts": {}, "baselines": systems}
+        one = {"training": "t", "tests": {"test": {"evaluation": "e", "scored": scored}}}
+        return {(thing, key): said for thing, key, said in verify._shared(one) if thing.startswith("test set")}
+
+    old, new, wrong = told(majority=1.0), told(majority=1.0, regression=2.0), told(majority=1.5)
+    assert old.items() < new.items() and len(new) == 3 and old.keys() == wrong.keys() and old != wrong
+
+
 def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypatch, capsys, tmp_path):
     asked = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,3 +105,34 @@ def test_the_demo_of_pairs_needs_its_attention(build_model, trained, uniform, tm
         found[mapping] = score(test, predict(model, test.splits["test"])).metrics["test/accuracy"]
     assert found["sparsemax"] - found[uniform] >= 5, found
     assert found["sparsemax"] > baselines(encoded, test)["majority"]["test/accuracy"] + 5
+
+
+def test_the_regression_without_attention_is_scikit_learn_s_on_the_tokens(toy):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    data = toy("toy_reviews", train=200, dev=10, test=100)
+    train, test = ([" ".join(line) for line in data.splits[s].tokens[0]] for s in ("train", "test"))
+    words = TfidfVectorizer(
+        token_pattern=r"\S+", lowercase=False, vocabulary=sorted({w for t in train for w in t.split()})
+    )
+    model = LogisticRegression(max_iter=1000).fit(words.fit_transform(train), data.splits["train"].labels)
+    expected = 100 * model.score(words.transform(test), data.splits["test"].labels)
+    found = baselines(data, data)
+    assert found["bag of words"] == {"test/accuracy": pytest.approx(expected)} and expected > 90
+    data.splits["train"].labels[:] = 1 - data.splits["train"].labels
+    assert baselines(data, data) == found, "kept beside the test set"
+    assert "bag of words" in found and "bag of words" not in baselines(
+        replace(data, splits={"test": data.splits["test"]}), data
+    )
+
+
+def test_of_a_pair_the_regression_sees_the_second_text_alone(toy):
+    data = toy("toy_entailment", train=300, dev=10, test=100)
+    found = baselines(data, data)
+    blind = {k: replace(s, fields=(s.fields[1], s.fields[1])) for k, s in data.splits.items()}
+    asked = replace(data, splits=blind, sha256="blind")
+    assert baselines(asked, asked) == found and set(found) == {"majority", "bag of words, second text alone"}
+    leaking = {k: replace(s, fields=(s.fields[1], s.fields[0])) for k, s in data.splits.items()}
+    asked = replace(data, splits=leaking, sha256="swapped")
+    assert baselines(asked, asked) != found, "the first text has other words"
