@@ -10,7 +10,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +61,11 @@ def show(found: Sequence[records.Record], folder: Path, title: str, notes: Seque
 def printed(record: records.Record) -> dict[str, str]:
     """Metric -> the paper's number for the row and column of the experiment that first requested a cell, if there is one."""
     origin = read_config(record.folder).get("origin") or {}
-    if is_own(record.config["data"]) or not (one := _known(origin.get("experiment"), record.config["profile"]["name"])):
+    name, profile = origin.get("experiment"), record.config["profile"]["name"]
+    there = not is_own(record.config["data"]) and name in compose.names_in("experiment")
+    if not there or profile not in compose.page("experiment", name)["profiles"]:
         return {}
+    one = compose.experiment(name, profile)
     rows = [r for r in one.rows if f"{origin['row']} ".startswith(f"{r.label} ")]  # a grid point follows the label
     groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
     found = {
@@ -71,15 +73,6 @@ def printed(record: records.Record) -> dict[str, str]:
         for g in groups if rows for theirs, ours in zip(g.metrics, g.against)
     }  # fmt: skip
     return {metric: number.text() for metric, number in found.items() if number}
-
-
-@lru_cache
-def _known(name: str | None, profile: str) -> Experiment | None:
-    """An experiment, or None if it does not exist (any more)."""
-    try:
-        return compose.experiment(name, profile) if name else None
-    except compose.ConfigError:
-        return None
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:

@@ -107,25 +107,16 @@ def make(names: Sequence[str], asked: Asked, out: Path | None = None) -> list[Pa
 
     for drawn in figure.draw(figure, asked, place):
         about = note(drawn.stem, figure.title, drawn.caption, figure.published, profile, drawn.data, drawn.cells)
-        files += [
-            *(drawn.stem.with_suffix(e) for e in asked.endings if drawn.stem.with_suffix(e).exists()),
-            drawn.data,
-            about,
-        ]
+        drawings = [drawn.stem.with_suffix(e) for e in asked.endings]
+        files += [*(drawing for drawing in drawings if drawing.exists()), drawn.data, about]
     return files
 
 
 def listed() -> str:
     """Help text: every figure with its title and experiment, and the command to run next."""
     lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
-    return "\n".join(
-        [
-            "figures:",
-            *lines,
-            "",
-            "Next: python scripts/reproduce.py EXPERIMENT with the same overrides, before (the cells) and after (the report)",
-        ]
-    )
+    then = "Next: python scripts/reproduce.py EXPERIMENT with the same overrides, before (the cells) and after (the report)"
+    return "\n".join(["figures:", *lines, "", then])
 
 
 def _finished(figure: Figure, asked: Asked) -> Finished:

@@ -1,9 +1,8 @@
 """Show an experiment as wandb workspaces, one per column, and a report; or the runs of a task that match filters as a workspace.
 
-Rows, columns and metrics come from the experiment file.
-As in the HTML report, a column has its scores, the dev curve used for selection, score against zeros, heat maps and
-samples, next to the numbers in the paper. Runs are found by the keys that `tasks.loggers.about` sets: group, `row` and
-`column`.
+Rows, columns and metrics come from the experiment file. As in the HTML report, a column has its scores, the dev curve
+used for selection, score against zeros, heat maps and samples, next to the numbers in the paper. Runs are found by the
+keys that `tasks.loggers.about` sets: group, `row` and `column`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ from tasks.loggers.wandb import Options
 
 ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys in a run's configuration
 CURVE, ZEROS = "curve/", "attention_zeros"
-PINNED = [
-    f"config:{key}" for key in ("task/name", "mapping/name", "seed")
-]  # columns of the list of runs; a click filters by one
+PINNED = ["config:task/name", "config:mapping/name", "config:seed"]  # in the list of runs; a click filters
 
 
 def main(name: str, profile: str, project: str, entity: str, filters: Mapping[str, str]) -> int:
@@ -84,7 +81,6 @@ def make(
         ModuleNotFoundError: wandb-workspaces is not installed.
     """
     import wandb_workspaces.reports.v2 as wr
-    import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
     above = [
@@ -97,18 +93,7 @@ def make(
     for column in one.columns:
         wanted = {EXPERIMENT: one.name, COLUMN: column.key, "profile/name": one.profile}
         filters = [expr.Config(key) == value for key, value in wanted.items()]
-        order = [expr.Ordering(expr.Summary(column.show[0].metric), ascending=False)]
-        workspaces.append(
-            ws.Workspace(
-                entity=entity, project=project, name=f"{one.name} {one.profile}: {column.key}",
-                sections=[ws.Section(name=column.label, panels=panels(column), is_open=True)],
-                settings=ws.WorkspaceSettings(x_axis="epoch"),
-                runset_settings=ws.RunsetSettings(
-                    filters=filters, groupby=[expr.Config(ROW)], order=order,
-                    pinned_columns=[*PINNED, *(f"summary:{show.metric}" for show in column.show)],
-                ),
-            )
-        )  # fmt: skip
+        workspaces.append(_workspace(entity, project, f"{one.name} {one.profile}: {column.key}", column, filters))
         said = " and ".join(f"Config('{key}') = '{value}'" for key, value in wanted.items())
         runs = wr.Runset(entity=entity, project=project, name=column.label, filters=said, groupby=[f"config.{ROW}"])
         blocks += [
@@ -126,9 +111,7 @@ def _column(filters: Mapping[str, str]) -> Column:
     """What to show of the task that the filters name. Raises ConfigError if a filter is unknown or no single task is named."""
     nodes, tasks = (*compose.NODES, *compose.TOP), compose.names_in("task")
     if unknown := [k for k in filters if k.partition(".")[0] not in nodes]:
-        raise compose.ConfigError(
-            f"{unknown[0]} is unknown{near(unknown[0], nodes)}; a filter is one of: {', '.join(nodes)}"
-        )
+        raise compose.ConfigError(f"{unknown[0]} is unknown{near(unknown[0], nodes)}; known: {', '.join(nodes)}")
     if (task := filters.get("task", "")) not in tasks:
         what = f"task={task} is unknown{near(task, tasks)}" if task else "name an EXPERIMENT, or one task=NAME"
         raise compose.ConfigError(f"{what}; tasks: {', '.join(tasks)}")
@@ -141,7 +124,6 @@ def _column(filters: Mapping[str, str]) -> Column:
 
 def matching(column: Column, filters: Mapping[str, str], entity: str, project: str) -> Any:
     """A workspace, not saved, of the runs that match filters as those of scripts/compare.py, grouped by mapping."""
-    import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
     keys = {k: f"{k}.name" if k in NAMED else k for k in filters}
@@ -149,12 +131,21 @@ def matching(column: Column, filters: Mapping[str, str], entity: str, project: s
         expr.Config(keys[k].replace(".", "/")).isin([yaml.safe_load(one) for one in v.strip("[]").split(",")])
         for k, v in filters.items()
     ]
+    name = "; ".join(f"{k}: {v.replace(',', ', ')}" for k, v in filters.items())
+    return _workspace(entity, project, name, column, wanted, "mapping/name")
+
+
+def _workspace(entity: str, project: str, name: str, column: Column, filters: Sequence[Any], by: str = ROW) -> Any:
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
+
     return ws.Workspace(
-        entity=entity, project=project, name="; ".join(f"{k}: {v.replace(',', ', ')}" for k, v in filters.items()),
-        sections=[ws.Section(name=column.label, panels=panels(column, "mapping/name"), is_open=True)],
+        entity=entity, project=project, name=name,
+        sections=[ws.Section(name=column.label, panels=panels(column, by), is_open=True)],
         settings=ws.WorkspaceSettings(x_axis="epoch"),
         runset_settings=ws.RunsetSettings(
-            filters=wanted, groupby=[expr.Config("mapping/name")],
+            filters=filters, groupby=[expr.Config(by)],
+            order=[expr.Ordering(expr.Summary(column.show[0].metric), ascending=False)],
             pinned_columns=[*PINNED, *(f"summary:{show.metric}" for show in column.show)],
         ),
     )  # fmt: skip

@@ -27,6 +27,9 @@ from tasks.config.overrides import (
 )
 
 WORDS = ("learned",)  # that a mapping may take instead of a number
+KEYS = tuple(
+    f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits")
+)  # of your own data
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -41,7 +44,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
     for before, word in zip(["", *arguments], arguments):
         flag, equals, _ = word.partition("=")
         if word.startswith("-") and flag not in FLAGS:
-            undashed = f"; write {word.lstrip('-')}, without dashes" if equals else near(flag, FLAGS)
+            without = f"; write {word.lstrip('-')}{'' if equals else '=VALUE'}, without dashes"
+            undashed = without if equals else near(flag, FLAGS) or without
             raise ConfigError(f"{flag} is unknown here{undashed}; -h prints the help")
         if not equals and not word.startswith(("-", "~")) and not before.startswith("-"):
             raise ConfigError(f"{short(word)} {UNREADABLE}")
@@ -116,14 +120,17 @@ def _ask_for_task() -> None:
 def check_file(words: Sequence[str], overrides: Sequence[str]) -> None:
     """Check the file that `scripts/try.py` reads; `words`: arguments without a key.
 
-    Raises ConfigError if there are words, DataError if no file is named or it does not exist.
+    Raises ConfigError if there are words or a key is misspelt, DataError if no file is named, or it is missing or of another format.
     """
     from tasks.data.read import own
 
     if words:
         raise ConfigError(f"{words[0]!r} has no key; write data.path={shlex.quote(words[0])}")
 
+    for given in (o.partition("=")[0] for o in overrides):
+        if given not in KEYS and "'data.path'" in near(given, KEYS):
+            raise ConfigError(f"{given} is unknown{near(given, KEYS)}")
     key = "data.path="
     path = next((str(values([o])["data.path"]) for o in reversed(overrides) if o.startswith(key) and o != key), None)
-    if path is None or not Path(path).exists():
+    if path is None or not Path(path).is_dir():
         own.find(path, own.TABLES)

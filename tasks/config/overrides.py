@@ -267,4 +267,7 @@ def _nearest(key: str, config: DictConfig) -> str:
     if not isinstance(known, dict):
         return ""
     names = [str(name) for name in known if name != "hydra"]
+    inside = [f"{node}.{last}" for node in names if not path and isinstance(known[node], dict) and last in known[node]]
+    if inside:
+        return f" (did you mean {' or '.join(map(repr, inside))}?)"
     return f"{near(last, names)}; {'.'.join(path) or 'it'} has: {', '.join(names)}"

@@ -133,13 +133,7 @@ def _table(cell: Cell, trained: Mapping[str, Any], measured: Mapping[str, Mappin
 
 def _use(code: str, refused: str | None) -> Iterator[str]:
     if refused is None:
-        yield from (
-            "```",
-            "pip install -r requirements.txt",
-            "python predict.py < input",
-            "```",
-            "",
-        )
+        yield from ("```", "pip install -r requirements.txt", "python predict.py < input", "```", "")
         yield "Run this in this folder. `requirements.txt` lists the library's wheel, which is here, and the packages it needs"
         yield "(torch, numpy, safetensors); no other code is needed."
         yield "With the project's code, which also gives n-best lists and attention:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -114,9 +115,12 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
 
 def _train(place: str) -> str:
     """The next step where no cell of `place`, TASK/MAPPING, is there."""
-    task, _, mapping = place.partition("/")
-    known = task in names_in("task") and mapping in names_in("mapping")
-    return f"to train {'it' if known else 'one'}: python scripts/train.py task={task if known else 'toy'} mapping={mapping if known else 'softmax'}"
+    typed = zip(place.partition("/")[::2], (names_in("task"), names_in("mapping")))
+    task, mapping = (next(iter(difflib.get_close_matches(word, known, n=1)), "") for word, known in typed)
+    if not task or not mapping:
+        return "to train one: python scripts/train.py task=toy mapping=softmax"
+    meant = "" if place == f"{task}/{mapping}" else f"did you mean '{task}/{mapping}'? "
+    return f"{meant}to train it: python scripts/train.py task={task} mapping={mapping}"
 
 
 def _told(entry: Entry) -> dict[str, Any]:

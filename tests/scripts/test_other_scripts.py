@@ -47,6 +47,10 @@ ROOT = Path(__file__).resolve().parents[2]
         (["try.py"], "data.path is not set"),
         (["try.py", "data.path=/nowhere"], "no file or folder /nowhere"),
         (["try.py", "my pairs.tsv"], "write data.path='my pairs.tsv'"),
+        (["predict.py", "translaton/sparsmax"], "did you mean 'translation/sparsemax'? to train it"),
+        (["train.py", "task=toy", "lr=.1"], "lr is not in the configuration (did you mean 'optim.lr'?)"),
+        (["train.py", "task=toy", "--seed", "3"], "--seed is unknown here; write seed=VALUE, without dashes"),
+        (["try.py", "data.pth=mine.csv"], "data.pth is unknown (did you mean 'data.path'?)"),
         (["predict.py", "toy/softmax"], "to train it: python scripts/train.py task=toy mapping=softmax"),
         (["figures.py", "niculae2017_figure9"], "is no figure (did you mean 'niculae2017_figure"),
         (["export.py", "toy/softmax"], "FOLDER is missing"),
@@ -66,6 +70,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(script, monkeypatch, tmp_path
     [
         (["train.py", "task=imdb", "model.hidden_dim=-4"], "model.hidden_dim=-4 must be a whole number of at least 1"),
         (["train.py", "task=translation", "model=lstm_fertility", "model.dropout=1"], "model.dropout=1 must be a number"),
+        (["try.py", f"data.path={ROOT / 'README.md'}"], "README.md ends in none of .csv"),
         (["figures.py", "niculae2017_figure1", "dmo"], "dmo is no experiment (did you mean 'demo'?)"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
@@ -75,7 +80,7 @@ def test_what_needs_no_torch_is_refused_before_its_import(script, tmp_path, comm
     for package in ("torch", "scipy", "matplotlib", "fairseq"):
         (tmp_path / f"{package}.py").write_text(f"raise SystemExit('{package} is imported')")
     done = script(*command, PYTHONPATH=str(tmp_path), SPARSE_ATTENTION_OUTPUTS=str(tmp_path))
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert done.returncode in (1, 2) and said in done.stderr, done.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")

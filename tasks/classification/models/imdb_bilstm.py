@@ -56,9 +56,7 @@ class Options:
     )
     widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
     start_variance: float = number(
-        low=0,
-        high=1000,
-        help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
+        low=0, high=1000, help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"
     )
     ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")

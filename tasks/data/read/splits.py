@@ -17,12 +17,9 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:  # options are checked without scipy, whose import takes half a second
-    from scipy import sparse
 
 SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
@@ -127,7 +124,7 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
     return np.concatenate(pairs, axis=1), np.concatenate(nearness)
 
 
-def _word_matrix(texts: Sequence[str]) -> tuple[sparse.csr_matrix, np.ndarray]:
+def _word_matrix(texts: Sequence[str]) -> tuple[Any, np.ndarray]:
     """The words of each text as a 0/1 matrix [texts, words], and its column numbers row by row, rarest word first.
 
     Ties are broken alphabetically.

@@ -55,8 +55,7 @@ def opened(*given: Any) -> tuple[nn.Module, dict[str, Any]]:
 
 def numbered(rows: Sequence[Sequence[str]], ids: dict[str, int]) -> Ragged:
     """The ids of rows of tokens; a token without one has `UNK`."""
-    found = [ids.get(token, UNK) for row in rows for token in row]
-    return Ragged(np.array(found, np.int64), np.cumsum([0, *map(len, rows)]))
+    return Ragged(np.array([ids.get(t, UNK) for row in rows for t in row], np.int64), np.cumsum([0, *map(len, rows)]))
 
 
 def pictures(files: Sequence[str], kind: str, grid: tuple[int, int]) -> tuple[Any, np.ndarray]:
@@ -78,12 +77,10 @@ def answer(
     predict: Callable[[list[Any]], list[tuple[str, float]]], names: Sequence[str] = ("",), features: int | None = None
 ) -> None:
     """Print the prediction for each line of standard input; `names` and `features` are those of `inputs`."""
-    usage = sys.modules["__main__"].__doc__ or ""
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print(usage)
-        return
+        return print(sys.modules["__main__"].__doc__)
     if sys.argv[1:]:
-        sys.exit(f"{sys.argv[1]!r} is not used: the inputs are lines of standard input\n\n{usage}")
+        sys.exit(f"{sys.argv[1]!r} is not used: the inputs are lines of standard input; --help explains them")
     try:
         found = predict(inputs(sys.stdin.buffer.read(), names, features))
     except (DataError, ValueError) as error:
