@@ -39,14 +39,18 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
     return mapping
 
 
-def _per_head(mapping: str | nn.Module, heads: int, params: dict[str, Any]) -> nn.Module:
-    """`over_keys`, with one learned value for each head; checks that scores and a mask are all that the mapping needs."""
+def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:
+    """`over_keys`, which also checks that scores and a mask are all that the mapping needs."""
     if isinstance(mapping, str):
         over_rows(spec(mapping))
-        if missing := spec(mapping).inputs:
+        if missing := [name for name in spec(mapping).inputs if name not in params]:
             raise ValueError(f"{mapping} needs {', '.join(missing)} at each call, which this module does not pass on")
-    made = over_keys(mapping, **params)
-    return made.spread(heads, 1) if isinstance(made, Mapping) else made
+    return over_keys(mapping, **params)
+
+
+def _per_head(made: nn.Module, heads: int, at: Tensor) -> nn.Module:
+    """The mapping with one learned value for each head, on the device of `at`."""
+    return (made.spread(heads, 1) if isinstance(made, Mapping) else made).to(at.device)
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -79,14 +83,14 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> None:  # fmt: skip
         if num_heads > 0 and embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
-        made = _per_head(mapping, num_heads, params)
+        made = _usable(mapping, params)
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )  # fmt: skip
         self._qkv_same_embed_dim = (
             False  # torch's layers read this: with True they would use their fused softmax instead
         )
-        self.mapping: Any = made.to(self.out_proj.weight.device)
+        self.mapping: Any = _per_head(made, num_heads, self.out_proj.weight)
 
     def forward(  # type: ignore[override]
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
@@ -223,8 +227,8 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
                 setattr(part, name, _ours(child, mapping, params))
                 count += 1
             elif isinstance(child, MultiheadAttention):
-                made = _per_head(mapping, child.num_heads, params).train(child.training)
-                child.mapping = made.to(child.out_proj.weight.device)
+                made = _usable(mapping, params).train(child.training)
+                child.mapping = _per_head(made, child.num_heads, child.out_proj.weight)
                 count += 1
     return count
 

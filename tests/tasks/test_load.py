@@ -63,7 +63,7 @@ def test_only_finished_cells_are_suggested(trained, tmp_path):
         find_cell(tmp_path, "toy/softmax")
     with pytest.raises(
         NoCell,
-        match=r"no finished cell of 'toy/softmx' in [^ ]*; finished cells: none; to train one: python scripts/train.py task=toy mapping=softmax$",
+        match=r"no finished cell of 'toy/softmx' in [^ ]*; finished cells: none; did you mean 'toy/softmax'\? to train it: python scripts/train.py task=toy mapping=softmax$",
     ):
         find_cell(tmp_path, "toy/softmx")
 

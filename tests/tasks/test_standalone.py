@@ -17,6 +17,7 @@ import yaml
 from repro import cell as cells
 from repro.protocol import Metric
 from repro.store import Store
+from sparse_attention import registry
 from tasks.config import models
 from tasks.load import card, lines, load_cell, standalone
 from tasks.load.export import export
@@ -107,7 +108,8 @@ def test_the_program_says_what_the_cell_says(alone, small_cell, vqa2_folder, tmp
     assert load_cell(export(str(folder), tmp_path / "again")).config["model"] == model.config["model"]
 
 
-def test_a_plugin_and_fixed_vectors_go_along(alone, prepared_cell, vqa2_folder, tmp_path):
+def test_a_plugin_and_fixed_vectors_go_along(alone, prepared_cell, vqa2_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))  # the plugin's mapping stays in this test
     plugin = tmp_path / "own.py"
     plugin.write_text(PLUGIN)
     asked = [

@@ -158,7 +158,7 @@ NUMBERS = {  # name -> (file, edit): what records or code determine
     "a point of a plot": ("docs/results/sweeps/p/plots/toy_pareto.svg", put(r"M (\d+)\.(\d)", r"M \g<1>9.\2")),
     "a figure's csv": ("docs/results/figures/martins2020_figure1_line.csv", put(r"0\.24197", "0.24297")),
     "a curve": ("docs/results/figures/martins2020_figure1_line.svg", put(r"L (\d+)\.", r"L 9\1.")),
-    "words on figures": ("docs/results/figures/README.md", put("ours: the first two", "ours: all four")),
+    "words on figures": ("docs/results/figures/README.md", put("ours: variances 1", "ours: variances 2")),
     "drawn attention": ("docs/results/figures/martins2020_figure2_cpu.json", put(r"0\.950649", "0.450649")),
     "the weight of a structure": ("docs/results/figures/peters2018_figure2_cpu.json", put(r"0\.822719", "0.922719")),
     "the language model's page": ("docs/results/language_model.md", put(r"\| 2\.39 \|", "| 3.39 |")),

@@ -187,7 +187,7 @@ def test_what_a_backbone_needs_is_said(monkeypatch, tmp_path):
         features.backbone("vgg")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
-    with pytest.raises(DataUnavailable, match=r"sparse-attention\[repro\]"):
+    with pytest.raises(DataUnavailable, match=r"pip install '\.\[repro\]'"):
         features.backbone("resnet152")
 
 
