@@ -169,7 +169,7 @@ def _fused(call: Call) -> Tensor:
     run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
     alphas = None if call.alphas is None else call.alphas.reshape(-1)
     alpha = 0.0 if call.alpha is None else call.alpha
-    seed = int(torch.randint(2**63 - 1, ())) if call.dropout else 0
+    seed = int(torch.randint(2**63 - 1, (), device="cpu")) if call.dropout else 0
     out = run(
         q, k, v, lengths, spans_per_head(call), alphas, call.kernel_bias(), call.mask, tuple(call.q.shape[:-2]), alpha,
         call.scale, call.causal, call.sink, call.dropout, seed,

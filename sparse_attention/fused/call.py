@@ -85,7 +85,8 @@ def checked(
         ValueError: the shapes do not match, a number is out of range, or the mapping does not work on rows.
     """
     for name in TORCH.keys() & params.keys():
-        raise TypeError(f"{name} is torch's name; here it is {TORCH[name]}, where a boolean mask keeps what is True")
+        keeps = ", in which True keeps a key" if TORCH[name] == "mask" else ""
+        raise TypeError(f"{name} is torch's name; here it is {TORCH[name]}{keeps}")
     q, k, v = _tensors(q, k, v)
     lead = q.shape[:-2]
     if dropout:

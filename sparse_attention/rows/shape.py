@@ -155,9 +155,9 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
 
 def not_boolean(mask: Tensor) -> TypeError:
     """The error for a mask of numbers."""
-    other = "0 and -inf, which is added" if mask.dtype.is_floating_point else ""
-    way = f", of {other}: mask == 0" if other else "; from lengths: torch.arange(n) < lengths[:, None]"
-    return TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep. Of 1 and 0: mask.bool(){way}")
+    added, lengths = "from 0 and -inf, which is added: mask == 0", "from lengths: torch.arange(n) < lengths[:, None]"
+    way = added if mask.dtype.is_floating_point else lengths
+    return TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep. From 1 and 0: mask.bool(); {way}")
 
 
 def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
