@@ -86,7 +86,8 @@ def find(block: Block, metrics: Mapping[str, Metric]) -> None:
         one.value.best = one.name == block.best
     words = Counter(v.word for row in block.rows for v in row.verdicts if v and v.comparable)
     printed = [f"Published numbers: {', '.join(f'{n} {word}' for word, n in words.items())}."] if words else []
-    block.findings = [*printed, ranking, *_sparsity(ranked, header), *([f"{DECIDE}{wanted}."] if wanted else [])]
+    decide = [f"{DECIDE}{wanted}."] if wanted and not printed else []
+    block.findings = [*printed, ranking, *_sparsity(ranked, header), *decide]
     block.footers[:0] = _worth(scored, metric)
 
 
