@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from repro.cell import Cell, Outcome
 from repro.launch.pool import Event
 
 INTERVAL = 60.0  # seconds between two plain lines
-SETTLED = 20.0  # seconds from which on the time that starting takes no longer decides the estimate
+SETTLED = 20.0  # seconds of progress that an estimate needs
 
 
 class Display:
     """Counts the cells that are done, failed, running and left, and estimates the remaining time.
 
-    The estimate is based on the seconds so far and the number of cells done: a finished cell counts as one, and a
-    running cell counts as the fraction of it that is done.
+    The estimate is based on the work done since the first cell reported its progress, so imports and the work of an
+    earlier run do not count.
+
+    Args:
+        work: cell id -> expected work, in any unit that all cells share.
     """
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, work: Mapping[str, float]) -> None:
+        self.work, self.total = dict(work), len(work)  # `work`: of cells that have not ended
         self.done = self.failed = 0
         self.fractions: dict[str, float] = {}
         self.stages: dict[str, str] = {}
-        self.started = time.monotonic()
-        self._last = time.monotonic()
+        self._gained = 0.0  # work of finished cells
+        self._begun: dict[str, float] = {}  # the first fraction that a cell reported
+        self._first = self._last = time.monotonic()
         self._live: Any = None
 
     def __enter__(self) -> Display:
@@ -47,6 +52,9 @@ class Display:
         cell = event.cell
         if event.kind == "stage":
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
+            if not self._begun:
+                self._first = time.monotonic()
+            self._begun.setdefault(cell.cell_id, event.fraction)
             self.fractions[cell.cell_id] = event.fraction
             self.stages[cell.cell_id] = f"{name(cell)}: {event.text}{stats}"
             self._tick()
@@ -59,6 +67,8 @@ class Display:
                 waits = "; waiting for it" if event.outcome.state == "busy" else ""
                 self.say(f"  {name(cell)}: {event.outcome.reason}{waits}")
                 return
+            work = self.work.pop(cell.cell_id, 0.0)
+            self._gained += work * (1 - self._begun.get(cell.cell_id, 1.0)) * (event.outcome.state == "done")
             self.done += 1
             self.failed += event.outcome.state == "failed"
             self.say(f"[{self.done}/{self.total}] {self._ended(cell, event.outcome)}")
@@ -84,10 +94,11 @@ class Display:
 
     def remaining(self) -> float | None:
         """The estimated seconds until all cells are done; None while too little is done to say."""
-        finished, passed = self.done + sum(self.fractions.values()), time.monotonic() - self.started
-        if not finished or (not self.done and passed < SETTLED):
-            return None
-        return passed * (self.total - finished) / finished
+        running = {key: (self.work.get(key, 0.0), fraction) for key, fraction in self.fractions.items()}
+        gained = self._gained + sum(work * (fraction - self._begun[key]) for key, (work, fraction) in running.items())
+        left = sum(self.work.values()) - sum(work * fraction for work, fraction in running.values())
+        passed = time.monotonic() - self._first
+        return None if gained <= 0 or passed < SETTLED else passed * left / gained
 
     def _left_text(self) -> str:
         left = self.remaining()

@@ -59,10 +59,11 @@ class Estimate:
         all_of = self.total
         left = all_of.cells - all_of.done
         workers = min(self.workers, left)
-        wall = f"about {_told(all_of.hours)} of cells, {_rounded(all_of.gpu_hours)} GPU-hours"
+        gpu = f", {_rounded(all_of.gpu_hours)} GPU-hours" if all_of.gpu_hours else ""
+        wall = f"about {_told(all_of.hours)} of cells (assumed){gpu}"
         if workers > 1:
             wall += f"; {_told(all_of.hours / workers)} with {workers} workers"
-        return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run; {wall}"])
+        return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run{f'; {wall}' * (left > 0)}"])
 
 
 def _told(hours: float) -> str:

@@ -93,6 +93,7 @@ def _experiment(
         "own": plan.experiment.own,
         "profile": plan.experiment.profile, "cells": cells, "states": dict(count),
         "columns": [_column(f"{anchor}c{c}", c, block, plan, palette, store) for c, block in enumerate(table.blocks)],
+        "outcomes": ", ".join(f"{n} {word}" for word, n in Counter(o.outcome for o in table.claims if o.parts).items()),
         "swept": any(slot.point for slot in plan.slots),
         "files": [(p.name, link(p, beside)) for p in forms if p.is_file()],
     }  # fmt: skip
@@ -113,7 +114,7 @@ def _column(
     first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
     cells = of_cells([slot.cell for slot in plan.slots if slot.column == number], store) if swept else []
     return {
-        "table": part(table_view, block, column, plan.metrics(number)),
+        "table": part(table_view, block, column),
         "scatter": part(figures.against_published, block, lines, plan.metrics(number), f"{anchor}/published"),
         "points": part(comparison.points, cells, f"{anchor}/points") if swept else None,
         **drawn(anchor, block, lines, selects, [first, *column.show], column.split, part(_pictures, plan, number).content),

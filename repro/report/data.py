@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 from repro.identity import Found
 from repro.plan.experiment import Column
-from repro.protocol import Metric, metric_of
 from repro.store import Damaged
-from repro.tables.blocks import Block, Table, best_of
+from repro.tables.blocks import Block, Table
+from repro.tables.render import differences
 
 LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
 
@@ -73,24 +73,16 @@ def link(path: Path, beside: Path) -> str:
     return quote(os.path.relpath(path, beside).replace(os.sep, "/"))
 
 
-def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    """The template's values for a block.
-
-    Among them are the rows, the best published numbers as pairs (row, published column), and each row's verdicts as
-    (word, full text).
-    """
+def table_view(block: Block, column: Column) -> dict[str, Any]:
+    """The template's values for a block; among them are the rows, and each row's verdicts as (word, full text)."""
     rows = [row for row in block.rows if not row.baseline]
     against = [metric for group in column.published for metric in group.against]
-    best_published = set()
-    for c, full in enumerate(against):
-        printed = [None if (theirs := row.theirs[c]) is None else theirs.value for row in rows]
-        best_published |= {(r, c) for r in best_of(printed, metric_of(metrics, full).better, 4)}
     verdicts = [list(dict.fromkeys((v.word, v.text) for v in row.verdicts if v)) for row in rows]
-    differences = [[row.difference(c, against) for c in range(len(against))] for row in rows]
+    apart = [[row.difference(c, against) for c in range(len(against))] for row in rows]
     return {
         "rows": rows, "runs": any(row.found for row in rows), "baselines": [row for row in block.rows if row.baseline],
-        "differences": differences if any(text for line in differences for text in line) else [],
-        "best_published": best_published, "verdicts": verdicts, "against": against,
+        "differences": apart if any(text for line in apart for text in line) else [],
+        "verdicts": verdicts, "against": against, "gains": differences(block),
     }  # fmt: skip
 
 

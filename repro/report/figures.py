@@ -21,7 +21,7 @@ from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block, Table
-from repro.tables.claims import Outcome
+from repro.tables.claims import UNIFORM, Outcome
 from repro.tables.convergence import read_curves
 from repro.tables.statistics import FEWEST
 
@@ -273,17 +273,17 @@ def main_score(block: Block, lines: Sequence[Line], salt: str) -> Figure:
         raise Missing("No row has a score.")
     header, (first, *_) = block.headers[at or 0], known[0]
     hollow = "" if all(row.convergence.converged for row, *_ in known) else "; hollow: not known to have converged"
+    others = [one for one in known if one[0].label != UNIFORM]  # which differ by less
+    if len(known) > len(others) and sum(row.gain is not None for row, *_ in others) > 1:
+        known, hollow = others, f"{hollow}; {UNIFORM} is not drawn"
     if any(row.gain for row, *_ in known):
         dots = [
             Dot(line.label, line.style, g.mean, g.printed, g.values, not (first.convergence.converged and row.convergence.converged))
             for row, line, *_ in known if (g := row.gain)
         ]  # fmt: skip
-        over = {
-            "seeds and test examples" if len(row.gain.values) >= FEWEST else "test examples"
-            for row, *_ in known
-            if row.gain
-        }
-        interval = f"95 % interval over {'; of fewer than 3 seeds, over '.join(sorted(over))}"
+        runs = [len(row.gain.values) >= FEWEST for row, *_ in known if row.gain]
+        over = ["seeds and test examples"] * any(runs) + ["test examples"] * (not all(runs))
+        interval = f"95 % interval over {'; of fewer than 3 seeds, over '.join(over)}"
         told = f"{header} minus that of {first.label}: mean, {interval}; small: each seed"
         return _dot_plot(dots, told + hollow, f"{header} minus {first.label}", salt, 0.0)
     dots = [

@@ -33,7 +33,7 @@ class Value:
     note: str = ""
     within: tuple[float, float] = ANY  # the possible values of the score
     error: float = 0.0  # standard error of the mean over test examples; 0 if it is not known
-    best: bool = False  # whether it is the best value of its column, and converged
+    best: bool = False  # whether its row is shown to be the best (`findings`)
     printed: str = ""  # the paper's number, on the page of all cells
 
     @cached_property
@@ -83,6 +83,7 @@ class Row:
     convergence: Convergence = Convergence("")
     seeds: list[int] = field(default_factory=list)  # the seeds of `found`
     gain: Mean | None = None  # the block's main score minus that of the first row (`paired.difference`)
+    decided: bool = False  # whether `gain` is shown not to be zero
 
     def value(self, metric: str) -> Value | None:
         return next((v for v in self.values if v.metric == metric), None)
@@ -144,6 +145,7 @@ class Table:
     deviations: list[str] = field(default_factory=list)
     claims: list[Outcome] = field(default_factory=list)  # of the paper's claims about this table
     findings: list[str] = field(default_factory=list)  # what the table shows and does not show, in sentences
+    tested: list[str] = field(default_factory=list)  # the outcome of each claim, in a sentence
 
 
 def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
@@ -163,26 +165,6 @@ def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
         return None
     tau = kendall(*zip(*pairs))
     return None if tau is None else (tau, len(pairs))
-
-
-def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int]:
-    """Positions of the best values; equal printed values are ties. Empty for fewer than two values or sign 0."""
-    known = [sign * round(v, decimals) for v in values if v is not None and not math.isnan(v)]
-    if sign == 0 or len(known) < 2:
-        return set()
-    return {i for i, v in enumerate(values) if v is not None and sign * round(v, decimals) == max(known)}
-
-
-def mark_best(rows: Sequence[Row]) -> None:
-    """Mark the best values of each column. None is marked if an unconverged row or a baseline is at least as good."""
-    for column in zip(*(row.values for row in rows)):
-        means = [None if (v := value.summary) is None else v.mean for value in column]
-        best = best_of(means, column[0].better, column[0].decimals)
-        if sum(v is not None for v, row in zip(means, rows) if not row.baseline) > 1 and all(
-            rows[r].convergence.converged and not rows[r].baseline for r in best
-        ):
-            for r in best:
-                column[r].best = True
 
 
 def add_converged(rows: Sequence[Row], headers: list[str]) -> None:

@@ -21,7 +21,7 @@ from repro.protocol import Metric, metric_of
 from repro.store import Damaged, Store
 from repro.tables import claims as paper_claims
 from repro.tables import convergence, findings, footers, paired
-from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
+from repro.tables.blocks import Block, Row, Table, Value, add_converged
 from repro.tables.claims import Claim, Outcome
 from repro.tables.statistics import holm, summarize
 from repro.tables.verdict import Verdict, barriers, doubts, judge
@@ -51,14 +51,15 @@ def build(
         "" if one.own or any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
     )
     labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, blocks)
-    said = [*findings.opening(blocks), *(outcome.line(labels) for outcome in tested if outcome.parts)]
+    lines = [outcome.line(labels) for outcome in tested if outcome.parts]
     last = [
         *footers.seeds(plan, blocks),
         *one.footers,
         *footers.notes(blocks),
         *footers.origin(blocks),
     ]
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, said)
+    said = findings.opening(blocks)
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, said, lines)
 
 
 def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[Outcome]:
@@ -109,7 +110,6 @@ class _Column:
         rows = [self._row(r) for r in range(len(self.slots))]
         self._test(rows)
         everything = rows + self._baselines(rows)
-        mark_best(everything)
         headers = [s.label for s in self.shown]
         add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)

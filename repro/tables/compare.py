@@ -20,7 +20,7 @@ from repro.plan.experiment import Show, near
 from repro.protocol import Metric, metric_of
 from repro.store.records import Record
 from repro.tables import convergence, findings, footers, paired
-from repro.tables.blocks import Block, Row, Table, add_converged, mark_best
+from repro.tables.blocks import Block, Row, Table, add_converged
 from repro.tables.build import baselines
 from repro.tables.statistics import Summary, summarize
 
@@ -262,7 +262,6 @@ def _block(group: Group) -> Block:
         rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained, seeds=s.seeds))
     below, trivial = _of_data(group, shown, decimals)
     everything = rows + trivial
-    mark_best(everything)
     headers = list(shown.values())
     add_converged(everything, headers)
     seeds = {tuple(s.seeds) for s in group.settings}

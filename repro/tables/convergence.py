@@ -103,12 +103,12 @@ def together(cells: Sequence[Convergence]) -> Convergence:
 
 
 def _merged(told: Sequence[str]) -> str:
-    """Merge reasons, e.g. to `best epoch 4, 5 of 6`; different kinds give the first and the number of others."""
+    """Merge reasons, e.g. to `best epoch 4, 5 of 6`; of different kinds, the first is an example."""
     parts = [re.fullmatch(r"best epoch (\d+) of (.*)", why) for why in told]
     if all(parts) and len({p[2] for p in parts if p}) == 1:
         epochs = sorted(int(p[1]) for p in parts if p)
         return f"best epoch {', '.join(map(str, epochs))} of {parts[0][2]}"  # type: ignore[index]
-    return told[0] + (f" (+{len(told) - 1})" if len(told) > 1 else "")
+    return f"{'e.g. ' * (len(told) > 1)}{told[0]}"
 
 
 def read_curves(folder: Path) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""Say in sentences what the main score of a table shows, and what it does not show.
+"""Say in at most three sentences what the main score of a table shows, what it does not show, and what would decide.
 
 - The difference from the first row is *decided* if its p-value is below 5 % after Holm's correction over the rows:
   Student's t, paired over seeds and test examples (`paired.difference`).
@@ -18,11 +18,12 @@ from repro.protocol import Metric, metric_of
 from repro.tables import paired
 from repro.tables.blocks import SIGNIFICANT, Block, Row, Value
 from repro.tables.claims import UNIFORM
-from repro.tables.statistics import FEWEST, OVER, Summary, holm, interval
+from repro.tables.statistics import FEWEST, LEVEL, Summary, holm, interval
 
-MOST_NAMED = 6  # maximum number of rows that a sentence names
+MOST_NAMED = 3  # maximum number of rows that a sentence names; more are counted
 MOST_COLUMNS = 3  # maximum number of columns whose findings open a table
 SPARSE = 0.005  # share of exact zeros from which a row counts as sparse
+DECIDE = "To decide: "
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -48,17 +49,13 @@ class _Scored:
     def rounded(self, number: float) -> str:
         return f"{number:.{self.value.decimals}f}"
 
-    def against(self, first: _Scored, over: bool = True) -> str:
-        """The difference from the first row: `+0.7 [-0.3, +1.7], n = 3`; of one or two seeds, `[...] over test examples` (if `over`)."""
-        d, gain, n = self.value.decimals, self.row.gain, min(self.score.n, first.score.n)
-        if gain is None:
-            return f"{self.score.mean - first.score.mean:+.{d}f}, n = {n}"
-        told = interval(gain.printed, len(gain.values), d)
-        return f"{gain.mean:+.{d}f}{told if over else told.removesuffix(OVER)}, n = {len(gain.values)}"
+    def against(self, first: _Scored) -> float:
+        """The difference from the first row, paired over seeds if they share any."""
+        return self.row.gain.mean if self.row.gain else self.score.mean - first.score.mean
 
 
 def find(block: Block, metrics: Mapping[str, Metric]) -> None:
-    """Set a block's findings and best row, and the difference of each row from the first row.
+    """Set a block's findings and best row, and the difference of each row from the first row; a footer tells the worth of attention.
 
     Args:
         metrics: the metrics of the block's family.
@@ -81,10 +78,17 @@ def find(block: Block, metrics: Mapping[str, Metric]) -> None:
         i: gain.p for i, one in enumerate(scored)
         if (gain := one.row.gain) and first.learned and one.learned and not gain.certain
     }  # fmt: skip
-    sure = [scored[i] for i, value in holm(p).items() if value < SIGNIFICANT]
+    for i, value in holm(p).items():
+        scored[i].row.decided = value < SIGNIFICANT
     ranked = [one for one in scored if one.row.label != UNIFORM]
-    block.best, ranking = _ranking(ranked, baselines, sure, header, metric)
-    block.findings = [ranking, *_worth(scored, sure, metric), *_sparsity(ranked, header), *_differences(ranked, sure)]
+    block.best, ranking, wanted = _ranking(ranked, baselines, header, metric)
+    for one in ranked:
+        one.value.best = one.name == block.best
+    words = Counter(v.word for row in block.rows for v in row.verdicts if v and v.comparable)
+    printed = [f"Published numbers: {', '.join(f'{n} {word}' for word, n in words.items())}."] if words else []
+    decide = [f"{DECIDE}{wanted}."] if wanted and not printed else []
+    block.findings = [*printed, ranking, *_sparsity(ranked, header), *decide]
+    block.footers[:0] = _worth(scored, metric)
 
 
 def opening(blocks: Sequence[Block]) -> list[str]:
@@ -99,39 +103,66 @@ def opening(blocks: Sequence[Block]) -> list[str]:
         return [f"Ranking: {'; '.join([*best, none])}."]
     found = [text for block in told for text in block.findings]
     if len(blocks) > 1:
-        found = [f"{block.label.partition(';')[0]}: {' '.join(block.findings)}" for block in told]
+        last = dict.fromkeys(text for text in found if text.startswith(DECIDE))
+        found = [
+            f"{block.label.partition(';')[0]}: {' '.join(text for text in block.findings if text not in last)}"
+            for block in told
+        ] + [*last]
     for block in told:
         block.findings = []
     return found
 
 
 def _ranking(
-    scored: Sequence[_Scored], baselines: Sequence[_Scored], sure: Sequence[_Scored], header: str, metric: Metric
-) -> tuple[str, str]:
-    """The name of the row that is shown to be the best, or an empty string; and a sentence."""
+    scored: Sequence[_Scored], baselines: Sequence[_Scored], header: str, metric: Metric
+) -> tuple[str, str, str]:
+    """The name of the row that is shown to be the best, or an empty string; a sentence; and what would decide."""
     if len(scored) < 2:
-        return "", f"No ranking: {_number(len(scored))} row has a score."
+        return "", f"No ranking: {_number(len(scored))} row has a score.", ""
     sign = scored[0].value.better
     top, *trivial = (max(of, key=lambda one: sign * one.score.mean) for of in (scored, baselines) if of)
     for one in trivial:
         if sign * one.score.mean >= sign * top.score.mean:
             told = f"{top.name} is the nearest ({_score(top, header)})"
-            return "", f"No ranking: no row is better than the {one.name} ({_score(one, header)}); {told}."
+            return "", f"No ranking: no row is better than the {one.name} ({_score(one, header)}); {told}.", ""
     fit = [one for one in scored if not one.doubt]
     if len(fit) < 2:
-        return "", f"No ranking: {_why_not(scored)}; {_within(scored, header)}."
+        return (
+            "",
+            f"No ranking: {_within(scored, header)}{_why_not(scored)}{_decided(scored)}.",
+            _wanted(scored, header),
+        )
     best = max(fit, key=lambda one: sign * one.score.mean)
-    pairs, behind = len(fit) * (len(fit) - 1) / 2, [one for one in fit if one in sure]
+    pairs, behind = len(fit) * (len(fit) - 1) / 2, [one for one in fit if one.row.decided]
     if best is not scored[0]:
         gaps = [(one, paired.difference(one.row, best.row, one.value.metric, metric)) for one in fit if one is not best]
         behind = [one for one, gap in gaps if gap and not gap.certain and gap.p * pairs < SIGNIFICANT]
     left = [f"{one.name} ({one.doubt})" for one in scored if one.doubt]
     rest = f" Not ranked: {_joined(left)}." if left else ""
     if len(behind) == len(fit) - 1:
-        return best.name, f"Best: {best.name} ({_score(best, header)}), shown to be above every other row.{rest}"
+        told = f"Best: {best.name} ({_score(best, header)}), shown to be better than every other row.{rest}"
+        return best.name, told, ""
     equal = [one for one in fit if one not in behind]
-    below = f"; below {best.name}: {_joined([one.name for one in behind])}" if behind else ""
-    return "", f"{'No single best row' if behind else 'No ranking'}: {_within(equal, header)}{below}.{rest}"
+    told = (
+        f"{_within(equal, header)}, and one standard deviation over seeds is {_deviation(equal)} (n = {_runs(equal)})"
+    )
+    if behind:
+        worse = _joined([one.name for one in behind])
+        return "", f"No single best row: {told}; worse than {best.name}: {worse}.{rest}", _wanted(equal, header)
+    return "", f"No ranking: {told}{_decided(scored)}.{rest}", _wanted(equal, header)
+
+
+def _wanted(scored: Sequence[_Scored], header: str) -> str:
+    """What these rows need before a ranking can be decided."""
+    few = f"{_number(FEWEST)} seeds per row" if min(one.score.n for one in scored) < FEWEST else ""
+    longer = "" if all(one.learned for one in scored) else "longer training"
+    if few or longer:
+        return " and ".join(filter(None, (few, longer)))
+    ends = [gain.interval(LEVEL) for one in scored if (gain := one.row.gain) and not gain.certain]
+    if not ends:
+        return "more seeds"
+    least = scored[0].rounded(max(high - low for low, high in ends) / 2)
+    return f"more seeds; with n = {_runs(scored)}, differences below {least} {header} do not show"
 
 
 def _why_not(scored: Sequence[_Scored]) -> str:
@@ -140,35 +171,52 @@ def _why_not(scored: Sequence[_Scored]) -> str:
     why = []
     if min(runs) < FEWEST:
         each = f"{_number(min(runs))} run{'s' * (min(runs) > 1)} per row"
-        why = [f"{each if len(runs) == 1 else 'too few runs of some rows'}, and a ranking needs {_number(FEWEST)}"]
+        why = [f", with {each if len(runs) == 1 else 'too few runs of some rows'}"]
     if unsure:
-        who = "none" if unsure == rows else _number(unsure)
-        verb = "is" if unsure == rows else "is not" if unsure == 1 else "are not"
-        why.append(f"{who} of the {_number(rows)} rows {verb} known to have converged")
-    return "; ".join(why)
+        verb = "is" if unsure in (1, rows) else "are"
+        who = "none" if unsure == rows else f"{_number(unsure)} {verb} not"
+        why.append(f"; {who}{' is' * (unsure == rows)} known to have converged")
+    return "".join(why)
+
+
+def _decided(scored: Sequence[_Scored]) -> str:
+    """Which rows are shown to be better or worse than the first row, as the end of a sentence."""
+    first, sign, told = scored[0], scored[0].value.better, ""
+    for word, side in (("better", sign), ("worse", -sign)):
+        names = [one.name for one in scored if one.row.decided and side * one.against(first) > 0]
+        told += f"; shown to be {word} than {first.name}: {_joined(names)}" if names else ""
+    return told
 
 
 def _within(scored: Sequence[_Scored], header: str) -> str:
-    """How far apart the rows are, beside the standard deviation over seeds."""
-    means, runs = [one.score.mean for one in scored], {one.score.n for one in scored}
-    spreads = [one.score.std for one in scored if one.score.std is not None]
+    """How far apart the rows are."""
+    means = [one.score.mean for one in scored]
     names = _joined([one.name for one in scored]) if len(scored) <= 3 else f"the {_number(len(scored))} rows"
-    told = f"{names} are within {scored[0].rounded(max(means) - min(means))} {header}"
-    if spreads:
-        deviation = math.sqrt(sum(s * s for s in spreads) / len(spreads))
-        told += f", and one standard deviation over seeds is {scored[0].rounded(deviation)}"
-    return f"{told} (n = {' to '.join(map(str, sorted({min(runs), max(runs)})))})"
+    return f"{names} are within {scored[0].rounded(max(means) - min(means))} {header}"
 
 
-def _worth(scored: Sequence[_Scored], sure: Sequence[_Scored], metric: Metric) -> list[str]:
+def _deviation(scored: Sequence[_Scored]) -> str:
+    """One standard deviation over seeds, pooled over the rows."""
+    return scored[0].rounded(math.sqrt(sum((one.score.std or 0.0) ** 2 for one in scored) / len(scored)))
+
+
+def _runs(scored: Sequence[_Scored]) -> str:
+    """The number of seeds of the rows, e.g. `2` or `2 to 3`."""
+    runs = [one.score.n for one in scored]
+    return " to ".join(map(str, sorted({min(runs), max(runs)})))
+
+
+def _worth(scored: Sequence[_Scored], metric: Metric) -> list[str]:
     """What attention is worth: the first row against uniform attention; of single runs, over the test examples."""
     first, uniform = scored[0], next((one for one in scored[1:] if one.row.label == UNIFORM), None)
     if uniform is None:
         return []
-    told = f"{UNIFORM} against {first.name}: {uniform.against(first)}"
-    worth = first.value.better * (first.score.mean - uniform.score.mean)
+    gain, worth = uniform.row.gain, first.value.better * (first.score.mean - uniform.score.mean)
+    ends = interval(gain.printed, len(gain.values), first.value.decimals) if gain else ""
+    n = len(gain.values) if gain else min(first.score.n, uniform.score.n)
+    told = f"{UNIFORM} against {first.name}: {uniform.against(first):+.{first.value.decimals}f}{ends}, n = {n}"
     much = first.rounded(worth) if worth > 0 else "nothing"
-    if uniform in sure:
+    if uniform.row.decided:
         return [f"Worth of attention: {much} ({told})."]
     p = (
         paired.by_examples(first.row, uniform.row, first.value.metric, metric)
@@ -181,38 +229,24 @@ def _worth(scored: Sequence[_Scored], sure: Sequence[_Scored], metric: Metric) -
 
 
 def _sparsity(scored: Sequence[_Scored], header: str) -> list[str]:
-    """The shares of exact zeros, with the score of the best sparse row against the first row."""
+    """The shares of exact zeros of the sparse rows, and their scores against the first row."""
     zeros = {
         one.name: s.mean for one in scored for v in one.row.values if v.metric.endswith("/attention_zeros") and (s := v.summary)
     }  # fmt: skip
     sparse = [one for one in scored if zeros.get(one.name, 0.0) >= SPARSE]
     if not sparse:
         return ["Sparsity: no row gives a position a weight of exactly zero."] if zeros else []
-    first, best = scored[0], max(sparse, key=lambda one: one.value.better * one.score.mean)
-    told = f"Sparsity: {best.name} gives {100 * zeros[best.name]:.0f} % of the positions no weight"
-    if best is not first:
-        told += f"; {header} against {first.name}: {best.against(first)}"
-    if shares := [zeros[one.name] for one in sparse if one is not best]:
-        ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
-        told += (
-            f". {_number(len(shares)).capitalize()} other sparse row{'s' * (len(shares) > 1)}: {' to '.join(ends)} %"
-        )
+    shares, first = [zeros[one.name] for one in sparse], scored[0]
+    ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
+    who = f"{sparse[0].name} gives" if len(sparse) == 1 else f"{_number(len(sparse))} rows give"
+    told = f"Sparsity: {who} {' to '.join(ends)} % of the positions no weight"
+    if others := [one for one in sparse if one is not first]:
+        gaps = [one.against(first) for one in others]
+        by = dict.fromkeys(f"{gap:+.{first.value.decimals}f}" for gap in (min(gaps), max(gaps)))
+        sure = sum(one.row.decided for one in others)
+        word = "decided" if sure == len(others) else f"{sure} of {len(others)} decided" if sure else "not decided"
+        told += f"; {header} against {first.name}: {' to '.join(by)} (n = {_runs([first, *others])}; {word})"
     return [f"{told}."]
-
-
-def _differences(scored: Sequence[_Scored], sure: Sequence[_Scored]) -> list[str]:
-    """The differences from the first row that are decided, and those that are not."""
-    first, known = scored[0], [one for one in scored if one.row.gain is not None]
-    found = []
-    for word, chosen in (
-        ("Decided", [one for one in known if one in sure]),
-        ("Not decided", [one for one in known if one not in sure]),
-    ):
-        few = all(len(one.row.gain.values) < FEWEST for one in chosen if one.row.gain)
-        told = [f"{one.name} ({one.against(first, over=not few)})" for one in chosen]
-        where = f" (intervals{OVER})" if few and any("[" in text for text in told) else ""
-        found += [f"{word}, against {first.name}{where}: {'; '.join(_cut(told))}."] if told else []
-    return found
 
 
 def _score(one: _Scored, header: str) -> str:
@@ -225,10 +259,6 @@ def _number(n: int) -> str:
 
 
 def _joined(names: Sequence[str]) -> str:
-    *others, last = _cut(names)
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _cut(names: Sequence[str]) -> list[str]:
     """The first `MOST_NAMED` names, and the number of the others."""
-    return [*names[:MOST_NAMED], *([f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else [])]
+    *others, last = [*names[:MOST_NAMED], *([f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else [])]
+    return f"{', '.join(others)} and {last}" if others else last

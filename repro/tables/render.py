@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.files import csv_text, write_atomic
 from repro.tables.blocks import CONVERGENCE, MARKS, Block, Row, Table, Value
-from repro.tables.statistics import FEWEST
+from repro.tables.statistics import FEWEST, OVER, interval
 from repro.tables.verdict import Verdict
 
 WIDEST_LABEL = 48
@@ -16,7 +16,7 @@ CSV = (
     "table", "column", "row", "selected", "source", "metric", "mean", "std", "n", "ci95_half", "p_examples", "p_seeds",
     "ours_minus_published", "verdict",
 )  # fmt: skip
-BEST = "best of its column as printed, and converged; no other row and no baseline is better."
+BEST = "the main score of a row that is shown to be better than every other row."
 
 
 def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
@@ -50,7 +50,7 @@ def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
     few = " and ".join(["the runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
     title = few if max(runs, default=0) < FEWEST else "95 % intervals over seeds"
     less = f" (of fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
-    found = []
+    found = differences(block)
     for text, name, more in (
         (Value.spread, title, less),
         (Value.prediction, "95 % prediction intervals for one run with a new seed", ""),
@@ -70,6 +70,21 @@ def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
     return found
 
 
+def differences(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
+    """The small table of the differences from the first row in the main score; nothing if there are none."""
+    rows = [(name, row, gain) for name, row in zip(block.names, block.rows) if (gain := row.gain)]
+    if block.main is None or not rows:
+        return []
+    d, over = block.rows[0].values[block.main].decimals, OVER if all(len(g.values) < FEWEST for *_, g in rows) else ""
+    told = [f"{g.mean:+.{d}f}{interval(g.printed, len(g.values), d).removesuffix(over)}" for *_, g in rows]
+    body = [
+        [name, str(len(g.values)), text, "yes" if row.decided else "no"] for (name, row, g), text in zip(rows, told)
+    ]
+    first = next(name for name, row in zip(block.names, block.rows) if row.values[block.main].summary)
+    title = f"{block.headers[block.main]} minus {first}: mean [95 % interval{over}]"
+    return [(title, ["mapping", "n", "difference", "decided"], body)]
+
+
 def _any(body: Sequence[Sequence[str]]) -> bool:
     return any(text != "-" for line in body for text in line[1:])
 
@@ -82,13 +97,13 @@ def _verdict_text(row: Row) -> str:
 
 
 def short(verdict: Verdict) -> str:
-    """The verdict with its first reason; the footer has all reasons."""
-    more = f" (+{len(verdict.why) - 1})" if len(verdict.why) > 1 else ""
-    return f"{verdict.word}: {verdict.why[0]}{more}" if verdict.why else verdict.word
+    """The verdict with its first reason; if it is not comparable, without, because a footer has the reasons."""
+    more = f", and {len(verdict.why) - 1} more" if len(verdict.why) > 1 else ""
+    return f"{verdict.word}: {verdict.why[0]}{more}" if verdict.why and verdict.comparable else verdict.word
 
 
 def _last(table: Table) -> list[str]:
-    return [*table.footers, *(f"Deviation: {text}" for text in table.deviations)]
+    return [*table.tested, *table.footers, *(f"Deviation: {text}" for text in table.deviations)]
 
 
 def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:

@@ -46,7 +46,10 @@ def summary(plan: Plan, store: Store, built: Table, troubles: Sequence[str] = ()
     cells = len(plan.cells)
     parts = [
         ("Scope", [*_scope(plan, {one.cell.cell_id for one in done})]),
-        ("What was reproduced", [*built.findings, *(line for block in built.blocks for line in _reproduced(block))]),
+        (
+            "What was reproduced",
+            [*built.findings, *built.tested, *(line for block in built.blocks for line in _reproduced(block))],
+        ),
         ("What was easy", _easy(built, done, cells)),
         ("What was hard", [*_hard(built, done, cells), *troubles] or ["Nothing failed, was restarted or is missing."]),
         ("Deviations", list(built.deviations) or ["None."]),

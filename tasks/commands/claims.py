@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 from repro.files import write_atomic
 from repro.report import figures
@@ -20,13 +24,16 @@ FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 HEAD = """\
 # Do the papers' claims hold?
 
-    make claims            # tests every claim again on the records of docs/results; writes outputs/claims.json
+{decided} of {all} claims are decided by our runs: {words}. For each task, the rows of the claims against softmax,
+from the lowest to the highest:
 
-{decided} of {all} claims are decided by our runs: {words}. This page and its pictures are generated from the records.
+{answers}
 
-| paper | claim | outcome | effect [95 % interval] | n | power |
-|---|---|---|---:|---:|---:|
+| task | claim | outcome | why not decided | effect [95 % interval] | n | power | paper |
+|---|---|---|---|---:|---:|---:|---|
 {lines}
+
+`make claims` tests every claim again on the records of docs/results, and writes outputs/claims.json. This page and its pictures are generated from the records.
 
 *Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim. *n*: its seeds.
 *Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
@@ -34,12 +41,18 @@ at 5 % show that the difference is on one side of the margin; the interval cover
 test examples alone where it says so. A row that had not converged decides nothing, nor does a table in which attention
 is worth little ([how it works](../repro/tables/claims.py)).
 """
+# task -> its name on the page
+TASKS = {"translation": "translation", "summarization": "summarization", "snli": "SNLI", "snli_esim": "SNLI", "imdb": "IMDB", "vqa": "VQA", "multilabel": "multilabel"}  # fmt: skip
+SCORES = {"test/bleu": "BLEU", "test/rouge1_f": "ROUGE-1", "test/accuracy": "accuracy", "test/f1": "F1"}
+PARTS = "| row | column | outcome: mean difference [95 % interval] | each seed |\n|---|---|---|---|"
+LONGEST = 90  # characters of a claim in the table
 
 
 def of_tables(tables: Iterable[Table]) -> list[Outcome]:
     """The outcome of every claim in configs/claims, in the order of the files; tables: those built from records."""
     tested = {(o.claim.paper, o.claim): o for table in tables for o in table.claims}
-    return [tested.get((claim.paper, claim), _untested(claim)) for claim in _claims()]
+    why = {c: f"no records of {c.experiment}, profile {c.profile}" for c in _claims()}
+    return [tested.get((c.paper, c)) or Outcome(c, OPEN, Part("", "", why=why[c]), needed=needed(c)) for c in _claims()]
 
 
 @cache
@@ -47,28 +60,16 @@ def _claims() -> list[Claim]:
     return list(itertools.chain.from_iterable(map(compose.claims, compose.names_in("claims"))))
 
 
-def _untested(claim: Claim) -> Outcome:
-    part = Part("", "", why=f"no records of {claim.experiment}, profile {claim.profile}")
-    return Outcome(claim, OPEN, part, needed=needed(claim))
-
-
 def write(results: Path) -> int:
     """`scripts/claims.py`: test every claim on the records in `results`, print the outcomes, write <outputs>/claims.json.
 
-    Returns:
-        exit status 0.
-
-    Raises:
-        StoreError: a file of records cannot be read.
+    Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
     wanted = {recorded.file_of(c.experiment, c.profile, results) for c in _claims()}
     found = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
     for one in found:
-        print(
-            f"{one.outcome:13} {one.claim.paper:13} {_effect(one):28} n = {one.part.n}, power {_power(one)}  {one.claim.claim}"
-        )
-        if one.outcome == OPEN:
-            print(f"{'':13} {_why(one)}")
+        said = f"{one.outcome:13} {one.claim.paper:13} {_effect(one):28} n = {one.part.n}, power {_power(one)}"
+        print(f"{said}  {one.claim.claim}" + (f"\n{'':13} {_why(one)}" if one.outcome == OPEN else ""))
     path = Path(outputs_folder()) / "claims.json"
     write_atomic(path, (json.dumps([one.values() for one in found], indent=1, ensure_ascii=False) + "\n").encode())
     print(f"{_count(found)}\nclaims: {path}; the page with pictures: docs/claims.md")
@@ -77,13 +78,54 @@ def write(results: Path) -> int:
 
 def page(found: Sequence[Outcome]) -> str:
     """docs/claims.md."""
+    order = list(dict.fromkeys(TASKS.values()))
+    numbered = sorted(enumerate(found, 1), key=lambda pair: order.index(_task(pair[1].claim)))
+    plain = {i: re.sub(r"[][]", "", one.claim.claim.replace("[...]", "…")) for i, one in numbered}
     lines = [
-        f"| {one.claim.paper} | [{one.claim.claim}](#{_anchor(i)}) | {one.outcome} | {_effect(one)} | {one.part.n or ''} | {_power(one)} |"
-        for i, one in enumerate(found, 1)
-    ]
+        f"| {_task(one.claim)} | [{textwrap.shorten(plain[i], LONGEST, placeholder=' …')}](#claim-{i}) | {one.outcome} | {_short_why(one)} | {_effect(one)} | {one.part.n or ''} "
+        f"| {_power(one)} | {one.claim.paper} |" for i, one in numbered
+    ]  # fmt: skip
+    answers = "\n".join(_answer(*group) for group in itertools.groupby(numbered, key=lambda pair: _task(pair[1].claim)))
     decided = sum(one.outcome != OPEN for one in found)
-    head = HEAD.format(decided=decided, all=len(found), words=_count(found), lines="\n".join(lines))
+    head = HEAD.format(decided=decided, all=len(found), words=_count(found), lines="\n".join(lines), answers=answers)
     return "\n".join([head, *(_section(i, one) for i, one in enumerate(found, 1))])
+
+
+@cache
+def _task(claim: Claim) -> str:
+    """The task of a claim's first column, by its short name."""
+    columns = compose.page("experiment", claim.experiment)["columns"].items()
+    overrides = next(of["overrides"] for key, of in columns if any(fnmatch(key, one) for one in claim.columns))
+    return TASKS[next(o[5:] for o in overrides if o.startswith("task="))]
+
+
+def _short_why(one: Outcome) -> str:
+    """Why a claim is not decided, in a few words; empty if it is decided."""
+    if one.outcome != OPEN or one.part.why.startswith("no records"):
+        return "not run" if one.outcome == OPEN else ""
+    seeds = {1: "one seed", 2: "two seeds"}.get(max((len(p.differences) for p in one.parts), default=0), "")
+    doubts = [doubt.partition(",")[0] for doubt in one.part.why.split(" and ") if "seed" not in doubt]
+    return "; ".join(filter(None, (seeds, *doubts))) or "interval too wide"
+
+
+def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
+    """How the rows of a task's claims score against softmax, in the table and score with the most seeds and rows."""
+    groups: dict[tuple[str, str], list[tuple[float, int, str, int, Outcome]]] = {}
+    for i, one in numbered:
+        for p in one.parts if "softmax" in one.claim.against and one.claim.metric in SCORES else ():
+            if runs := list(p.differences.values()):
+                of = groups.setdefault((one.claim.experiment, one.claim.metric), [])
+                of.append((fmean(runs), len(runs), p.row, i, one))
+    if not groups:
+        return f"- {task}: no score against softmax."
+    found = sorted(max(groups.values(), key=lambda of: (max(n for _, n, *_ in of), len(of))), key=lambda one: one[0])
+    claims, d = dict(sorted({i: one for *_, i, one in found}.items())), found[0][-1].decimals
+    ends = " to ".join(dict.fromkeys(f"{gap:+.{d}f} ({row})" for gap, _, row, *_ in (found[0], found[-1])))
+    n = " to ".join(map(str, sorted({f([n for _, n, *_ in found]) for f in (min, max)})))
+    said = ", ".join(f"[claim {i}](#claim-{i}) {one.outcome}" for i, one in claims.items() if one.outcome != OPEN)
+    why = "; ".join(dict.fromkeys(_short_why(one) for one in claims.values()))
+    claim, rows = found[0][-1].claim, len({row for _, _, row, *_ in found})
+    return f"- {task}: {SCORES[claim.metric]} against {claim.against}: {ends}; {rows} rows, n = {n}. {f'Decided: {said}' if said else f'Not decided: {why}'}."
 
 
 def pictures(found: Sequence[Outcome]) -> dict[str, str]:
@@ -101,10 +143,6 @@ def _picture(one: Outcome) -> str:
     return f"{FIGURES}/{one.claim.paper}_{number}.svg"
 
 
-def _anchor(i: int) -> str:
-    return f"claim-{i}"
-
-
 def _section(i: int, one: Outcome) -> str:
     claim, d = one.claim, one.decimals
     told = [
@@ -115,15 +153,9 @@ def _section(i: int, one: Outcome) -> str:
     if _drawn(one):
         told.append(f"![differences with intervals](results/{_picture(one)})")
     if one.parts:
-        rows = [
-            f"| {part.row} | {part.column or 'all'} | {part.text(d)} | {', '.join(f'{v:+.{d}f}' for v in part.differences.values())} |"
-            for part in one.parts
-        ]
-        told.append(
-            "\n".join(
-                ["| row | column | outcome: mean difference [95 % interval] | each seed |", "|---|---|---|---|", *rows]
-            )
-        )
+        rows = [(part, ", ".join(f"{v:+.{d}f}" for v in part.differences.values())) for part in one.parts]
+        lines = "\n".join(f"| {part.row} | {part.column or 'all'} | {part.text(d)} | {each} |" for part, each in rows)
+        told.append(f"{PARTS}\n{lines}")
     for part in one.parts:
         wrong = [f"{c} ({v:+.{d}f})" for c, v in part.columns.items() if claim.sign * v <= 0]
         if part.columns:

@@ -80,10 +80,10 @@ def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = Non
     return tables.build(made, store, compose.published(one.published), failed or {}, DOCS, claims)
 
 
-def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
+def plan(names: Sequence[str], overrides: Sequence[str], announce: bool = False) -> Planned:
     """The cells of experiments, as selected by `overrides` (this command's own, OWN, and Hydra's).
 
-    Prints the experiments' openings and prepares every data set.
+    Prints the experiments' openings and, with `announce`, what will be run; then prepares every data set.
 
     Raises:
         ValueError: a name or configuration is invalid.
@@ -93,7 +93,12 @@ def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
     for one in loaded:
         if one.opening:
             print(one.opening, flush=True)
-    return planned(loaded, rest)
+    wanted = outline(loaded, rest)
+    if announce:
+        cost = estimated([("", w) for group in wanted for w in group], "").splitlines()[-1]
+        where = f"{wanted[0][0].config['paths']['outputs']}/report/{'+'.join(names)}_{loaded[0].profile}.html"
+        print(f"{', '.join(names)}: {cost}. First the data are prepared. The report: {where}", file=sys.stderr)
+    return filled(loaded, wanted, rest)
 
 
 def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
@@ -235,7 +240,7 @@ def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False
         title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
         print(estimated([(one.columns[w.column].label, w) for one, group in slots for w in group], title))
         return 0
-    todo = plan(names, overrides)
+    todo = plan(names, overrides, announce=True)
     return drive(Driver(todo, Store(todo.outputs)))
 
 
@@ -258,10 +263,8 @@ def drive(driver: Driver) -> int:
     try:
         return driver.run()
     except KeyboardInterrupt:
-        print(
-            f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; run the same command again to continue",
-            file=sys.stderr,
-        )
+        done = f"stopped with {len(driver.done)} of {len(driver.cells)} cells done"
+        print(f"{done}; run the same command again to continue", file=sys.stderr)
         return 130
 
 
@@ -294,12 +297,9 @@ class Driver:
         missing.sort(key=_work, reverse=True)  # longest first, so that no worker waits long for the last cell
         trained = sum(cell.entry(self.store).state() == "done" for cell in missing)
         left = f"{len(missing) - trained} to run" + (f", {trained} to evaluate" if trained else "")
-        print(
-            f"{len(self.cells)} cells: {reused} finished before, {left} "
-            + (f"on {workers} worker(s)" if self.launcher["name"] != "slurm" else "by Slurm"),
-            file=sys.stderr,
-        )
-        with Display(len(missing)) as display:
+        where = f"on {workers} worker(s)" if self.launcher["name"] != "slurm" else "by Slurm"
+        print(f"{len(self.cells)} cells: {reused} finished before, {left} {where}", file=sys.stderr)
+        with Display({cell.cell_id: max(_work(cell), 1.0) for cell in missing}) as display:
             for cell in self.damaged:
                 display.say(f"{name(cell)}: what is stored is damaged; it is moved aside and run again")
             self._print_complete(display)
@@ -322,9 +322,8 @@ class Driver:
                 print(closing.text(self.tables[number], one), flush=True)
         titles = "+".join(one.experiment.name for one in self.planned.plans)
         html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
-        report.write(
-            [self.tables[n] for n in range(len(self.tables))], self.planned.plans, self.store, html, self.failed
-        )
+        built = [self.tables[n] for n in range(len(self.tables))]
+        report.write(built, self.planned.plans, self.store, html, self.failed)
         print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
         print(f"report: {html}")
         return self.count()

@@ -49,7 +49,7 @@ def run(config: DictConfig) -> float:
     for note in cell.prepared.facts.get("notes", ()):
         print(f"note: {note}", file=sys.stderr)
     try:
-        with display.Display(1) as shown:
+        with display.Display({cell.cell_id: 1.0}) as shown:
             outcome = launch.one(cell, store, shown.show, make_loggers)
     except StoreError as error:  # the launcher cannot run the cell
         return _ended(f"error: {error}")

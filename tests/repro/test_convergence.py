@@ -82,5 +82,5 @@ def test_a_row_has_converged_when_all_its_cells_have():
     )
     assert together([done, done]) == done and together([done, more]) == more and together([more, lost, done]) == lost
     assert together([done, Convergence(CONVERGED, "best epoch 5 of 6")]).why == "best epoch 4, 5 of 6"
-    assert together([more, Convergence(LEARNING, "z")]).why == "x (+1)"
+    assert together([more, Convergence(LEARNING, "z")]).why == "e.g. x"
     assert together([Convergence("")]).converged and not together([]).converged

@@ -22,28 +22,33 @@ def test_a_cell_is_named_by_its_row_and_column_of_the_table(ran):
 
 
 def test_the_time_left_is_told_within_the_first_minute(ran, monkeypatch, capsys):
+    """Four cells, of which the first is twice as much work as each other; 30 seconds pass before the first says anything."""
     now = [0.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    shown = display.Display(4)
+    shown = display.Display({cell.cell_id: work for cell, work in zip(ran, (2.0, 1.0, 1.0, 1.0))})
     now[0] = 30.0
     assert shown.remaining() is None, "nothing is done yet"
-    shown.show(Event(ran[0], "stage", "training", 0.9))
+    shown.show(Event(ran[0], "stage", "training", 0.1))
     shown.show(Event(ran[1], "stage", "training", 0.5))
-    assert shown.remaining() == pytest.approx(30.0 * 2.6 / 1.4)
-    now[0] = 10.0
-    assert shown.remaining() is None and shown._left_text() == "", "what starting took would decide"
+    now[0] = 45.0
+    shown.show(Event(ran[0], "stage", "training", 0.4))
+    assert shown.remaining() is None and shown._left_text() == "", "too little is done to say"
     now[0] = 61.0
-    shown.show(Event(ran[0], "stage", "training", 0.9))
+    shown.show(Event(ran[0], "stage", "training", 0.6))
+    assert shown.remaining() == pytest.approx(31.0 * (0.8 + 0.5 + 2) / 1.0), "what another run had done is not counted"
     assert "0/4 done; about 2 min left | " in capsys.readouterr().err
-    now[0] = 30.0
-    shown.show(Event(ran[0], "end", outcome=Outcome(ran[0].cell_id, "done", seconds=30.0)))
-    assert shown.remaining() == pytest.approx(30.0 * 2.5 / 1.5), "one whole and one half of four"
+    shown.show(Event(ran[0], "end", outcome=Outcome(ran[0].cell_id, "done", seconds=31.0)))
+    assert shown.remaining() == pytest.approx(31.0 * 2.5 / 1.8)
+    shown.show(Event(ran[2], "end", outcome=Outcome(ran[2].cell_id, "failed", error="x")))
+    assert shown.remaining() == pytest.approx(31.0 * 1.5 / 1.8), (
+        "a failed cell is not left, and says nothing of the pace"
+    )
 
 
 def test_what_is_not_a_terminal_gets_a_line_a_minute(ran, monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    shown = display.Display(2)
+    shown = display.Display({cell.cell_id: 1.0 for cell in ran[:2]})
     for now[0] in range(5, 605, 5):
         for cell in ran[:2]:
             shown.show(Event(cell, "stage", "epoch 3/9", 0.3, {"loss": 1.5}))

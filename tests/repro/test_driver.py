@@ -45,6 +45,18 @@ def test_a_run_prints_its_table_and_the_next_one_reads_it(planned, store, capfd)
     assert "0 cells run, 2 reused, 0 failed" in capfd.readouterr().out
 
 
+def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_be(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(reproduce, "filled", lambda *_: "prepared")
+    asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2"]
+    assert reproduce.plan(["demo"], asked, announce=True) == "prepared"
+    assert capfd.readouterr().err == (
+        "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
+        f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
+    )
+
+
 def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
     def change(page):
         page["rows"][1]["overrides"] = ["task.behaviour=raise"]
@@ -110,7 +122,7 @@ from repro import plan as plans
 from repro.plan.experiment import read
 from tasks.commands import reproduce
 
-def plan(names, overrides):
+def plan(names, overrides, announce):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
     made = plans.make([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r})
     return reproduce.Planned(made, "demo", {runtime}, {store!r})

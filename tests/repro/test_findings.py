@@ -8,7 +8,7 @@ import pytest
 
 from repro.identity import Found
 from repro.protocol import Metric
-from repro.tables import findings
+from repro.tables import findings, render
 from repro.tables.blocks import Block, Row, Value
 from repro.tables.claims import UNIFORM
 from repro.tables.convergence import CONVERGED, LEARNING, Convergence
@@ -30,12 +30,19 @@ def found(*rows, label="FR-EN; stands for WMT"):
     return block
 
 
+def decided(block):
+    return [row.label for row in block.rows if row.decided]
+
+
 def test_rows_within_the_noise_are_not_ranked():
     block = found(row("softmax", SOFTMAX), row("sparsemax", (30.5, 30.2, 32.6)), row("fusedmax", (29.6, 31.9, 31.2)))
     assert block.best == "" and block.findings == [
         "No ranking: softmax, sparsemax and fusedmax are within 0.2 BLEU, and one standard deviation over seeds is 1.2 (n = 3).",
-        "Not decided, against softmax: sparsemax (+0.1 [-1.8, +2.0], n = 3); fusedmax (-0.1 [-2.3, +2.1], n = 3).",
+        "To decide: more seeds; with n = 3, differences below 2.2 BLEU do not show.",
     ]
+    (title, _, body), *_ = render.further(block)
+    assert title == "BLEU minus softmax: mean [95 % interval]"
+    assert body == [["sparsemax", "3", "+0.1 [-1.8, +2.0]", "no"], ["fusedmax", "3", "-0.1 [-2.3, +2.1]", "no"]]
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -43,8 +50,9 @@ def test_one_clear_winner(first):
     clear, other = row("entmax", (40.0, 41.1, 42.0)), row("softmax", SOFTMAX)
     block = found(*((clear, other) if first else (other, clear)), row("lead", (12.0,), baseline=True))
     assert block.best == "entmax"
-    assert block.findings[0] == "Best: entmax (41.0 ±1.0 BLEU, n = 3), shown to be above every other row."
-    assert block.findings[1].startswith("Decided, against ")
+    assert block.findings == ["Best: entmax (41.0 ±1.0 BLEU, n = 3), shown to be better than every other row."]
+    assert [(r.label, v.metric) for r in block.rows for v in r.values if v.best] == [("entmax", "test/bleu")], "is bold"
+    assert decided(block) == [other.label if first else "entmax"]
 
 
 def test_a_winner_picked_after_the_fact_pays_for_every_pair():
@@ -60,7 +68,7 @@ def test_rows_below_the_best_are_named_though_no_row_is_the_best():
     block = found(row("softmax", SOFTMAX), row("entmax", (30.4, 30.9, 32.3)), row("sum", (20.0, 21.1, 22.0)))
     assert block.best == "" and block.findings[0] == (
         "No single best row: softmax and entmax are within 0.2 BLEU, and one standard deviation over seeds is 1.0 (n = 3); "
-        "below entmax: sum."
+        "worse than entmax: sum."
     )
 
 
@@ -70,7 +78,7 @@ def test_a_lower_score_is_better_where_the_metric_says_so():
 
 def test_uniform_attention_says_what_attention_is_worth_and_is_not_ranked():
     rows = row("softmax", SOFTMAX), row("sparsemax", (30.5, 30.2, 32.6))
-    worth = lambda uniform: found(*rows, row(UNIFORM, uniform)).findings[1]  # noqa: E731
+    worth = lambda uniform: found(*rows, row(UNIFORM, uniform)).footers[0]  # noqa: E731
     assert (
         worth((25.0, 26.1, 27.0))
         == "Worth of attention: 5.0 (uniform attention against softmax: -5.0 [-5.1, -4.8], n = 3)."
@@ -86,7 +94,7 @@ def test_uniform_attention_says_what_attention_is_worth_and_is_not_ranked():
 )
 def test_one_run_shows_what_attention_is_worth_over_its_test_examples(monkeypatch, p, told):
     monkeypatch.setattr("repro.tables.paired.by_examples", lambda *_: p)
-    worth = found(row("softmax", (90.0,)), row(UNIFORM, (40.0,))).findings[1]
+    worth = found(row("softmax", (90.0,)), row(UNIFORM, (40.0,))).footers[0]
     assert worth.startswith(f"Worth of attention{told}(uniform attention against softmax: -50.0, n = 1")
     assert worth.endswith("; more than chance over the test examples)." if p == 0.01 else "n = 1).")
 
@@ -94,8 +102,9 @@ def test_one_run_shows_what_attention_is_worth_over_its_test_examples(monkeypatc
 def test_one_seed_proves_no_ranking():
     block = found(row("softmax", (30.0,)), row("sparsemax", (40.0,), 0.93))
     assert block.findings == [
-        "No ranking: one run per row, and a ranking needs three; softmax and sparsemax are within 10.0 BLEU (n = 1).",
-        "Sparsity: sparsemax gives 93 % of the positions no weight; BLEU against softmax: +10.0, n = 1.",
+        "No ranking: softmax and sparsemax are within 10.0 BLEU, with one run per row.",
+        "Sparsity: sparsemax gives 93 % of the positions no weight; BLEU against softmax: +10.0 (n = 1; not decided).",
+        "To decide: three seeds per row.",
     ]
 
 
@@ -105,20 +114,33 @@ def test_few_seeds_get_an_interval_over_test_examples_and_no_decision(monkeypatc
     monkeypatch.setattr("repro.tables.paired.error", lambda *_: 2.0)
     other = (35.0, 46.0)[:seeds]
     block = found(row("softmax", SOFTMAX[:seeds]), row("sparsemax", other))
-    told = "+5.0 [+1.1, +8.9], n = 1" if seeds == 1 else "+10.0 [+6.1, +13.9], n = 2"
-    assert block.findings[1] == f"Not decided, against softmax (intervals over test examples): sparsemax ({told})."
+    (title, _, body), *_ = render.further(block)
+    told = ["1", "+5.0 [+1.1, +8.9]"] if seeds == 1 else ["2", "+10.0 [+6.1, +13.9]"]
+    assert "[95 % interval over test examples]" in title and body == [["sparsemax", *told, "no"]]
 
 
 def test_rows_that_have_not_converged_decide_nothing():
     high = row("sparsemax", (40.0, 41.1, 42.0), state=LEARNING)
     block = found(row("softmax", SOFTMAX), high, row("entmax", (20.0, 21.1, 22.0)))
     assert block.best == "softmax" and block.findings[0].endswith(" Not ranked: sparsemax (still learning).")
-    assert block.findings[1:] == [
-        "Decided, against softmax: entmax (-10.0 [-10.1, -9.8], n = 3).",
-        "Not decided, against softmax: sparsemax (+10.0 [+9.9, +10.2], n = 3).",
-    ]
+    assert decided(block) == ["entmax"]
     block = found(row("softmax", SOFTMAX, state=LEARNING), high)
-    assert block.findings[0].startswith("No ranking: none of the two rows is known to have converged; ")
+    assert block.findings == [
+        "No ranking: softmax and sparsemax are within 10.0 BLEU; none is known to have converged.",
+        "To decide: longer training.",
+    ]
+    block = found(row("softmax", SOFTMAX, state=LEARNING), row("entmax", (20.0,)))
+    assert block.findings[0].endswith(", with too few runs of some rows; one is not known to have converged.")
+    assert block.findings[1] == "To decide: three seeds per row and longer training."
+
+
+def test_rows_worse_than_the_first_are_named_though_nothing_is_ranked(monkeypatch):
+    """Two seeds decide a difference if both, and the test examples, agree."""
+    monkeypatch.setattr("repro.tables.paired.error", lambda *_: 0.1)
+    rows = row("softmax", (30.0, 31.0)), row("a", (20.0, 21.1)), row("b", (25.0, 26.1)), row("c", (30.2, 30.9))
+    assert found(*rows).findings[0] == (
+        "No ranking: the four rows are within 10.0 BLEU, with two runs per row; shown to be worse than softmax: a and b."
+    )
 
 
 def test_a_baseline_that_no_row_beats():
@@ -132,19 +154,23 @@ def test_a_baseline_that_no_row_beats():
 
 def test_the_same_difference_with_every_seed_is_no_evidence():
     block = found(row("softmax", SOFTMAX), row("entmax", (40.0, 41.0, 42.0)))
-    assert block.best == "" and block.findings[-1].startswith("Not decided, against softmax: entmax (+10.0")
+    assert block.best == "" and decided(block) == []
 
 
 def test_no_sparse_row_and_several():
     dense = found(row("softmax", SOFTMAX, 0.0), row("entmax", (30.5, 30.2, 32.6), 0.001))
     assert "Sparsity: no row gives a position a weight of exactly zero." in dense.findings
     several = found(row("a", SOFTMAX, 0.5), row("b", (10.0, 11.0, 12.5), 0.71), row("c", (10.0, 11.0, 12.5), 0.82))
-    assert "Sparsity: a gives 50 % of the positions no weight. Two other sparse rows: 71 to 82 %." in several.findings
+    assert several.findings[1] == (
+        "Sparsity: three rows give 50 to 82 % of the positions no weight; BLEU against a: -19.8 (n = 3; decided)."
+    )
 
 
 def test_many_rows_are_counted():
-    rows = [row(f"r{i}", (30.0 + 0.1 * i, 31.0, 32.0 - 0.3 * i)) for i in range(9)]
-    assert found(*rows).findings[-1].endswith("; 2 more.")
+    rows = [row(f"r{i}", (30.0 + 0.1 * i, 31.0, 32.0 - 0.3 * i)) for i in range(2)]
+    learning = [row(f"l{i}", SOFTMAX, state=LEARNING) for i in range(5)]
+    left = "l0 (still learning), l1 (still learning), l2 (still learning) and 2 more"
+    assert found(*rows, *learning).findings[0].endswith(f" Not ranked: {left}.")
 
 
 def test_few_columns_open_the_table_and_many_are_counted():
@@ -153,7 +179,11 @@ def test_few_columns_open_the_table_and_many_are_counted():
     (alone,) = made(noise)
     assert findings.opening([alone])[0].startswith("No ranking: ") and alone.findings == []
     two = findings.opening(made(noise, clear))
-    assert [text[:12] for text in two] == ["FR-EN: No ra", "FR-EN: Best:"]
+    assert [text[:12] for text in two] == ["FR-EN: No ra", "FR-EN: Best:", "To decide: m"]
+    few = [found(row("softmax", (30.0,)), row("entmax", (top,))) for top in (31.0, 30.5)]
+    assert [text[:12] for text in findings.opening(few)] == ["FR-EN: No ra"] * 2 + ["To decide: t"], (
+        "once for both columns"
+    )
     four = made(noise, clear, clear, clear)
     assert findings.opening(four) == ["Ranking: entmax is shown to be the best row in 3 of 4 columns; in 1, no row is."]
     assert four[0].findings, "each column keeps its own"

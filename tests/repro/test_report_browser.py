@@ -98,6 +98,9 @@ def test_the_findings_and_the_picture_come_first_on_a_telephone(browser, page):
     box = "(e => (r => [r.left, r.right, r.top])(e.getBoundingClientRect()))(document.querySelector('{}'))"
     left, right, top = browser.ask(box.format(".findings li"))
     assert left >= 0 and right <= PHONE and top < 250
+    assert browser.ask("document.querySelectorAll('header .findings')[0].children.length") <= 3
+    score, zeros = (browser.ask(box.format(f"#e1c0 ~ .wide tbody td:nth-child({n})"))[1] for n in (3, 4))
+    assert score < zeros <= PHONE, "the score and the zeros are on the screen"
     left, right, below = browser.ask(box.format("#e1c0 ~ .plots svg.plot"))
     assert left >= 0 and right <= PHONE and below < browser.ask(box.format("#e1c0 ~ .wide"))[2]
 

@@ -21,7 +21,8 @@ def test_text(made):
     assert (
         softmax.split()[:6] == ["softmax", "2", "30.50", "±0.71", "3.5", "±0.7"] and "yes: best epoch 2 of 3" in softmax
     )
-    assert softmax.endswith("not comparable: profile demo (+1)") and tuned.endswith("not comparable: profile demo (+2)")
+    assert softmax.endswith("  not comparable") and tuned.endswith("  not comparable"), "a footer has the reasons"
+    assert any(x.startswith("  Not comparable: profile demo; the experiment does not claim to") for x in lines)
     assert tuned.split()[:6] == ["tuned", "(lam=0.5,", "best", "of", "2", "on"] and "36.9?" in tuned
     assert lead.split()[:5] == ["lead", "baseline", "(first", "8", "words)"] and "12.3" in lead
     assert "always the same 2 words" in constant and "hello" not in constant and set(dashes.strip()) == {"-", " "}
@@ -34,13 +35,19 @@ def test_markdown_is_a_table(made):
     rows = [x for x in lines if x.startswith("|")]
     rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
     assert {x.replace("\\|", "").count("|") for x in rows} == {8}
-    assert further[0] == "| mapping | BLEU | support |" and further[2] == "| softmax | 30.00, 31.00 | 3.0, 4.0 |"
+    assert further[:1] + further[2:3] == ["| mapping | n | difference | decided |", "| tuned | 2 | +3.50 | no |"]
+    assert further[3] == "| mapping | BLEU | support |" and further[5] == "| softmax | 30.00, 31.00 | 3.0, 4.0 |"
     assert rows[0] == "| mapping | n | ours BLEU | ours support | ours converged | FR-EN (paper) BLEU | verdict |"
-    assert (
-        rows[2]
-        == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | yes: best epoch 2 of 3 | 36.38 | not comparable: profile demo (+1) |"
-    )
-    assert "| **34.00 ±1.41** |" in rows[3] and any("**Bold**" in x for x in lines)
+    assert rows[2] == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | yes: best epoch 2 of 3 | 36.38 | not comparable |"
+    assert "**" not in "".join(lines), "nothing is bold without a ranking"
+
+
+def test_the_score_of_the_best_row_is_bold(made):
+    """Two seeds, or three that decide nothing, leave it as it is."""
+    clear = {(1, 0.5, seed): (65.0, score) for seed, score in enumerate((43.0, 44.5, 45.0), 1)}
+    text = render.to_markdown(tables.build(*made({(0, None, s): (60.0, 29.0 + s) for s in (1, 2, 3)} | clear), RECORDS))
+    assert "- Best: tuned (44.17 ±1.04 BLEU, n = 3), shown to be better than every other row." in text
+    assert text.count("**") == 4 and "| **44.17 ±1.04†** |" in text and "- **Bold**: the main score of a row" in text
 
 
 def test_csv_holds_every_number_at_full_precision(made):

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_table import BASELINES, ONE, RECORDS, SOFTMAX, block, cell_of, examples
+from made_table import ONE, RECORDS, block, cell_of, examples
 
 from repro.tables import build as tables
 from repro.tables import render
-from repro.tables.blocks import best_of
 
 
 def test_significance_marks_a_row_that_differs_from_the_first(made):
@@ -89,24 +88,11 @@ def test_every_row_says_whether_it_has_converged(made, monkeypatch):
     built = block(*made(best={0: 1.0, 1: 2.0}))
     assert built.headers[-1] == "converged"
     assert [r.values[-1].text() for r in built.rows[:3]] == ["yes: best epoch 1 of 3", "yes: best epoch 2 of 3", "-"]
-    assert built.rows[1].values[0].best
     import fake_family
 
     monkeypatch.delitem(fake_family.METRICS, "best_epoch")
     solved = block(*made())
-    assert "converged" not in solved.headers and solved.rows[1].values[0].best, "a fit without epochs"
-
-
-def test_a_better_row_that_has_not_converged_leaves_the_column_without_a_best(made):
-    """Else a useless row would be bold for having stopped."""
-    scores = {**SOFTMAX, (1, None, 1): (60.0, 0.19), (1, None, 2): (60.0, 0.19)}
-    assert not any(v.best for r in block(*made(scores, best={0: 3.0, 1: 1.0})).rows for v in r.values)
-    assert block(*made(scores, best={0: 1.0, 1: 3.0})).rows[0].values[0].best
-
-
-def test_a_better_baseline_leaves_the_column_without_a_best(made, monkeypatch):
-    monkeypatch.setitem(BASELINES, "nearest neighbour", {"test/bleu": 41.2})
-    assert not any(v.best for r in block(*made()).rows for v in r.values)
+    assert "converged" not in solved.headers and solved.rows[1].convergence.converged, "a fit without epochs"
 
 
 @pytest.mark.parametrize("learning", [0, 1])
@@ -115,7 +101,7 @@ def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, lear
     rows = table.blocks[0].rows[:2]
     assert [r.convergence.converged for r in rows] == [r != learning for r in (0, 1)]
     assert rows[learning].values[-1].text() == "not recorded: best epoch 3 of 3, no curve"
-    assert not any(v.p_values for r in rows for v in r.values) and rows[1].values[0].best == (learning == 0)
+    assert not any(v.p_values for r in rows for v in r.values)
     assert any("gets no sign and no verdict, and is never marked" in f for f in table.footers)
 
 
@@ -127,13 +113,3 @@ def test_one_seed_that_still_learns_is_enough(made, keep):
         {"test/bleu": 35.0, "test/attention_support": 4.0},
     )
     assert not block(plan, store).rows[1].convergence.converged
-
-
-def test_the_best_is_marked_among_scores_only(made):
-    softmax, tuned, lead, *_ = block(*made()).rows
-    assert [v.best for v in tuned.values] == [True, False, False] and not any(
-        v.best for r in (softmax, lead) for v in r.values
-    )
-    assert best_of([1.001, 1.004, 0.5, None], 1, 2) == {0, 1}
-    assert best_of([1.0, None], 1, 2) == best_of([1.0, 2.0], 0, 2) == set()
-    assert best_of([3.0, 2.0, float("nan")], -1, 2) == {1}
