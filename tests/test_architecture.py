@@ -199,7 +199,7 @@ def test_sizes_of_files():
 
 # The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
 LINES = {"sparse_attention": 15_500, "repro": 8_700, "tasks": 24_400, "scripts": 900, "benchmarks": 3_000}
-NAMING = 27
+NAMING = 33  # the fused attention knows fusedmax (6 files)
 
 
 def test_the_house_does_not_grow_silently():

@@ -47,8 +47,8 @@ def sparse_attention(
 ) -> Any:  # fmt: skip
     r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` instead of softmax. Every path is exact.
 
-    There are three paths. For sparsemax and entmax with alpha 1.05 to 4, a fused kernel (native on a CPU; Triton on CUDA,
-    where it has never been run) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
+    There are three paths. For sparsemax, entmax with alpha 1.05 to 4 and, on a CPU, fusedmax, a fused kernel (native on a CPU; Triton
+    on CUDA, where it has never been run) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
     Everything else uses the composition of two matrix products and the mapping. ``sa.fused.plan`` takes the same
     arguments and returns the path that will be taken, with the reason.
 
@@ -168,11 +168,11 @@ def _fused(call: Call) -> Tensor:
     lengths = None if call.lengths is None else call.lengths.reshape(-1)
     run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
     alphas = None if call.alphas is None else call.alphas.reshape(-1)
-    alpha = 0.0 if call.alpha is None else call.alpha
+    alpha = 2.0 if call.lam else 0.0 if call.alpha is None else call.alpha
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if call.dropout else 0
     out = run(
         q, k, v, lengths, spans_per_head(call), alphas, call.kernel_bias(), call.mask, tuple(call.q.shape[:-2]), alpha,
-        call.scale, call.causal, call.sink, call.dropout, seed,
+        call.scale, call.causal, call.sink, call.dropout, seed, call.lam,
     )  # fmt: skip
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 

@@ -55,7 +55,7 @@ class KeyCache:
         self, mapping: Attends = "sparsemax", scale: float | Tensor | None = None, *, slopes: Tensor | None = None,
         window: forms.Window | None = None, sink: Tensor | None = None, **params: Any,
     ):  # fmt: skip
-        _, self._alpha, _, _ = mapped(mapping, params)
+        _, self._alpha, *_ = mapped(mapping, params)
         self._mapping, self._params = mapping, params
         self._scale = 1.0 if isinstance(scale, Tensor) else scale
         self._scales = scale if isinstance(scale, Tensor) else None
@@ -224,7 +224,7 @@ class KeyCache:
         assert call.alpha is not None
         step = decoding.step(
             heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths, scales=scales, slopes=slopes,
-            sinks=sinks, window=None if left is None else left + 1, factor=mapped(self._mapping, self._params)[2],
+            sinks=sinks, window=None if left is None else left + 1, factor=mapped(self._mapping, self._params)[3],
         )  # fmt: skip
         out = call.q.new_empty(*call.q.shape[:-1], v.shape[-1])
         if bias is not None:

@@ -30,7 +30,7 @@ class Call:
     The leading shapes of q and k agree, except for their last entry, the number of heads.
 
     alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax), or with
-    ``alphas`` one for each head; otherwise None, and ``why`` gives the reason. map: ``f(scores, mask) -> weights``, applied to the scores times
+    ``alphas`` one for each head; otherwise None, and ``why`` gives the reason. lam: if it is a fusedmax of them, its lam. map: ``f(scores, mask) -> weights``, applied to the scores times
     ``plain_scale``.
     """
 
@@ -41,6 +41,7 @@ class Call:
     plain_scale: float
     alpha: float | None
     alphas: Tensor | None  # [..., H], and alpha is None
+    lam: float | None  # and alpha and alphas are None
     factor: float
     scale: float  # plain_scale times factor
     why: str
@@ -57,8 +58,13 @@ class Call:
     need_weights: bool
     heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v in the fused kernel's layout, once computed
 
+    @property
+    def known(self) -> bool:
+        """Whether a fused kernel, or torch's, has this mapping."""
+        return not (self.alpha is None and self.alphas is None and self.lam is None)
+
     def kernel_bias(self) -> Tensor | None:
-        """The bias of the scores times ``scale``, which are those that the entmax of ``alpha`` maps."""
+        """The bias of the scores times ``scale``, which are those that the entmax of ``alpha`` or fusedmax of ``lam`` maps."""
         return self.bias if self.bias is None or self.factor == 1.0 else self.bias * self.factor
 
     def keep(self) -> Tensor | None:
@@ -101,8 +107,9 @@ def checked(
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
     if mask is not None:
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
-    function, alpha, factor, why = mapped(mapping, params, q)
+    function, alpha, lam, factor, why = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
+    entmax = alpha is not None or alphas is not None
     given = None if lengths is None else _lengths(lengths, lead, k)
     spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
     if bias is not None:
@@ -114,9 +121,9 @@ def checked(
         slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
         logits = seen = None
         if sink is not None:
-            logits, seen = forms.present(forms.per_head("sink", sink, q), alpha is not None or alphas is not None)
+            logits, seen = forms.present(forms.per_head("sink", sink, q), entmax)
         later = not causal and q.shape[-2] > 1 and (window is None or window[1] != 0)  # some query sees later keys
-        if slopes is not None and (later or (alpha is None and alphas is None)):
+        if slopes is not None and (later or not (entmax or lam)):
             far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
             bias = far if bias is None else bias + far
         elif slopes is not None:
@@ -133,15 +140,11 @@ def checked(
             given = None if given is None else given + 1
     if bias is not None:
         function = _added(bias, function)
-    if (
-        (alpha is not None or alphas is not None)
-        and mask is not None
-        and (padded := _as_lengths(mask, lead, k)) is not None
-    ):
+    if (entmax or lam) and mask is not None and (padded := _as_lengths(mask, lead, k)) is not None:
         mask, given = None, padded if given is None else padded.minimum(given)
     causal = causal and q.shape[-2] > 1  # a single query sees all keys
     return Call(
-        q, k, v, function, plain, alpha, alphas, factor, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
+        q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
         float(dropout), need_weights,
     )  # fmt: skip
 
@@ -222,12 +225,12 @@ def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None
 
 def mapped(
     mapping: Any, params: dict[str, Any], q: Tensor | None = None
-) -> tuple[Callable[..., Tensor], float | None, float, str]:
+) -> tuple[Callable[..., Tensor], float | None, float | None, float, str]:
     """Resolve a mapping given by name, as a module or as a function.
 
     Parameters that are tensors with one number per head are reshaped for the scores of q ``[..., H, n, d]``.
 
-    Returns ``f(scores, mask)``, alpha, the factor for the scores, and why (alpha and why are explained in `Call`).
+    Returns ``f(scores, mask)``, alpha, lam, the factor for the scores, and why (alpha, lam and why are explained in `Call`).
     """
     spec: Spec | None = None
     if isinstance(mapping, str):
@@ -246,6 +249,7 @@ def mapped(
             return (
                 lambda x, keep: mapping(x, mask=keep, **params),
                 None,
+                None,
                 1.0,
                 f"{label} is not a mapping of this library",
             )
@@ -256,23 +260,23 @@ def mapped(
     over_rows(spec)
     if isinstance(mapping, Mapping):
         values = mapping.params
-        alpha, factor, why = _as_entmax(spec.name, values)
+        known = _known(spec.name, values)
         shaped = {name: forms.of_heads(name, x, q) for name, x in values.items()}
         if all(shaped[name] is x for name, x in values.items()):
-            return lambda x, keep: mapping(x, mask=keep, dim=-1), alpha, factor, why
+            return lambda x, keep: mapping(x, mask=keep, dim=-1), *known
         own: Any = spec.function
-        return lambda x, keep: own(x, mask=keep, **shaped), alpha, factor, why
+        return lambda x, keep: own(x, mask=keep, **shaped), *known
     inputs = {name: params[name] for name in spec.inputs if name in params}
     values = spec.check({name: value for name, value in params.items() if name not in inputs})
     if spec.function is None:
         made = spec.module(**values)
-        return lambda x, keep: made(x, mask=keep, **inputs), None, 1.0, f"{spec.name} has no fused kernel"
+        return lambda x, keep: made(x, mask=keep, **inputs), None, None, 1.0, f"{spec.name} has no fused kernel"
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
         raise ValueError(f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
     function: Any = spec.function
     values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
-    alpha, factor, why = _as_entmax(spec.name, values)
-    return lambda x, keep: function(x, mask=keep, **values, **inputs), alpha, factor, why
+    known = _known(spec.name, values)
+    return lambda x, keep: function(x, mask=keep, **values, **inputs), *known
 
 
 def over_rows(spec: Spec) -> None:
@@ -283,21 +287,25 @@ def over_rows(spec: Spec) -> None:
         raise ValueError(f"{spec.name} {what}; attention takes mappings over rows of scores: {usable}")
 
 
-def _as_entmax(name: str, values: dict[str, Any]) -> tuple[float | None, float, str]:
-    """Returns (alpha, factor, why): the mapping equals alpha-entmax of the scores times factor.
+def _known(name: str, values: dict[str, Any]) -> tuple[float | None, float | None, float, str]:
+    """Returns (alpha, lam, factor, why): the mapping equals alpha-entmax, or fusedmax with lam, of the scores times factor.
 
-    If the mapping is not such an entmax, or its alpha has no fast path, alpha is None and ``why`` gives the reason.
+    If it is neither, or its alpha has no fast path, alpha and lam are None and ``why`` gives the reason.
     """
     given = {"alpha": 2.0, "gamma": 1.0, "lam": 0.0, **values}
     for key, value in values.items():
         if isinstance(value, Tensor):
-            return None, 1.0, f"{key} of {name} is a tensor"
-    alpha = {"softmax": 1.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}.get(name)
+            return None, None, 1.0, f"{key} of {name} is a tensor"
+    if name == "fusedmax" and given["lam"] > 0:
+        return None, float(given["lam"]), 1.0 / given["gamma"], ""
+    alpha = {"softmax": 1.0, "fusedmax": 2.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}.get(
+        name
+    )
     if alpha is None:
-        return None, 1.0, f"{name} has no fused kernel"
+        return None, None, 1.0, f"{name} has no fused kernel"
     if alpha != 1.0 and not ALPHAS[0] <= alpha <= ALPHAS[1]:
-        return None, 1.0, f"entmax has a fused kernel for alpha {ALPHAS[0]} to {ALPHAS[1]:g}, not for {alpha:g}"
-    return float(alpha), 1.0 / (given["gamma"] * (1.0 - given["lam"])), ""
+        return None, None, 1.0, f"entmax has a fused kernel for alpha {ALPHAS[0]} to {ALPHAS[1]:g}, not for {alpha:g}"
+    return float(alpha), None, 1.0 / (given["gamma"] * (1.0 - given["lam"])), ""
 
 
 def _alphas(mapping: Any, params: dict[str, Any], q: Tensor) -> Tensor | None:

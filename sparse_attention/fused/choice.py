@@ -43,14 +43,18 @@ def choose(call: Call) -> Plan:
     from . import operator
 
     call.heads = heads(call)
-    if why := operator.refusal(*call.heads, call.alpha, call.spans, call.alphas, call.sink, call.bias, call.mask):
+    if why := operator.refusal(
+        *call.heads, call.alpha, call.spans, call.alphas, call.sink, call.bias, call.mask, call.lam
+    ):
         return Plan("composition", why)
+    if call.lam:
+        return Plan("fused", "fusedmax has a fused kernel, which takes these")
     name = "entmax with one alpha per head" if call.alpha is None else f"entmax {call.alpha:g}"
     return Plan("fused", f"{'sparsemax' if call.alpha == 2.0 else name} has a fused kernel, which takes these")
 
 
 def _against_any_kernel(call: Call) -> str | None:
-    if call.alpha is None and call.alphas is None:
+    if not call.known:
         return call.why
     if exporting():
         return "an ONNX graph has no operators of ours"
@@ -72,6 +76,8 @@ def _against_fused(call: Call) -> str | None:
         return "the fused kernels compute in float32, q is float64"
     if not (call.q.numel() and call.k.numel() and call.v.numel()):
         return "a dimension is empty"
+    if call.lam and (call.q.device.type != "cpu" or kernels.active() == "triton"):
+        return "fusedmax has a fused kernel only on CPUs"
     if call.dropout and (call.q.device.type != "cpu" or foreign(call.q) or kernels.active() == "triton"):
         return "dropout is fused only in the native kernel, outside torch.compile"
     if call.mask is not None and not _as_spans(call) and foreign(call.q):

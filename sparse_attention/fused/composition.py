@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..mappings.entmax import entmax
+from ..mappings.fusedmax import fusedmax
 from ..mappings.sparsemax import sparsemax
 from .reading import blank, finite, gathered, read, scores, slopes, times, weighed
 
@@ -58,8 +59,12 @@ def visible(
     return kept
 
 
-def of_alpha(alpha: float, alphas: Tensor | None = None) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """Entmax with a fixed alpha, or with ``alphas [H]`` of the heads, as a mapping for `attend`."""
+def of_alpha(
+    alpha: float, alphas: Tensor | None = None, lam: float | None = None
+) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """Entmax with a fixed alpha, or with ``alphas [H]`` of the heads, or fusedmax with lam, as a mapping for `attend`."""
+    if lam:
+        return lambda x, keep: fusedmax(x, lam=lam, mask=keep)
     if alphas is not None:
         given = alphas.view(-1, 1, 1)
         return lambda x, keep: entmax(x, alpha=given, mask=keep)
@@ -70,14 +75,15 @@ def of_alpha(alpha: float, alphas: Tensor | None = None) -> Callable[[Tensor, Te
 
 def gradients(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
-    causal: bool, pinned: bool,
+    causal: bool, pinned: bool, lam: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v, computed without autograd from g ``[H, n, e]``, for use inside an operator."""
     keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans, pinned)
     x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]
     x = x if keep is None else x.masked_fill(~keep, -torch.inf)
     flat, params = x.view(-1, x.shape[-1]), {"gamma": 1.0} if alpha == 2.0 else {"alpha": alpha}
-    op = "sparsemax" if alpha == 2.0 else "entmax"
+    params |= {"lam": lam} if lam else {}
+    op = "fusedmax" if lam else "sparsemax" if alpha == 2.0 else "entmax"
     kernel = kernels.select(op, flat).OPS[op]
     p, saved = kernel.forward(flat, **params)
     p = p.view(x.shape)

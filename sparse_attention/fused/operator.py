@@ -35,7 +35,7 @@ def _kernel(q: Tensor) -> Any:
 
 def refusal(
     q: Tensor, k: Tensor, v: Tensor, alpha: float | None, spans: Tensor | None = None, alphas: Tensor | None = None,
-    pinned: bool = False, bias: Tensor | None = None, mask: Tensor | None = None,
+    pinned: bool = False, bias: Tensor | None = None, mask: Tensor | None = None, lam: float | None = None,
 ) -> str | None:  # fmt: skip
     """The reason not to use the fused kernel for these tensors, or None if it should be used.
 
@@ -45,7 +45,7 @@ def refusal(
     packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
     """
     if _kernel(q) is gpu:
-        if alpha is None:
+        if alpha is None or lam:
             return "the Triton kernels take one alpha, as a number"
         for name, x in (("bias", bias), ("mask", mask)):
             if x is not None and x.device != q.device:
@@ -76,16 +76,16 @@ class Fused(Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None,
         bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
-        dropout: float, seed: int,
+        dropout: float, seed: int, lam: float | None,
     ) -> Tensor:  # fmt: skip
         ctx.kernel = _kernel(q)
-        drops = {"dropout": dropout, "seed": seed} if ctx.kernel is native else {}
+        only = {"dropout": dropout, "seed": seed, "lam": lam} if ctx.kernel is native else {}
         out, ctx.saved = ctx.kernel.forward(
             q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
-            bias=bias, mask=mask, lead=lead, save=any(ctx.needs_input_grad), **drops,
+            bias=bias, mask=mask, lead=lead, save=any(ctx.needs_input_grad), **only,
         )  # fmt: skip
         ctx.save_for_backward(q, k, v, lengths, spans, alphas, bias, mask)
-        ctx.rest = lead, alpha, scale, causal, pinned, dropout, seed
+        ctx.rest = lead, alpha, scale, causal, pinned, dropout, seed, lam
         return out
 
     @staticmethod
@@ -110,18 +110,18 @@ class Fused(Function):
             dq, dk, dv = at.q, at.k, at.v
             dalphas = None if at.alphas is None else at.alphas.to(alphas.dtype)
             dbias = None if at.bias is None else at.bias.to(bias.dtype)
-        return dq, dk, dv, None, None, dalphas, dbias, *[None] * 8
+        return dq, dk, dv, None, None, dalphas, dbias, *[None] * 9
 
 
 def _composed(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: Tensor | None,
     bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
-    dropout: float = 0.0, seed: int = 0,
+    dropout: float = 0.0, seed: int = 0, lam: float | None = None,
 ) -> Tensor:  # fmt: skip
     n, m = q.shape[-2], k.shape[-2]
     keep, mapping = (
         composition.visible(n, m, lengths, causal, q.device, spans, pinned),
-        composition.of_alpha(alpha, alphas),
+        composition.of_alpha(alpha, alphas, lam),
     )
     if mask is not None:
         mask = mask.expand(*lead, n, m).reshape(-1, n, m)
@@ -135,49 +135,51 @@ def _composed(
 
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
-    pinned: bool,
+    pinned: bool, lam: float | None = None,
 ) -> Tensor:  # fmt: skip
     q, k, v = (x.contiguous() for x in (q, k, v))
-    if refusal(q, k, v, alpha, spans, pinned=pinned) is None:
-        return _run(q, k, v, lengths, spans, alpha, scale, causal, pinned, False)[0]
-    return _composed(q, k, v, lengths, spans, None, None, None, (), alpha, scale, causal, pinned)
+    if refusal(q, k, v, alpha, spans, pinned=pinned, lam=lam) is None:
+        return _run(q, k, v, lengths, spans, alpha, scale, causal, pinned, lam, False)[0]
+    return _composed(q, k, v, lengths, spans, None, None, None, (), alpha, scale, causal, pinned, lam=lam)
 
 
 def _run(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
-    pinned: bool, save: bool,
+    pinned: bool, lam: float | None, save: bool,
 ) -> Any:  # fmt: skip
+    only = {} if lam is None else {"lam": lam}
     return _kernel(q).forward(
-        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, pinned=pinned, save=save
+        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, pinned=pinned, save=save, **only
     )
 
 
 def _vjp(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
-    causal: bool, pinned: bool,
+    causal: bool, pinned: bool, lam: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     g, q, k, v = (x.contiguous() for x in (g, q, k, v))
-    if refusal(q, k, v, alpha, spans, pinned=pinned) is not None:
+    if refusal(q, k, v, alpha, spans, pinned=pinned, lam=lam) is not None:
         found = composition.gradients(
-            g.float(), q.float(), k.float(), v.float(), lengths, spans, alpha, scale, causal, pinned
+            g.float(), q.float(), k.float(), v.float(), lengths, spans, alpha, scale, causal, pinned, lam
         )
         return tuple(x.to(q.dtype) for x in found)  # type: ignore[return-value]
-    saved = _run(q, k, v, lengths, spans, alpha, scale, causal, pinned, True)[1]
+    saved = _run(q, k, v, lengths, spans, alpha, scale, causal, pinned, lam, True)[1]
     return _kernel(q).backward(g, q, k, v, saved)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.alpha, ctx.scale, ctx.causal, ctx.pinned = inputs
+    *tensors, ctx.alpha, ctx.scale, ctx.causal, ctx.pinned, ctx.lam = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    found = _OPERATORS.attention_vjp(g, *ctx.saved_tensors, ctx.alpha, ctx.scale, ctx.causal, ctx.pinned)
-    return (*found, *[None] * 6)
+    found = _OPERATORS.attention_vjp(g, *ctx.saved_tensors, ctx.alpha, ctx.scale, ctx.causal, ctx.pinned, ctx.lam)
+    return (*found, *[None] * 7)
 
 
 _GIVEN = (
-    "Tensor q, Tensor k, Tensor v, Tensor? lengths, Tensor? spans, float alpha, float scale, bool causal, bool pinned"
+    "Tensor q, Tensor k, Tensor v, Tensor? lengths, Tensor? spans, float alpha, float scale, bool causal, bool pinned, "
+    "float? lam=None"
 )
 _LIBRARY.define(f"attention({_GIVEN}) -> Tensor")
 _LIBRARY.define(f"attention_vjp(Tensor g, {_GIVEN}) -> (Tensor, Tensor, Tensor)")
@@ -197,6 +199,7 @@ torch.library.register_autograd("sparse_attention::attention", _backward, setup_
 def opaque(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alphas: None, bias: None, mask: None,
     lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool, dropout: float = 0.0, seed: int = 0,
+    lam: float | None = None,
 ) -> Tensor:  # fmt: skip
     """`Fused` for torch.compile, tracing and modes. Differentiating twice raises an error."""
-    return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal, pinned)
+    return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal, pinned, lam)

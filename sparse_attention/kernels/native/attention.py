@@ -1,10 +1,11 @@
-"""Fused attention on the CPU: ``mapping(scale q k') v`` for entmax with alpha 1.05 to 4, without the matrix of scores.
+"""Fused attention on the CPU: ``mapping(scale q k') v`` for entmax with alpha 1.05 to 4 and fusedmax, without the matrix of scores.
 
 This is a separate library (``src/attention.cpp``), compiled on first use in a few seconds. For each query, it stores
 only the candidate keys, computes the exact threshold on them, and keeps only the support for the backward pass; see
 docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
 
     ``alpha``    2.0 for sparsemax, 1.5 for entmax15
+    ``lam``      above 0: fusedmax with this lam instead, and ``alpha`` is 2
     ``alphas``   float [H], one for each head instead; it has a gradient
     ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs (torch aligns the starts)
     ``lengths``  int64 [H] or [G]: keys at this position and after are padding
@@ -69,7 +70,7 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     library.attention_dropout.argtypes = [ctypes.c_double, *[ctypes.c_int64] * 3, _POINTER]
     library.attention_dropout.restype = None
     library.attention_spans.argtypes = [_POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
-    library.attention_backward.argtypes = [shape, *[_POINTER] * 11, _INT]
+    library.attention_backward.argtypes = [shape, *[_POINTER] * 12, _INT]
     library.attention_scatter.argtypes = [shape, *[_POINTER] * 5, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_scatter.restype = None
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
@@ -87,7 +88,8 @@ class Saved:
     """The support: row r = h n + i has the ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``.
 
     A row takes 2 bytes per entry (4 beyond 65,536 keys), or one bit per key if that is less (``src/attention_support.h``).
-    The weights P on the support are stored only on request.
+    The weights P on the support are stored only on request and for fusedmax, which marks the first of each run of equal
+    neighbours by a minus sign.
     """
 
     row_pointers: Tensor  # int64 [H n + 1]
@@ -119,7 +121,7 @@ class Saved:
         s: Any = self.of.shape
         p = self.weights_.new_zeros(s.heads * s.n, s.m)
         rows = torch.repeat_interleave(torch.arange(p.shape[0]), self.row_pointers.diff())
-        p[rows, self.columns.long()] = self.weights_
+        p[rows, self.columns.long()] = self.weights_.abs()
         return p.view(s.heads, s.n, s.m)
 
 
@@ -191,7 +193,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
     spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
     mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0,
-    save: bool = True, weights: bool = False,
+    save: bool = True, weights: bool = False, lam: float | None = None,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
     """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P (before dropout) if ``weights``.
 
@@ -203,11 +205,11 @@ def forward(
     (heads, n, _), m = q.shape, k.shape[1]
     of = given(
         q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
-        bias=bias, mask=mask, lead=lead, dropout=dropout, seed=seed,
+        bias=bias, mask=mask, lead=lead, dropout=dropout, seed=seed, lam=lam,
     )  # fmt: skip
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 2, dtype=torch.int64) if save else None
-    held, p = ctypes.c_void_p(), ctypes.c_void_p() if save and weights else None
+    held, p = ctypes.c_void_p(), ctypes.c_void_p() if save and (weights or lam) else None
     failed = library.attention_forward(
         of.shape,
         *_addresses(q, k, v),
@@ -250,6 +252,7 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
         address(g, torch.float32, rows * v.shape[2]),
         address(pointers, torch.int64, rows + 1),
         address(saved.held, torch.uint8, saved.held.numel()),
+        None if saved.weights_ is None else saved.weights_.data_ptr(),
         dq.data_ptr(),
         dk.data_ptr(),
         dv.data_ptr(),

@@ -37,6 +37,7 @@ class Shape(ctypes.Structure):
         ],
         ("dropout", ctypes.c_double),
         ("seed", ctypes.c_int64),
+        ("lam", ctypes.c_double),
     ]
 
 
@@ -76,7 +77,7 @@ def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:
 def given(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool, lengths: Tensor | None,
     spans: Tensor | None, alphas: Tensor | None, pinned: bool, bias: Tensor | None, mask: Tensor | None,
-    lead: tuple[int, ...] | None, dropout: float = 0.0, seed: int = 0,
+    lead: tuple[int, ...] | None, dropout: float = 0.0, seed: int = 0, lam: float | None = None,
 ) -> Given:  # fmt: skip
     """Check the optional arguments of a call; they are described in ``attention``. Raises ``ValueError``."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
@@ -92,7 +93,7 @@ def given(
         spans is not None and spans.shape[0] > 1, pinned, alpha,
         None if alphas is None else address(alphas, torch.float64, heads),
     )  # fmt: skip
-    shape.dropout, shape.seed = dropout, seed
+    shape.dropout, shape.seed, shape.lam = dropout, seed, lam or 0.0
     rest = []
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
         if x is None:

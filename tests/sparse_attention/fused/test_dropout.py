@@ -90,6 +90,7 @@ FORMS = {
     "entmax15": {"alpha": 1.5, "causal": True},
     "alphas": {"alpha": torch.tensor([1.3, 2.0, 1.7]), "scale": torch.tensor([0.2, 0.3, 0.25])},
     "alpha 2.5": {"alpha": 2.5},
+    "fusedmax": {"lam": 0.05, "causal": True},
     "bias": {"alpha": 1.5, "bias": torch.randn(H, N, M, generator=torch.Generator().manual_seed(4)) * 0.3},
     "all": {
         "alpha": torch.tensor([1.5, 1.4, 2.0]), "bias": torch.randn(N, M, generator=torch.Generator().manual_seed(4)) * 0.3,
@@ -99,7 +100,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def with_the_same_mask(factors, q, k, v, alpha, causal=False, bias=0.0, sink=None, mask=True, window=None, scale=None):
+def with_the_same_mask(factors, q, k, v, alpha=None, causal=False, bias=0.0, sink=None, mask=True, window=None, scale=None, lam=None):  # fmt: skip
     """The output in float64, with what dropout multiplies the weights by."""
     scale = D**-0.5 if scale is None else scale.view(H, 1, 1)
     i, j = torch.arange(M - N, M)[:, None], torch.arange(M)
@@ -112,6 +113,8 @@ def with_the_same_mask(factors, q, k, v, alpha, causal=False, bias=0.0, sink=Non
             F.pad(v, (0, 0, 0, 1)),
             F.pad(factors, (0, 1)),
         )
+    if lam is not None:
+        return sa.fusedmax(x, lam=lam, mask=keep) * factors @ v
     p = entmax.entmax_bisect(
         x, alpha.view(H, 1, 1).expand(1, H, N, 1) if isinstance(alpha, torch.Tensor) else alpha, n_iter=60
     )
@@ -123,12 +126,13 @@ def test_gradients_are_those_of_the_formula_with_the_same_mask(form):
     given = {n: x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in FORMS[form].items()}  # fmt: skip
     x = dict(zip("qkv", tensors())) | given
     learned = [name for name, t in x.items() if isinstance(t, torch.Tensor) and t.requires_grad]
+    mapping = "fusedmax" if "lam" in given else "entmax"
     torch.manual_seed(2)
     factors = (
-        sa.sparse_attention(**(x | {"v": torch.eye(M)[None, None]}), mapping="entmax", dropout=0.35) > 0
+        sa.sparse_attention(**(x | {"v": torch.eye(M)[None, None]}), mapping=mapping, dropout=0.35) > 0
     ).double() / 0.65
     torch.manual_seed(2)
-    out = sa.sparse_attention(**x, mapping="entmax", dropout=0.35)
+    out = sa.sparse_attention(**x, mapping=mapping, dropout=0.35)
     exact = {name: t.detach().double().requires_grad_() if name in learned else t for name, t in x.items()}
     # where the kernel's weight is 0, so is that of the formula, or it was dropped
     want = with_the_same_mask(factors, **exact)

@@ -13,7 +13,7 @@ import sparse_attention as sa
 
 MAPPINGS = [("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("softmax", {"gamma": 2.0}), ("fusedmax", {"lam": 0.1}),
             ("sparsehourglass", {})]  # fmt: skip
-FUSED = ("sparsemax", "entmax")
+FUSED = ("sparsemax", "entmax", "fusedmax")
 SLOPES = torch.tensor([0.5, 0.1, 0.02, 0.0], dtype=torch.float64)
 ENDS = [0, 3, 3, 20, 40]
 
@@ -183,18 +183,19 @@ def test_a_sink_of_minus_infinity_where_values_must_not_be_read():
     torch.testing.assert_close(cache.attend(q[:, :, -1:]), plain[:, :, -1:], atol=1e-5, rtol=0)
 
 
-def test_biases_that_are_not_finite():
+@pytest.mark.parametrize("name", ["entmax", "fusedmax"])
+def test_biases_that_are_not_finite(name):
     q, k, v = (t.detach().requires_grad_() for t in tensors(dtype=torch.float32))
     bias = BIAS.float().clone()
     bias[:, :, ::3] = -torch.inf  # hides keys
     bias[0, 7] = -torch.inf  # all of a query's
-    out = sa.sparse_attention(q, k, v, "entmax", bias=bias)
-    want, _ = formula(q, k, v, "entmax", {}, bias > -torch.inf, bias.clamp(min=-9).double())
+    out = sa.sparse_attention(q, k, v, name, bias=bias)
+    want, _ = formula(q, k, v, name, {}, bias > -torch.inf, bias.clamp(min=-9).double())
     torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
     for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (out, want))):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
     bias[1, 4, 10], bias[2, 5, 7] = torch.nan, torch.inf
-    spoilt = sa.sparse_attention(q, k, v, "entmax", bias=bias)
+    spoilt = sa.sparse_attention(q, k, v, name, bias=bias)
     assert spoilt[:, 1, 4].isnan().all() and spoilt[:, 2, 5].isnan().all()
     rest = torch.ones(4, 40, dtype=torch.bool)
     rest[1, 4] = rest[2, 5] = False

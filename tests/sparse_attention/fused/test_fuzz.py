@@ -1,5 +1,5 @@
-"""Random calls of sa.sparse_attention against the formula in float64 with the entmax package's bisection: outputs, and the
-gradients of q, k, v, alpha, scale, bias, slopes and sink. `make test-slow` draws thousands."""
+"""Random calls of sa.sparse_attention against the formula in float64 with the entmax package's bisection, or the
+rows' fusedmax: outputs, and the gradients of q, k, v, alpha, scale, bias, slopes and sink. `make test-slow` draws thousands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import sparse_attention as sa
 ALPHAS = [2.0, 1.5, 1.3, 1.05, 1.1, 1.7, 1.95, 2.5, 4.0]
 
 
-def chosen(seed: int) -> dict[str, object]:
+def chosen(seed: int, mapping: str = "entmax") -> dict[str, object]:
     """A random call: its tensors, float32, under the names of the arguments."""
     draw, make = random.Random(seed), torch.Generator().manual_seed(seed)
 
@@ -55,11 +55,14 @@ def chosen(seed: int) -> dict[str, object]:
         call["mask"] = torch.rand(draw.choice([(n, m), (B, 1, 1, m), (heads, n, m)]), generator=make) > 0.4
     if maybe(0.3):
         call["scale"] = torch.rand(draw.choice([(heads,), (heads, n, 1), (B, 1, n, 1)]), generator=make) * 0.4 + 0.05
+    if mapping == "fusedmax":
+        del call["alpha"]
+        call["lam"] = draw.choice([0.01, 0.1, 0.5, 3.0])
     return call
 
 
-def formula(q, k, v, alpha, causal, lengths=None, window=None, cu_seqlens=None, slopes=None, sink=None, bias=None, mask=None,
-            scale=None):  # fmt: skip
+def formula(q, k, v, alpha=None, causal=False, lengths=None, window=None, cu_seqlens=None, slopes=None, sink=None, bias=None, mask=None,
+            scale=None, lam=None):  # fmt: skip
     """The output and, for each row, how near a score comes to the threshold, which decides whether it has a gradient."""
     (B, H, n, d), m = q.shape, k.shape[-2]
     k, v = (x.repeat_interleave(H // x.shape[1], 1) for x in (k, v))
@@ -81,8 +84,10 @@ def formula(q, k, v, alpha, causal, lengths=None, window=None, cu_seqlens=None, 
         x = x - slopes.view(H, 1, 1) * (i - j).abs()
     x = x if bias is None else x + bias
     if sink is not None:
-        x = torch.cat([x, sink.view(H, 1, 1).expand(B, H, n, 1)], -1)
-        keep, v = F.pad(keep, (0, 1), value=True), F.pad(v, (0, 0, 0, 1))
+        x = torch.cat([sink.view(H, 1, 1).expand(B, H, n, 1), x], -1)
+        keep, v = F.pad(keep, (1, 0), value=True), F.pad(v, (0, 0, 1, 0))
+    if lam is not None:
+        return in_segments(x, keep, v, lam)
     if isinstance(alpha, Tensor):
         alpha = (alpha.view(H, 1, 1) if alpha.ndim == 1 else alpha).expand(B, H, n, 1)
     hidden = x.masked_fill(~keep, -1e4)
@@ -94,18 +99,27 @@ def formula(q, k, v, alpha, causal, lengths=None, window=None, cu_seqlens=None, 
     return p @ v, torch.where(keep, (near - tau).abs(), 1.0).amin(-1)
 
 
-def check(seed: int, call: dict[str, object] | None = None) -> None:
-    call = chosen(seed) if call is None else call
+def in_segments(x: Tensor, keep: Tensor, v: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+    """`formula` for fusedmax; a row is near (0) if a small change of its scores changes its segments or its support."""
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    p, *moved = (sa.fusedmax(x + move * noise, lam=lam, mask=keep) for move in (0.0, -3e-5, 3e-5))
+    shape = [torch.cat([w > 0, w.diff(dim=-1) != 0], -1) for w in (p, *moved)]
+    stable = ((shape[0] == shape[1]) & (shape[0] == shape[2])).all(-1)
+    return p @ v, stable.double()
+
+
+def check(seed: int, call: dict[str, object] | None = None, mapping: str = "entmax") -> None:
+    call = chosen(seed, mapping) if call is None else call
     learned = [n for n, x in call.items() if isinstance(x, Tensor) and x.is_floating_point()]
     exact = {n: x.double().requires_grad_() if n in learned else x for n, x in call.items()}
     ours = {n: x.clone().requires_grad_() if n in learned else x for n, x in call.items()}
     want, near = formula(**exact)
-    out = sa.sparse_attention(**ours, mapping="entmax")
+    out = sa.sparse_attention(**ours, mapping=mapping)
     q, k = call["q"], call["k"]
     factor = max(q.shape[-1] ** -0.5, float(torch.as_tensor(call.get("scale", 0.0)).max()))
     size = 1 + float(q.norm(dim=-1).max() * k.norm(dim=-1).max()) * factor  # of a score
     torch.testing.assert_close(out.double(), want, atol=2e-5 * size, rtol=0, msg=lambda text: f"seed {seed}: {text}")
-    alpha = torch.as_tensor(call["alpha"])
+    alpha = torch.as_tensor(call.get("alpha", 2.0))
     slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
     slope *= (near > (2e-4 if alpha.max() <= 2 else 2e-3)).unsqueeze(-1)  # elsewhere rounding decides about the support
     mine = torch.autograd.grad(out, [ours[n] for n in learned], slope, allow_unused=True)
@@ -118,14 +132,15 @@ def check(seed: int, call: dict[str, object] | None = None) -> None:
         torch.testing.assert_close(a.double(), b, atol=close, rtol=0, msg=lambda text, where=where: f"{where}: {text}")
 
 
+@pytest.mark.parametrize("mapping", ["entmax", "fusedmax"])
 @pytest.mark.parametrize("part", range(10))
-def test_random_calls_are_the_formula(part):
+def test_random_calls_are_the_formula(part, mapping):
     for seed in range(30 * part, 30 * part + 30):
-        check(seed)
-        call = chosen(seed)
+        check(seed, mapping=mapping)
+        call = chosen(seed, mapping)
         if call["k"].shape[2] >= 32 and call["q"].shape[2] > 1:
             call["q"].requires_grad_()
-            assert sa.fused.plan(**call, mapping="entmax").path == "fused", seed
+            assert sa.fused.plan(**call, mapping=mapping).path == "fused", seed
 
 
 @pytest.mark.parametrize("seed", [5588, 5981])
@@ -160,7 +175,8 @@ def test_rows_of_all_densities_are_the_formula(form, alpha):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mapping", ["entmax", "fusedmax"])
 @pytest.mark.parametrize("part", range(50))
-def test_thousands_of_random_calls_are_the_formula(part):
+def test_thousands_of_random_calls_are_the_formula(part, mapping):
     for seed in range(1000 + 100 * part, 1100 + 100 * part):
-        check(seed)
+        check(seed, mapping=mapping)

@@ -9,8 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import sparse_attention as sa
 from sparse_attention.kernels.native import attention as native
 
-SPARSE = [("sparsemax", {}), ("sparsemax", {"gamma": 0.5}), ("entmax", {"alpha": 1.5}), ("sparsegen_lin", {"lam": 0.3})]
-OTHERS = [("entmax", {"alpha": 1.3}), ("fusedmax", {"lam": 0.1}), ("softmax", {}), ("softmax", {"gamma": 2.0})]
+SPARSE = [("sparsemax", {}), ("sparsemax", {"gamma": 0.5}), ("entmax", {"alpha": 1.5}), ("sparsegen_lin", {"lam": 0.3}),
+          ("fusedmax", {"lam": 0.1}), ("fusedmax", {"lam": 0.3, "gamma": 0.5}), ("fusedmax", {"lam": 0.0})]  # fmt: skip
+OTHERS = [("entmax", {"alpha": 1.3}), ("softmax", {}), ("softmax", {"gamma": 2.0})]
 
 
 def tensors(H=4, G=2, n=33, m=40, d=64, e=64, B=2, seed=0, dtype=torch.float32, grad=True):
@@ -152,7 +153,7 @@ def test_mappings_of_every_form():
     assert p.max() <= 0.1 + 1e-6
 
 
-@pytest.mark.parametrize(("name", "params"), [*SPARSE, *OTHERS[:2]], ids=str)
+@pytest.mark.parametrize(("name", "params"), [*SPARSE, OTHERS[0]], ids=str)
 def test_gradients_of_gradients(name, params):
     q, k, v = tensors(2, 1, 4, 5, 3, 2, B=1, dtype=torch.float64)
     f = lambda *x: sa.sparse_attention(*x, name, causal=True, **params)  # noqa: E731
@@ -241,20 +242,21 @@ def test_nan_stays_in_its_query():
     q, k, v = tensors(grad=False)
     bad = q.clone()
     bad[0, 1, 3, 5] = torch.nan
-    for name in ("sparsemax", "entmax"):
+    for name in ("sparsemax", "entmax", "fusedmax"):
         out, want = sa.sparse_attention(bad, k, v, name), sa.sparse_attention(q, k, v, name)
         assert out[0, 1, 3].isnan().all()
         out[0, 1, 3] = want[0, 1, 3] = 0
         torch.testing.assert_close(out, want)
 
 
+@pytest.mark.parametrize("name", ["sparsemax", "fusedmax"])
 @pytest.mark.parametrize(("n", "m"), [(130, 130), (5, 7)], ids=["kernel", "composition"])
-def test_compiled_as_one_graph(n, m):
+def test_compiled_as_one_graph(n, m, name):
     q, k, v = tensors(n=n, m=m, B=1)
     lengths = torch.tensor([m - 2])
 
     def f(q, k, v):
-        return sa.sparse_attention(q, k, v, causal=True, lengths=lengths)
+        return sa.sparse_attention(q, k, v, name, causal=True, lengths=lengths)
 
     torch._dynamo.reset()
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
@@ -270,7 +272,8 @@ def test_the_plan_says_which_way_and_why():
     plan = sa.fused.plan
     assert plan(q, k, v, "softmax") == sa.fused.Plan("sdpa", "softmax is torch's own")
     for arguments, reason in (
-        ({"mapping": "fusedmax"}, "fusedmax has no fused kernel"),
+        ({"mapping": "oscarmax"}, "oscarmax has no fused kernel"),
+        ({"mapping": "fusedmax", "lam": torch.ones(4)}, "lam of fusedmax is a tensor"),
         ({"mapping": "entmax", "alpha": 1.03}, "not for 1.03"),
         ({"gamma": torch.ones(1)}, "gamma of sparsemax is a tensor"),
         ({"need_weights": True}, "weights are asked for"),
@@ -286,6 +289,7 @@ def test_the_plan_says_which_way_and_why():
         assert "forward-mode" in plan(q, k, v).reason
     if native._load() is not None:
         assert plan(q, k, v) == ("fused", "sparsemax has a fused kernel, which takes these")
+        assert plan(q, k, v, "fusedmax", gamma=2.0) == ("fused", "fusedmax has a fused kernel, which takes these")
         assert plan(q, k, v, "entmax", alpha=1.5) == ("fused", "entmax 1.5 has a fused kernel, which takes these")
     with FakeTensorMode() as mode:
         assert "as an operator" in plan(*map(mode.from_tensor, (q, k, v))).reason

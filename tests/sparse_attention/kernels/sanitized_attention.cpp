@@ -54,7 +54,7 @@ int main() {
           for (int power = 0; power <= 4; power++)
             for (int threads = 1; threads <= 3; threads += 2) {
               void* held;
-              float* weights;
+              float* weights = nullptr;
               const int64_t* padding = calls % 2 ? lengths.data() : nullptr;
               sa::Shape s{heads, groups, n, m, d, e, scale, calls % 4 < 2, padding};
               s.spans = calls % 3 ? nullptr : spans.data();
@@ -62,6 +62,7 @@ int main() {
               s.pinned = m > 0 && calls % 5 < 2;
               s.alpha = power == 1 ? 2 : power == 2 ? 1.5 : power == 3 ? 3.5 : 1.2;
               s.alphas = power ? nullptr : alphas.data();
+              s.lam = power == 1 && calls % 3 ? (calls % 2 ? 0.1 : 2) : 0;
               s.dropout = calls % 7 < 3 ? 0.4 : 0;
               s.seed = calls;
               attention_dropout(s.dropout, s.seed, heads * n, m, factors.data());
@@ -71,16 +72,17 @@ int main() {
                 s.bias_row = s.kept_row = m;
                 if (calls % 2) s.kept = kept.data();
               }
+              const bool kept_weights = threads == 1 || s.lam > 0;
               attention_forward(&s, q.data(), k.data(), v.data(), out.data(), pointers.data(), &held,
-                                threads == 1 ? &weights : nullptr, threads);
-              attention_backward(&s, q.data(), k.data(), v.data(), g.data(), pointers.data(), held, dq.data(), dk.data(),
-                                 dv.data(), calls % 2 ? slope.data() : nullptr, calls % 3 ? scores.data() : nullptr, threads);
+                                kept_weights ? &weights : nullptr, threads);
+              attention_backward(&s, q.data(), k.data(), v.data(), g.data(), pointers.data(), held, weights, dq.data(),
+                                 dk.data(), dv.data(), calls % 2 ? slope.data() : nullptr, calls % 3 ? scores.data() : nullptr, threads);
               if (calls % 3) attention_scatter(&s, pointers.data(), held, scores.data(), total.data(), at.data(), m, 1, room.data());
               std::vector<int32_t> columns(static_cast<size_t>(pointers[heads * n] + 16));
               attention_columns(pointers.data(), held, heads * n, m, columns.data());
               attention_free(held);
-              if (threads == 1) attention_free(weights);
-              if (n == 1 && (power == 1 || power == 2)) {
+              attention_free(weights);
+              if (n == 1 && s.lam == 0 && (power == 1 || power == 2)) {
                 int64_t panel[3];
                 attention_panel_sizes(d, panel);
                 const int64_t room = panel[0] ? m / panel[2] : 0;

@@ -15,7 +15,12 @@ from sparse_attention.kernels.native import attention, decoding
 
 pytestmark = pytest.mark.skipif(attention._load() is None, reason=f"no native kernels: {attention._failure}")
 ALPHAS = [2.0, 1.5]  # those of decoding
-ANY = [*ALPHAS, 1.05, 1.3, 1.9]
+ANY = [*ALPHAS, 1.05, 1.3, 1.9, "fusedmax"]
+Alpha = float | str
+
+
+def given(alpha: Alpha) -> dict[str, float]:
+    return {"alpha": 2.0, "lam": 0.1} if isinstance(alpha, str) else {"alpha": alpha}
 
 
 def visible(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) -> Tensor:
@@ -29,14 +34,17 @@ def visible(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) ->
 
 
 def composition(
-    q: Tensor, k: Tensor, v: Tensor, alpha: float, scale: float, causal: bool, lengths: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale: float, causal: bool, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """out and P in float64; query i of a causal call sees the keys up to i + m - n."""
     heads, n, m, share = q.shape[0], q.shape[1], k.shape[1], q.shape[0] // k.shape[0]
     k, v = k.repeat_interleave(share, 0), v.repeat_interleave(share, 0)
     mask = visible(heads, n, m, causal, lengths)
     scores = q @ k.transpose(1, 2) * scale
-    p = sa.sparsemax(scores, mask=mask) if alpha == 2.0 else sa.entmax(scores, alpha=alpha, mask=mask)
+    if isinstance(alpha, str):
+        p = sa.fusedmax(scores, lam=0.1, mask=mask)
+    else:
+        p = sa.sparsemax(scores, mask=mask) if alpha == 2.0 else sa.entmax(scores, alpha=alpha, mask=mask)
     return p @ v, p
 
 
@@ -44,17 +52,19 @@ def compare(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    alpha: float,
+    alpha: Alpha,
     scale: float | None = None,
     causal: bool = False,
     lengths: Tensor | None = None,
 ) -> None:
     """Values, support and gradients, to what float32 can hold of the scores."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
-    assert attention.refusal(q, k, v, alpha) is None
-    out, saved = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, weights=True)
+    assert attention.refusal(q, k, v, given(alpha)["alpha"]) is None
+    out, saved = attention.forward(q, k, v, **given(alpha), scale=scale, causal=causal, lengths=lengths, weights=True)
     assert saved is not None
-    unsaved, nothing = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)
+    unsaved, nothing = attention.forward(
+        q, k, v, **given(alpha), scale=scale, causal=causal, lengths=lengths, save=False
+    )
     assert nothing is None and torch.equal(out, unsaved)
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     expected, p = composition(*exact, alpha, scale, causal, lengths)
@@ -66,9 +76,9 @@ def compare(
     pairs = int(visible(q.shape[0], q.shape[1], k.shape[1], causal, lengths).sum())
     assert saved.density == pytest.approx(int((got > 0).sum()) / pairs, abs=1e-12)
     assert float((got - p).abs().max()) <= 3 * off
-    assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha == 2.0 else off**2)
+    assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha in (2.0, "fusedmax") else off**2)
     # the approximate power of other alphas is off alike in equal weights: 3.3e-6 on AVX2 for 1,800 of them
-    torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6 if alpha in (1.5, 2.0) else 5e-6, rtol=0)
+    torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6 if alpha in (1.5, 2.0, "fusedmax") else 5e-6, rtol=0)
     size = float(v.abs().max())
     torch.testing.assert_close(
         out.double(), expected, atol=size * (1e-6 + 3 * off * float((p > 0).sum(-1).max())), rtol=1e-5
@@ -78,8 +88,8 @@ def compare(
     gradients = attention.backward(g, q, k, v, saved)
     if torch.equal(got > 0, p > 0):
         for mine, right in zip(gradients, torch.autograd.grad(expected, exact, g.double()), strict=True):
-            slack = {1.5: 1e-4, 2.0: 2e-5}.get(alpha, 5e-5)  # powers of small probabilities
-            rounding = 1e-6 if alpha in (1.5, 2.0) else 2e-6
+            slack = {1.5: 1e-4, 2.0: 2e-5, "fusedmax": 2e-5}.get(alpha, 5e-5)  # powers of small probabilities
+            rounding = 1e-6 if alpha in (1.5, 2.0, "fusedmax") else 2e-6
             cancelled = rounding * abs(scale) * float(q.shape[2] * g.abs().max() * v.abs().max() * k.abs().max())
             atol = (slack + 30 * off) * float(right.abs().max()) + cancelled
             torch.testing.assert_close(mine.double(), right, atol=atol, rtol=0)
@@ -110,7 +120,7 @@ def drawn(
         ((2, 1, 30, 65_600, 16, 16), 2.0, True),  # more keys than 16 bits count
     ],
 )
-def test_it_is_the_composition(shape: tuple[int, ...], sharpness: float, causal: bool, alpha: float) -> None:
+def test_it_is_the_composition(shape: tuple[int, ...], sharpness: float, causal: bool, alpha: Alpha) -> None:
     compare(*drawn(*shape, sharpness=sharpness), alpha, causal=causal)
 
 
@@ -154,7 +164,7 @@ def rising(q: Tensor, k: Tensor, v: Tensor) -> None:  # every key beats all befo
 
 @pytest.mark.parametrize("alpha", ANY)
 @pytest.mark.parametrize("spoil", [outlier, ties, equal_keys, zeros, subnormal, offset, rising])
-def test_adversarial_inputs(spoil: Callable[[Tensor, Tensor, Tensor], None], alpha: float) -> None:
+def test_adversarial_inputs(spoil: Callable[[Tensor, Tensor, Tensor], None], alpha: Alpha) -> None:
     q, k, v = drawn(1, 1, 100, 1800, 64, 64, sharpness=2.0)  # enough keys to screen, few enough candidates
     spoil(q, k, v)
     compare(q, k, v, alpha)
@@ -162,7 +172,7 @@ def test_adversarial_inputs(spoil: Callable[[Tensor, Tensor, Tensor], None], alp
 
 @pytest.mark.parametrize("alpha", ANY)
 @pytest.mark.parametrize("scale", [1e4, 1e-30, -0.3, 0.0])
-def test_any_scale(scale: float, alpha: float) -> None:
+def test_any_scale(scale: float, alpha: Alpha) -> None:
     compare(*drawn(1, 1, 60, 300, 64, 64), alpha, scale=scale)
 
 
@@ -175,22 +185,26 @@ def test_no_keys_give_zeros() -> None:
 
 
 @pytest.mark.parametrize("alpha", ANY)
-def test_scores_that_are_not_finite(alpha: float) -> None:
+def test_scores_that_are_not_finite(alpha: Alpha) -> None:
     """-inf excludes a key; NaN and +inf, or sums that overflow, make the row NaN; other rows are as ever."""
     q, k, v = drawn(1, 1, 30, 80, 8, 8)
     q[0, :, 0] = 1.0
     k[0, 7, 0] = -torch.inf
     kept = torch.arange(80) != 7
-    out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.3, weights=True)
+    out, saved = attention.forward(q, k, v, **given(alpha), scale=0.3, weights=True)
     expected, p = composition(q.double(), k[:, kept].double(), v[:, kept].double(), alpha, 0.3, False, None)
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=0)
     assert saved is not None and torch.equal(saved.weights()[:, :, kept] > 0, p > 0)
 
     k[0, 7, 0] = 0.5
-    for bad in (torch.nan, torch.inf, *[3e38] * (alpha > 1.2)):  # the kernel's scores are times alpha - 1
+    for bad in (
+        torch.nan,
+        torch.inf,
+        *[3e38] * (given(alpha)["alpha"] > 1.2),
+    ):  # the kernel's scores are times alpha - 1
         one = q.clone()
         one[0, 3] = bad
-        out, saved = attention.forward(one, k.abs() * 4, v, alpha=alpha, scale=1.0)
+        out, saved = attention.forward(one, k.abs() * 4, v, **given(alpha), scale=1.0)
         assert saved is not None
         assert out[0, 3].isnan().all() and not out[0, :3].isnan().any() and not out[0, 4:].isnan().any()
         dq, dk, _ = attention.backward(torch.ones_like(out), one, k, v, saved)
@@ -207,8 +221,8 @@ def test_values_off_the_support_are_not_read() -> None:
     assert torch.equal(out, attention.forward(q, k, v, alpha=2.0, scale=0.25)[0])
 
 
-@pytest.mark.parametrize("alpha", ANY)
-def test_the_support_is_kept_and_not_its_weights(alpha: float) -> None:
+@pytest.mark.parametrize("alpha", ANY[:-1])
+def test_the_support_is_kept_and_not_its_weights(alpha: Alpha) -> None:
     q, k, v = drawn(2, 1, 200, 300, 64, 32)
     q[0, 3] *= 1e37  # such scores overflow in some orders of their sum
     q[1, 5], k[0, 7, 0] = torch.inf, -3.0
@@ -290,7 +304,7 @@ def test_refusals_name_what_is_in_the_way() -> None:
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("spoil", [None, outlier, ties, equal_keys, zeros, subnormal, offset, rising])
-def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], None] | None, alpha: float) -> None:
+def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], None] | None, alpha: Alpha) -> None:
     """A prompt, then a key at a time, in a buffer with room: always what one query over all keys gives."""
     q, k, v = drawn(4, 2, 1, 1500, 64, 48)
     if spoil:

@@ -1,7 +1,7 @@
 // The C interface of the fused attention, a library of its own. Arrays are contiguous float32: q [heads, n, d],
 // k [groups, m, d], v [groups, m, e], out and its gradient [heads, n, e]; see ../attention.py for the other side.
 //
-// Read attention_row.h (the mathematics), attention_tile.h, attention_gather.h, attention_screen.h, then attention_forward.h,
+// Read attention_row.h and attention_segments.h (the mathematics), attention_tile.h, attention_gather.h, attention_screen.h, then attention_forward.h,
 // attention_backward.h and attention_decode.h. Status: ok (0) or out_of_memory (2).
 #include "attention_backward.h"
 #include "attention_decode.h"
@@ -9,7 +9,8 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // pointers: [heads n + 2], the entries before each row, all entries, and the bytes of `held`; or null: nothing is saved.
-// held: the support (attention_support.h), and weights, if not null: P, for attention_free.
+// held: the support (attention_support.h), and weights, if not null: P, for attention_free. With lam the
+// gradient needs both, and P has marks (finish_segments).
 EXPORT int attention_forward(const sa::Shape* s, const float* q, const float* k, const float* v, float* out, int64_t* pointers,
                              void** held, float** weights, int threads) {
   sa::Support support;
@@ -19,11 +20,11 @@ EXPORT int attention_forward(const sa::Shape* s, const float* q, const float* k,
   return status;
 }
 
-// dalpha: [heads, n], summed over the keys, or null. dscores: of the support's entries, before the scale, or null.
+// weights: P, if there is lam. dalpha: [heads, n], summed over the keys, or null. dscores: of the support's entries, before the scale, or null.
 EXPORT int attention_backward(const sa::Shape* s, const float* q, const float* k, const float* v, const float* g,
-                              const int64_t* pointers, const void* held, float* dq, float* dk, float* dv, double* dalpha,
-                              float* dscores, int threads) {
-  return sa::attention_backward(*s, q, k, v, g, pointers, held, dq, dk, dv, dalpha, dscores, threads);
+                              const int64_t* pointers, const void* held, const float* weights, float* dq, float* dk,
+                              float* dv, double* dalpha, float* dscores, int threads) {
+  return sa::attention_backward(*s, q, k, v, g, pointers, held, weights, dq, dk, dv, dalpha, dscores, threads);
 }
 
 // Adds the dscores to what begins at to + at[head], a query every `row` numbers and a key every `key`. room: [m + 16].

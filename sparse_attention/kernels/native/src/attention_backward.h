@@ -13,10 +13,9 @@
 // read and written once a tile; entries of a key keep the order of their queries, so sums have one order.
 #pragma once
 #include <algorithm>
-#include <optional>
 
 #include "attention_gather.h"
-#include "attention_row.h"
+#include "attention_segments.h"
 #include "attention_support.h"
 
 namespace sa {
@@ -136,6 +135,7 @@ struct Gradients {
   float *dq, *dk, *dv;  // dk, dv: of one group, added to
   double* dalpha;       // of each query, or null
   float* dscores;       // of each entry, before the scale, or null
+  const float* weights;  // of each entry, as finish_segments leaves them, or null
 };
 
 constexpr int64_t tile_queries = 512;  // at most
@@ -180,7 +180,7 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
       while (to < end && column[to] < key) to = to + 16 < end ? to + 16 : end;
       if (to > at[i]) {
         gathered_dots(x.g + i * s.e, column + at[i], to - at[i], x.v, s.e, s.e, ds + at[i]);
-        gathered_dots(scaled_query(i), column + at[i], to - at[i], x.k, s.d, s.d, p + at[i]);
+        if (!x.weights) gathered_dots(scaled_query(i), column + at[i], to - at[i], x.k, s.d, s.d, p + at[i]);
       }
       at[i] = to;
     }
@@ -189,14 +189,22 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
   for (int64_t i = 0; i < rows; i++) {
     const int64_t from = pointer[i], count = pointer[i + 1] - from;
     if (count == 0) continue;
-    const float *bias = s.bias_of((first + i) / s.n, (first + i) % s.n), of_bias = static_cast<float>(alpha - 1);
-    for (int64_t e = from; bias && e < from + count; e++) p[e] += of_bias * bias[column[e]];
-    if (!to_roots<power>(p + from, count, t.one, any))
-      to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any, bias, of_bias);
+    if (x.weights) {
+      std::memcpy(p + from, x.weights + from, static_cast<size_t>(count) * sizeof *p);
+    } else {
+      const float *bias = s.bias_of((first + i) / s.n, (first + i) % s.n), of_bias = static_cast<float>(alpha - 1);
+      for (int64_t e = from; bias && e < from + count; e++) p[e] += of_bias * bias[column[e]];
+      if (!to_roots<power>(p + from, count, t.one, any))
+        to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any, bias, of_bias);
+    }
     const bool alone = !x.dalpha && !x.dscores;
     const Dropout dropout(s.dropout, s.seed, first + i);
     if (s.dropout > 0) dropout.apply(ds + from, column + from, count);
-    through_mapping<power>(p + from, ds + from, count, alone ? static_cast<float>(s.scale) : 1.f, any);
+    const float back = alone ? static_cast<float>(s.scale) : 1.f;
+    if (x.weights)
+      through_segments(p + from, ds + from, count, back);
+    else
+      through_mapping<power>(p + from, ds + from, count, back, any);
     if (x.dalpha) x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
     if (x.dscores) std::memcpy(x.dscores + from, ds + from, static_cast<size_t>(count) * sizeof *ds);
     if (!alone) multiply(ds + from, count, static_cast<float>(s.scale));
@@ -241,8 +249,8 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
 // A group's heads add to the same dk and dv, so a group is one worker's. With more threads than groups a group is cut
 // into parts, each with sums of its own, which are added up in order.
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
-                              const int64_t* pointers, const void* held, float* dq, float* dk, float* dv, double* dalpha,
-                              float* dscores, int threads) {
+                              const int64_t* pointers, const void* held, const float* weights, float* dq, float* dk,
+                              float* dv, double* dalpha, float* dscores, int threads) {
   const int64_t heads = s.heads / s.groups, rows = heads * s.n;  // rows of a group, consecutive
   const int64_t entries = pointers[s.heads * s.n], keys = s.m * s.d, values = s.m * s.e;
   const double ns = 0.1 * static_cast<double>(entries) * static_cast<double>(s.d + s.e);
@@ -293,7 +301,7 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
       float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
       Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
                   own ? own : dk + group * keys, own ? own + keys : dv + group * values, dalpha ? dalpha + row : nullptr,
-                  dscores};
+                  dscores, s.lam > 0 ? weights : nullptr};
       const double alpha = s.alpha_of(row / s.n);
       with_power(alpha, [&](auto power) {
         backward_tile<decltype(power)::value>(s, alpha, work, x, row, count, pointers + row, static_cast<const char*>(held) + place[row]);

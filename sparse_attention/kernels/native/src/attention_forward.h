@@ -6,9 +6,8 @@
 // candidates, the other pages are screened by 8 bit integers first (attention_screen.h). Everything a block does depends
 // on its own queries and keys only, so results do not depend on how blocks are shared out.
 #pragma once
-#include <optional>
-
 #include "attention_screen.h"
+#include "attention_segments.h"
 #include "attention_support.h"
 
 namespace sa {
@@ -29,11 +28,13 @@ struct Workspace {
   Screener screener[block_rows];
   float* room;  // one panel
   double* numbers;  // for alpha > 2, three numbers a key
+  std::optional<LevelSet> levels;  // for lam > 0
 
   static size_t bytes(const Shape& s) {
     return 3 * static_cast<size_t>(s.m + overhang) * 8 + static_cast<size_t>(panels(s.m)) * panel_keys * s.d * 4 + 2 * block_rows * s.d * 4 +
            block_rows * static_cast<size_t>(s.m + overhang) * 8 + ScreenedKeys::bytes(s.m, s.d) +
-           block_rows * static_cast<size_t>(quads(s.d)) * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096;
+           block_rows * static_cast<size_t>(quads(s.d)) * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096 +
+           (s.lam > 0 ? LevelSet::bytes(s.m) : 0);
   }
   void take(const Shape& s, char* memory) {
     Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
@@ -50,6 +51,7 @@ struct Workspace {
       row[i].score = scores + i * (s.m + overhang);
       row[i].column = columns + i * (s.m + overhang);
     }
+    if (s.lam > 0) levels.emplace(scratch, s.m, s.lam, s.pinned);
     group = -1;
   }
   void turn_to(const Shape& s, const float* k, int64_t to) {
@@ -69,8 +71,8 @@ struct Workspace {
 // Scores that float32 may not hold, or that are not finite already: computed one by one, by the rules of the rows
 // (-inf is excluded, NaN or +inf make the whole row NaN). Leaves a row that is finished.
 template <int power>
-inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d, bool pinned = false,
-                             const AnyAlpha* any = nullptr) {
+inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d, bool pinned, const AnyAlpha* any,
+                             std::optional<LevelSet>& levels) {
   bool broken = false;
   row.count = 0;
   auto add = [&](int32_t j) {
@@ -82,13 +84,15 @@ inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d
     row.score[row.count] = s;
     row.column[row.count] = j;
     row.count += s > -infinity<float>();
+    if (levels) levels->kept[j] = s > -infinity<float>();
   };
+  if (levels) std::memset(levels->kept, 0, static_cast<size_t>(row.limit) + 1);
   if (pinned) add(0);
   for (int32_t j = row.begin; j < row.limit; j++) add(j);
   if (!broken) {
     row.bound = -infinity<float>();
-    finish<power>(row, any);
-    return;
+    if (levels) row.kept = levels->kept;
+    return void(finish<power>(row, any, levels));
   }
   row.count = 0;
   auto spoil = [&](int32_t j) {
@@ -129,6 +133,7 @@ inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, const
     row.bias = there ? s.bias_of(head, first + i) : nullptr;
     row.kept = there ? s.kept_of(head, first + i) : nullptr;
     row.factor = static_cast<float>(alpha - 1);
+    row.lift = static_cast<float>(4 * s.lam);
     row.broken = false;
     row.begin = there ? static_cast<int32_t>(s.begin(head, first + i)) : 0;
     row.limit = there ? static_cast<int32_t>(s.limit(head, first + i)) : 0;
@@ -316,9 +321,9 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
   const int64_t at = head * s.n + first;
   for (int64_t i = 0; i < rows; i++) {
     if (careful >> i & 1 || w.row[i].broken)
-      finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d, s.pinned, any);
+      finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d, s.pinned, any, w.levels);
     else
-      finish<power>(w.row[i], any);
+      finish<power>(w.row[i], any, w.levels);
     entries += w.row[i].count;
   }
   if (pointers && !support.reserve(entries)) return false;
@@ -326,6 +331,8 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
     support.append(w.row[i].column, w.row[i].score, w.row[i].count);
     pointers[at + i + 1] = support.count;
   }
+  for (int64_t i = 0; w.levels && i < rows; i++)
+    for (int64_t e = 0; e < w.row[i].count; e++) w.row[i].score[e] = std::fabs(w.row[i].score[e]);
   for (int64_t i = 0; s.dropout > 0 && i < rows; i++) {
     Row& row = w.row[i];
     if (row.count == 0 || row.score[0] != row.score[0]) continue;

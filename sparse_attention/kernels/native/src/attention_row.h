@@ -30,6 +30,7 @@ struct Row {
   const float* bias = nullptr;    // of the keys, added times `factor`, or null
   const uint8_t* kept = nullptr;  // or null: of those keys, the ones it sees
   float factor = 1;
+  float lift = 0;  // of `bound` over the bound of sparsemax, downwards (attention_segments.h)
   bool broken = false;  // a score with its bias is NaN or infinity
 };
 
@@ -162,13 +163,14 @@ inline void drop(Row& row, float limit) {
 template <int power>
 inline void settle(Row& row, float slack = 0, [[maybe_unused]] const AnyAlpha* any = nullptr) {
   if (row.count > 0) {
-    float t = row.bound;
+    float t = row.lift > 0 ? rounded_down(static_cast<double>(row.bound) + row.lift) : row.bound;
     if (row.settled == 0) t = std::fmax(t, rounded_down(static_cast<double>(highest(row.score, row.count)) - 1));
     float next;
     if constexpr (power == any_power)
       next = raised(*any, row.score, row.count, t);
     else
       next = raised<power>(row.score, row.count, t);
+    if (row.lift > 0) next = rounded_down(static_cast<double>(next) - row.lift);
     if (next > row.bound) {
       row.bound = next;
       drop(row, rounded_down(static_cast<double>(next) - slack));

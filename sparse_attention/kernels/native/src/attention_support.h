@@ -25,6 +25,7 @@ struct Shape {
   int64_t kept_row = 0;
   double dropout = 0;  // the share of the weights set to zero
   int64_t seed = 0;
+  double lam = 0;  // above 0: of the total variation (attention_segments.h); alpha is 2
 
   int64_t group(int64_t head) const { return head / (heads / groups); }
   double alpha_of(int64_t head) const { return alphas ? alphas[head] : alpha; }

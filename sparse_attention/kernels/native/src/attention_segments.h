@@ -1,0 +1,171 @@
+// fusedmax of one query: p = (y - tau)_+ with y the total variation prox of its scores (fusedmax.h), but y only where it
+// exceeds tau, since nothing else is needed.
+//
+// By the coarea formula (Darbon & Sigelle 2006) the level set {y > t} is the set of keys with the largest
+//     G(A, t) = sum_{i in A} (z_i - t) - lam (number of places where A meets another key),
+// and that largest value is F(t) = sum_i (y_i - t)_+, which is 1 at tau. So
+//   - any set gives a lower bound of tau, the root of G(A, t) = 1. Single keys give the threshold of sparsemax of the
+//     scores less 2 lam. Since |y - z| <= 2 lam, a key is out for certain at 4 lam below the threshold of sparsemax over
+//     the keys seen so far: Row::lift.
+//   - the level set of a bound gives the next bound by Newton's step, exact once the set stays the same.
+// A level set comes from the Viterbi algorithm of two states, in or out: D_k is how much better it is, up to key k, that k
+// is in, and D_{k+1} = z_{k+1} - t + clamp(D_k, -lam, lam) (Johnson 2013). On the last level set, the support, the prox falls
+// into runs that each end in a jump down (total_variation.h).
+#pragma once
+#include <optional>
+
+#include "attention_row.h"
+#include "total_variation.h"
+
+namespace sa {
+
+// The candidates of a query, with one gap wherever a key that it sees is missing between, before or after them.
+struct LevelSet {
+  float* z;       // less the largest; of a gap so low that it is out
+  int32_t* key;   // or `gap`
+  uint8_t* flag;  // of Viterbi
+  uint8_t* kept;  // of finish_carefully: a mask
+  double lam;
+  bool pinned;  // every query sees key 0
+  double* inverse;
+  TautString string;
+  int64_t places = 0, count = 0, edges = 0;  // edges: between a key and a gap
+  double sum = 0;
+
+  static constexpr int32_t gap = -1;
+  static size_t bytes(int64_t m) {
+    return room<float>(m) + room<int32_t>(m) + 2 * room<uint8_t>(m) + room<double>(m) + TautString::bytes(m);
+  }
+  LevelSet(Scratch& s, int64_t m, double lam, bool pinned)
+      : z(s.take<float>(m + 2)), key(s.take<int32_t>(m + 2)), flag(s.take<uint8_t>(m + 2)), kept(s.take<uint8_t>(m + 2)),
+        lam(lam), pinned(pinned), inverse(s.take<double>(m + 2)), string(s, m) {
+    for (int64_t i = 1; i <= m; i++) inverse[i] = 1.0 / static_cast<double>(i);
+  }
+
+  void clear() { places = count = edges = 0, sum = 0; }
+  void add(float value, int32_t at) {
+    edges += places > 0 && key[places - 1] == gap;
+    z[places] = value;
+    key[places++] = at;
+    sum += static_cast<double>(value);
+    count++;
+  }
+  void add_gap() {
+    edges += places > 0;
+    z[places] = padding;
+    key[places++] = gap;
+  }
+
+  // A lower bound of tau; tau itself if this is the support.
+  double bound() const { return (sum - lam * static_cast<double>(edges) - 1) / static_cast<double>(count); }
+
+  // What is left above t, a lower bound of tau.
+  void narrow(double t) {
+    double d = 0;
+    for (int64_t k = 0; k < places; k++) {
+      const double u = d < -lam ? -lam : d > lam ? lam : d;
+      d = static_cast<double>(z[k]) - t + (k ? u : 0);
+      flag[k] = static_cast<uint8_t>((d > lam) * 2 + (d < -lam));
+    }
+    uint8_t in = d > 0;
+    for (int64_t k = places - 1; k >= 0; k--) flag[k] = in = flag[k] ? flag[k] >> 1 : in;
+    const int64_t all = places;
+    const bool first_out = !flag[0];
+    clear();
+    uint8_t before = 1;
+    for (int64_t k = 0; k < all; k++) {  // one gap for several
+      in = flag[k];
+      const float value = z[k];
+      z[places] = in ? value : padding;
+      key[places] = in ? key[k] : gap;
+      places += in | before;
+      edges += in ^ before;
+      count += in;
+      sum += in ? static_cast<double>(value) : 0;
+      before = in;
+    }
+    edges -= first_out;
+  }
+};
+
+// Whether the query sees a key from `from` to below `to`.
+inline bool sees(const Row& row, bool pinned, int64_t from, int64_t to) {
+  auto counts = [&](int64_t j) {
+    return (!row.kept || row.kept[j]) && (!row.bias || row.factor * row.bias[j] > -infinity<float>());
+  };
+  if (pinned && from <= 0 && to > 0 && counts(0)) return true;
+  from = from > row.begin ? from : row.begin;
+  to = to < row.limit ? to : row.limit;
+  while (from < to && !counts(from)) from++;
+  return from < to;
+}
+
+// As `finish` of attention_row.h. The first weight of each run of equal neighbours gets a minus sign: all that the backward
+// has to know.
+inline int64_t finish_segments(Row& row, LevelSet& w) {
+  for (int64_t before = -1; row.count > 0 && before != row.count;) {
+    before = row.count;
+    settle<1>(row);
+  }
+  if (row.count == 0) return 0;
+  const float top = highest(row.score, row.count);
+  w.clear();
+  for (int64_t e = 0; e < row.count; e++) {
+    const int32_t at = row.column[e], next = e ? row.column[e - 1] + 1 : 0;
+    if (next != at && sees(row, w.pinned, next, at)) w.add_gap();
+    w.add(row.score[e] - top, at);
+  }
+  if (sees(row, w.pinned, row.column[row.count - 1] + 1, row.limit)) w.add_gap();
+  for (int64_t before = -1; before != w.count;) {
+    before = w.count;
+    w.narrow(w.bound());
+  }
+  row.count = 0;
+  for (int64_t a = 0; a < w.places; a++) {
+    if (w.key[a] == LevelSet::gap) continue;
+    int64_t e = a + 1;
+    while (e < w.places && w.key[e] != LevelSet::gap) e++;
+    if (a > 0) w.z[a] -= static_cast<float>(w.lam);
+    if (e < w.places) w.z[e - 1] -= static_cast<float>(w.lam);
+    total_variation(w.z + a, e - a, w.lam, w.inverse, w.string);
+    std::memcpy(row.score + row.count, w.z + a, static_cast<size_t>(e - a) * sizeof *w.z);
+    std::memcpy(row.column + row.count, w.key + a, static_cast<size_t>(e - a) * sizeof *w.key);
+    row.count += e - a;
+    a = e;
+  }
+  row.bound = -infinity<float>();
+  finish<1>(row);
+  float before = -1;
+  for (int64_t e = 0; e < row.count; e++) {
+    const int32_t at = row.column[e], next = e ? row.column[e - 1] + 1 : 0;
+    const float p = row.score[e];
+    if (p != before || (next != at && sees(row, w.pinned, next, at))) row.score[e] = -p;
+    before = p;
+  }
+  return row.count;
+}
+
+template <int power>
+inline int64_t finish(Row& row, const AnyAlpha* any, std::optional<LevelSet>& levels) {
+  return levels ? finish_segments(row, *levels) : finish<power>(row, any);
+}
+
+// The Jacobian: the gradient's mean over each run, less its mean over the support. dP in `ds` becomes the gradient of the
+// scores times `scale`, and the marked weights in `p` become P.
+inline void through_segments(float* p, float* ds, int64_t count, float scale) {
+  if (p[0] != p[0]) return fill_row(ds, count, p[0]);
+  double total = 0;
+  for (int64_t e = 0; e < count; e++) total += static_cast<double>(ds[e]);
+  const double mean = total / static_cast<double>(count);
+  for (int64_t a = 0, e = 0; a < count; a = e) {
+    double run = 0;
+    do {
+      run += static_cast<double>(ds[e]);
+      p[e] = std::fabs(p[e]);
+      e++;
+    } while (e < count && p[e] > 0);
+    fill_row(ds + a, e - a, static_cast<float>((run / static_cast<double>(e - a) - mean) * static_cast<double>(scale)));
+  }
+}
+
+}  // namespace sa
