@@ -15,9 +15,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "attention_dense.h"
 #include "attention_gather.h"
-#include "attention_row.h"
-#include "attention_support.h"
 
 namespace sa {
 
@@ -146,20 +145,40 @@ inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
   return rows_for_eight < 64 ? 64 : rows_for_eight > tile_queries ? tile_queries : rows_for_eight;
 }
 
+// Row i of a tile, times the scale of the roots.
+inline const float* scaled_query(const Shape& s, double alpha, Transposed& t, const Gradients& x, int64_t i) {
+  const float factor = static_cast<float>((alpha - 1) * s.scale);
+  for (int64_t c = 0; c < s.d; c++) t.query[c] = x.q[i * s.d + c] * factor;
+  return t.query;
+}
+
+// Row i of the tile from row `first` on, whose entries are the ones from `from` on: its scores in `p` become P, and dP in `ds` dS.
+template <int power>
+inline void row_gradient(const Shape& s, double alpha, Transposed& t, const Gradients& x, int64_t first, int64_t i, const int32_t* column,
+                         int64_t count, float* p, float* ds, int64_t from, const AnyAlpha* any) {
+  const float *bias = s.bias_of((first + i) / s.n, (first + i) % s.n), of_bias = static_cast<float>(alpha - 1);
+  for (int64_t e = 0; bias && e < count; e++) p[e] += of_bias * bias[column[e]];
+  if (!to_roots<power>(p, count, t.one, any))
+    to_roots_carefully<power>(p, column, count, scaled_query(s, alpha, t, x, i), x.k, s.d, t.one, any, bias, of_bias);
+  const bool alone = !x.dalpha && !x.dscores;
+  const Dropout dropout(s.dropout, s.seed, first + i);
+  if (s.dropout > 0) dropout.apply(ds, column, count);
+  through_mapping<power>(p, ds, count, alone ? static_cast<float>(s.scale) : 1.f, any);
+  if (x.dalpha) x.dalpha[i] = alpha_gradient(p, ds, count, alpha);
+  if (x.dscores) std::memcpy(x.dscores + from, ds, static_cast<size_t>(count) * sizeof *ds);
+  if (!alone) multiply(ds, count, static_cast<float>(s.scale));
+  if (s.dropout > 0) dropout.apply(p, column, count);
+}
+
 // `rows` rows from `first` on, of one head; `pointer` and `held` are theirs.
 template <int power>
 inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gradients& x, int64_t first, int64_t rows, const int64_t* pointer,
                           const char* held) {
   const int64_t start = pointer[0], entries = pointer[rows] - start;
   float *ds = t.ds - start, *p = t.p - start;
-  const float factor = static_cast<float>((alpha - 1) * s.scale);
   std::optional<AnyAlpha> powers;
   if (power == any_power) powers.emplace(alpha, t.numbers);
   const AnyAlpha* any = powers ? &*powers : nullptr;
-  auto scaled_query = [&](int64_t i) {
-    for (int64_t c = 0; c < s.d; c++) t.query[c] = x.q[i * s.d + c] * factor;
-    return t.query;
-  };
   const int32_t* column = t.column - start;
   for (int64_t i = 0; i < rows; i++) {
     const int64_t count = pointer[i + 1] - pointer[i];
@@ -180,7 +199,7 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
       while (to < end && column[to] < key) to = to + 16 < end ? to + 16 : end;
       if (to > at[i]) {
         gathered_dots(x.g + i * s.e, column + at[i], to - at[i], x.v, s.e, s.e, ds + at[i]);
-        gathered_dots(scaled_query(i), column + at[i], to - at[i], x.k, s.d, s.d, p + at[i]);
+        gathered_dots(scaled_query(s, alpha, t, x, i), column + at[i], to - at[i], x.k, s.d, s.d, p + at[i]);
       }
       at[i] = to;
     }
@@ -188,19 +207,7 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
   }
   for (int64_t i = 0; i < rows; i++) {
     const int64_t from = pointer[i], count = pointer[i + 1] - from;
-    if (count == 0) continue;
-    const float *bias = s.bias_of((first + i) / s.n, (first + i) % s.n), of_bias = static_cast<float>(alpha - 1);
-    for (int64_t e = from; bias && e < from + count; e++) p[e] += of_bias * bias[column[e]];
-    if (!to_roots<power>(p + from, count, t.one, any))
-      to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any, bias, of_bias);
-    const bool alone = !x.dalpha && !x.dscores;
-    const Dropout dropout(s.dropout, s.seed, first + i);
-    if (s.dropout > 0) dropout.apply(ds + from, column + from, count);
-    through_mapping<power>(p + from, ds + from, count, alone ? static_cast<float>(s.scale) : 1.f, any);
-    if (x.dalpha) x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
-    if (x.dscores) std::memcpy(x.dscores + from, ds + from, static_cast<size_t>(count) * sizeof *ds);
-    if (!alone) multiply(ds + from, count, static_cast<float>(s.scale));
-    if (s.dropout > 0) dropout.apply(p + from, column + from, count);
+    if (count > 0) row_gradient<power>(s, alpha, t, x, first, i, column + from, count, p + from, ds + from, from, any);
   }
 
   std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);
@@ -238,6 +245,99 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
   }
 }
 
+// One worker's memory for tiles of a head whose rows have most of the keys.
+struct Dense {
+  float *keys, *values;  // [panels][d or e][P] of `group`
+  float *queries, *gradients;  // packed rows of a tile
+  float *scores, *products;    // [rows of a tile][stride]: scores, then P; dP, then dS
+  int64_t stride, group = -1;  // an odd number of cache lines, so that the rows of a key do not share a place in the cache
+  char* memory = nullptr;
+
+  bool take(const Shape& s) {
+    const int64_t width = panels(s.m) * panel_keys;
+    stride = (width + 31) / 32 * 32 + 16;
+    memory = static_cast<char*>(std::malloc(static_cast<size_t>((s.d + s.e) * (width + block_rows) + 2 * block_rows * stride) * 4 + 1024));
+    if (!memory) return false;
+    Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
+    keys = scratch.take<float>(width * s.d);
+    values = scratch.take<float>(width * s.e);
+    queries = scratch.take<float>(block_rows * s.d);
+    gradients = scratch.take<float>(block_rows * s.e);
+    scores = scratch.take<float>(block_rows * stride);
+    products = scratch.take<float>(block_rows * stride);
+    return true;
+  }
+  void turn_to(const Shape& s, const Gradients& x, int64_t to) {
+    if (group == to) return;
+    group = to;
+    pack_keys(x.k, s.m, s.d, 0, panels(s.m), keys);
+    pack_keys(x.v, s.m, s.e, 0, panels(s.m), values);
+  }
+};
+
+// A tile of at most block_rows rows: everything is computed for all keys that some row sees.
+inline void backward_dense(const Shape& s, double alpha, Transposed& t, Dense& w, const Gradients& x, int64_t first, int64_t rows,
+                           const int64_t* pointer, const char* held) {
+  const AnyAlpha any(alpha, t.numbers);
+  int64_t low = s.m, high = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t head = (first + i) / s.n, query = (first + i) % s.n, begin = s.pinned ? 0 : s.begin(head, query);
+    low = begin < low ? begin : low;
+    high = s.limit(head, query) > high ? s.limit(head, query) : high;
+  }
+  if (s.pinned && high == 0) high = 1;
+  fill_row(x.dq, rows * s.d, 0.f);
+  if (x.dalpha) std::fill(x.dalpha, x.dalpha + rows, 0.0);
+  if (high <= low) return;
+  low = low / panel_keys * panel_keys;
+  pack_rows(x.q, rows, s.d, static_cast<float>((alpha - 1) * s.scale), w.queries);
+  pack_rows(x.g, rows, s.e, 1, w.gradients);
+  products(w.queries, rows, s.d, w.keys, low / panel_keys, panels(high), w.scores, w.stride);
+  products(w.gradients, rows, s.e, w.values, low / panel_keys, panels(high), w.products, w.stride);
+  for (int64_t i = 0; i < rows; i++) {
+    float *p = w.scores + i * w.stride, *ds = w.products + i * w.stride;
+    const int64_t count = pointer[i + 1] - pointer[i], width = high - low;
+    read_row(held, count, s.m, t.column);
+    held += row_bytes(count, s.m);
+    int64_t before = 0, after = 0;  // zeros
+    if (count > 0 && t.column[count - 1] - t.column[0] == count - 1) {  // they stand together: in place
+      before = t.column[0] - low;
+      row_gradient<any_power>(s, alpha, t, x, first, i, t.column, count, p + before, ds + before, pointer[i], &any);
+      after = before + count;
+    } else if (count > 0) {
+      for (int64_t e = 0; e < count; e++) {
+        t.p[e] = p[t.column[e] - low];
+        t.ds[e] = ds[t.column[e] - low];
+      }
+      row_gradient<any_power>(s, alpha, t, x, first, i, t.column, count, t.p, t.ds, pointer[i], &any);
+      lay_out(t.p, t.column, count, low, high, p);
+      lay_out(t.ds, t.column, count, low, high, ds);
+      continue;
+    }
+    fill_row(p, before, 0.f);
+    fill_row(ds, before, 0.f);
+    fill_row(p + after, width - after, 0.f);
+    fill_row(ds + after, width - after, 0.f);
+  }
+  for (int64_t key = low; key < high; key += dense_keys)
+    add_product(w.products + key - low, w.stride, 1, rows, x.k + key * s.d, high - key < dense_keys ? high - key : dense_keys, s.d, x.dq);
+  add_product(w.products, 1, w.stride, high - low, x.q, rows, s.d, x.dk + low * s.d);
+  add_product(w.scores, 1, w.stride, high - low, x.g, rows, s.e, x.dv + low * s.e);
+}
+
+// Whether a head goes through backward_dense. Not asked of tiles, which differ between numbers of threads.
+inline bool dense_head(const Shape& s, const float* q, const float* k, const float* v, const float* g, const int64_t* pointers, int64_t head) {
+  const double alpha = s.alpha_of(head);
+  if (alpha == 1.5 || alpha == 2 || (s.pinned && s.spans)) return false;
+  int64_t seen = 0;
+  for (int64_t i = 0; i < s.n; i++) seen += s.limit(head, i) > s.begin(head, i) ? s.limit(head, i) - s.begin(head, i) : 0;
+  const int64_t entries = pointers[(head + 1) * s.n] - pointers[head * s.n];
+  if (!(static_cast<double>(entries) > dense_share * static_cast<double>(seen))) return false;
+  const int64_t group = s.group(head);
+  return longest(q + head * s.n * s.d, s.n, s.d) < infinity<float>() && longest(g + head * s.n * s.e, s.n, s.e) < infinity<float>() &&
+         longest(k + group * s.m * s.d, s.m, s.d) < infinity<float>() && longest(v + group * s.m * s.e, s.m, s.e) < infinity<float>();
+}
+
 // A group's heads add to the same dk and dv, so a group is one worker's. With more threads than groups a group is cut
 // into parts, each with sums of its own, which are added up in order.
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
@@ -269,12 +369,19 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
   bool failed[most_workers] = {};
   in_parallel(workers, [&](int w) {
     Transposed work;
-    int64_t largest = 0;
+    Dense full;
+    int64_t largest = 0, asked = -1;
+    bool dense = false;
+    auto is_dense = [&](int64_t head) {
+      if (head != asked) dense = dense_head(s, q, k, v, g, pointers, asked = head);
+      return dense;
+    };
     auto tiles = [&](auto each) {
       for (int64_t piece = cut[w]; piece < cut[w + 1]; piece++) {
         const int64_t group = piece / parts, part = piece % parts;
         for (int64_t row = group * rows + rows * part / parts, last = group * rows + rows * (part + 1) / parts; row < last;) {
-          const int64_t left = s.n - row % s.n, size = left < tile ? left : tile;  // a tile stays in one head
+          const int64_t left = s.n - row % s.n, most = is_dense(row / s.n) ? block_rows : tile;
+          const int64_t size = left < most ? left : most;  // a tile stays in one head
           const int64_t count = size < last - row ? size : last - row;
           each(group, part, row, count);
           row += count;
@@ -282,23 +389,31 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
       }
     };
     tiles([&](int64_t, int64_t, int64_t row, int64_t count) {
-      const int64_t here = pointers[row + count] - pointers[row];
+      const int64_t here = dense ? s.m : pointers[row + count] - pointers[row];
       largest = here > largest ? here : largest;
     });
     char* memory = static_cast<char*>(std::malloc(Transposed::bytes(largest, s.m, s.d)));
     failed[w] = !memory;
     if (!memory) return;
     work.take(largest, s.m, s.d, memory);
+    asked = -1;
     tiles([&](int64_t group, int64_t part, int64_t row, int64_t count) {
       float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
       Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
                   own ? own : dk + group * keys, own ? own + keys : dv + group * values, dalpha ? dalpha + row : nullptr,
                   dscores};
       const double alpha = s.alpha_of(row / s.n);
+      if (dense) {
+        failed[w] = failed[w] || !(full.memory || full.take(s));
+        if (failed[w]) return;
+        full.turn_to(s, x, group);
+        return backward_dense(s, alpha, work, full, x, row, count, pointers + row, static_cast<const char*>(held) + place[row]);
+      }
       with_power(alpha, [&](auto power) {
         backward_tile<decltype(power)::value>(s, alpha, work, x, row, count, pointers + row, static_cast<const char*>(held) + place[row]);
       });
     });
+    std::free(full.memory);
     std::free(memory);
   });
   bool fine = true;

@@ -8,8 +8,8 @@
 #pragma once
 #include <optional>
 
+#include "attention_dense.h"
 #include "attention_screen.h"
-#include "attention_support.h"
 
 namespace sa {
 
@@ -22,6 +22,8 @@ struct Workspace {
   int64_t group;    // whose keys are here
   int64_t packed;
   double key_norm;  // the largest |k_j|^2
+  int finite;       // all values of `group`; -1 if not known yet
+  float* weights;   // [rows][keys at a time] of a dense block
   bool screened;    // whether `keys8` holds them, too
   ScreenedKeys keys8;
   Panel worst;       // over all panels
@@ -33,7 +35,7 @@ struct Workspace {
   static size_t bytes(const Shape& s) {
     return 3 * static_cast<size_t>(s.m + overhang) * 8 + static_cast<size_t>(panels(s.m)) * panel_keys * s.d * 4 + 2 * block_rows * s.d * 4 +
            block_rows * static_cast<size_t>(s.m + overhang) * 8 + ScreenedKeys::bytes(s.m, s.d) +
-           block_rows * static_cast<size_t>(quads(s.d)) * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096;
+           block_rows * static_cast<size_t>(quads(s.d)) * 4 + block_rows * dense_keys * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096;
   }
   void take(const Shape& s, char* memory) {
     Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
@@ -42,6 +44,7 @@ struct Workspace {
     queries8 = scratch.take<int32_t>(block_rows * quads(s.d));
     room = scratch.take<float>(panel_keys * whole_vectors(s.d));
     numbers = scratch.take<double>(3 * (s.m + overhang));
+    weights = scratch.take<float>(block_rows * dense_keys);
     keys8.take(s.m, s.d, scratch);
     keys = scratch.take<float>(panels(s.m) * panel_keys * s.d);
     float* scores = scratch.take<float>(block_rows * (s.m + overhang));
@@ -58,6 +61,7 @@ struct Workspace {
     packed = 0;
     screened = false;
     key_norm = longest(k, s.m, s.d);
+    finite = -1;
   }
   void pack_up_to(const Shape& s, const float* k, int64_t key) {
     const int64_t last = panels(key < s.m ? key : s.m);
@@ -297,6 +301,39 @@ inline void sum_values(const Shape& s, Workspace& w, int64_t rows, const float* 
   }
 }
 
+// The same where most of the keys have weight.
+inline void sum_dense(const Shape& s, Workspace& w, int64_t rows, const float* v, float* out) {
+  int64_t begin = s.m, end = 0, done[block_rows] = {};
+  for (int64_t i = 0; i < rows; i++) {
+    const Row& row = w.row[i];
+    if (row.count == 0) continue;
+    begin = row.column[0] < begin ? row.column[0] : begin;
+    end = row.column[row.count - 1] >= end ? row.column[row.count - 1] + 1 : end;
+  }
+  fill_row(out, rows * s.e, 0.f);
+  for (int64_t key = begin; key < end; key += dense_keys) {
+    const int64_t high = key + dense_keys < end ? key + dense_keys : end;
+    for (int64_t i = 0; i < rows; i++) {
+      const Row& row = w.row[i];
+      done[i] += lay_out(row.score + done[i], row.column + done[i], row.count - done[i], key, high, w.weights + i * dense_keys);
+    }
+    add_product(w.weights, dense_keys, 1, rows, v + key * s.e, high - key, s.e, out);
+  }
+}
+
+inline bool dense(const Shape& s, Workspace& w, int64_t rows, const float* v) {
+  int64_t entries = 0, seen = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    const Row& row = w.row[i];
+    entries += row.count;
+    seen += row.limit - row.begin;
+    if (row.count > 0 && !(row.score[0] == row.score[0])) return false;
+  }
+  if ((s.pinned && s.spans) || !(static_cast<double>(entries) > dense_share * static_cast<double>(seen))) return false;
+  if (w.finite < 0) w.finite = longest(v, s.m, s.e) < infinity<float>();
+  return w.finite;
+}
+
 // `pointers` (null: nothing is saved) gets each row's number of entries so far, counted within this worker.
 template <int power>
 inline bool forward_block(const Shape& s, Workspace& w, const float* q, const float* k, const float* v, float* out,
@@ -332,7 +369,10 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
     Dropout(s.dropout, s.seed, at + i).apply(row.score, row.column, row.count);
     drop(row, 0);
   }
-  sum_values(s, w, rows, v, out + at * s.e);
+  if (power == any_power && dense(s, w, rows, v))
+    sum_dense(s, w, rows, v, out + at * s.e);
+  else
+    sum_values(s, w, rows, v, out + at * s.e);
   return true;
 }
 
