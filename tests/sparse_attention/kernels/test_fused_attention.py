@@ -15,7 +15,7 @@ from sparse_attention.kernels.native import attention, decoding
 
 pytestmark = pytest.mark.skipif(attention._load() is None, reason=f"no native kernels: {attention._failure}")
 ALPHAS = [2.0, 1.5]  # those of decoding
-ANY = [*ALPHAS, 1.05, 1.3, 1.9, "fusedmax"]
+ANY = [*ALPHAS, 1.05, 1.15, 1.3, 1.9, "fusedmax"]
 Alpha = float | str
 
 
@@ -252,7 +252,26 @@ def test_how_much_the_support_takes(m: int) -> None:
     torch.testing.assert_close(saved.weights()[0].double(), expected, atol=2e-5, rtol=0)
 
 
-def test_same_bits_in_any_threads_and_callers() -> None:
+def test_values_off_a_large_support_are_not_read() -> None:
+    """Most keys have weight, so full blocks are multiplied if, and only if, the zeros do no harm."""
+    q, k, v = drawn(2, 1, 100, 300, 64, 64)
+    q[..., 0], k[:, 100:190, 0] = 1.0, -1000.0
+    g = torch.randn(2, 100, 64)
+    out, saved = attention.forward(q, k, v, alpha=1.05, scale=0.125)
+    assert saved is not None and saved.density == pytest.approx(0.7)
+    spoilt = v.clone()
+    spoilt[:, 100:190] = torch.nan
+    same, spared = attention.forward(q, k, spoilt, alpha=1.05, scale=0.125)
+    assert spared is not None
+    torch.testing.assert_close(same, out, atol=1e-6, rtol=1e-5)
+    for mine, other in zip(
+        attention.backward(g, q, k, v, saved), attention.backward(g, q, k, spoilt, spared), strict=True
+    ):
+        torch.testing.assert_close(mine, other, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 1.05])
+def test_same_bits_in_any_threads_and_callers(alpha: float) -> None:
     q, k, v = drawn(4, 2, 400, 400, 64, 64)
     g = torch.randn(4, 400, 64)
     before = torch.get_num_threads()
@@ -261,7 +280,7 @@ def test_same_bits_in_any_threads_and_callers() -> None:
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True, weights=True)
+            out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
             assert saved is not None
             results.append((out, saved.row_pointers, saved.columns, saved.weights_))
             dq, dk, dv = attention.backward(g, q, k, v, saved)
@@ -279,7 +298,7 @@ def test_same_bits_in_any_threads_and_callers() -> None:
 
     def again() -> None:
         for _ in range(3):
-            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True, weights=True)
+            out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
             if saved is None or not torch.equal(out, results[0][0]) or not torch.equal(saved.columns, results[0][2]):
                 wrong.append(1)
 

@@ -1,8 +1,9 @@
 // The C interface of the fused attention, a library of its own. Arrays are contiguous float32: q [heads, n, d],
 // k [groups, m, d], v [groups, m, e], out and its gradient [heads, n, e]; see ../attention.py for the other side.
 //
-// Read attention_row.h and attention_segments.h (the mathematics), attention_tile.h, attention_gather.h, attention_screen.h, then attention_forward.h,
-// attention_backward.h and attention_decode.h. Status: ok (0) or out_of_memory (2).
+// Read attention_row.h and attention_segments.h (the mathematics), attention_tile.h, attention_gather.h, attention_dense.h,
+// attention_screen.h, then attention_block.h and attention_forward.h, attention_gradient.h and attention_backward.h, and
+// attention_decode.h. Status: ok (0) or out_of_memory (2).
 #include "attention_backward.h"
 #include "attention_decode.h"
 

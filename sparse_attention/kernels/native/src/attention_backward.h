@@ -12,139 +12,10 @@
 // Queries go in tiles. A tile's entries are turned into columns by a counting sort, so that a key's rows of dK and dV are
 // read and written once a tile; entries of a key keep the order of their queries, so sums have one order.
 #pragma once
-#include <algorithm>
-
-#include "attention_gather.h"
-#include "attention_segments.h"
-#include "attention_support.h"
+#include "attention_dense.h"
+#include "attention_gradient.h"
 
 namespace sa {
-
-// One worker's memory: a tile's entries, by row and by key.
-struct Transposed {
-  float *ds, *p;    // by row, as in the support: dP, then dS; scores, then roots of P, then P
-  float *dsk, *pk;  // by key: dS and P,
-  int32_t* row;     // and the query, counted from the tile's first
-  int32_t* column;  // by row
-  int32_t* end;     // [keys of a page + 1]: where a key's entries end
-  float *one, *query;  // a row's candidates; a query times the scale
-  double* numbers;     // for alpha > 2, three numbers a key
-
-  static size_t bytes(int64_t entries, int64_t keys, int64_t d) {
-    return static_cast<size_t>(entries + 64) * 24 + static_cast<size_t>(keys + 64) * 32 + static_cast<size_t>(d) * 4 + 1024;
-  }
-  void take(int64_t entries, int64_t keys, int64_t d, char* memory) {
-    Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
-    ds = scratch.take<float>(entries + 16);
-    dsk = scratch.take<float>(entries + 16);
-    pk = scratch.take<float>(entries + 16);
-    row = scratch.take<int32_t>(entries + 16);
-    column = scratch.take<int32_t>(entries + 16);
-    end = scratch.take<int32_t>(keys + 2);
-    p = scratch.take<float>(entries + 16);
-    one = scratch.take<float>(keys + 32);
-    query = scratch.take<float>(d);
-    numbers = scratch.take<double>(3 * keys);
-  }
-};
-
-// The scores of a row's support in `p` become (s - tau)_+, the roots of P. False if a score is not finite. `b` is memory.
-template <int power>
-inline bool to_roots(float* p, int64_t count, float* b, const AnyAlpha* other) {
-  const float most = highest(p, count);
-  const V top = V::all(most), lowest = V::all(padding);
-  V total = V::all(0);
-  auto broken = greater(total, total);
-  for (int64_t i = 0; i < count; i += V::W) {
-    const V x = load_row(p, i, count, -infinity<float>()) - top;
-    broken = mask_or(broken, either_nan(x, x));  // of NaN, and of infinity
-    max(x, lowest).store(b + i);
-    total = total + select_or_zero(greater(x, lowest), x);
-  }
-  if (any(broken)) return false;
-  to_roots<power>(p, count, b, most, static_cast<double>(sum(total)), -infinity<double>(), other);
-  return true;
-}
-
-// A row of scores that overflowed: again one by one, as finish_carefully has them.
-template <int power>
-inline void to_roots_carefully(float* p, const int32_t* column, int64_t count, const float* q, const float* k, int64_t d,
-                               float* b, const AnyAlpha* any, const float* bias, float of_bias) {
-  for (int64_t e = 0; e < count; e++) {
-    float s = 0;
-    for (int64_t c = 0; c < d; c++) s += q[c] * k[column[e] * d + c];
-    if (bias) s += of_bias * bias[column[e]];
-    p[e] = s;
-  }
-  if (!to_roots<power>(p, count, b, any)) fill_row(p, count, std::numeric_limits<float>::quiet_NaN());
-}
-
-inline void multiply(float* x, int64_t count, float factor) {
-  for (int64_t e = 0; e < count; e += V::W) store_row(x, e, count, load_row(x, e, count, 0.f) * V::all(factor));
-}
-
-// P^(2 - alpha) of a root of P.
-template <int power, class Powers>
-inline V weight_of(V root, [[maybe_unused]] const Powers* powers) {
-  if constexpr (power == any_power)
-    return powers->but_one(root);
-  else
-    return root;
-}
-
-// dP of a row in `ds` becomes the gradient of the scores times `scale`, and the roots in `p` P, in place.
-template <int power, class Powers>
-inline void through_mapping(float* p, float* ds, int64_t count, float scale, const Powers* powers) {
-  if (p[0] != p[0]) return fill_row(ds, count, p[0]);
-  V weights = V::all(0), weighted = weights;
-  for (int64_t e = 0; e < count; e += V::W) {
-    const V d = load_row(ds, e, count, 0.f);
-    if (power == 1) {
-      weighted = weighted + d;
-    } else {
-      const V w = weight_of<power>(load_row(p, e, count, 0.f), powers);
-      weights = weights + w;
-      weighted = fma(w, d, weighted);
-    }
-  }
-  const V mean = V::all(sum(weighted) / (power == 1 ? static_cast<float>(count) : sum(weights))), factor = V::all(scale);
-  for (int64_t e = 0; e < count; e += V::W) {
-    V d = (load_row(ds, e, count, 0.f) - mean) * factor;
-    if (power != 1) {
-      const V root = load_row(p, e, count, 0.f), w = weight_of<power>(root, powers);
-      d = d * w;
-      store_row(p, e, count, root * w);
-    }
-    store_row(ds, e, count, d);
-  }
-}
-template <int power>
-inline void through_mapping(float* p, float* ds, int64_t count, float scale, [[maybe_unused]] const AnyAlpha* any) {
-  if constexpr (power != any_power) {
-    through_mapping<power>(p, ds, count, scale, static_cast<const Powers<float, AnyPower<float>>*>(nullptr));
-  } else if (any->alpha > 2) {
-    steep_entmax_vjp(ds, p, ds, count, 2 - any->alpha);
-    multiply(ds, count, scale);
-  } else {
-    any->with([&](const auto& powers) { through_mapping<power>(p, ds, count, scale, &powers); });
-  }
-}
-
-struct Gradients {
-  const float *q, *k, *v, *g;
-  float *dq, *dk, *dv;  // dk, dv: of one group, added to
-  double* dalpha;       // of each query, or null
-  float* dscores;       // of each entry, before the scale, or null
-  const float* weights;  // of each entry, as finish_segments leaves them, or null
-};
-
-constexpr int64_t tile_queries = 512;  // at most
-
-// Queries of a tile: so many that a key that is seen at all is seen about eight times.
-inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
-  const int64_t rows_for_eight = entries > 0 ? 8 * m * rows / entries : tile_queries;
-  return rows_for_eight < 64 ? 64 : rows_for_eight > tile_queries ? tile_queries : rows_for_eight;
-}
 
 // `rows` rows from `first` on, of one head; `pointer` and `held` are theirs.
 template <int power>
@@ -152,14 +23,9 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
                           const char* held) {
   const int64_t start = pointer[0], entries = pointer[rows] - start;
   float *ds = t.ds - start, *p = t.p - start;
-  const float factor = static_cast<float>((alpha - 1) * s.scale);
   std::optional<AnyAlpha> powers;
   if (power == any_power) powers.emplace(alpha, t.numbers);
   const AnyAlpha* any = powers ? &*powers : nullptr;
-  auto scaled_query = [&](int64_t i) {
-    for (int64_t c = 0; c < s.d; c++) t.query[c] = x.q[i * s.d + c] * factor;
-    return t.query;
-  };
   const int32_t* column = t.column - start;
   for (int64_t i = 0; i < rows; i++) {
     const int64_t count = pointer[i + 1] - pointer[i];
@@ -180,7 +46,7 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
       while (to < end && column[to] < key) to = to + 16 < end ? to + 16 : end;
       if (to > at[i]) {
         gathered_dots(x.g + i * s.e, column + at[i], to - at[i], x.v, s.e, s.e, ds + at[i]);
-        if (!x.weights) gathered_dots(scaled_query(i), column + at[i], to - at[i], x.k, s.d, s.d, p + at[i]);
+        if (!x.weights) gathered_dots(scaled_query(s, alpha, t, x, i), column + at[i], to - at[i], x.k, s.d, s.d, p + at[i]);
       }
       at[i] = to;
     }
@@ -188,27 +54,7 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
   }
   for (int64_t i = 0; i < rows; i++) {
     const int64_t from = pointer[i], count = pointer[i + 1] - from;
-    if (count == 0) continue;
-    if (x.weights) {
-      std::memcpy(p + from, x.weights + from, static_cast<size_t>(count) * sizeof *p);
-    } else {
-      const float *bias = s.bias_of((first + i) / s.n, (first + i) % s.n), of_bias = static_cast<float>(alpha - 1);
-      for (int64_t e = from; bias && e < from + count; e++) p[e] += of_bias * bias[column[e]];
-      if (!to_roots<power>(p + from, count, t.one, any))
-        to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one, any, bias, of_bias);
-    }
-    const bool alone = !x.dalpha && !x.dscores;
-    const Dropout dropout(s.dropout, s.seed, first + i);
-    if (s.dropout > 0) dropout.apply(ds + from, column + from, count);
-    const float back = alone ? static_cast<float>(s.scale) : 1.f;
-    if (x.weights)
-      through_segments(p + from, ds + from, count, back);
-    else
-      through_mapping<power>(p + from, ds + from, count, back, any);
-    if (x.dalpha) x.dalpha[i] = alpha_gradient(p + from, ds + from, count, alpha);
-    if (x.dscores) std::memcpy(x.dscores + from, ds + from, static_cast<size_t>(count) * sizeof *ds);
-    if (!alone) multiply(ds + from, count, static_cast<float>(s.scale));
-    if (s.dropout > 0) dropout.apply(p + from, column + from, count);
+    if (count > 0) row_gradient<power>(s, alpha, t, x, first, i, column + from, count, p + from, ds + from, from, any);
   }
 
   std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);
@@ -246,6 +92,99 @@ inline void backward_tile(const Shape& s, double alpha, Transposed& t, const Gra
   }
 }
 
+// One worker's memory for tiles of a head whose rows have most of the keys.
+struct Dense {
+  float *keys, *values;  // [panels][d or e][P] of `group`
+  float *queries, *gradients;  // packed rows of a tile
+  float *scores, *products;    // [rows of a tile][stride]: scores, then P; dP, then dS
+  int64_t stride, group = -1;  // an odd number of cache lines, so that the rows of a key do not share a place in the cache
+  char* memory = nullptr;
+
+  bool take(const Shape& s) {
+    const int64_t width = panels(s.m) * panel_keys;
+    stride = (width + 31) / 32 * 32 + 16;
+    memory = static_cast<char*>(std::malloc(static_cast<size_t>((s.d + s.e) * (width + block_rows) + 2 * block_rows * stride) * 4 + 1024));
+    if (!memory) return false;
+    Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
+    keys = scratch.take<float>(width * s.d);
+    values = scratch.take<float>(width * s.e);
+    queries = scratch.take<float>(block_rows * s.d);
+    gradients = scratch.take<float>(block_rows * s.e);
+    scores = scratch.take<float>(block_rows * stride);
+    products = scratch.take<float>(block_rows * stride);
+    return true;
+  }
+  void turn_to(const Shape& s, const Gradients& x, int64_t to) {
+    if (group == to) return;
+    group = to;
+    pack_keys(x.k, s.m, s.d, 0, panels(s.m), keys);
+    pack_keys(x.v, s.m, s.e, 0, panels(s.m), values);
+  }
+};
+
+// A tile of at most block_rows rows: everything is computed for all keys that some row sees.
+inline void backward_dense(const Shape& s, double alpha, Transposed& t, Dense& w, const Gradients& x, int64_t first, int64_t rows,
+                           const int64_t* pointer, const char* held) {
+  const AnyAlpha any(alpha, t.numbers);
+  int64_t low = s.m, high = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t head = (first + i) / s.n, query = (first + i) % s.n, begin = s.pinned ? 0 : s.begin(head, query);
+    low = begin < low ? begin : low;
+    high = s.limit(head, query) > high ? s.limit(head, query) : high;
+  }
+  if (s.pinned && high == 0) high = 1;
+  fill_row(x.dq, rows * s.d, 0.f);
+  if (x.dalpha) std::fill(x.dalpha, x.dalpha + rows, 0.0);
+  if (high <= low) return;
+  low = low / panel_keys * panel_keys;
+  pack_rows(x.q, rows, s.d, static_cast<float>((alpha - 1) * s.scale), w.queries);
+  pack_rows(x.g, rows, s.e, 1, w.gradients);
+  products(w.queries, rows, s.d, w.keys, low / panel_keys, panels(high), w.scores, w.stride);
+  products(w.gradients, rows, s.e, w.values, low / panel_keys, panels(high), w.products, w.stride);
+  for (int64_t i = 0; i < rows; i++) {
+    float *p = w.scores + i * w.stride, *ds = w.products + i * w.stride;
+    const int64_t count = pointer[i + 1] - pointer[i], width = high - low;
+    read_row(held, count, s.m, t.column);
+    held += row_bytes(count, s.m);
+    int64_t before = 0, after = 0;  // zeros
+    if (count > 0 && t.column[count - 1] - t.column[0] == count - 1) {  // they stand together: in place
+      before = t.column[0] - low;
+      row_gradient<any_power>(s, alpha, t, x, first, i, t.column, count, p + before, ds + before, pointer[i], &any);
+      after = before + count;
+    } else if (count > 0) {
+      for (int64_t e = 0; e < count; e++) {
+        t.p[e] = p[t.column[e] - low];
+        t.ds[e] = ds[t.column[e] - low];
+      }
+      row_gradient<any_power>(s, alpha, t, x, first, i, t.column, count, t.p, t.ds, pointer[i], &any);
+      lay_out(t.p, t.column, count, low, high, p);
+      lay_out(t.ds, t.column, count, low, high, ds);
+      continue;
+    }
+    fill_row(p, before, 0.f);
+    fill_row(ds, before, 0.f);
+    fill_row(p + after, width - after, 0.f);
+    fill_row(ds + after, width - after, 0.f);
+  }
+  for (int64_t key = low; key < high; key += dense_keys)
+    add_product(w.products + key - low, w.stride, 1, rows, x.k + key * s.d, high - key < dense_keys ? high - key : dense_keys, s.d, x.dq);
+  add_product(w.products, 1, w.stride, high - low, x.q, rows, s.d, x.dk + low * s.d);
+  add_product(w.scores, 1, w.stride, high - low, x.g, rows, s.e, x.dv + low * s.e);
+}
+
+// Whether a head goes through backward_dense. Not asked of tiles, which differ between numbers of threads.
+inline bool dense_head(const Shape& s, const float* q, const float* k, const float* v, const float* g, const int64_t* pointers, int64_t head) {
+  const double alpha = s.alpha_of(head);
+  if (alpha == 1.5 || alpha == 2 || (s.pinned && s.spans)) return false;
+  int64_t seen = 0;
+  for (int64_t i = 0; i < s.n; i++) seen += s.limit(head, i) > s.begin(head, i) ? s.limit(head, i) - s.begin(head, i) : 0;
+  const int64_t entries = pointers[(head + 1) * s.n] - pointers[head * s.n];
+  if (!(static_cast<double>(entries) > dense_share * static_cast<double>(seen))) return false;
+  const int64_t group = s.group(head);
+  return longest(q + head * s.n * s.d, s.n, s.d) < infinity<float>() && longest(g + head * s.n * s.e, s.n, s.e) < infinity<float>() &&
+         longest(k + group * s.m * s.d, s.m, s.d) < infinity<float>() && longest(v + group * s.m * s.e, s.m, s.e) < infinity<float>();
+}
+
 // A group's heads add to the same dk and dv, so a group is one worker's. With more threads than groups a group is cut
 // into parts, each with sums of its own, which are added up in order.
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
@@ -277,12 +216,19 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
   bool failed[most_workers] = {};
   in_parallel(workers, [&](int w) {
     Transposed work;
-    int64_t largest = 0;
+    Dense full;
+    int64_t largest = 0, asked = -1;
+    bool dense = false;
+    auto is_dense = [&](int64_t head) {
+      if (head != asked) dense = dense_head(s, q, k, v, g, pointers, asked = head);
+      return dense;
+    };
     auto tiles = [&](auto each) {
       for (int64_t piece = cut[w]; piece < cut[w + 1]; piece++) {
         const int64_t group = piece / parts, part = piece % parts;
         for (int64_t row = group * rows + rows * part / parts, last = group * rows + rows * (part + 1) / parts; row < last;) {
-          const int64_t left = s.n - row % s.n, size = left < tile ? left : tile;  // a tile stays in one head
+          const int64_t left = s.n - row % s.n, most = is_dense(row / s.n) ? block_rows : tile;
+          const int64_t size = left < most ? left : most;  // a tile stays in one head
           const int64_t count = size < last - row ? size : last - row;
           each(group, part, row, count);
           row += count;
@@ -290,23 +236,31 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
       }
     };
     tiles([&](int64_t, int64_t, int64_t row, int64_t count) {
-      const int64_t here = pointers[row + count] - pointers[row];
+      const int64_t here = dense ? s.m : pointers[row + count] - pointers[row];
       largest = here > largest ? here : largest;
     });
     char* memory = static_cast<char*>(std::malloc(Transposed::bytes(largest, s.m, s.d)));
     failed[w] = !memory;
     if (!memory) return;
     work.take(largest, s.m, s.d, memory);
+    asked = -1;
     tiles([&](int64_t group, int64_t part, int64_t row, int64_t count) {
       float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
       Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
                   own ? own : dk + group * keys, own ? own + keys : dv + group * values, dalpha ? dalpha + row : nullptr,
                   dscores, s.lam > 0 ? weights : nullptr};
       const double alpha = s.alpha_of(row / s.n);
+      if (dense) {
+        failed[w] = failed[w] || !(full.memory || full.take(s));
+        if (failed[w]) return;
+        full.turn_to(s, x, group);
+        return backward_dense(s, alpha, work, full, x, row, count, pointers + row, static_cast<const char*>(held) + place[row]);
+      }
       with_power(alpha, [&](auto power) {
         backward_tile<decltype(power)::value>(s, alpha, work, x, row, count, pointers + row, static_cast<const char*>(held) + place[row]);
       });
     });
+    std::free(full.memory);
     std::free(memory);
   });
   bool fine = true;

@@ -23,7 +23,7 @@ struct Row {
   float* score;     // of the candidates, in the order of their keys
   int32_t* column;  // their keys
   int64_t count;    // candidates
-  int64_t settled;  // candidates at the last raise of the bound
+  int64_t settled;  // candidates at the last raise of the bound; twice that if it dropped few (any power)
   float bound;      // only keys that score more can be in the support
   int32_t begin;    // this query sees the keys from here on
   int32_t limit;    // and below this one
@@ -39,16 +39,27 @@ constexpr int any_power = 0;
 // The powers of one alpha.
 struct AnyAlpha {
   double alpha, r;
-  bool quick;  // one exponent in the range of OnePower
+  enum Way { products, one_power, logarithm } way;
+  Powers<float, ProductPower<float>> product;
   Powers<float, OnePower<float>> one;
   Powers<float, AnyPower<float>> any;
   double* memory;  // alpha > 2: 3 numbers for each key
   AnyAlpha(double given, double* memory)
-      : alpha(given), r(1 / (given - 1)), quick(given >= 1.2 && given <= 2), one(V::all(static_cast<float>(quick ? r : 1))),
-        any(V::all(static_cast<float>(r))), memory(memory) {}
+      : alpha(given), r(1 / (given - 1)), way(way_of(r)), product(V::all(way == products ? rounded(r) : 3.f)),
+        one(V::all(way == one_power ? rounded(r) : 1.f)), any(V::all(rounded(r))), memory(memory) {}
+
+  // r as a float, and as a whole number if that is meant: 1 / (1.1 - 1) is not.
+  static float rounded(double r) {
+    return static_cast<float>(std::fabs(r - std::nearbyint(r)) < 1e-9 * r ? std::nearbyint(r) : r);
+  }
+  static Way way_of(double r) {
+    const bool whole = rounded(r) == std::nearbyint(r);
+    if (r > 2.5 && r < 33 && (whole || (V::W == 16 && r > 5))) return products;  // OnePower is fast with AVX-512 alone
+    return r >= 1 && r <= 5 ? one_power : logarithm;
+  }
   template <class Body>
   auto with(const Body& body) const {
-    return quick ? body(one) : body(any);
+    return way == products ? body(product) : way == one_power ? body(one) : body(any);
   }
 };
 
@@ -162,6 +173,7 @@ inline void drop(Row& row, float limit) {
 // ones, which are then at most `slack` above.
 template <int power>
 inline void settle(Row& row, float slack = 0, [[maybe_unused]] const AnyAlpha* any = nullptr) {
+  const int64_t before = row.count;
   if (row.count > 0) {
     float t = row.lift > 0 ? rounded_down(static_cast<double>(row.bound) + row.lift) : row.bound;
     if (row.settled == 0) t = std::fmax(t, rounded_down(static_cast<double>(highest(row.score, row.count)) - 1));
@@ -176,7 +188,7 @@ inline void settle(Row& row, float slack = 0, [[maybe_unused]] const AnyAlpha* a
       drop(row, rounded_down(static_cast<double>(next) - slack));
     }
   }
-  row.settled = row.count;
+  row.settled = power == any_power && row.count > before - before / 8 ? 2 * row.count : row.count;
 }
 
 // What is left of `score` after the threshold: (b - tau)_+ with b the scores less the largest, in `b`, which is followed by
@@ -196,7 +208,9 @@ inline void to_roots(float* score, int64_t count, float* b, float top, double to
       return;
     }
     k.fixed = true;
+    const double n = static_cast<double>(count), jensen = total / n - std::pow(n, -1 / any->r);  // all at their mean
     k.least = least - static_cast<double>(top) > -1 ? static_cast<double>(rounded_down(least - static_cast<double>(top))) : -1;
+    k.least = jensen > k.least ? jensen : k.least;
     tau = any->with([&](const auto& powers) { return solve_power(k, powers); });
   } else {
     tau = power == 1 ? solve_linear(k, 1.0) : solve_quadratic(k);

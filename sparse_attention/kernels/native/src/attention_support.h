@@ -108,6 +108,10 @@ inline void write_row(const int32_t* columns, int64_t count, int64_t keys, char*
   if (as_bits(count, keys)) {
     for (int64_t e = 0, w = 0; w < bitmap_bytes(keys) / 4; w++) {
       uint32_t bits = 0;
+      if (e + 32 <= count && columns[e] == 32 * w && columns[e + 31] == 32 * w + 31) {
+        bits = ~0u;
+        e += 32;
+      }
       for (; e < count && columns[e] < 32 * (w + 1); e++) bits |= 1u << (columns[e] & 31);
       std::memcpy(to + 4 * w, &bits, 4);
     }

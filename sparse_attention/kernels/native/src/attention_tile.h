@@ -100,13 +100,9 @@ inline bool hidden(const Row* row, int64_t base, int64_t m) {
   return true;
 }
 
-// Scores of R queries with one panel, the keys from `base`; what exceeds a row's bound joins its candidates. `added`: with
-// biases and masks, for m keys.
-template <bool masked, bool added>
-inline __attribute__((always_inline)) void tile(const float* q, const float* k, int64_t d, Row* row, int32_t base,
-                                                [[maybe_unused]] int64_t m) {
+// Products of R queries with one panel: a with its first half, b with the second.
+inline __attribute__((always_inline)) void multiply(const float* q, const float* k, int64_t d, V* a, V* b) {
   constexpr int R = tile_rows;
-  V a[R], b[R];
 #pragma GCC unroll 12
   for (int i = 0; i < R; i++) a[i] = b[i] = V::all(0);
   for (int64_t c = 0; c < d; c++) {
@@ -118,6 +114,16 @@ inline __attribute__((always_inline)) void tile(const float* q, const float* k, 
       b[i] = fma(s, y, b[i]);
     }
   }
+}
+
+// Scores of R queries with one panel, the keys from `base`; what exceeds a row's bound joins its candidates. `added`: with
+// biases and masks, for m keys.
+template <bool masked, bool added>
+inline __attribute__((always_inline)) void tile(const float* q, const float* k, int64_t d, Row* row, int32_t base,
+                                                [[maybe_unused]] int64_t m) {
+  constexpr int R = tile_rows;
+  V a[R], b[R];
+  multiply(q, k, d, a, b);
 #pragma GCC unroll 12
   for (int i = 0; i < R; i++) {
     if (added && row[i].limit == 0) continue;

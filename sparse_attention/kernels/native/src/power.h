@@ -96,6 +96,32 @@ struct OnePower<float> {
 };
 #endif
 
+// For one exponent y = n + f, n a small whole number: n by repeated multiplication, which costs at most n units in the last
+// place, f in [0, 1) by OnePower. As above, zero gives zero, and what would be smaller than the normal numbers about the
+// smallest of them; a base below 2^-30 gives zero if f > 0.
+template <class T>
+struct ProductPower {
+  int n;
+  bool mixed;
+  Vec<T> least;
+  OnePower<T> rest;
+  explicit ProductPower(Vec<T> all_equal)
+      : n(static_cast<int>(largest(all_equal))), mixed(largest(all_equal) > static_cast<T>(n)),
+        least(Vec<T>::all(static_cast<T>(std::exp2((std::numeric_limits<T>::min_exponent + 1) / (n + 1.01))))),
+        rest(all_equal - Vec<T>::all(static_cast<T>(n))) {}
+  Vec<T> operator()(Vec<T> base) const {
+    using V = Vec<T>;
+    const auto positive = greater(base, V::all(std::numeric_limits<T>::min()));
+    V x = max(base, least), y = n & 1 ? x : V::all(1);
+    if (mixed) y = y * rest(base);
+    for (int left = n >> 1; left; left >>= 1) {
+      x = x * x;
+      if (left & 1) y = y * x;
+    }
+    return select_or_zero(positive, y);
+  }
+};
+
 inline Vec<double> log2_positive(Vec<double> a) {
   for (double& v : a.lane) v = std::log2(v);
   return a;
