@@ -14,16 +14,27 @@
 #pragma once
 #include <optional>
 
-#include "attention_row.h"
-#include "total_variation.h"
+#include "attention_tile.h"
+#include "total_variation_lanes.h"
 
 namespace sa {
+
+inline uint8_t set_lanes(LaneInt chosen) {
+#if defined(__AVX512F__) && !defined(SPARSE_ATTENTION_NO_AVX512) && !defined(SPARSE_ATTENTION_PORTABLE)
+  return static_cast<uint8_t>(_mm512_cmplt_epi64_mask((__m512i)chosen, _mm512_setzero_si512()));
+#else
+  uint8_t bits = 0;
+  for (int r = 0; r < lane_count; r++) bits |= static_cast<uint8_t>((chosen[r] & 1) << r);
+  return bits;
+#endif
+}
 
 // The candidates of a query, with one gap wherever a key that it sees is missing between, before or after them.
 struct LevelSet {
   float* z;       // less the largest; of a gap so low that it is out
   int32_t* key;   // or `gap`
-  uint8_t* flag;  // of Viterbi
+  uint8_t *flag, *up, *down, *in, *stay;  // of Viterbi
+  int32_t gaps[V::W];
   uint8_t* kept;  // of finish_carefully: a mask
   double lam;
   bool pinned;  // every query sees key 0
@@ -34,11 +45,13 @@ struct LevelSet {
 
   static constexpr int32_t gap = -1;
   static size_t bytes(int64_t m) {
-    return room<float>(m) + room<int32_t>(m) + 2 * room<uint8_t>(m) + room<double>(m) + TautString::bytes(m);
+    return room<float>(m) + room<int32_t>(m) + 6 * room<uint8_t>(m) + room<double>(m) + TautString::bytes(m);
   }
   LevelSet(Scratch& s, int64_t m, double lam, bool pinned)
-      : z(s.take<float>(m + 2)), key(s.take<int32_t>(m + 2)), flag(s.take<uint8_t>(m + 2)), kept(s.take<uint8_t>(m + 2)),
+      : z(s.take<float>(m + 32)), key(s.take<int32_t>(m + 32)), flag(s.take<uint8_t>(m + 2)), up(s.take<uint8_t>(m)),
+        down(s.take<uint8_t>(m)), in(s.take<uint8_t>(m)), stay(s.take<uint8_t>(m + 2)), kept(s.take<uint8_t>(m + 2)),
         lam(lam), pinned(pinned), inverse(s.take<double>(m + 2)), string(s, m) {
+    for (int32_t& g : gaps) g = gap;
     for (int64_t i = 1; i <= m; i++) inverse[i] = 1.0 / static_cast<double>(i);
   }
 
@@ -60,31 +73,73 @@ struct LevelSet {
   double bound() const { return (sum - lam * static_cast<double>(edges) - 1) / static_cast<double>(count); }
 
   // What is left above t, a lower bound of tau.
+  //
+  // Eight stretches of the places at once, a bit each of `up`, `down` and `in`: each begins as if D were 0 there. Where D leaves
+  // [-lam, lam] it forgets its past, so only the first few places of a stretch have to be done again.
   void narrow(double t) {
-    double d = 0;
-    for (int64_t k = 0; k < places; k++) {
-      const double u = d < -lam ? -lam : d > lam ? lam : d;
-      d = static_cast<double>(z[k]) - t + (k ? u : 0);
-      flag[k] = static_cast<uint8_t>((d > lam) * 2 + (d < -lam));
+    float* const z = this->z;  // no store to bytes below can change these
+    int32_t* const key = this->key;
+    uint8_t *const flag = this->flag, *const up = this->up, *const down = this->down, *const in = this->in,
+            *const stay = this->stay;
+    const int64_t end = places;
+    const int64_t part = V::W < 16 || end < 64 ? 0 : end / lane_count, rest = part * lane_count;
+    const double high = lam, low = -lam;
+    auto clamped = [&](double d) { return d < low ? low : d > high ? high : d; };
+    LaneReal d = {};
+    LaneInt at = {};
+    for (int r = 0; r < lane_count; r++) at[r] = reinterpret_cast<int64_t>(z + r * part);
+    for (int64_t i = 0; i < part; i++, at += 4) {
+      d = gather<float>(at) - t + d;
+      const LaneInt above = d > high, below = d < low;
+      up[i] = set_lanes(above);
+      down[i] = set_lanes(below);
+      d = above ? LaneReal{} + high : below ? LaneReal{} + low : d;
     }
-    uint8_t in = d > 0;
-    for (int64_t k = places - 1; k >= 0; k--) flag[k] = in = flag[k] ? flag[k] >> 1 : in;
-    const int64_t all = places;
-    const bool first_out = !flag[0];
-    clear();
-    uint8_t before = 1;
-    for (int64_t k = 0; k < all; k++) {  // one gap for several
-      in = flag[k];
-      const float value = z[k];
-      z[places] = in ? value : padding;
-      key[places] = in ? key[k] : gap;
-      places += in | before;
-      edges += in ^ before;
-      count += in;
-      sum += in ? static_cast<double>(value) : 0;
-      before = in;
+    double before = d[0];
+    for (int r = 1; r < lane_count && part; r++) {
+      const uint8_t bit = static_cast<uint8_t>(1 << r);
+      bool same = false;
+      for (int64_t i = 0; i < part && !same; i++) {
+        const double now = static_cast<double>(z[r * part + i]) - t + before;
+        const bool above = now > high, below = now < low;
+        same = (above && up[i] & bit) || (below && down[i] & bit);
+        up[i] = static_cast<uint8_t>((up[i] & ~bit) | (above ? bit : 0));
+        down[i] = static_cast<uint8_t>((down[i] & ~bit) | (below ? bit : 0));
+        before = clamped(now);
+      }
+      if (same) before = d[r];
     }
-    edges -= first_out;
+    for (int64_t k = rest; k < end; k++) {
+      const double now = static_cast<double>(z[k]) - t + before;
+      flag[k] = static_cast<uint8_t>((now > high) * 2 + (now < low));
+      before = clamped(now);
+    }
+
+    uint8_t next = before > 0, all = 0;
+    for (int64_t k = end - 1; k >= rest; k--) flag[k] = next = flag[k] ? flag[k] >> 1 : next;
+    for (int64_t i = part - 1; i >= 0; i--) in[i] = all = static_cast<uint8_t>(up[i] | (all & ~down[i]));
+    for (int r = lane_count - 1; r >= 0 && part; r--) {
+      for (int64_t i = part - 1; next && i >= 0 && !((up[i] | down[i]) >> r & 1); i--) in[i] |= static_cast<uint8_t>(1 << r);
+      next = in[0] >> r & 1;
+    }
+
+    for (int r = 0; r < lane_count; r++)
+      for (int64_t i = 0; i < part; i++) flag[r * part + i] = in[i] >> r & 1;
+    int64_t c = 0, inside = 0, changes = 0;
+    stay[0] = 1;
+    for (int64_t k = 0; k < end; k++) inside += flag[k];
+    for (int64_t k = 1; k < end; k++) changes += flag[k] ^ flag[k - 1];
+    for (int64_t k = 1; k < end; k++) stay[k] = flag[k] | flag[k - 1];  // one gap for several
+    double total = 0;
+    const V low_score = V::all(padding), no_key = V::load(reinterpret_cast<const float*>(gaps));
+    for (int64_t k = 0; k < end; k += V::W) {
+      const auto is_in = kept_lanes(flag + k, end - k), stays = kept_lanes(stay + k, end - k);
+      const V value = V::load(z + k), at = V::load(reinterpret_cast<const float*>(key + k));  // moved, never looked at
+      total += static_cast<double>(sa::sum(select_or_zero(is_in, value)));
+      compress(reinterpret_cast<float*>(key + c), stays, select(is_in, at, no_key));
+      c += compress(z + c, stays, select(is_in, value, low_score));
+    }
+    places = c, count = inside, edges = changes, sum = total;
   }
 };
 

@@ -73,6 +73,11 @@ inline V::Mask kept_lanes(const uint8_t* kept, int64_t count) {
     const __m128i k = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kept));
     return _mm_test_epi8_mask(k, k);
   }
+#elif defined(__AVX2__) && !defined(SPARSE_ATTENTION_AVX512) && !defined(SPARSE_ATTENTION_PORTABLE)
+  if (count >= V::W) {
+    const __m256i k = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(kept)));
+    return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(k, _mm256_setzero_si256()))};
+  }
 #endif
   float lane[V::W];
   for (int i = 0; i < V::W; i++) lane[i] = i < count && kept[i] ? 1.f : 0.f;
