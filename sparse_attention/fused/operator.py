@@ -19,6 +19,7 @@ from .. import kernels
 from ..kernels.native import attention as native
 from ..kernels.triton import attention as gpu
 from ..rows.masked import readable
+from ..rows.shape import foreign
 from . import composition
 
 _LIBRARY = torch.library.Library("sparse_attention", "FRAGMENT")
@@ -45,12 +46,13 @@ def refusal(
     packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
     """
     if _kernel(q) is gpu:
-        if alpha is None or lam:
-            return "the Triton kernels take one alpha, as a number"
-        for name, x in (("bias", bias), ("mask", mask)):
+        if lam:
+            return "the Triton kernels take no fusedmax"
+        for name, x in (("bias", bias), ("mask", mask), ("alpha", alphas)):
             if x is not None and x.device != q.device:
                 return f"the {name} is on {x.device} and q on {q.device}"
-        return gpu.refusal(q, k, v, alpha)
+        why = gpu.refusal(q, k, v, 2.0 if alpha is None else alpha)
+        return why or (None if alphas is None else _out_of_range(alphas, gpu.ALPHAS))
     n, m = q.shape[1], k.shape[1]
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alphas, bias)):
         if m < 32:
@@ -63,10 +65,19 @@ def refusal(
     if alphas is not None:
         if not readable(alphas):
             return "the values of alpha must not be read"
-        least, most = (float(x) for x in alphas.detach().aminmax())
-        if not native.ALPHAS[0] <= least <= most <= native.ALPHAS[1]:
-            return f"alpha ranges from {least:g} to {most:g}; fused are {native.ALPHAS[0]} to {native.ALPHAS[1]:g}"
+        if why := _out_of_range(alphas, native.ALPHAS):
+            return why
     return native.refusal(q, k, v, 2.0 if alpha is None or alphas is not None else alpha)
+
+
+def _out_of_range(alphas: Tensor, fused: tuple[float, float]) -> str | None:
+    """Why these alphas are not fused. Their range is read, for which a GPU is waited for once."""
+    if foreign(alphas):
+        return "the values of alpha must not be read"
+    least, most = torch.stack(alphas.detach().aminmax()).tolist()
+    if fused[0] <= least <= most <= fused[1]:
+        return None
+    return f"alpha ranges from {least:g} to {most:g}; fused are {fused[0]} to {fused[1]:g}"
 
 
 class Fused(Function):
@@ -102,9 +113,9 @@ class Fused(Function):
             dq, dk, dv = ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved)
             dalphas = dbias = None
         elif ctx.kernel is gpu:
-            dalphas = None
-            dq, dk, dv, dbias = gpu.gradients(g.contiguous(), q, k, v, ctx.saved, bias if needs[4] else None)
+            dq, dk, dv, dbias, dalphas = gpu.gradients(g.contiguous(), q, k, v, ctx.saved, bias if needs[4] else None)
             dbias = None if dbias is None else dbias.to(bias.dtype)
+            dalphas = None if dalphas is None else dalphas.to(alphas.dtype)
         else:
             at = native.gradients(g.contiguous(), q, k, v, ctx.saved, needs[4])
             dq, dk, dv = at.q, at.k, at.v

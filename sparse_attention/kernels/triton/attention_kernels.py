@@ -1,6 +1,7 @@
 """Sparse attention on the GPU: a forward kernel, a backward kernel for queries, and a backward kernel for keys, values.
 
-The mapping is entmax with alpha = 1 + 1/r (r = 1 for sparsemax, r = 2 for entmax15). With x = (alpha - 1) scale q k'
+The mapping is entmax with alpha = 1 + 1/r (r = 1 for sparsemax, r = 2 for entmax15). If the constant R is 0, each head
+has its own r, in memory. With x = (alpha - 1) scale q k'
 and top = max x, p = (x - top - tau)_+^r, where tau in [-1, 0) is such that sum p = 1. Scores are computed block by
 block whenever they are needed and never stored. AdaSplash (arXiv 2502.12082) found that a block-sparse gradient is
 worthwhile on GPUs; the root finder here is a different one.
@@ -22,7 +23,7 @@ from .rows import power
 
 
 @triton.jit
-def _powers(d, R: tl.constexpr):
+def _powers(d, r, R: tl.constexpr):
     """d^r and d^(r - 1); 0 where d is 0, and NaN where d is NaN."""
     if R == 1.0:
         lower = tl.where(d > 0, 1.0, d)
@@ -31,21 +32,31 @@ def _powers(d, R: tl.constexpr):
         lower = d
         upper = d * d
     else:
-        lower = tl.where(d != d, d, power(d, R - 1.0))
+        lower = tl.where(d != d, d, power(d, r - 1.0))
         upper = lower * d
     return upper, lower
 
 
 @triton.jit
-def _step(f, h, R: tl.constexpr):
+def _step(f, h, r, R: tl.constexpr):
     """The Newton step towards an r-norm of 1; f is the sum of d^r, and h the sum of d^(r - 1)."""
     if R == 1.0:
         goal = 0.0 * f + 1.0
     elif R == 2.0:
         goal = tl.sqrt(f)
     else:
-        goal = tl.exp2((1.0 - 1.0 / R) * tl.log2(tl.where(f > 0, f, 1.0)))
+        goal = tl.exp2((1.0 - 1.0 / r) * tl.log2(tl.where(f > 0, f, 1.0)))
     return (f - goal) / tl.where(h > 0, h, 1.0)
+
+
+@triton.jit
+def _of_head(r_ptr, head, factor, R: tl.constexpr):
+    """r and the factor of the scores: those of all heads, or if R is 0, with the head's own r, which divides the factor."""
+    r = R
+    if R == 0.0:
+        r = tl.load(r_ptr + head)
+        factor = factor / r
+    return r, factor
 
 
 @triton.jit
@@ -99,7 +110,7 @@ def _place(turn, first, PINNED: tl.constexpr):
 @triton.jit
 def _scores(
     q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor,
-    R: tl.constexpr, PINNED: tl.constexpr, BIAS: tl.constexpr,
+    r, PINNED: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """factor q k' + (alpha - 1) bias, or -inf where a query does not see a key or the bias is -inf.
 
@@ -113,7 +124,7 @@ def _scores(
         at = rows.to(tl.int64)[:, None] * row + columns.to(tl.int64)[None, :] * key
         bias = tl.load(bias_ptr + at, mask=(rows < n)[:, None] & (columns < m)[None, :], other=0.0).to(tl.float32)
         seen = seen & (bias != -float("inf"))
-        x += bias * (1.0 / R)
+        x += bias * (1.0 / r)
     return tl.where(seen, x, -float("inf"))
 
 
@@ -126,7 +137,7 @@ def _excess(x, top, tau):
 
 @triton.jit
 def attend_forward(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, out_ptr, top_ptr, tau_ptr, flags_ptr,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, out_ptr, top_ptr, tau_ptr, flags_ptr,
     n, m, d, e, repeat, per_head, row, key, factor,
     R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
     BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
@@ -147,6 +158,7 @@ def attend_forward(
     start, stop, pinned, first, end = _visible(
         lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
     )
+    r, factor = _of_head(r_ptr, head, factor, R)
     if BIAS:
         bias_ptr += tl.load(at_ptr + head)
     flags = flags_ptr + (head * blocks + block) * tl.cdiv(m, KEYS)
@@ -158,16 +170,16 @@ def attend_forward(
         j = _place(turn, first, PINNED)
         columns = j + tl.arange(0, KEYS)
         k = _block(k_ptr, keys, columns, m, d, WIDTH)
-        x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+        x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS)
         spoilt = tl.maximum(spoilt, tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1))
         x = tl.where(x != x, -float("inf"), x)
         top = tl.maximum(top, tl.max(x, 1))
         low = tl.maximum(low, top - 1.0)
         for _ in tl.static_range(3):
             above = tl.where(x > low[:, None], x - low[:, None], 0.0)
-            upper, lower = _powers(above, R)
+            upper, lower = _powers(above, r, R)
             f = tl.sum(upper, 1)
-            low += tl.where(f > 1.0, _step(f, tl.sum(lower, 1), R), 0.0)
+            low += tl.where(f > 1.0, _step(f, tl.sum(lower, 1), r, R), 0.0)
         slack = 1e-6 * (tl.abs(top) + 1.0)  # larger than the rounding error of the bound
         may = (x > (low - slack)[:, None]) | (spoilt > 0)[:, None]
         tl.store(flags + j // KEYS, tl.max(tl.max(may.to(tl.int32), 1), 0).to(tl.int8))
@@ -187,13 +199,13 @@ def attend_forward(
             if tl.load(flags + j // KEYS) != 0:
                 columns = j + tl.arange(0, KEYS)
                 k = _block(k_ptr, keys, columns, m, d, WIDTH)
-                x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+                x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS)
                 above = _excess(x, top, tau)
-                upper, lower = _powers(above, R)
+                upper, lower = _powers(above, r, R)
                 f += tl.sum(upper, 1)
                 h += tl.sum(lower, 1)
                 tl.store(flags + j // KEYS, tl.max(tl.max((above != 0).to(tl.int32), 1), 0).to(tl.int8))
-        step = _step(f, h, R)
+        step = _step(f, h, r, R)
         tau = tl.where(moving == 1, tau + step, tau)
         if R == 1.0:  # the support shrinks until it is correct; if it grows again, this is rounding, so stop
             on = (size == 0.0) | (h < size)
@@ -210,9 +222,9 @@ def attend_forward(
         if tl.load(flags + j // KEYS) != 0:
             columns = j + tl.arange(0, KEYS)
             k = _block(k_ptr, keys, columns, m, d, WIDTH)
-            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS)
             above = _excess(x, top, tau)
-            p, _ = _powers(above, R)
+            p, _ = _powers(above, r, R)
             v = _block(v_ptr, keys, columns, m, e, VALUES)
             out = tl.dot(p.to(v.dtype), v, out, input_precision="ieee")
             tl.store(flags + j // KEYS, tl.max(tl.max((above != 0).to(tl.int32), 1), 0).to(tl.int8))
@@ -225,14 +237,16 @@ def attend_forward(
 
 @triton.jit
 def attend_queries_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr,
-    dq_ptr, dbias_ptr, n, m, d, e, repeat, per_head, row, key, factor, scale,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr,
+    dq_ptr, dbias_ptr, dalpha_ptr, n, m, d, e, repeat, per_head, row, key, factor, scale,
     R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
     BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """dq = scale (s (g v' - mean)) k with s = p^(2 - alpha).
 
     If BIAS is 2, it also writes s (g v' - mean) to dbias [H, n, m], which must be zeros before the call.
+    If R is 0, it also writes dalpha [H, n], the gradient of the head's alpha from each query:
+    r^2 sum (g v' - mean) p (1 - log d) with d = x - top - tau, since p = d^r and tau moves so that the sum of p stays 1.
     Also writes mean [H, n], the mean of g v' weighted by s, which the kernel for the keys needs.
     """
     blocks = tl.cdiv(n, ROWS)
@@ -248,6 +262,7 @@ def attend_queries_backward(
     start, stop, pinned, first, end = _visible(
         lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
     )
+    r, factor = _of_head(r_ptr, head, factor, R)
     if BIAS:
         bias_ptr += tl.load(at_ptr + head)
     flags = flags_ptr + (head * blocks + block) * tl.cdiv(m, KEYS)
@@ -259,9 +274,9 @@ def attend_queries_backward(
         if tl.load(flags + j // KEYS) != 0:
             columns = j + tl.arange(0, KEYS)
             k = _block(k_ptr, keys, columns, m, d, WIDTH)
-            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS)
             above = _excess(x, top, tau)
-            _, s = _powers(above, R)
+            _, s = _powers(above, r, R)
             v = _block(v_ptr, keys, columns, m, e, VALUES)
             mass += tl.sum(s, 1)
             along += tl.sum(s * tl.dot(g, tl.trans(v), input_precision="ieee"), 1)
@@ -269,20 +284,26 @@ def attend_queries_backward(
     tl.store(mean_ptr + head * n + rows, mean, mask=rows < n)
 
     dq = tl.zeros([ROWS, WIDTH], tl.float32)
+    dalpha = tl.zeros([ROWS], tl.float32)
     for turn in range(first, end, KEYS):
         j = _place(turn, first, PINNED)
         if tl.load(flags + j // KEYS) != 0:
             columns = j + tl.arange(0, KEYS)
             k = _block(k_ptr, keys, columns, m, d, WIDTH)
-            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, R, PINNED, BIAS)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS)
             above = _excess(x, top, tau)
-            _, s = _powers(above, R)
+            p, s = _powers(above, r, R)
             v = _block(v_ptr, keys, columns, m, e, VALUES)
-            ds = s * (tl.dot(g, tl.trans(v), input_precision="ieee") - mean[:, None])
+            apart = tl.dot(g, tl.trans(v), input_precision="ieee") - mean[:, None]
+            ds = s * apart
             dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+            if R == 0.0:
+                dalpha += tl.sum(apart * p * (1.0 - tl.log(tl.where(above > 0, above, 1.0))), 1)
             if BIAS == 2:
                 at = (head * n + rows)[:, None] * m + columns[None, :]
                 tl.store(dbias_ptr + at, ds, mask=(rows < n)[:, None] & (columns < m)[None, :])
+    if R == 0.0:
+        tl.store(dalpha_ptr + head * n + rows, r * r * dalpha, mask=rows < n)
     channel = tl.arange(0, WIDTH)
     at = (head * n + rows)[:, None] * d + channel[None, :]
     tl.store(dq_ptr + at, dq * scale, mask=(rows < n)[:, None] & (channel < d)[None, :])
@@ -290,7 +311,7 @@ def attend_queries_backward(
 
 @triton.jit
 def attend_keys_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr,
     dk_ptr, dv_ptr, n, m, d, e, repeat, per_head, row, key, factor, scale,
     R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
     BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
@@ -318,6 +339,7 @@ def attend_keys_backward(
             start, stop, pinned, _, _ = _visible(
                 lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
             )
+            r, weight = _of_head(r_ptr, head, factor, R)
             bias = bias_ptr
             if BIAS:
                 bias += tl.load(at_ptr + head)
@@ -326,9 +348,9 @@ def attend_keys_backward(
             top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
             tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
             mean = tl.load(mean_ptr + head * n + rows, mask=rows < n, other=0.0)
-            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias, row, key, factor, R, PINNED, BIAS)
+            x = _scores(q, k, rows, columns, n, m, start, stop, pinned, bias, row, key, weight, r, PINNED, BIAS)
             above = _excess(x, top, tau)
-            p, s = _powers(above, R)
+            p, s = _powers(above, r, R)
             ds = s * (tl.dot(g, tl.trans(v), input_precision="ieee") - mean[:, None])
             dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision="ieee")
             dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision="ieee")

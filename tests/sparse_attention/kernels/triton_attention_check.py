@@ -1,8 +1,8 @@
 """Run by test_triton_attention.py in a process of its own, with TRITON_INTERPRET=1: fused attention for the GPU on the CPU.
 
-Prints one JSON object: "kernels", for each case its name, type and largest errors of out, dq, dk, dv (and the bias's gradient) against the composition
+Prints one JSON object: "kernels", for each case its name, type and largest errors of out, dq, dk, dv (and the gradients of the bias and alphas) against the composition
 in float64, whether the supports are equal and the share of blocks without support; "public", whether `sa.sparse_attention`
-took the kernels, and its errors.
+took the kernels, and its errors; "range", the plan for alphas that the kernels do not take.
 """
 
 from __future__ import annotations
@@ -58,12 +58,14 @@ FORMS = [
     ("bias of keys", 2.0, 4, 2, 20, 37, False, None, {"bias": (2, 1, 1, 37), "lead": (2, 2)}),
     ("bias of heads", 1.3, 2, 2, 20, 37, False, [37, 9], {"bias": (2, 20, 1)}),
     ("mask", 2.0, 4, 2, 20, 37, True, None, {"mask": (2, 1, 20, 37), "lead": (2, 2)}),
+    ("alpha per head", 0.0, 4, 2, 20, 37, True, None, {"alphas": (1.1, 2.0, 1.5, 1.3)}),
+    ("alpha per head, bias, pinned window", 0.0, 2, 2, 40, 40, True, None, {"alphas": (1.25, 1.8), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
     ("mask and bias, pinned window", 1.5, 2, 2, 40, 40, True, None, {"mask": (40,), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
 ]  # fmt: skip
 
 
 def form(name, alpha, H, G, n, m, causal, lengths, parts):
-    """Errors as in `case`, with the bias's gradient, for spans, biases and masks."""
+    """Errors as in `case`, with the gradients of the bias and the heads' alphas, for spans, biases, masks and such alphas."""
     generator = torch.Generator().manual_seed(n)
     q, k, v, g = (
         (torch.randn(s, generator=generator) * 8).round() / 4 for s in ((H, n, 8), (G, m, 8), (G, m, 6), (H, n, 6))
@@ -84,25 +86,31 @@ def form(name, alpha, H, G, n, m, causal, lengths, parts):
     bias = torch.randn(parts["bias"], generator=generator).mul(8).round().div(4) if "bias" in parts else None
     if bias is not None and bias.shape[-1] > 1:
         bias[..., 3] = -torch.inf  # hides the key
-    given = {"lengths": lengths, "spans": spans, "bias": bias, "mask": mask, "lead": lead, "pinned": pinned}
+    alphas = torch.tensor(parts["alphas"]) if "alphas" in parts else None
+    given = {
+        "lengths": lengths,
+        "spans": spans,
+        "bias": bias,
+        "mask": mask,
+        "lead": lead,
+        "pinned": pinned,
+        "alphas": alphas,
+    }
     out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.25, causal=causal, block=BLOCK, **given)
-    found = [out, *attention.gradients(g, q, k, v, saved, bias)]
+    found = [x for x in (out, *attention.gradients(g, q, k, v, saved, bias)) if x is not None]
     keep = composition.visible(n, m, lengths, causal, None, spans, pinned)
     keep = torch.ones(n, m, dtype=torch.bool) if keep is None else keep
     if mask is not None:
         keep = keep & mask.expand(*lead, n, m).reshape(-1, n, m)
-    wide = [x.double().requires_grad_() for x in (q, k, v, *([] if bias is None else [bias]))]
+    wide = [x.double().requires_grad_() for x in (q, k, v, bias, alphas) if x is not None]
     added = torch.zeros(1) if bias is None else wide[3].expand(*lead, n, m).reshape(-1, n, m)
     keep = keep & (added > -torch.inf)
-    entmax = composition.of_alpha(alpha)
+    entmax = composition.of_alpha(alpha, None if alphas is None else wide[-1])
     expected, weights = composition.attend(
         *wide[:3], 0.25, lambda x, keep: entmax(x + added.masked_fill(added == -torch.inf, 0), keep), keep
     )
     expected = [expected, *torch.autograd.grad(expected, wide, g.double())]
-    errors = [
-        float((a - b).abs().max() / b.abs().max().clamp(min=1))
-        for a, b in zip(found, expected, strict=bias is not None)
-    ]
+    errors = [float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in zip(found, expected, strict=True)]
     blank = saved.flags == 0
     support = F.max_pool2d(F.pad((weights > 1e-14).float(), (0, -m % BLOCK, 0, -n % BLOCK)), BLOCK) > 0
     return [name, "torch.float32", errors, not bool((support & blank).any()), float(blank.double().mean())]
@@ -172,7 +180,13 @@ def main() -> None:
         )
     ]  # fmt: skip
     report = {"kernels": found, "no keys": none, "refused": refused}
-    report["public"] = [public("sparsemax"), public("entmax", alpha=1.5)]
+    report["public"] = [
+        public("sparsemax"),
+        public("entmax", alpha=1.5),
+        public("entmax", alpha=torch.tensor([1.25, 2.0])),
+    ]
+    with sa.kernels.use("triton"):
+        report["range"] = sa.fused.plan(*[torch.ones(1, 2, 4, 4)] * 3, "entmax", alpha=torch.tensor([1.05, 2.0]))
     generator = torch.Generator().manual_seed(5)
     report["public"] += [public("sparsemax", False, **given) for given in (
         {"window": (2, 0)}, {"causal": False, "window": (1, 2), "sink": torch.tensor([0.5, -0.5])},
