@@ -86,7 +86,7 @@ def scene():
 @pytest.fixture(scope="module")
 def summary():
     planted = Planted(
-        "niculae2017_table2", "niculae2017", SUMMARY, ("reuters",), "softmax|sparsemax|fusedmax", worth=0.0
+        "evidence_headlines", "niculae2017", SUMMARY, ("reuters",), "softmax|sparsemax|fusedmax", worth=0.0
     )
     for one in planted.records:  # these records are older than the curves
         one["curve"] = {"metric": planted.slots[1][0].config["train"]["best_metric"], "dev": CURVES["rested"]}
