@@ -102,11 +102,10 @@ def _task(claim: Claim) -> str:
 def _short_why(one: Outcome) -> str:
     """Why a claim is not decided, in a few words; empty if it is decided."""
     ran = [bool(p.differences) for p in one.parts]
-    if one.outcome != OPEN or not any(ran):
-        return "not run" if one.outcome == OPEN else ""
     seeds = {1: "one seed", 2: "two seeds"}.get(max((len(p.differences) for p in one.parts), default=0), "")
     doubts = [doubt.partition(",")[0] for doubt in one.part.why.split(" and ") if "seed" not in doubt]
-    return "; ".join(filter(None, (seeds, "" if all(ran) else "some rows not run", *doubts))) or "interval too wide"
+    why = "; ".join(filter(None, (seeds, "" if all(ran) else "some rows not run", *doubts))) or "interval too wide"
+    return "" if one.outcome != OPEN else why if any(ran) else "not run"
 
 
 def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:

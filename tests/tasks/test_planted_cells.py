@@ -86,7 +86,13 @@ def scene():
 @pytest.fixture(scope="module")
 def summary():
     planted = Planted(
-        "evidence_headlines", "niculae2017", SUMMARY, ("reuters",), "softmax|sparsemax|fusedmax", worth=0.0
+        "niculae2017_table2",
+        "niculae2017",
+        SUMMARY,
+        ("reuters",),
+        "softmax|sparsemax|fusedmax",
+        worth=0.0,
+        experiment="niculae2017_table2",
     )
     for one in planted.records:  # these records are older than the curves
         one["curve"] = {"metric": planted.slots[1][0].config["train"]["best_metric"], "dev": CURVES["rested"]}
