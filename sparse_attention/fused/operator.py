@@ -47,7 +47,7 @@ def refusal(
     """
     if _kernel(q) is gpu:
         if lam:
-            return "the Triton kernels take no fusedmax"
+            return "the Triton kernels take sparsemax and entmax"
         for name, x in (("bias", bias), ("mask", mask), ("alpha", alphas)):
             if x is not None and x.device != q.device:
                 return f"the {name} is on {x.device} and q on {q.device}"
