@@ -196,7 +196,7 @@ class KeyCache:
     def _against_panels(self, call: Call) -> str | None:
         """The reason why the native kernel cannot process this single query, or None if it can."""
         if call.alpha is None:
-            return call.why
+            return call.why or "this mapping has no fused kernel for one query"
         if call.mask is not None:
             return "a mask of any form needs the scores; right padding is lengths="
         if kernels.active() == "reference":

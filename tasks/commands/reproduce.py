@@ -95,8 +95,10 @@ def plan(names: Sequence[str], overrides: Sequence[str], announce: bool = False)
             print(one.opening, flush=True)
     wanted = outline(loaded, rest)
     if announce:
+        config = wanted[0][0].config
+        launch.ready(config["launcher"], config["runtime"])
         cost = estimated([("", w) for group in wanted for w in group], "").splitlines()[-1]
-        where = f"{wanted[0][0].config['paths']['outputs']}/report/{'+'.join(names)}_{loaded[0].profile}.html"
+        where = f"{config['paths']['outputs']}/report/{'+'.join(names)}_{loaded[0].profile}.html"
         print(f"{', '.join(names)}: {cost}. First the data are prepared. The report: {where}", file=sys.stderr)
     return filled(loaded, wanted, rest)
 
