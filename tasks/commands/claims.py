@@ -35,7 +35,8 @@ from the lowest to the highest:
 
 `make claims` tests every claim again on the records of docs/results, and writes outputs/claims.json. This page and its pictures are generated from the records.
 
-*Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim. *n*: its seeds.
+*Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim; of a trend, of the last row and the first,
+though Page's test of all rows' ranks decides. *n*: its seeds.
 *Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
 at 5 % show that the difference is on one side of the margin; the interval covers the sampling of seeds and of test examples, or of
 test examples alone where it says so. A row that had not converged decides nothing, nor does a table in which attention
