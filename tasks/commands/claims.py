@@ -178,10 +178,8 @@ def _why(one: Outcome) -> str:
         return ""
     why = f"{one.part.why[0].upper()}{one.part.why[1:]}. " if one.part.why else ""
     then = f"would support it with a power of {ENOUGH:.0%} if the true difference were {one.claim.assumed:g}. "
-    if one.needed is not None:
-        return f"{why}{one.needed} seeds {then}"
     if one.claim.pilot != Pilot():
-        return f"{why}Not even {MOST_SEEDS} seeds {then}"
+        return f"{why}{one.needed or f'Not even {MOST_SEEDS}'} seeds {then}"
     return why or "No earlier runs say how many seeds would decide it. "
 
 
