@@ -4,7 +4,7 @@
     CELL       an id or its beginning, a folder in the store, or TASK/MAPPING[,KEY=VALUE ...]
     FOLDER     a new folder with predict.py, weights, vocabulary, scores and model card; load_cell(FOLDER) reads it too
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
-    --onnx     also write model.onnx: token ids in, log-probabilities out; for classifiers whose mapping is over rows
+    --onnx     also write model.onnx; for classifiers, image questions and multilabel models whose mapping is over rows
     --trust-plugins   copy (with --onnx or --fairseq: run) the Python files that CELL names, even if you never used them yourself
 
 Examples: python scripts/export.py translation/sparsemax,seed=1 models/sparsemax

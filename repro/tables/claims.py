@@ -14,6 +14,7 @@
         test: equivalence               or noninferiority, superiority, trend
         margin: 1.0                     in the metric's unit: the largest difference that still counts as equal or, for
                                         superiority and trend, the smallest that counts as better
+        note: ""                        what a reader should know, such as when the margin was set
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
         worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM
         worth_metric: test/bleu         in this score; the default is `metric`
@@ -21,15 +22,16 @@
         pilot: {seeds: .5, examples: .4}   standard deviation of a difference over seeds and its standard error over
                                         test examples, from earlier runs: for the power
 
-Margins are committed before the runs. The tested quantity is the difference of a row minus `against`, paired over seeds
+Margins are committed before the runs, unless the note says otherwise. The tested quantity is the difference of a row minus `against`, paired over seeds
 and over test examples; published numbers are not used. Its variance is that over seeds, divided by their number, plus
 that of the mean over seeds when the test examples are drawn again; t has Satterthwaite's degrees of freedom.
 
 A claim about several rows and columns holds if it holds for each of them: it is *supported* if every one-sided test at
-5 % says so. It is *contradicted* if the opposite is shown for one of them: a difference above the margin
-(equivalence), a row worse by more than the margin (noninferiority) or better by less than the margin (superiority), at
-5 % divided by the number of comparisons. Otherwise it is *inconclusive*: a test that merely fails does not contradict a
-claim. Claims are not corrected for each other.
+5 % says so; for superiority, that the row is better at all. It is *contradicted* if the opposite is shown for one of
+them: a difference above the margin (equivalence), a row worse by more than the margin (noninferiority) or not better by
+the margin (superiority), at 5 % divided by the number of comparisons. Otherwise it is *inconclusive*: a test that
+merely fails does not contradict a claim, and a row that is better, but by less than the margin, does neither. Claims
+are not corrected for each other.
 """
 
 from __future__ import annotations
@@ -84,6 +86,7 @@ class Claim:
     ratio: bool = False
     value: float | None = None
     pilot: Pilot = Pilot()
+    note: str = ""
     paper: str = ""
 
     @property
@@ -117,12 +120,14 @@ class Claim:
             "equivalence": [(-math.inf, -self.margin), (self.margin, math.inf)], "noninferiority": [(-math.inf, -self.margin)],
         }.get(self.test, [(-math.inf, self.margin)])  # fmt: skip
 
+    @property
+    def assumed(self) -> float:
+        """The true difference, in the direction of the claim, for which powers are computed."""
+        return self.margin if self.test in ("superiority", "trend") else 0.0
+
     def power(self, n: int, pilot: Pilot) -> float:
-        """The chance that `n` seeds support the claim for one row: if the true difference is 0 (equivalence,
-        noninferiority) or the margin (superiority, trend).
-        """
-        better = self.test in ("superiority", "trend")
-        return power(n, pilot.seeds, pilot.examples, self.margin if better else 0.0, *self.inside)
+        """The chance that `n` seeds support the claim for one row if the true difference is `assumed`."""
+        return power(n, pilot.seeds, pilot.examples, self.assumed, *self.inside)
 
 
 @dataclass(frozen=True)
@@ -321,11 +326,14 @@ def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, st
 
 def _worthless(claim: Claim, of: Mapping[str, Mapping[int, float]]) -> str:
     """Why a column cannot test attention, or an empty string: uniform attention is almost as good, or was not run."""
-    first, uniform = (list(of.get(row, {}).values()) for row in (claim.against or claim.rows[0], UNIFORM))
-    if not uniform or not first:
+    first, uniform = (of.get(row, {}) for row in (claim.against or claim.rows[0], UNIFORM))
+    if not first:
+        return ""  # the comparison itself says so
+    if not uniform:
         return f"no row of {UNIFORM}, so the worth of attention is not known"
     sign = 1 if claim.worth_metric else claim.sign
-    worth = sign * (float(np.mean(first)) - float(np.mean(uniform)))
+    both = first.keys() & uniform.keys()
+    worth = sign * float(np.mean([first[s] for s in both or first]) - np.mean([uniform[s] for s in both or uniform]))
     return "" if worth >= claim.worth else f"attention is worth {worth:.1f} here, less than {claim.worth:g}"
 
 
@@ -352,6 +360,8 @@ def _decided(claim: Claim, row: str, column: str, sample: _Sample, level: float,
     else:
         supports = _within(signed, claim.inside, 0.05)
         contradicts = any(_within(signed, bounds, level) for bounds in claim.outside)
+    if supports and contradicts:
+        return replace(part, why="better by less than the margin")
     return replace(part, outcome=SUPPORTED if supports else CONTRADICTED if contradicts else OPEN)
 
 

@@ -244,7 +244,7 @@ def _sparsity(scored: Sequence[_Scored], header: str) -> list[str]:
         gaps = [one.against(first) for one in others]
         by = dict.fromkeys(f"{gap:+.{first.value.decimals}f}" for gap in (min(gaps), max(gaps)))
         sure = sum(one.row.decided for one in others)
-        word = "decided" if sure == len(others) else f"{sure} of {len(others)} decided" if sure else "not decided"
+        word = f"{sure} of {len(others)} differences shown" if sure else "no difference shown"
         told += f"; {header} against {first.name}: {' to '.join(by)} (n = {_runs([first, *others])}; {word})"
     return [f"{told}."]
 

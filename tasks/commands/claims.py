@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
 from functools import cache
@@ -24,8 +25,8 @@ FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 HEAD = """\
 # Do the papers' claims hold?
 
-{decided} of {all} claims are decided by our runs: {words}. For each task, the rows of the claims against softmax,
-from the lowest to the highest:
+Of {all} claims, our runs decide {decided}: {words}. Most of the decided ones on one table: {most}, on {table}.
+For each task, the rows of the claims against softmax, from the lowest to the highest:
 
 {answers}
 
@@ -38,9 +39,9 @@ from the lowest to the highest:
 *Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim; of a trend, of the last row and the first,
 though Page's test of all rows' ranks decides. *n*: its seeds.
 *Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
-at 5 % show that the difference is on one side of the margin; the interval covers the sampling of seeds and of test examples, or of
-test examples alone where it says so. A row that had not converged decides nothing, nor does a table in which attention
-is worth little ([how it works](../repro/tables/claims.py)).
+at 5 % show that the difference is on one side of the margin; the printed interval is two-sided and thus wider, so it can include the margin all the same.
+It covers the sampling of seeds and, where the score of each test example is recorded, of test examples; or test examples alone where it says so.
+A row that had not converged decides nothing, nor does a table in which attention is worth little ([how it works](../repro/tables/claims.py)).
 """
 # task -> its name on the page
 TASKS = {"translation": "translation", "summarization": "summarization", "snli": "SNLI", "snli_esim": "SNLI", "imdb": "IMDB", "vqa": "VQA", "multilabel": "multilabel"}  # fmt: skip
@@ -87,8 +88,11 @@ def page(found: Sequence[Outcome]) -> str:
         f"| {_power(one)} | {one.claim.paper} |" for i, one in numbered
     ]  # fmt: skip
     answers = "\n".join(_answer(*group) for group in itertools.groupby(numbered, key=lambda pair: _task(pair[1].claim)))
-    decided = sum(one.outcome != OPEN for one in found)
-    head = HEAD.format(decided=decided, all=len(found), words=_count(found), lines="\n".join(lines), answers=answers)
+    decided = Counter(one.claim.experiment for one in found if one.outcome != OPEN)
+    table, most = decided.most_common(1)[0] if decided else ("", 0)
+    head = HEAD.format(
+        decided=decided.total(), all=len(found), words=_count(found), most=most, table=f"`{table}`", lines="\n".join(lines), answers=answers,
+    )  # fmt: skip
     return "\n".join([head, *(_section(i, one) for i, one in enumerate(found, 1))])
 
 
@@ -112,7 +116,10 @@ def _short_why(one: Outcome) -> str:
 def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
     """How the rows of a task's claims score against softmax, in the table and score with the most seeds and rows."""
     groups: dict[tuple[str, str], list[tuple[float, int, str, int, Outcome]]] = {}
+    decided: dict[str, list[str]] = {}
     for i, one in numbered:
+        if one.outcome != OPEN:
+            decided.setdefault(one.outcome, []).append(f"[{i}](#claim-{i})")
         for p in one.parts if "softmax" in one.claim.against and one.claim.metric in SCORES else ():
             if runs := list(p.differences.values()):
                 of = groups.setdefault((one.claim.experiment, one.claim.metric), [])
@@ -123,10 +130,10 @@ def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
     claims, d = dict(sorted({i: one for *_, i, one in found}.items())), found[0][-1].decimals
     ends = " to ".join(dict.fromkeys(f"{gap:+.{d}f} ({row})" for gap, _, row, *_ in (found[0], found[-1])))
     n = " to ".join(map(str, sorted({f([n for _, n, *_ in found]) for f in (min, max)})))
-    said = ", ".join(f"[claim {i}](#claim-{i}) {one.outcome}" for i, one in claims.items() if one.outcome != OPEN)
+    said = "; ".join(f"{word}: claim{'s' * (len(which) > 1)} {', '.join(which)}" for word, which in decided.items())
     why = "; ".join(dict.fromkeys(_short_why(one) for one in claims.values()))
     claim, rows = found[0][-1].claim, len({row for _, _, row, *_ in found})
-    return f"- {task}: {SCORES[claim.metric]} against {claim.against}: {ends}; {rows} rows, n = {n}. {f'Decided: {said}' if said else f'Not decided: {why}'}."
+    return f"- {task}: {SCORES[claim.metric]} against {claim.against}: {ends}; {rows} rows, n = {n}. {said[:1].upper() + said[1:] if said else f'Not decided: {why}'}."
 
 
 def pictures(found: Sequence[Outcome]) -> dict[str, str]:
@@ -149,7 +156,7 @@ def _section(i: int, one: Outcome) -> str:
     told = [
         f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
         f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
-        f"profile {claim.profile}.",
+        f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note),
     ]  # fmt: skip
     if _drawn(one):
         told.append(f"![differences with intervals](results/{_picture(one)})")
@@ -170,10 +177,9 @@ def _why(one: Outcome) -> str:
     if one.outcome != OPEN:
         return ""
     why = f"{one.part.why[0].upper()}{one.part.why[1:]}. " if one.part.why else ""
-    if one.needed is not None:
-        return f"{why}{one.needed} seeds would decide it with a power of {ENOUGH:.0%}. "
+    then = f"would support it with a power of {ENOUGH:.0%} if the true difference were {one.claim.assumed:g}. "
     if one.claim.pilot != Pilot():
-        return f"{why}Even {MOST_SEEDS} seeds would not decide it. "
+        return f"{why}{one.needed or f'Not even {MOST_SEEDS}'} seeds {then}"
     return why or "No earlier runs say how many seeds would decide it. "
 
 

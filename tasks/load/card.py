@@ -123,9 +123,8 @@ def _table(cell: Cell, trained: Mapping[str, Any], measured: Mapping[str, Mappin
     for found in [trained, *measured.values()]:
         how, scores = _scores(cell, found)
         for split, metric, value, n, interval in scores:
-            signature = (
-                (found.get("signatures") or {}).get(f"{split}/{metric.name}", metric.signature).replace("|", "\\|")
-            )
+            signatures = found.get("signatures") or {}
+            signature = signatures.get(f"{split}/{metric.name}", metric.signature).replace("|", "\\|")
             shown = f"{value:.{metric.decimals}f} {metric.unit}"
             bounds = ", ".join(f"{bound:.{metric.decimals}f}" for bound in interval)
             yield f"| {split} | {metric.name} | {shown} | {bounds} | {n or ''} | {signature} | {how} |"
@@ -139,16 +138,7 @@ def _use(code: str, refused: str | None) -> Iterator[str]:
         yield "With the project's code, which also gives n-best lists and attention:"
     else:
         yield f"This model needs its project: {refused}."
-    yield from (
-        "",
-        "```python",
-        "from tasks.load import load_cell",
-        "",
-        'model = load_cell("THIS FOLDER")',
-        code,
-        "```",
-        "",
-    )
+    yield from ("", "```python", "from tasks.load import load_cell", "", 'model = load_cell("THIS FOLDER")', code, "```", "")  # fmt: skip
     yield 'From a shell: `python scripts/predict.py "THIS FOLDER" < input`. The input is encoded as in training.'
 
 

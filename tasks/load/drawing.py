@@ -70,11 +70,8 @@ def svg(prediction: Prediction) -> str:
         y = top + j * CELL
         parts.append(f'<text x="{left - 6}" y="{y + CELL * 0.7:.1f}" text-anchor="end">{_text(name, LABEL)}</text>')
         for start, end in runs(row):
-            colour = (
-                f'fill="#08519c" fill-opacity="{0.08 + 0.92 * min(1.0, row[start]):.3f}"'
-                if row[start]
-                else 'fill="#ddd"'
-            )
+            shade = f'fill="#08519c" fill-opacity="{0.08 + 0.92 * min(1.0, row[start]):.3f}"'
+            colour = shade if row[start] else 'fill="#ddd"'
             words = " ".join(prediction.source_tokens[start:end])
             parts.append(
                 f'<rect x="{left + start * CELL}" y="{y}" width="{(end - start) * CELL}" height="{CELL}" {colour} '

@@ -5,7 +5,7 @@ predict.py  model/  model.json  requirements.txt  sparse_attention-*.whl   a pro
                                                repository (`standalone`)
 evaluations.json    metrics, data and decoding options of every finished evaluation
 plugins/            the Python files that define the mapping
-model.onnx          only if `onnx` is given: a classifier as one ONNX graph
+model.onnx          only if `onnx` is given: the model as one ONNX graph
 fairseq/            only if `sources` are given: a checkpoint for fairseq-generate, and the encoded sources
 manifest.json       sha256 of every file above; a folder whose files differ cannot be loaded
 README.md           the model card; you may edit it

@@ -157,12 +157,8 @@ class Loaded:
                 for row, i in enumerate(batch.index.tolist()):
                     tokens = split.tokens[0][i]
                     weights = torch.stack([p[row, : len(tokens)] for p in batch.attention.values()])
-                    unknown = [
-                        t
-                        for lines, ids in zip(split.tokens, split.fields)
-                        for t, n in zip(lines[i], ids[i])
-                        if n == UNK
-                    ]
+                    read = zip(split.tokens, split.fields)
+                    unknown = [t for lines, ids in read for t, n in zip(lines[i], ids[i]) if n == UNK]
                     said = _ranked(batch.log_probs[row].exp(), test.classes, nbest)
                     told[i] = Prediction(*said[0], said, weights, tokens, list(batch.attention), unknown)
         return told

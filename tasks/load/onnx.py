@@ -1,9 +1,10 @@
-"""Write a classifier as one ONNX file: token ids in, log-probabilities of the classes out."""
+"""Write a model as one ONNX file. docs/guides/predict.md lists the inputs and outputs of each kind of model."""
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,59 +13,116 @@ from torch import Tensor, nn
 
 import sparse_attention as sa
 from repro.files import StoreError
+from tasks.classification.models.snli_attentive import Gru
 from tasks.config import models
 from tasks.data.cache import read_meta
 from tasks.data.symbols import FIRST, PAD
 from tasks.load.model import Loaded
 
 FILE = "model.onnx"
-LOOPS = {"snli_attentive": "its GRU is a loop over the words, which ONNX would fix to one length"}
+REFUSED = {
+    "seq2seq": "finds its output by beam search, which runs the model once per word and is not one graph",
+    "fertility": "only tags words for another model",
+}
 
 
 def refused(config: Mapping[str, Any]) -> str | None:
     """Why a model cannot be written as ONNX, as a part of a sentence; None if its kind can."""
-    family = str(config["task"]["family"])
-    if family != "classification":
-        return f"{config['task']['name']} is not a text classifier; only these are written as ONNX"
-    if why := LOOPS.get(name := config["model"]["name"]):
-        return f"the model {name} cannot be written: {why}"
-    architecture = models.architecture(family, name)
+    family, task = config["task"]["family"], config["task"]["name"]
+    if why := REFUSED.get(family):
+        return f"{task} {why}"
+    architecture = models.architecture(family, config["model"]["name"])
     for node in models.nodes_at(config["mapping"], architecture.PLACES).values():
         if sa.spec(node["name"]).over != "row":
-            return f"the mapping {node['name']} is not over rows; docs/guides/onnx.md lists those that have a formula in ONNX"
+            return f"the mapping {node['name']} of {task} is not over rows; docs/guides/onnx.md lists those that have a formula in ONNX"
     return None
 
 
-class _Classifier(nn.Module):
-    """ids [B, L] for each field, padded on the right with `PAD` -> log-probabilities [B, C]."""
+class _Gru(nn.Module):
+    """`Gru` as ONNX's operator of that name; torch.onnx would write its loop for the words of the example only.
 
-    def __init__(self, model: nn.Module) -> None:
+    ONNX has h' = (1 - z) h~ + z h, so its z is one minus ours: the weights of that gate change their sign.
+    """
+
+    def __init__(self, gru: Gru) -> None:
         super().__init__()
-        self.model = model
 
-    def forward(self, *ids: Tensor) -> Tensor:
-        lengths = [text.ne(PAD).sum(1) for text in ids]
-        return self.model(list(ids), lengths)[0].float().log_softmax(-1)
+        def joined(gates: Tensor, candidate: Tensor) -> Tensor:
+            update, reset = gates.chunk(2)
+            return torch.cat((-update, reset, candidate))[None]
+
+        bias = joined(gru.gates.bias, gru.candidate.bias)
+        self.weights = nn.Parameter(joined(gru.gates.weight, gru.candidate.weight))
+        self.state_weights = nn.Parameter(joined(gru.state_gates.weight, gru.state_candidate.weight))
+        self.bias = nn.Parameter(torch.cat((bias, torch.zeros_like(bias)), 1))
+
+    def forward(self, x: Tensor, mask: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        (rows, words), size = x.shape[:2], h.shape[1]
+        states, last = torch.onnx.ops.symbolic_multi_out(
+            "GRU", (x.transpose(0, 1), self.weights, self.state_weights, self.bias, mask.sum(1).int(), h[None]),
+            {"hidden_size": size}, dtypes=(x.dtype, x.dtype), shapes=((words, 1, rows, size), (1, rows, size)),
+        )  # fmt: skip
+        return states.squeeze(1).transpose(0, 1), torch.where(mask.any(1, keepdim=True), last.squeeze(0), h)
+
+
+class _Called(nn.Module):
+    """A function of tensors as a module, with the module that it calls."""
+
+    def __init__(self, function: Callable[..., Any], part: nn.Module) -> None:
+        super().__init__()
+        self.function, self.part = function, part
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def _graph(model: Loaded) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
+    """The module to write, an example of each input by its name, and the names of the outputs."""
+    if model.name == "multilabel":
+        output, weights = model.model.output, torch.from_numpy(model.model.model.weights.copy())
+        mapping, threshold = sa.make(output.mapping, **output.params), model.model.threshold if output.dense else 0.0
+
+        def labels(features: Tensor) -> tuple[Tensor, Tensor]:  # as `tasks.multilabel.selection.predict`
+            p = mapping(weights[0] + features @ weights[1:])
+            return p, p > threshold
+
+        example = torch.ones(2, model.encoding.features, dtype=torch.float64)
+        return _Called(labels, mapping), {"features": example}, ["probabilities", "labels"]
+    network = copy.deepcopy(model.model).cpu().eval()
+    for name, part in list(network.named_children()):
+        if isinstance(part, Gru):
+            setattr(network, name, _Gru(part))
+    texts = read_meta(model.encoding.folder)["fields"] if model.name == "classification" else ["tokens"]
+    given = {name: torch.full((2, 5 + i), FIRST) for i, name in enumerate(texts)}
+    for text in given.values():
+        text[1, -1] = PAD
+    if model.name == "classification":
+        return _Called(
+            lambda *ids: network(list(ids), [text.ne(PAD).sum(1) for text in ids])[0].float().log_softmax(-1), network
+        ), given, ["log_probs"]  # fmt: skip
+    spec = model.encoding.image_spec
+    pixels, regions = (*spec.grid, 3), (spec.grid[0] * spec.grid[1], spec.channels)
+    given["images"] = torch.zeros(2, *pixels, dtype=torch.uint8) if spec.kind == "pixels" else torch.zeros(2, *regions)
+    return _Called(
+        lambda tokens, images: network(tokens, images, torch.arange(tokens.shape[0]))[0].float().sigmoid(), network
+    ), given, ["probabilities"]  # fmt: skip
 
 
 def write(model: Loaded, folder: Path) -> Path:
-    """Write `FILE` for any number of texts of any length. Its inputs have the names of the texts, its output `log_probs`.
+    """Write `FILE` for any number of inputs and texts of any length.
 
     Raises:
         StoreError: torch cannot write the model or its mapping, or the packages onnx and onnxscript are missing.
     """
-    names = read_meta(model.encoding.folder)["fields"]
-    examples = tuple(torch.full((2, 5 + i), FIRST) for i in range(len(names)))
-    for text in examples:
-        text[1, -1] = PAD
+    module, given, outputs = _graph(model)
     free = torch.export.Dim.DYNAMIC
-    shapes = (tuple({0: free, 1: free} for _ in names),)
+    shapes = tuple({0: free, 1: free} if x.dtype == torch.int64 else {0: free} for x in given.values())
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, on its internals
             program = torch.onnx.export(
-                _Classifier(model.model.cpu().eval()), examples, dynamo=True, dynamic_shapes=shapes, verbose=False,
-                input_names=names, output_names=["log_probs"],
+                module, tuple(given.values()), dynamo=True, dynamic_shapes=(shapes,), verbose=False,
+                input_names=list(given), output_names=outputs,
             )  # fmt: skip
             program.save(str(folder / FILE))
     except ModuleNotFoundError as error:

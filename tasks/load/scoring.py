@@ -36,8 +36,7 @@ def evaluate(
 
     Returns:
         the cell with only this evaluation. Metrics on the cell's own data are named `test/...`; on other data, the
-            prefix is
-        the name of the data set.
+            prefix is the name of the data set.
 
     Raises:
         NoCell, StoreError: as in `tasks.load.load_cell`. NoCell also if the cell is not in a store; StoreError also if
@@ -54,9 +53,8 @@ def evaluate(
     with usable(folder, (compose.ConfigError, DataError) if overrides else (DataError,)):
         config = evaluation_config(cell.config, overrides)
         own = config["data"] == cell.config["data"]
-        test = cell.family.prepare_test(
-            config, folder / "encoding", progress or NullProgress(), "test" if own else None
-        )
+        told, name = progress or NullProgress(), "test" if own else None
+        test = cell.family.prepare_test(config, folder / "encoding", told, name)
     further = {} if own else {test.name: config["data"]}
     cell = replace(
         cell, config=config | {"data": cell.config["data"]}, tests=(test,), further=further, overrides=tuple(overrides)
@@ -137,9 +135,9 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
             f"{', '.join(wrong)} cannot be set for a trained model; what can: data, {', '.join(keys)}"
         )
     changed = compose.completed(changed)
-    return (
-        changed if other is None else compose.with_data(changed, other, [o for o in data if not o.startswith("data=")])
-    )
+    if other is None:
+        return changed
+    return compose.with_data(changed, other, [o for o in data if not o.startswith("data=")])
 
 
 def on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_one_seed_proves_no_ranking():
     block = found(row("softmax", (30.0,)), row("sparsemax", (40.0,), 0.93))
     assert block.findings == [
         "No ranking: softmax and sparsemax are within 10.0 BLEU, with one run per row.",
-        "Sparsity: sparsemax gives 93 % of the positions no weight; BLEU against softmax: +10.0 (n = 1; not decided).",
+        "Sparsity: sparsemax gives 93 % of the positions no weight; BLEU against softmax: +10.0 (n = 1; no difference shown).",
         "To decide: three seeds per row.",
     ]
 
@@ -162,7 +162,7 @@ def test_no_sparse_row_and_several():
     assert "Sparsity: no row gives a position a weight of exactly zero." in dense.findings
     several = found(row("a", SOFTMAX, 0.5), row("b", (10.0, 11.0, 12.5), 0.71), row("c", (10.0, 11.0, 12.5), 0.82))
     assert several.findings[1] == (
-        "Sparsity: three rows give 50 to 82 % of the positions no weight; BLEU against a: -19.8 (n = 3; decided)."
+        "Sparsity: three rows give 50 to 82 % of the positions no weight; BLEU against a: -19.8 (n = 3; 2 of 2 differences shown)."
     )
 
 

@@ -38,7 +38,7 @@ def of_runs(claim, runs, **options):
         ("noninferiority", 1.0, (-2.0, -2.1, -1.9), CONTRADICTED), ("noninferiority", 1.0, (-1.1, -0.9, -1.0), OPEN),
         ("superiority", 0.1, (0.2, 0.3, 0.25), SUPPORTED), ("superiority", 0.1, (0.2, -0.3, 0.25), OPEN),
         ("superiority", 0.5, (-0.2, -0.3, -0.25), CONTRADICTED), ("superiority", 0.5, (0.01, -0.01, 0.0), CONTRADICTED),
-        ("superiority", 0.5, (0.1, 0.11, 0.09), SUPPORTED), ("superiority", 1.0, (9.0,), OPEN), ("superiority", 1.0, (), OPEN),
+        ("superiority", 0.5, (0.1, 0.11, 0.09), OPEN), ("superiority", 1.0, (9.0,), OPEN), ("superiority", 1.0, (), OPEN),
         ("superiority", 1.0, (0.2, float("nan")), OPEN), ("superiority", 1.0, (0.2, 0.2, 0.2), OPEN),
     ],
 )  # fmt: skip
@@ -215,6 +215,16 @@ def test_a_setting_in_which_attention_is_worth_little_decides_nothing():
     little = tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 28.0)}})
     assert (little.outcome, little.part.why) == (OPEN, "attention is worth 2.0 here, less than 3")
     assert tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 27.0)}}).outcome == SUPPORTED
+    # of the seeds that both rows have: 30 - 28 for seed 2, though the means are 5 apart
+    apart = {"softmax": {1: 36.0, 2: 30.0}, "tuned": {1: 36.0, 2: 30.2}, UNIFORM: {2: 28.0}}
+    assert tried(claim, {"a": apart}).part.why == "attention is worth 2.0 here, less than 3"
+    # the reference was not run: that is why, not the uniform row
+    assert tried(claim, {"a": {"tuned": rows["tuned"], UNIFORM: {1: 28.0}}}).part.why == "no pair of seeds"
+
+
+def test_better_by_less_than_the_margin_neither_supports_nor_contradicts():
+    found = of_runs(replace(BASE, test="superiority", margin=0.5), (0.1, 0.11, 0.09))
+    assert (found.outcome, found.part.why) == (OPEN, "better by less than the margin")
 
 
 def test_a_table_shows_its_claims(made):

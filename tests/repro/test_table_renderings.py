@@ -35,7 +35,10 @@ def test_markdown_is_a_table(made):
     rows = [x for x in lines if x.startswith("|")]
     rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
     assert {x.replace("\\|", "").count("|") for x in rows} == {8}
-    assert further[:1] + further[2:3] == ["| mapping | n | difference | decided |", "| tuned | 2 | +3.50 | no |"]
+    assert further[:1] + further[2:3] == [
+        "| mapping | n | difference | shown to differ |",
+        "| tuned | 2 | +3.50 | no |",
+    ]
     assert further[3] == "| mapping | BLEU | support |" and further[5] == "| softmax | 30.00, 31.00 | 3.0, 4.0 |"
     assert rows[0] == "| mapping | n | ours BLEU | ours support | ours converged | FR-EN (paper) BLEU | verdict |"
     assert rows[2] == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | yes: best epoch 2 of 3 | 36.38 | not comparable |"

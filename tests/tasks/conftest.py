@@ -13,6 +13,7 @@ CELLS = {
     "sentiment": ("task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8"),
     "entailment": ("task=snli", "data=toy_entailment", *TEXTS, "mapping=sparsemax"),
     "esim": ("task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=sparsemap_matching"),
+    "esim_rows": ("task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=entmax"),
     "transformer": (
         "task=toy", "data.limits={train: 48, dev: 16, test: 8}", "model=transformer_small", "model.hidden_dim=8", "model.ff_dim=8",
         "model.layers=1", "model.heads=2", "optim=adam", "schedule=inverse_sqrt", "decode.beam=2", "decode.max_len_b=8", "mapping=entmax",

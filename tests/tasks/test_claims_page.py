@@ -35,14 +35,20 @@ def test_the_page_answers_first_then_shows_every_comparison_with_its_seeds():
     found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0))]
     text = claims.page(found)
     head, first, second = text.split("## Claim ")
-    assert "1 of 2 claims are decided by our runs: 1 supported, 1 inconclusive." in head
+    assert (
+        "Of 2 claims, our runs decide 1: 1 supported, 1 inconclusive. Most of the decided ones on one table: 1, on `evidence_translation`."
+        in head
+    )
     assert f"| [as good](#claim-1) | supported |  | +0.02 [-0.24, +0.28] | 3 | {found[0].power:.2f} | who2000 |" in head
     assert "| [as good](#claim-2) | inconclusive | two seeds |  |" not in head and "| two seeds | +0.00" in head
     assert (
         "![differences with intervals](results/figures/claims/who2000_0.svg)" in first
         and "+0.10, -0.10, +0.05" in first
     )
-    assert f"**Inconclusive.** {found[1].needed} seeds would decide it with a power of 80%." in second
+    assert (
+        f"**Inconclusive.** {found[1].needed} seeds would support it with a power of 80% if the true difference were 0."
+        in second
+    )
     drawn = claims.pictures(found)
     assert set(drawn) == {"figures/claims/who2000_0.svg"} and drawn == claims.pictures(found)
     assert all(">tuned, a</text>" in picture and "as good" in picture for picture in drawn.values())
@@ -70,10 +76,7 @@ def test_the_page_answers_for_each_task_and_says_why_nothing_is_decided():
     )
     worse = of("evidence_imdb", {"dense": (27.0, 27.2, 27.1)}, metric="test/accuracy")
     page = claims.page([one, worse])
-    assert (
-        "- IMDB: accuracy against softmax: -2.90 (dense); 1 rows, n = 3. Decided: [claim 2](#claim-2) contradicted."
-        in page
-    )
+    assert "- IMDB: accuracy against softmax: -2.90 (dense); 1 rows, n = 3. Contradicted: claim [2](#claim-2)." in page
     assert "| translation | [as good](#claim-1) | inconclusive | one seed |" in page
 
 

@@ -310,38 +310,3 @@ def test_the_card_s_commands_work_in_an_environment_of_torch_alone(small_cell, v
         check=True,
     )
     assert where.stdout.startswith(str(tmp_path / "venv"))
-
-
-@pytest.mark.slow
-def test_a_classifier_as_onnx_says_what_the_cell_says(small_cell, vqa2_folder, tmp_path):
-    pytest.importorskip("onnxscript", reason="onnx is not installed")
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    entry = small_cell("sentiment")[1]
-    model, folder = load_cell(entry.folder), export(str(entry.folder), tmp_path / "out", onnx=True)
-    session = runtime.InferenceSession(str(folder / "model.onnx"))
-    ids = {
-        word: 4 + i
-        for i, word in enumerate(w.split()[0] for w in (folder / "encoding/dict.txt").read_text().splitlines())
-    }
-    words = model.encoding.vocabulary
-    texts = [words[0], f"{words[2]} unseen {words[3]}", " ".join(words[:12])]
-    rows = [[ids.get(token, 3) for token in text.split()] for text in texts]
-    padded = np.array([row + [1] * (max(map(len, rows)) - len(row)) for row in rows])
-    (found,) = session.run(None, {"text": padded})
-    told = model.classify(texts)
-    assert np.exp(found.max(-1)) == pytest.approx([p.score for p in told], abs=1e-5)
-    assert [model.encoding.classes[i] for i in found.argmax(-1)] == [p.output for p in told]
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("pairs", "not a text classifier"),
-        ("entailment", "GRU is a loop"),
-        ("esim", "sparsemap_matching is not over rows"),
-    ],
-)
-def test_a_model_that_onnx_cannot_express_is_refused(small_cell, tmp_path, name, why):
-    with pytest.raises(ValueError, match=f"no model.onnx: .*{why}"):
-        export(str(small_cell(name)[1].folder), tmp_path / "out", onnx=True)
-    assert not (tmp_path / "out").exists()

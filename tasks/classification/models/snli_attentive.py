@@ -108,7 +108,7 @@ class Model(WordModel):
         premise, hypothesis = texts
         mask = premise.ne(PAD)
         hypothesis = nn.functional.pad(hypothesis, (1, 0), value=EOS)
-        states, last = self.premise(self.project(self.words(premise)), mask, self.start.expand(len(premise), -1))
+        states, last = self.premise(self.project(self.words(premise)), mask, self.start.expand(premise.shape[0], -1))
         _, y = self.hypothesis(self.project(self.words(hypothesis)), hypothesis.ne(PAD), last)
         y = self.dropout(y)
         context, p = self.attend(y, states, mask=mask)

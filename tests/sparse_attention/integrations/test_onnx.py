@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -83,6 +84,25 @@ def test_every_mapping_over_rows(name, params):
         x = torch.tensor([[1.0, torch.nan, 0.0], [0.5, 1.0, -torch.inf], [-torch.inf] * 3])
         all_ = torch.ones(3, 3, dtype=torch.bool)
         torch.testing.assert_close(run(x, all_), model(x, all_).detach(), atol=1e-6, rtol=0.0, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore")  # that this exporter is deprecated, and what it fixes while it traces
+@pytest.mark.parametrize("name", ["sparsemax", "entmax", "fusedmax", "pnormmax", "attention"])
+def test_the_older_exporter_keeps_lengths_free(name):
+    pytest.importorskip("onnx", reason="torch.onnx.export needs it: pip install 'sparse-attention[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="compares with onnxruntime, which is not installed")
+    m = sa.make("sparsemax" if name == "attention" else name)
+    attends = Called(
+        lambda x: sa.sparse_attention(4 * x, x, x) if name == "attention" else m(x.transpose(2, 3)), m
+    ).eval()
+    file = io.BytesIO()
+    torch.onnx.export(
+        attends, (torch.randn(2, 3, 7, 8),), file, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch", 2: "n"}}
+    )  # fmt: skip
+    session = runtime.InferenceSession(file.getvalue())
+    for batch, n in ((1, 1), (3, 5), (2, 12)):
+        x = torch.randn(batch, 3, n, 8)
+        torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), attends(x), atol=1e-6, rtol=0.0)  # fmt: skip
 
 
 FORMS: dict[str, dict[str, Any]] = {
