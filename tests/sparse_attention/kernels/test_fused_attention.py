@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -168,6 +169,16 @@ def test_adversarial_inputs(spoil: Callable[[Tensor, Tensor, Tensor], None], alp
     q, k, v = drawn(1, 1, 100, 1800, 64, 64, sharpness=2.0)  # enough keys to screen, few enough candidates
     spoil(q, k, v)
     compare(q, k, v, alpha)
+
+
+@pytest.mark.parametrize("d", [1, 2, 63, 1000])
+def test_scores_that_are_the_largest_whose_integers_fit(d: int) -> None:
+    """All channels of query and key at their largest, and of one sign: a sum of products that overflowed would hide the key."""
+    torch.manual_seed(d)
+    near = 1 - torch.randint(0, 64, (1, 1800, 1)) / 256  # float32 holds all products and sums exactly
+    k = (near * (torch.arange(1800) % 2 * 2 - 1).view(1, -1, 1)).expand(1, 1800, d).contiguous()
+    q = (torch.arange(100) % 2 * 2.0 - 1).view(1, -1, 1).expand(1, 100, d).contiguous()
+    compare(q, k, torch.randn(1, 1800, 8), 2.0, scale=2.0 ** round(5 - math.log2(d)))
 
 
 @pytest.mark.parametrize("alpha", ANY)

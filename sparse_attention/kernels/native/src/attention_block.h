@@ -20,10 +20,10 @@ struct Workspace {
   double key_norm;  // the largest |k_j|^2
   int finite;       // all values of `group`; -1 if not known yet
   float* weights;   // [rows][keys at a time] of a dense block
-  bool screened;    // whether `keys8` holds them, too
-  ScreenedKeys keys8;
+  bool screened;    // whether `rounded` holds them, too
+  ScreenedKeys rounded;
   Panel worst;       // over all panels
-  int32_t* queries8;  // [groups of rows][quads][R]
+  int32_t* rounded_queries;  // [groups of rows][lanes][R]
   Screener screener[block_rows];
   float* room;  // one panel
   double* numbers;  // for alpha > 2, three numbers a key
@@ -32,18 +32,18 @@ struct Workspace {
   static size_t bytes(const Shape& s) {
     return 3 * static_cast<size_t>(s.m + overhang) * 8 + static_cast<size_t>(panels(s.m)) * panel_keys * s.d * 4 + 2 * block_rows * s.d * 4 +
            block_rows * static_cast<size_t>(s.m + overhang) * 8 + ScreenedKeys::bytes(s.m, s.d) +
-           block_rows * static_cast<size_t>(quads(s.d)) * 4 + block_rows * dense_keys * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096 +
+           block_rows * static_cast<size_t>(lanes<Screening>(s.d)) * 4 + block_rows * dense_keys * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096 +
            (s.lam > 0 ? LevelSet::bytes(s.m) : 0);
   }
   void take(const Shape& s, char* memory) {
     Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
     queries = scratch.take<float>(block_rows * s.d);
     plain = scratch.take<float>(block_rows * s.d);
-    queries8 = scratch.take<int32_t>(block_rows * quads(s.d));
+    rounded_queries = scratch.take<int32_t>(block_rows * lanes<Screening>(s.d));
     room = scratch.take<float>(panel_keys * whole_vectors(s.d));
     numbers = scratch.take<double>(3 * (s.m + overhang));
     weights = scratch.take<float>(block_rows * dense_keys);
-    keys8.take(s.m, s.d, scratch);
+    rounded.take(s.m, s.d, scratch);
     keys = scratch.take<float>(panels(s.m) * panel_keys * s.d);
     float* scores = scratch.take<float>(block_rows * (s.m + overhang));
     int32_t* columns = scratch.take<int32_t>(block_rows * (s.m + overhang));

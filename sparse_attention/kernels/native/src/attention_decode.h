@@ -62,7 +62,7 @@ inline int screen_cache(const Cache& cache, int64_t groups, int64_t m, int64_t d
         choose_center(keys, k, m, d);
         cache.center_length[g] = keys.center_length;
       }
-      for (int64_t p = first; p < last; p++) screen_panel(keys, k + p * panel_keys * d, panel_keys, d, p, room);
+      for (int64_t p = first; p < last; p++) screen_panel<Bytes>(keys, k + p * panel_keys * d, panel_keys, d, p, room);
     }
     std::free(room);
   });
@@ -159,7 +159,7 @@ struct Decoding {
     settle<power>(row);
 #if SA_SCREEN
     if (!screened) return;
-    const Screener x = screen_query(keys, q, s.d, q8, 1);
+    const Screener x = screen_query<Bytes>(keys, q, s.d, q8, 1);
     if (plain())
       screen(s, keys, q8, x, worst, first, last);
     else
@@ -180,7 +180,7 @@ struct Decoding {
       screening_bounds(x, Panel::worst(keys.panel + from, to - from), row.bound, least, base);
       for (int64_t p = from; p < to; p++) {
         prefetch(keys.value + (p + page) * bytes, bytes);
-        screen_tile<1, false>(q8, keys, quads(s.d), p, &x, &least, &base, &row);
+        screen_tile<Bytes, 1, false>(q8, keys, quads(s.d), p, &x, &least, &base, &row);
       }
       if (row.count > row.settled + row.settled / 4 + 16 || to == last) settle<power>(row, slack);
     };

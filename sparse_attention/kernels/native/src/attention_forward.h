@@ -3,7 +3,7 @@
 // A block of 48 queries goes through the keys in pages. What exceeds a query's running bound becomes a candidate
 // (attention_tile.h), the bound is raised when candidates have piled up (attention_row.h), the exact threshold is taken
 // on what is left, and the values are summed at the support alone (attention_gather.h). Where the first page leaves few
-// candidates, the other pages are screened by 8 bit integers first (attention_screen.h). Everything a block does depends
+// candidates, the other pages are screened by integers first (attention_screen.h). Everything a block does depends
 // on its own queries and keys only, so results do not depend on how blocks are shared out.
 #pragma once
 #include "attention_block.h"
@@ -47,40 +47,46 @@ inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t pa
   }
 }
 
+constexpr bool words = Screening::together == 2;
+
 #if SA_SCREEN
 inline void screen_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, const Sight& sees, Row* row) {
   float least[tile_rows], base[tile_rows];
   const int64_t first = page / panel_keys, last = panels(end);
-  const Panel worst = Panel::worst(w.keys8.panel + first, last - first);
+  const Panel worst = Panel::worst(w.rounded.panel + first, last - first);
   for (int64_t i = 0; i < tile_rows; i++) screening_bounds(w.screener[g + i], worst, row[i].bound, least[i], base[i]);
-  const int32_t* q = w.queries8 + g * quads(s.d);
+  int64_t candidates = 0;
+  for (int64_t i = 0; i < tile_rows; i++) candidates += row[i].count;
+  const bool often = words && candidates * 64 > tile_rows * (page - sees.begin);
+  const int32_t* q = w.rounded_queries + g * lanes<Screening>(s.d);
   for (int64_t p = first; p < last; p++)
     if (sees.whole(p * panel_keys))
-      screen_tile<tile_rows, false>(q, w.keys8, quads(s.d), p, w.screener + g, least, base, row);
+      screen_tile<Screening, tile_rows, false>(q, w.rounded, lanes<Screening>(s.d), p, w.screener + g, least, base, row, often);
     else
-      screen_tile<tile_rows, true>(q, w.keys8, quads(s.d), p, w.screener + g, least, base, row);
+      screen_tile<Screening, tile_rows, true>(q, w.rounded, lanes<Screening>(s.d), p, w.screener + g, least, base, row, often);
 }
 
 // Rounds the keys, once a group, and the block's queries.
 inline void prepare_screening(const Shape& s, Workspace& w, const float* k) {
   if (!w.screened) {
-    choose_center(w.keys8, k, s.m, s.d);
+    choose_center(w.rounded, k, s.m, s.d);
     for (int64_t p = 0; p < panels(s.m); p++) {
       const int64_t left = s.m - p * panel_keys;
-      screen_panel(w.keys8, k + p * panel_keys * s.d, left < panel_keys ? left : panel_keys, s.d, p, w.room);
+      screen_panel<Screening>(w.rounded, k + p * panel_keys * s.d, left < panel_keys ? left : panel_keys, s.d, p, w.room);
     }
-    w.worst = Panel::worst(w.keys8.panel, panels(s.m));
+    w.worst = Panel::worst(w.rounded.panel, panels(s.m));
     w.screened = true;
   }
   for (int64_t i = 0; i < block_rows; i++)
-    w.screener[i] = screen_query(w.keys8, w.plain + i * s.d, s.d,
-                                 w.queries8 + i / tile_rows * tile_rows * quads(s.d) + i % tile_rows, tile_rows);
+    w.screener[i] = screen_query<Screening>(
+        w.rounded, w.plain + i * s.d, s.d,
+        w.rounded_queries + i / tile_rows * tile_rows * lanes<Screening>(s.d) + i % tile_rows, tile_rows);
 }
 #endif
 
 // Screening pays where few candidates are left and enough keys are to come.
 constexpr int64_t least_screened = 1024;
-constexpr double most_passing = 0.12;
+constexpr double most_passing = words ? 0.25 : 0.12;
 
 inline bool worth_screening(const Shape& s, const Workspace& w, int64_t page) {
   if (s.bias || s.kept) return false;  // the bounds are those of the products alone
@@ -122,7 +128,7 @@ inline void find_candidates(const Shape& s, Workspace& w, const float* k, const 
         for (int64_t i = 0; i < tile_rows; i++) passed += row[i].count;
         screened += tile_rows * (to - from);
         for (int64_t i = 0; i < tile_rows; i++)
-          if (row[i].count > row[i].settled + row[i].settled / 4 + 16)
+          if (row[i].count > row[i].settled + row[i].settled / (words ? 2 : 4) + 16)
             settle<power>(row[i], 2 * w.screener[g + i].error(w.worst), any);
         continue;
       }

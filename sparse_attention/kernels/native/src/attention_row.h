@@ -169,6 +169,14 @@ inline void drop(Row& row, float limit) {
   row.count = c;
 }
 
+#if defined(__AVX2__) && !defined(SPARSE_ATTENTION_AVX512) && !defined(SPARSE_ATTENTION_PORTABLE)
+constexpr bool avx2 = true;
+#else
+constexpr bool avx2 = false;
+#endif
+// Newton's steps where the candidates have doubled, else one. With few lanes, a key that passes in vain costs more than a step.
+constexpr int newton_steps = avx2 ? 4 : 1;
+
 // Raises the bound from the candidates held and drops what falls below. The scores held may be lower bounds of the true
 // ones, which are then at most `slack` above.
 template <int power>
@@ -177,11 +185,15 @@ inline void settle(Row& row, float slack = 0, [[maybe_unused]] const AnyAlpha* a
   if (row.count > 0) {
     float t = row.lift > 0 ? rounded_down(static_cast<double>(row.bound) + row.lift) : row.bound;
     if (row.settled == 0) t = std::fmax(t, rounded_down(static_cast<double>(highest(row.score, row.count)) - 1));
-    float next;
+    float next = t;
     if constexpr (power == any_power)
       next = raised(*any, row.score, row.count, t);
     else
-      next = raised<power>(row.score, row.count, t);
+      for (int left = before > 2 * row.settled ? newton_steps : 1; left > 0; left--) {
+        next = raised<power>(row.score, row.count, t);
+        if (!(next > t)) break;
+        t = next;
+      }
     if (row.lift > 0) next = rounded_down(static_cast<double>(next) - row.lift);
     if (next > row.bound) {
       row.bound = next;

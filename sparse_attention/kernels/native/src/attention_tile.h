@@ -143,7 +143,7 @@ inline __attribute__((always_inline)) void tile(const float* q, const float* k, 
       left = mask_and(left, seen(row[i], base));
       right = mask_and(right, seen(row[i], base + V::W));
     }
-    if (any(mask_or(left, right))) {
+    if (avx2 || any(mask_or(left, right))) {  // a branch that is guessed wrong costs more than 16 keys to pack
       int64_t c = row[i].count;
       compress_index<float>(row[i].column + c, left, base);
       c += compress(row[i].score + c, left, a[i]);
