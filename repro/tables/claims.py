@@ -22,9 +22,10 @@
         pilot: {seeds: .5, examples: .4}   standard deviation of a difference over seeds and its standard error over
                                         test examples, from earlier runs: for the power
 
-Margins are committed before the runs, unless the note says otherwise. The tested quantity is the difference of a row minus `against`, paired over seeds
-and over test examples; published numbers are not used. Its variance is that over seeds, divided by their number, plus
-that of the mean over seeds when the test examples are drawn again; t has Satterthwaite's degrees of freedom.
+Margins are committed before the runs, unless the note says otherwise. The tested quantity is the difference of a row
+minus `against`, paired over seeds and over test examples; published numbers are not used. Its variance is that over
+seeds, divided by their number, plus that of the mean over seeds when the test examples are drawn again; t has
+Satterthwaite's degrees of freedom.
 
 A claim about several rows and columns holds if it holds for each of them: it is *supported* if every one-sided test at
 5 % says so; for superiority, that the row is better at all. It is *contradicted* if the opposite is shown for one of

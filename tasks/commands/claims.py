@@ -25,7 +25,7 @@ FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 HEAD = """\
 # Do the papers' claims hold?
 
-Of {all} claims, our runs decide {decided}: {words}. Most of the decided ones on one table: {most}, on {table}.
+Of {all} claims, our runs decide {decided}: {words}. The table that decides the most is {table}.
 For each task, the rows of the claims against softmax, from the lowest to the highest:
 
 {answers}
@@ -89,10 +89,9 @@ def page(found: Sequence[Outcome]) -> str:
     ]  # fmt: skip
     answers = "\n".join(_answer(*group) for group in itertools.groupby(numbered, key=lambda pair: _task(pair[1].claim)))
     decided = Counter(one.claim.experiment for one in found if one.outcome != OPEN)
-    table, most = decided.most_common(1)[0] if decided else ("", 0)
-    head = HEAD.format(
-        decided=decided.total(), all=len(found), words=_count(found), most=most, table=f"`{table}`", lines="\n".join(lines), answers=answers,
-    )  # fmt: skip
+    table = ", ".join(f"`{name}` ({n})" for name, n in decided.most_common(1)) or "none"
+    told = {"decided": decided.total(), "all": len(found), "words": _count(found), "table": table, "answers": answers}
+    head = HEAD.format(lines="\n".join(lines), **told)
     return "\n".join([head, *(_section(i, one) for i, one in enumerate(found, 1))])
 
 

@@ -36,7 +36,7 @@ def test_the_page_answers_first_then_shows_every_comparison_with_its_seeds():
     text = claims.page(found)
     head, first, second = text.split("## Claim ")
     assert (
-        "Of 2 claims, our runs decide 1: 1 supported, 1 inconclusive. Most of the decided ones on one table: 1, on `evidence_translation`."
+        "Of 2 claims, our runs decide 1: 1 supported, 1 inconclusive. The table that decides the most is `evidence_translation` (1)."
         in head
     )
     assert f"| [as good](#claim-1) | supported |  | +0.02 [-0.24, +0.28] | 3 | {found[0].power:.2f} | who2000 |" in head
