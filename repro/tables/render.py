@@ -82,7 +82,7 @@ def differences(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
     ]
     first = next(name for name, row in zip(block.names, block.rows) if row.values[block.main].summary)
     title = f"{block.headers[block.main]} minus {first}: mean [95 % interval{over}]"
-    return [(title, ["mapping", "n", "difference", "shown to differ"], body)]
+    return [(title, ["mapping", "n", "difference", "shown over seeds"], body)]
 
 
 def _any(body: Sequence[Sequence[str]]) -> bool:

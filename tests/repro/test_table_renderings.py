@@ -36,7 +36,7 @@ def test_markdown_is_a_table(made):
     rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
     assert {x.replace("\\|", "").count("|") for x in rows} == {8}
     assert further[:1] + further[2:3] == [
-        "| mapping | n | difference | shown to differ |",
+        "| mapping | n | difference | shown over seeds |",
         "| tuned | 2 | +3.50 | no |",
     ]
     assert further[3] == "| mapping | BLEU | support |" and further[5] == "| softmax | 30.00, 31.00 | 3.0, 4.0 |"
