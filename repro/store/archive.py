@@ -42,8 +42,13 @@ def key(config: Mapping[str, Any], of: Family) -> str:
     return digest(*computed_from(config, of), data, scoring(config, of))
 
 
-def collect(wanted: Sequence[Wanted], store: Store) -> tuple[list[dict[str, Any]], list[str]]:
+def collect(
+    wanted: Sequence[Wanted], store: Store, earlier: Iterable[dict[str, Any]] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Make a record for each finished cell of the slots, and a message for each slot without a finished cell.
+
+    Args:
+        earlier: records to use for the slots without a finished cell; a record of another configuration is ignored.
 
     Raises:
         Damaged: the files of a cell have changed since they were written.
@@ -57,9 +62,12 @@ def collect(wanted: Sequence[Wanted], store: Store) -> tuple[list[dict[str, Any]
     asked: dict[str, tuple[Wanted, set[str]]] = {}
     for w in wanted:
         asked.setdefault(key(w.config, family(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
+    known = {record["key"]: record for record in earlier}
     found, lost = [], []
     for named, (w, tests) in asked.items():
         made = _record(w, named, stored[named], tests) if named in stored else None
+        if made is None and named in known and tests <= known[named]["tests"].keys():
+            made = known[named]
         if made is None:
             told = ", ".join(f"{k}={v}" for k, v in w.point)
             lost.append(

@@ -10,12 +10,13 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from repro import report
+from repro.files import StoreError
 from repro.identity import family
 from repro.plan import Plan
 from repro.report import comparison
@@ -41,27 +42,34 @@ def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
     return results / FOLDER / f"{name}_{profile}.jsonl"
 
 
-def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tuple[Path, int, list[str]]:
+def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tuple[Path, int, int, list[str]]:
     """Write the records of an experiment's table from the cells in the store `paths.outputs`; reads no data.
+
+    Cells that are missing from the store keep the records that the file has of them, so that a table can grow.
 
     Args:
         overrides: the overrides given to scripts/reproduce.py.
 
     Returns:
-        the file, the number of its cells, and one sentence for each cell that is missing from the store.
+        the file, the number of its cells, how many of them were in the file before and not in the store, and one
+        sentence for each cell that is missing from both.
 
     Raises:
         ValueError: a name or configuration is invalid.
         StoreError: a cell is damaged.
     """
     one, wanted, _ = reproduce.slots(name, overrides)
-    found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]))
-    kept = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
     path = file_of(name, one.profile, results)
-    if found:
-        archive.write(path, {"experiment": name, "profile": one.profile, "arguments": kept}, found)
+    earlier: list[dict[str, Any]] = []
+    with suppress(StoreError):  # a damaged file is written again
+        earlier = archive.read(path)[1]
+    found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]), earlier)
+    kept = len({id(one) for one in earlier} & {id(one) for one in found})
+    asked = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
+    if kept < len(found):
+        archive.write(path, {"experiment": name, "profile": one.profile, "arguments": asked}, found)
         _sum(path, results)
-    return path, len(found), lost
+    return path, len(found), kept, lost
 
 
 def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: Path) -> int:
@@ -78,8 +86,9 @@ def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: P
         print(f"{path}: {count} cells")
     missing = False
     for name in names:
-        path, count, lost = record(name, overrides, results)
-        print(f"{path}: {count} cells" if count else f"{name}: the store has none of its cells; nothing was written")
+        path, count, kept, lost = record(name, overrides, results)
+        told = f"{path}: {count} cells" + f", {kept} of them not in the store and kept as they were" * (kept > 0)
+        print(told if count > kept else f"{name}: the store has none of its cells; nothing was written")
         print("".join(f"  missing: {one}\n" for one in lost), end="")
         missing |= bool(lost)
     return int(missing)

@@ -91,6 +91,20 @@ def test_what_the_store_lacks_is_named_and_missing_in_the_table(finished, tmp_pa
     assert "1 of 2 cells are missing" in text
 
 
+def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
+    """The first cells may have run on another machine, whose store is gone."""
+    _, wanted, plan, store = finished
+    before, _ = archive.collect(wanted, store)
+    plan.slots[0].cell.entry(store).path("manifest.json").unlink()
+    found, lost = archive.collect(wanted, store, before)
+    kept = [any(one is old for old in before) for one in found]
+    assert lost == [] and found == before and kept == [True] + [False] * (len(found) - 1)
+    other = [one | {"key": "of another configuration"} for one in before]
+    fewer = [one | {"tests": {"test": one["tests"]["test"]}} for one in before]  # not evaluated on all test sets
+    for unusable in (other, fewer):
+        assert archive.collect(wanted, store, unusable)[1] == ["fake/softmax  seed 1: no finished cell"]
+
+
 def test_where_data_lie_names_no_other_record(config):
     import fake_family
 

@@ -37,9 +37,15 @@ def folder(learned, learning, tmp_path_factory):
         for mapping in ("softmax", "sparsemax"):
             cell, entry = learned(mapping)
             shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
-        path, count, lost = recorded.record("pair", [f"paths.outputs={outputs}", "data.mirror=null"][:1], results)
-        assert (path, count, lost) == (results / "records" / "pair_demo.jsonl", 2, [])
-        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.read(path).table))
+        for _ in range(2):  # the same again
+            told = recorded.record("pair", [f"paths.outputs={outputs}"], results)
+            assert told == (results / "records" / "pair_demo.jsonl", 2, 0, [])
+        written = told[0].read_bytes()
+        assert recorded.record("pair", [f"paths.outputs={root / 'none'}"], results)[1:] == (2, 2, [])
+        assert told[0].read_bytes() == written
+        told[0].write_text("damaged")
+        assert recorded.record("pair", [f"paths.outputs={outputs}"], results)[1:] == (2, 0, [])
+        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.read(told[0]).table))
         verify.write(results)  # the record's checksum is there since it was written
         yield results
 
@@ -157,7 +163,12 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypa
 
     def record(name, overrides, to):
         asked.append((name, overrides, to))
-        return tmp_path / name, 0 if name == "empty" else 2, ["a cell"] if name == "short" else []
+        return (
+            tmp_path / name,
+            0 if name == "empty" else 2,
+            1 if name == "grown" else 0,
+            ["a cell"] if name == "short" else [],
+        )
 
     monkeypatch.setattr(recorded, "record", record)
     assert command("records", "whole", "profile=cpu", f"to={tmp_path}") == 0
@@ -168,6 +179,7 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypa
         and "empty: the store has none of its cells" in capsys.readouterr().out
     )
     assert asked[-1][2] == recorded.RESULTS.resolve()
+    assert command("records", "grown") == 0 and "2 cells, 1 of them not in the store" in capsys.readouterr().out
     assert command("records", "short", "whole") == 1 and "  missing: a cell\n" in capsys.readouterr().out
     assert command("records", "--help") == 0 and command("records") == 2
     monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
