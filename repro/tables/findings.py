@@ -88,7 +88,7 @@ def find(block: Block, metrics: Mapping[str, Metric]) -> None:
     printed = [f"Published numbers: {', '.join(f'{n} {word}' for word, n in words.items())}."] if words else []
     decide = [f"{DECIDE}{wanted}."] if wanted and not printed else []
     block.findings = [*printed, ranking, *_sparsity(ranked, header), *decide]
-    block.footers[:0] = _worth(scored, metric)
+    block.footers[:0] = _worth(scored)
 
 
 def opening(blocks: Sequence[Block]) -> list[str]:
@@ -206,25 +206,21 @@ def _runs(scored: Sequence[_Scored]) -> str:
     return " to ".join(map(str, sorted({min(runs), max(runs)})))
 
 
-def _worth(scored: Sequence[_Scored], metric: Metric) -> list[str]:
-    """What attention is worth: the first row against uniform attention; of single runs, over the test examples."""
+def _worth(scored: Sequence[_Scored]) -> list[str]:
+    """What attention is worth: the first row against uniform attention; of fewer than `FEWEST` runs, over the test examples."""
     first, uniform = scored[0], next((one for one in scored[1:] if one.row.label == UNIFORM), None)
     if uniform is None:
         return []
-    gain, worth = uniform.row.gain, first.value.better * (first.score.mean - uniform.score.mean)
-    ends = interval(gain.printed, len(gain.values), first.value.decimals) if gain else ""
+    gain, difference = uniform.row.gain, uniform.against(first)
+    ends = gain.printed if gain else None
     n = len(gain.values) if gain else min(first.score.n, uniform.score.n)
-    told = f"{UNIFORM} against {first.name}: {uniform.against(first):+.{first.value.decimals}f}{ends}, n = {n}"
+    decimals, worth = first.value.decimals, -first.value.better * difference
+    told = f"{UNIFORM} against {first.name}: {difference:+.{decimals}f}{interval(ends, n, decimals)}, n = {n}"
     much = first.rounded(worth) if worth > 0 else "nothing"
     if uniform.row.decided:
         return [f"Worth of attention: {much} ({told})."]
-    p = (
-        paired.by_examples(first.row, uniform.row, first.value.metric, metric)
-        if first.score.n == uniform.score.n == 1
-        else None
-    )
-    if p is not None and p < SIGNIFICANT:
-        return [f"Worth of attention in this one run: {much} ({told}; more than chance over the test examples)."]
+    if n < FEWEST and ends and ends[0] * ends[1] > 0:
+        return [f"Worth of attention in {'one run' if n == 1 else f'{_number(n)} runs'}: {much} ({told})."]
     return [f"Worth of attention: not decided ({told})."]
 
 

@@ -90,13 +90,14 @@ def test_uniform_attention_says_what_attention_is_worth_and_is_not_ranked():
 
 
 @pytest.mark.parametrize(
-    "p, told", [(0.01, " in this one run: 50.0 "), (0.2, ": not decided "), (None, ": not decided ")]
-)
-def test_one_run_shows_what_attention_is_worth_over_its_test_examples(monkeypatch, p, told):
-    monkeypatch.setattr("repro.tables.paired.by_examples", lambda *_: p)
-    worth = found(row("softmax", (90.0,)), row(UNIFORM, (40.0,))).footers[0]
-    assert worth.startswith(f"Worth of attention{told}(uniform attention against softmax: -50.0, n = 1")
-    assert worth.endswith("; more than chance over the test examples)." if p == 0.01 else "n = 1).")
+    "error, told",
+    [(0.5, " in one run: 50.0 (uniform attention against softmax: -50.0 [-51.0, -49.0] over test examples, n = 1)."),
+     (30.0, ": not decided (uniform attention against softmax: -50.0 [-108.8, +8.8] over test examples, n = 1)."),
+     (0.0, ": not decided (uniform attention against softmax: -40.0, n = 1).")],
+)  # fmt: skip
+def test_one_run_shows_what_attention_is_worth_over_its_test_examples(monkeypatch, error, told):
+    monkeypatch.setattr("repro.tables.paired.error", lambda *_: error)
+    assert found(row("softmax", (90.0, 70.0)), row(UNIFORM, (40.0,))).footers == [f"Worth of attention{told}"]
 
 
 def test_one_seed_proves_no_ranking():
