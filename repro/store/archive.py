@@ -44,8 +44,8 @@ def key(config: Mapping[str, Any], of: Family) -> str:
 
 def collect(
     wanted: Sequence[Wanted], store: Store, earlier: Iterable[dict[str, Any]] = ()
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Make a record for each finished cell of the slots, and a message for each slot without a finished cell.
+) -> tuple[list[dict[str, Any]], list[Wanted]]:
+    """Make a record for each finished cell of the slots; also returns the slots without a finished cell.
 
     Args:
         earlier: records to use for the slots without a finished cell; a record of another configuration is ignored.
@@ -69,10 +69,7 @@ def collect(
         if made is None and named in known and tests <= known[named]["tests"].keys():
             made = known[named]
         if made is None:
-            told = ", ".join(f"{k}={v}" for k, v in w.point)
-            lost.append(
-                f"{w.config['task']['name']}/{w.config['mapping']['name']} {told} seed {w.seed}: no finished cell"
-            )
+            lost.append(w)
         else:
             found.append(made)
     return found, lost

@@ -18,7 +18,7 @@ from typing import Any
 from repro import report
 from repro.files import StoreError
 from repro.identity import family
-from repro.plan import Plan
+from repro.plan import Plan, origin
 from repro.report import comparison
 from repro.report import figures as drawings
 from repro.store import Store, archive, outputs_folder, records
@@ -51,8 +51,8 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
         overrides: the overrides given to scripts/reproduce.py.
 
     Returns:
-        the file, the number of its cells, how many of them were in the file before and not in the store, and one
-        sentence for each cell that is missing from both.
+        the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
+        column and seed of each cell that is missing from both.
 
     Raises:
         ValueError: a name or configuration is invalid.
@@ -69,7 +69,8 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
     if kept < len(found):
         archive.write(path, {"experiment": name, "profile": one.profile, "arguments": asked}, found)
         _sum(path, results)
-    return path, len(found), kept, lost
+    places = [(origin(one, w), w.seed) for w in lost]
+    return path, len(found), kept, [f"{of['row']}, {of['heading']}, seed {seed}" for of, seed in places]
 
 
 def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: Path) -> int:

@@ -45,6 +45,8 @@ def folder(learned, learning, tmp_path_factory):
         assert told[0].read_bytes() == written
         told[0].write_text("damaged")
         assert recorded.record("pair", [f"paths.outputs={outputs}"], results)[1:] == (2, 0, [])
+        lost = recorded.record("pair", [f"paths.outputs={root / 'none'}"], root / "other")[3]
+        assert lost == ["softmax, generated, seed 1", "sparsemax, generated, seed 1"]
         (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.read(told[0]).table))
         verify.write(results)  # the record's checksum is there since it was written
         yield results
