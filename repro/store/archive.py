@@ -175,6 +175,14 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return asked, found
 
 
+def cells_of(path: Path) -> list[dict[str, Any]]:
+    """The cells recorded in a file; none if it does not exist or is damaged, so that it can be written again."""
+    try:
+        return read(path)[1]
+    except StoreError:
+        return []
+
+
 def restore(
     one: Experiment, wanted: Sequence[Wanted], found: Iterable[Mapping[str, Any]], store: Store, overrides: Sequence[str] = ()
 ) -> Plan:  # fmt: skip

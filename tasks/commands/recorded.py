@@ -10,13 +10,12 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from repro import report
-from repro.files import StoreError
 from repro.identity import family
 from repro.plan import Plan, origin
 from repro.report import comparison
@@ -54,15 +53,11 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
         the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
         column and seed of each cell that is missing from both.
 
-    Raises:
-        ValueError: a name or configuration is invalid.
-        StoreError: a cell is damaged.
+    Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """
     one, wanted, _ = reproduce.slots(name, overrides)
     path = file_of(name, one.profile, results)
-    earlier: list[dict[str, Any]] = []
-    with suppress(StoreError):  # a damaged file is written again
-        earlier = archive.read(path)[1]
+    earlier = archive.cells_of(path)
     found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]), earlier)
     kept = len({id(one) for one in earlier} & {id(one) for one in found})
     asked = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
@@ -186,12 +181,8 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         overrides: as for scripts/reproduce.py; if none of them selects what to run, the table is printed as recorded.
         results: the folder with the records.
 
-    Returns:
-        exit status: 0, or 1 if cells have no records.
-
-    Raises:
-        ValueError: a name or configuration is invalid.
-        StoreError: there are no records.
+    Returns exit status 1 if cells have no records, else 0. Raises ValueError if a name or configuration is invalid,
+    StoreError if there are no records.
     """
     status = 0
     for name in names:
