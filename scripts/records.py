@@ -5,9 +5,9 @@
                               [the other arguments with which the table was made] [to=docs/results]
 
 The records are written to <to>/records/EXPERIMENT_PROFILE.jsonl: scores, versions and per-example scores, but no
-weights and no texts. Cells that are not in the store keep the records they have there. No data are read. `python scripts/verify.py` checks the pages of docs/results against the records,
-with `--write` it puts the tables into the pages, and `python scripts/reproduce.py EXPERIMENT records=docs/results`
-prints a table from its records.
+weights and no texts. A cell that is not in the store keeps its earlier record. No data are read. `python
+scripts/verify.py` checks the pages of docs/results against the records, with `--write` it puts the tables into the
+pages, and `python scripts/reproduce.py EXPERIMENT records=docs/results` prints a table from its records.
 
 Examples: python scripts/records.py laha2018_table2 seeds=1,2
           python scripts/records.py niculae2017_table1 martins2020_table1 profile=cpu

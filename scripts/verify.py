@@ -1,7 +1,7 @@
 """Check the tables, files and records of docs/results, and README's quotes of them, against records, code, checksums.
 
     python scripts/verify.py                       check (a minute); exit status 1 if something differs
-    python scripts/verify.py --write               write what follows from records and code; renew its checksums
+    python scripts/verify.py --write               write what follows from records and code, renew its checksums, then check
     python scripts/verify.py --write accept='records/*'      accept that these measured files have changed, on purpose
     python scripts/verify.py --rerun               check, then train a random twentieth of the recorded demo cells again (minutes)
 
@@ -31,8 +31,6 @@ def main(
     if write:
         for changed in verify.write(in_.resolve(), accept.split(",")):
             print(f"written: {changed}")
-        print("pages, files and checksums are what records and code give")
-        return 0
     checked = verify.check(in_.resolve())
     print(checked.text())
     return int(bool(checked.wrong)) | (again.report(in_.resolve(), draw, of) if rerun else 0)

@@ -59,7 +59,7 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
     path = file_of(name, one.profile, results)
     earlier = archive.cells_of(path)
     found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]), earlier)
-    kept = len({id(one) for one in earlier} & {id(one) for one in found})
+    kept = sum(any(one is old for old in earlier) for one in found)  # by identity: the store may hold an equal record
     asked = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
     if kept < len(found):
         archive.write(path, {"experiment": name, "profile": one.profile, "arguments": asked}, found)

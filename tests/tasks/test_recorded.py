@@ -58,6 +58,19 @@ def test_a_page_is_what_its_records_give(folder):
     assert verify.write(folder) == []
 
 
+def test_writing_says_which_table_it_could_not_write(folder, command, capsys):
+    page = folder / "pair.md"
+    right = page.read_text()
+    try:
+        page.write_text(right.replace("## A toy:", "## An old title:"))
+        assert (
+            command("verify", "--write", f"in={folder}") == 1 and "no page shows the table" in capsys.readouterr().out
+        )
+    finally:
+        page.write_text(right)
+        verify.write(folder)
+
+
 def test_every_altered_digit_is_caught(folder):
     """Each digit of each row of the table, one after the other."""
     of = verify.expected(folder)

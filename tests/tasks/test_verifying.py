@@ -18,6 +18,7 @@ import pytest
 
 from repro.store import archive
 from tasks.commands import recorded, verify
+from tasks.config import compose
 
 EXPECTED = verify.expected  # the fixture puts what it computed once in its place
 NAMES = ("martins2020_nmt_cpu", "peters2018_snli_cpu")
@@ -339,6 +340,17 @@ def test_computed_points_leave_the_other_pages_alone(tmp_path, monkeypatch):
     assert verify._renewed((results / "page.md").read_text(), of) == (
         "# Page\n\nIn words.\n\n## One\n\nsaid\n\n## Two\n\n| a |\n\nmore\n"
     )
+
+
+def test_every_recorded_table_stands_on_a_page_under_its_title():
+    """Under another title, a page would go on showing the table of before; the slow test below compares the numbers."""
+    parts = [part for page in recorded.RESULTS.rglob("*.md") for part in verify.PARTS.split(page.read_text())]
+    shown, missing = {verify._key(part)[0] for part in parts}, []
+    for path in recorded.files():
+        asked, _ = archive.read(path)
+        title = asked.get("title") or compose.experiment(asked["experiment"], asked["profile"]).title
+        missing += [path.stem] if title not in shown else []
+    assert missing == ["laha2018_figure5_demo"]  # its page shows the points of its curves instead
 
 
 @pytest.mark.slow
