@@ -13,7 +13,7 @@
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
         test: equivalence               or noninferiority, superiority, trend
         margin: 1.0                     in the metric's unit: the largest difference that still counts as equal or, for
-                                        superiority and trend, the smallest that counts as better
+                                        superiority, the smallest that counts as better; of a trend, for the power alone
         note: ""                        what a reader should know, such as when the margin was set
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
         worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM
@@ -25,7 +25,7 @@
 Margins are committed before the runs, unless the note says otherwise. The tested quantity is the difference of a row
 minus `against`, paired over seeds and over test examples; published numbers are not used. Its variance is that over
 seeds, divided by their number, plus that of the mean over seeds when the test examples are drawn again; t has
-Satterthwaite's degrees of freedom.
+Satterthwaite's degrees of freedom. Two seeds decide nothing: their spread is too uncertain for these.
 
 A claim about several rows and columns holds if it holds for each of them: it is *supported* if every one-sided test at
 5 % says so; for superiority, that the row is better at all. It is *contradicted* if the opposite is shown for one of
@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 
 from repro.plan.experiment import ExperimentError, typed
-from repro.tables.statistics import Mean, interval, mean_of, power
+from repro.tables.statistics import FEWEST, Mean, interval, mean_of, power
 
 SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "inconclusive"
 TESTS = ("equivalence", "noninferiority", "superiority", "trend")
@@ -274,7 +274,7 @@ def needed(claim: Claim) -> int | None:
     """The number of seeds for a power of `ENOUGH`; None without a pilot, or if more than `MOST_SEEDS` were needed."""
     if claim.pilot == Pilot():
         return None
-    return next((n for n in range(2, MOST_SEEDS + 1) if claim.power(n, claim.pilot) >= ENOUGH), None)
+    return next((n for n in range(FEWEST, MOST_SEEDS + 1) if claim.power(n, claim.pilot) >= ENOUGH), None)
 
 
 @dataclass(frozen=True)
@@ -345,6 +345,7 @@ def _decided(claim: Claim, row: str, column: str, sample: _Sample, level: float,
     if len(differences) < 2 or not all(map(math.isfinite, differences)):
         why = "one seed" if len(differences) == 1 else "a score is not a number" if differences else "no pair of seeds"
         return replace(part, why=doubt or why)
+    doubt = doubt or ("two seeds decide nothing" if len(differences) < FEWEST else "")
     found = mean_of(differences, sample.error)
     low, high = found.printed or (math.nan, math.nan)
     signed = Mean(claim.sign * found.mean, found.error, found.df)

@@ -140,7 +140,8 @@ def _ranking(
     left = [f"{one.name} ({one.doubt})" for one in scored if one.doubt]
     rest = f" Not ranked: {_joined(left)}." if left else ""
     if len(behind) == len(fit) - 1:
-        told = f"Best: {best.name} ({_score(best, header)}), shown to be better than every other row.{rest}"
+        others = "the other rows that can be ranked" if left else "every other row"
+        told = f"Best: {best.name} ({_score(best, header)}), shown to be better than {others}.{rest}"
         return best.name, told, ""
     equal = [one for one in fit if one not in behind]
     told = (

@@ -41,7 +41,7 @@ though Page's test of all rows' ranks decides. *n*: its seeds.
 *Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
 at 5 % show that the difference is on one side of the margin; the printed interval is two-sided and thus wider, so it can include the margin all the same.
 It covers the sampling of seeds and, where the score of each test example is recorded, of test examples; or test examples alone where it says so.
-A row that had not converged decides nothing, nor does a table in which attention is worth little ([how it works](../repro/tables/claims.py)).
+Fewer than three seeds decide nothing, nor do rows that had not converged or a table in which attention is worth little, unless the claim says so ([how it works](../repro/tables/claims.py)).
 """
 # task -> its name on the page
 TASKS = {"translation": "translation", "summarization": "summarization", "snli": "SNLI", "snli_esim": "SNLI", "imdb": "IMDB", "vqa": "VQA", "multilabel": "multilabel"}  # fmt: skip
@@ -155,7 +155,7 @@ def _section(i: int, one: Outcome) -> str:
     told = [
         f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
         f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
-        f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note),
+        f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note) + " Rows that had not converged count." * (not claim.convergence),
     ]  # fmt: skip
     if _drawn(one):
         told.append(f"![differences with intervals](results/{_picture(one)})")

@@ -46,7 +46,7 @@ def test_the_page_answers_first_then_shows_every_comparison_with_its_seeds():
         and "+0.10, -0.10, +0.05" in first
     )
     assert (
-        f"**Inconclusive.** {found[1].needed} seeds would support it with a power of 80% if the true difference were 0."
+        f"**Inconclusive.** Two seeds decide nothing. {found[1].needed} seeds would support it with a power of 80% if the true difference were 0."
         in second
     )
     drawn = claims.pictures(found)
