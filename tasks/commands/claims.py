@@ -18,6 +18,7 @@ from repro.report import figures
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
 from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part, Pilot, needed
+from repro.tables.statistics import FEWEST
 from tasks.commands import recorded
 from tasks.config import compose
 
@@ -113,7 +114,7 @@ def _short_why(one: Outcome) -> str:
 
 
 def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
-    """How the rows of a task's claims score against softmax, in the table and score with the most seeds and rows."""
+    """How the rows of a task's claims, those with enough seeds if any, score against softmax, in the table and score with the most seeds and rows."""
     groups: dict[tuple[str, str], list[tuple[float, int, str, int, Outcome]]] = {}
     decided: dict[str, list[str]] = {}
     for i, one in numbered:
@@ -125,7 +126,8 @@ def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
                 of.append((fmean(runs), len(runs), p.row, i, one))
     if not groups:
         return f"- {task}: no score against softmax."
-    found = sorted(max(groups.values(), key=lambda of: (max(n for _, n, *_ in of), len(of))), key=lambda one: one[0])
+    most = max(groups.values(), key=lambda of: (max(n for _, n, *_ in of), len(of)))
+    found = sorted([one for one in most if one[1] >= FEWEST] or most, key=lambda one: one[0])
     claims, d = dict(sorted({i: one for *_, i, one in found}.items())), found[0][-1].decimals
     ends = " to ".join(dict.fromkeys(f"{gap:+.{d}f} ({row})" for gap, _, row, *_ in (found[0], found[-1])))
     n = " to ".join(map(str, sorted({f([n for _, n, *_ in found]) for f in (min, max)})))
