@@ -45,6 +45,16 @@ def isolated(tmp_path_factory):
         yield folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """Mappings that a file of tests registers end with the file."""
+    from sparse_attention import registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_SPECS", dict(registry._SPECS))
+        yield
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

@@ -19,7 +19,7 @@ from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text, table
 from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.read.splits import ENOUGH, normalized, split_by_content
 from tasks.data.records import clean, subset
 
 RECIPE = 1  # increased when the same files would give other records or splits
@@ -28,7 +28,6 @@ STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2")
 TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
 DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
-ENOUGH = 500  # different texts; with fewer, a split without texts is due to their number
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
@@ -157,9 +156,9 @@ def sources(files: Files, *read: Any) -> dict[str, Any]:
 def split(
     records: Sequence[Any], files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress
 ) -> tuple[dict[str, Sequence[Any]], str]:
-    """Split the records of one file, keeping near-duplicates together.
+    """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
 
-    Returns the records of each split, and a sentence for the footer.
+    Returns the records of each split, and a sentence for the footer, which warns of the second case.
 
     Args:
         texts: the text of each record; texts that differ only in case, digits or punctuation are treated as one text.
@@ -173,21 +172,23 @@ def split(
     for i, one in enumerate(texts):
         same.setdefault(normalized(one), []).append(i)
     numbers = list(same.values())
-    once, key = [texts[own[0]] for own in numbers], fingerprint(source)
+    once, key = [texts[own[0]] for own in numbers], fingerprint(source, ENOUGH)
     (path,) = files[WHOLE]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
-    if few := [s for s in SPLITS if not getattr(parts, s)]:
-        alike = f"too alike: {len(parts.left_out):,} share half of their words with a text of another split, so that there is"
-        why = "too few to be split by content:" if len(once) < ENOUGH else alike
-        raise damaged(
-            path, f"its {len(once):,} different texts are {why} none for {' and '.join(few)}",
-            "some hundreds that differ, of which 5 % each become dev and test", step="set data.path to a folder with a file for each split",
-        )  # fmt: skip
-    note = parts.note("texts")
-    if (share := len(parts.left_out) / len(once)) > WARNED:
+    refuse_empty(path, f"its {len(once):,} different texts", {s: getattr(parts, s) for s in SPLITS})
+    note = "split at random, equal texts together" if parts.alike else parts.note("texts")
+    if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
+        fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
         note += (
-            f". WARNING: {share:.0%} of the different texts were left out, near-duplicates of texts in another split. To keep them, "
-            "split the file yourself: data.path=FOLDER with a file each for train, dev and test"
+            f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another split, {fate}. "
+            "To avoid this, split the file yourself: data.path=FOLDER with a file each for train, dev and test"
         )
     return {s: subset(records, [i for n in getattr(parts, s) for i in numbers[n]]) for s in SPLITS}, note
+
+
+def refuse_empty(path: Path, what: str, filled: Mapping[str, bool | Sequence[Any]]) -> None:
+    """Raise DataError if a split of the file at `path` is empty; `what` names its items."""
+    if few := [s for s, full in filled.items() if not full]:
+        step = "set data.path to a folder with a file for each split"
+        raise damaged(path, f"{what} are too few to be split: none for {' and '.join(few)}", "some hundreds", step=step)

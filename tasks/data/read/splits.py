@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,17 +24,22 @@ import numpy as np
 SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
 LARGEST_SHARE = 0.005  # of all texts, in a group joined by near-duplicates
+ENOUGH = 500  # items; with fewer, a split without items is due to their number, not to their likeness
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Item numbers of each split, items left out (near an item in another split), and the size of the largest group."""
+    """Item numbers of each split, items left out (near an item in another split), and the size of the largest group.
+
+    `alike` is 0, or the number of items that were near an item in another split, too many to be left out.
+    """
 
     train: list[int]
     dev: list[int]
     test: list[int]
     left_out: list[int]
     largest: int
+    alike: int = 0
 
     def note(self, what: str) -> str:
         """A sentence about the split for the footer; `what` names the items."""
@@ -65,7 +70,7 @@ def split_by_content(
         texts: one list per side that is searched for near-duplicates, with the text of each item.
 
     Returns:
-        a split with about 5 % of the items each in dev and test.
+        a split with about 5 % of the items each in dev and test; by the keys alone if nearly all items are near-duplicates.
     """
     from scipy.cluster.hierarchy import DisjointSet
 
@@ -91,6 +96,8 @@ def split_by_content(
         left_out[one[part[one] > part[other]]] = True
     order = sorted(range(len(names)), key=lambda i: (_digest(names[i]), names[i]))
     test, dev, train = ([i for i in order if part[i] == p and not left_out[i]] for p in range(3))
+    if len(keys) >= ENOUGH and left_out.any() and not (test and dev and train):
+        return replace(split_by_content(keys, names), alike=int(left_out.sum()))
     return Parts(train, dev, test, [i for i in order if left_out[i]], max(map(len, groups.subsets()), default=0))
 
 

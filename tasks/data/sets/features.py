@@ -65,11 +65,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         key = [fingerprint(row.tobytes().hex()) for row in x]
         parts = split_by_content([[one] for one in key], key)
         chosen = {"train": sorted(parts.train), "test": sorted(parts.dev + parts.test)}
-        if empty := [s for s, rows in chosen.items() if not y[rows].any()]:
-            raise damaged(
-                paths[own.WHOLE], f"its {len(y):,} documents are too few to be split: none with a label for {' and '.join(empty)}",
-                "some hundreds", step="set data.path to a folder with a file each for train and test",
-            )  # fmt: skip
+        own.refuse_empty(paths[own.WHOLE], "its documents with labels", {s: y[i].any() for s, i in chosen.items()})
         arrays = {s: (x[rows], y[rows]) for s, rows in chosen.items()}
     else:
         sources["test"] = [sources["train"], sources["test"]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tasks.config.options import REQUIRED, choice, integer, listing, stated, text
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
@@ -54,11 +54,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         train, held = hold_out(splits[own.WHOLE], HELD_OUT["dev and test"])
         splits = {"train": train, **dict(zip(("dev", "test"), hold_out(held, HELD_OUT["test"])))}
         notes.append("split by image: about 5 % of the images each are dev and test")
-        if few := [s for s in SPLITS if not splits[s]]:
-            raise damaged(
-                files[own.WHOLE][0], f"its images are too few to be split: none for {' and '.join(few)}", "some hundreds of images",
-                step="set data.path to a folder with a list for each split",
-            )  # fmt: skip
+        own.refuse_empty(files[own.WHOLE][0], "its images", splits)
 
     return make(
         manifest, KIND, lambda progress: splits, f"own questions about images, {folder.name}", sources=sources,

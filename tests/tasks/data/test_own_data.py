@@ -88,22 +88,29 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
     again = opened("files", path=str(path)).read(None)  # the kept split
     assert all(list(again[s]) == list(splits[s]) for s in SPLITS)
     path.write_text("\n".join(lines[:6]) + "\n")
-    with pytest.raises(DataError, match="6 different texts are too few to be split by content: none for"):
+    with pytest.raises(DataError, match="6 different texts are too few to be split: none for"):
         opened("files", path=str(path))
 
 
-def test_texts_that_are_all_alike_are_not_called_too_few(tmp_path, opened):
+def test_texts_that_are_all_alike_are_split_with_a_warning(tmp_path, opened):
     path = tmp_path / "alike.tsv"
     words = ["film", "plot", "scene", "music", "story", "hero"]
-    path.write_text(
-        "".join(
-            f"{' '.join([*words[i % 6 :], *words[: i % 6], 'w' + chr(97 + i % 26) + chr(97 + i // 26)])}\ttext {i}\n"
-            for i in range(600)
-        )
-    )
-    with pytest.raises(
-        DataError, match=r"its 600 different texts are too alike: [\d,]+ share half of their words with"
-    ):
+    lines = [
+        f"{' '.join([*words[i % 6 :], *words[: i % 6], 'w' + chr(97 + i % 26) + chr(97 + i // 26)])}\ttext {i}\n"
+        for i in range(600)
+    ]
+    path.write_text("".join([*lines, *(line.upper() for line in lines)]))
+    for _ in range(2):  # made, then read from the stored split
+        found = opened("files", path=str(path))
+        splits = found.read(None)
+        assert sum(map(len, splits.values())) == 1200 and 20 < len(splits["dev"]) < 120
+        owner = {p.source: s for s in SPLITS for p in splits[s]}
+        assert all(owner[source] == owner[source.upper()] for source in list(owner))
+        (note,) = found.notes
+        assert "WARNING" in note and "of 600 different texts share half of their words" in note
+        assert int(note.split("WARNING: ")[1].split()[0]) > 300
+    path.write_text("".join(lines[:300]))  # too few to say that it is due to their likeness
+    with pytest.raises(DataError, match="300 different texts are too few to be split: none for"):
         opened("files", path=str(path))
 
 
@@ -113,7 +120,7 @@ def test_a_file_of_which_the_split_leaves_out_much_is_warned_of(tmp_path, opened
     words = [f"w{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}{chr(97 + i // 676)}" for i in range(900)]
     path.write_text("".join(f"{' '.join(words[i : i + 24])}\ttext {i}\n" for i in range(800)))
     (note,) = opened("files", path=str(path)).notes
-    assert "WARNING" in note and "% of the different texts were left out" in note and "data.path=FOLDER" in note
+    assert "WARNING" in note and " of 800 different texts share" in note and "left out. To avoid this" in note
     path.write_text("".join(f"{sentence(i)}\ttext {i}\n" for i in range(400)))
     (note,) = opened("files", path=str(path)).notes
     assert "split by content: sources that" in note and "WARNING" not in note
