@@ -157,7 +157,7 @@ def _section(i: int, one: Outcome) -> str:
     told = [
         f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
         f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
-        f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note) + " Rows that had not converged count." * (not claim.convergence),
+        f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note) + " The rows need not have converged." * (not claim.convergence),
     ]  # fmt: skip
     if _drawn(one):
         told.append(f"![differences with intervals](results/{_picture(one)})")
