@@ -177,7 +177,7 @@ def split(
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
     refuse_empty(path, f"its {len(once):,} different texts", {s: getattr(parts, s) for s in SPLITS})
-    note = "split at random, equal texts together" if parts.alike else parts.note("texts")
+    note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
         note += (

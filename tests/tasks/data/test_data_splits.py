@@ -38,6 +38,11 @@ def test_no_component_is_split_and_every_item_is_placed_once(keys):
     assert not (homes[0] & homes[1] or homes[0] & homes[2] or homes[1] & homes[2])
 
 
+def test_many_items_with_one_key_stay_together_and_are_not_called_alike():
+    parts = split_by_content([["one"]] * 600, [f"item {i}" for i in range(600)])
+    assert sorted(len(part) for part in of(parts).values()) == [0, 0, 600] and parts.alike == 0
+
+
 def test_shares_and_stability():
     keys = [[i // 2] for i in range(20_000)]
     names = [f"item {i}" for i in range(20_000)]
