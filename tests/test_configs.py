@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import json
 import os
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -38,6 +40,7 @@ def page(group: str, name: str) -> dict:
 MAPPINGS = [name for name in pages("mapping") if name != "custom"]
 SETTINGS = [name.rsplit("_", 1) for name in pages("setting")]
 EXPERIMENTS = [(name, p) for name in pages("experiment") for p in compose.page("experiment", name)["profiles"]]
+IDENTITIES = Path(__file__).parent / "identities.json"  # RECORD_IDENTITIES=1 writes it anew, with -n 0
 ARCHITECTURES = {name: f for f in compose.FAMILIES for name in models.names(f)}
 
 
@@ -275,6 +278,20 @@ def test_experiment_plans(monkeypatch, name, profile):
         assert {s.cell.config["profile"]["name"] for s in slots} == {profile}
         assert column.select.metric == f"dev/{slots[0].cell.config['train']['best_metric']}"
         assert [t.name for t in slots[0].cell.tests] == list(column.evaluate)
+    known, now = json.loads(IDENTITIES.read_text(encoding="utf-8")), identities(plan)
+    if "RECORD_IDENTITIES" in os.environ:
+        IDENTITIES.write_text(json.dumps({**known, f"{name} {profile}": now}, indent=0) + "\n", encoding="utf-8")
+    assert now == known[f"{name} {profile}"], "finished cells would be trained again"
+
+
+def identities(plan: plans.Plan) -> dict[str, str]:
+    """`column | row` -> the ids of its trainings, by grid point and seed; they do not depend on the content of the data."""
+    found: dict[str, str] = {}
+    for s in plan.slots:
+        place = f"{plan.experiment.columns[s.column].key} | {plan.experiment.rows[s.row].label}"
+        asked = identity.asked_id(s.cell.config, importlib.import_module(compose.module_of(s.cell.config)))
+        found[place] = f"{found.get(place, '')} {asked}".strip()
+    return found
 
 
 def test_further_test_sets_train_nothing_again(monkeypatch):
