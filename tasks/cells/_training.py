@@ -20,8 +20,7 @@ from tasks.data import DataSet, open_data
 
 log = logging.getLogger(__name__)
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"
-# Imported once for all cells of a run. torch's optimisers import torch._dynamo when first used.
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
+PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training")  # imported once for all cells of a run
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."
 TRAINING_SHARE = 0.97  # part of the progress bar for the training itself; then the best weights are written

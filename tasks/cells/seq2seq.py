@@ -22,7 +22,7 @@ RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 LATER_KEYS = ("decode.coverage_penalty",)  # added after cells had ids; while 0, it is not part of an id
-PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "rouge_score.rouge_scorer", "sacremoses")
+PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "tasks.seq2seq.rouge", "sacremoses")
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:

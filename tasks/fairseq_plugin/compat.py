@@ -11,6 +11,10 @@ No other module patches fairseq. The patches, and the reason for each:
 * fairseq's compiled extensions are not installed; `uncompiled` replaces them.
 * Importing `fairseq.pdb` creates a lock between processes, which needs a writable /dev/shm. If there is none, a lock
   between threads is created instead, which affects only fairseq's own debugger.
+* Importing fairseq imports scikit-learn, scipy.stats, wandb and TensorBoard, which takes longer than fairseq itself. Each
+  is imported when fairseq calls it.
+* torch's optimisers import torch._dynamo, the front end of torch.compile, when first used; ours are never compiled.
+* Hydra 1.4 has no `hydra.experimental`; fairseq finds the same functions in `hydra`.
 * Python 3.14 represents `Optional[X]` as `X | None`, which fairseq's option parser does not understand.
 """
 
@@ -27,10 +31,14 @@ import types
 import typing
 import warnings
 
+import hydra
 import numpy as np
 import torch
 
 from tasks.fairseq_plugin import uncompiled
+from tasks.later import later
+
+LATER = ("sklearn", "sklearn.metrics", "scipy.stats", "wandb", "torch.utils.tensorboard")
 
 
 def _import_fairseq_quietly() -> None:
@@ -42,14 +50,15 @@ def _import_fairseq_quietly() -> None:
         locks = multiprocessing.Lock
         multiprocessing.Lock = _lock
         try:
-            if "fairseq" not in sys.modules:
-                # fairseq reads its options while it is imported, so their reader is replaced in an empty package first
-                spec = importlib.util.find_spec("fairseq")
-                package = sys.modules["fairseq"] = importlib.util.module_from_spec(spec)
-                importlib.import_module("fairseq.dataclass.utils").interpret_dc_type = _option_type
-                spec.loader.exec_module(package)
-            for module in ("fairseq.tasks", "fairseq.models", "fairseq.criterions", "fairseq.options"):
-                importlib.import_module(module)
+            with later(*LATER, **{"hydra.experimental": hydra}):
+                if "fairseq" not in sys.modules:
+                    # fairseq reads its options while it is imported, so their reader is replaced in an empty package first
+                    spec = importlib.util.find_spec("fairseq")
+                    package = sys.modules["fairseq"] = importlib.util.module_from_spec(spec)
+                    importlib.import_module("fairseq.dataclass.utils").interpret_dc_type = _option_type
+                    spec.loader.exec_module(package)
+                for module in ("fairseq.tasks", "fairseq.models", "fairseq.criterions", "fairseq.options"):
+                    importlib.import_module(module)
         finally:
             multiprocessing.Lock = locks
             logging.disable(logging.NOTSET)
@@ -80,6 +89,9 @@ def install() -> None:
     """Import fairseq and make it usable. Idempotent."""
     _import_fairseq_quietly()
     uncompiled.install()
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        if plain := getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None):
+            plain.__dict__.setdefault("__dynamo_disable", plain)  # what torch._disable_dynamo would put there
     multiarray = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
     torch.serialization.add_safe_globals(
         [

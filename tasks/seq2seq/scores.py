@@ -59,7 +59,7 @@ def rouge_f1(hyps: Sequence[str], refs: References) -> dict[str, Any]:
     Words are stemmed (Porter), like by option `-m` of ROUGE-1.5.5, which the summarization papers use. If there are
     several references, each measure uses the reference with the largest F1.
     """
-    from rouge_score.rouge_scorer import RougeScorer
+    from tasks.seq2seq.rouge import RougeScorer
 
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=rouge_tokenizer(True))
     values: dict[str, list[float]] = {"rouge1": [], "rouge2": [], "rougeL": []}
@@ -107,7 +107,7 @@ def cut_bytes(text: str, limit: int) -> str:
 
 @lru_cache(maxsize=2)
 def rouge_tokenizer(stemmer: bool):
-    from rouge_score.tokenizers import DefaultTokenizer
+    from tasks.seq2seq.rouge import DefaultTokenizer
 
     return DefaultTokenizer(use_stemmer=stemmer)
 

@@ -1,9 +1,11 @@
-"""Plain Python in place of fairseq's compiled parts: the same batches and the same BLEU counts."""
+"""Plain Python in place of fairseq's compiled parts: the same batches and the same BLEU counts. What is imported late."""
 
 from __future__ import annotations
 
 import hashlib
 import random
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from tasks.fairseq_plugin import uncompiled
+from tests.conftest import ROOT
 
 BLEU = SimpleNamespace(pad=1, eos=2, unk=3)
 
@@ -88,3 +91,20 @@ def test_fairseqs_own_scorer_needs_no_extension():
     assert scorer.score() == pytest.approx(100.0)
     with pytest.raises(TypeError, match=r"pred must be a torch\.IntTensor"):
         scorer.add(torch.tensor([5], dtype=torch.int32), torch.tensor([5]))
+
+
+def test_what_was_kept_out_of_an_import_is_imported_when_called():
+    code = """
+import sys
+from tasks.later import later
+with later("statistics", "xml", "xml.dom"):
+    from statistics import mean
+    from xml import dom
+kept_out = {"statistics", "xml", "xml.dom"} & set(sys.modules)
+print(kept_out, mean([1, 2, 6]), dom.registerDOMImplementation.__name__, "statistics" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.split() == ["set()", "3", "<lambda>", "True"], done.stderr
+    from fairseq.criterions.sentence_prediction import f1_score  # of scikit-learn
+
+    assert f1_score([1, 0], [1, 0]) == 1
