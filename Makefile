@@ -82,10 +82,8 @@ wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: inst
 docs: setup ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the site: build/site/index.html"
-pages: setup ## write docs/reference/mappings, the list of public names and the type stubs from the code
+pages: setup ## write the gallery of mappings, the list of public names and the type stubs from the code
 	@$(RUN)/pages.py
-tour: setup ## run docs/start/library.md and write its output, notebook and pictures
-	@$(RUN)/tour.py
 
 ##                tests
 test: setup ## all tests except the slow ones
@@ -128,4 +126,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-gate bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean
+	data wheel bench bench-gate bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean

@@ -1,10 +1,12 @@
-"""What mkdocs does for the site (mkdocs.yml): README as first page, the API's page, links, formulas, pictures of results;
-then it checks the site.
+"""What mkdocs does for the site (mkdocs.yml): README as first page, the pages of the API and of the mappings, links,
+formulas, pictures of results; then it checks the site.
 
 The pages must also read well as files, so their links are relative to the repository. A link to a file that is not on
-the site becomes its text with the path; a link to a folder leads to the first page of its part of the navigation.
+the site becomes its text with the path; a link to a folder leads to the first page of its part of the navigation; a
+link to a mapping's row of the gallery leads to the mapping's page, which only the site has.
 """
 
+import functools
 import html
 import json
 import posixpath
@@ -23,16 +25,17 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from tasks.commands.mapping_pages import roles  # noqa: E402
+from tasks.commands import mapping_pages  # noqa: E402
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)  # from pymdownx.arithmatex
 LATEX = math_core.LatexToMathML(fancy_error=False)
 SCROLLS = "display: inline-block; max-width: 100%; overflow-x: auto; overflow-y: hidden; vertical-align: middle"
 MARKUP = re.compile(r"\\[A-Za-z({\[]+|:(?:math|func|class):|^\.\. \w+::", re.M)
+GALLERY = "docs/reference/mappings/README.md"
 MODULES = (
     "nn", "fused", "losses", "prox", "quality", "structured", "properties", "integrations.transformers",
-    "integrations.sdpa", "integrations.entmax", "integrations.torchsparseattn", "kernels",
+    "integrations.sdpa", "integrations.entmax", "kernels",
 )  # fmt: skip
 
 
@@ -41,7 +44,7 @@ class Roles(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
-            obj.docstring.value = roles(obj.docstring.value)
+            obj.docstring.value = mapping_pages.roles(obj.docstring.value)
 
 
 def on_config(config: Any) -> Any:
@@ -58,8 +61,9 @@ def _with_folders(part: Any) -> Any:
         return [page for one in lists for page in (one if isinstance(one, list) else [one])]
     if not part.endswith("/"):
         return part
-    files = sorted((ROOT / "docs" / part).rglob("*.md"), key=lambda path: (path.name != "README.md", path.name))
-    return [path.relative_to(ROOT / "docs").as_posix() for path in files]
+    names = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / part).rglob("*.md")]
+    names += [name for name in made() if name.startswith(part) and name.endswith(".md")]
+    return sorted(names, key=lambda name: (not name.endswith("README.md"), posixpath.basename(name)))
 
 
 def _first_page(nav: Any, folder: str) -> str:
@@ -70,9 +74,16 @@ def _first_page(nav: Any, folder: str) -> str:
     return found
 
 
+@functools.cache
+def made() -> dict[str, str]:
+    """Path -> text of the pages and pictures that are not files in docs."""
+    first = (ROOT / "README.md").read_text(encoding="utf-8")
+    return {"index.md": first, "reference/api.md": api(), **mapping_pages.site()}
+
+
 def on_files(files: Any, config: Any) -> Any:
-    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text(encoding="utf-8")))
-    files.append(File.generated(config, "reference/api.md", content=api()))
+    for name, text in made().items():
+        files.append(File.generated(config, name, content=text))
     return files
 
 
@@ -123,10 +134,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     def link(found: re.Match[str]) -> str:
         picture, text, address = found.groups()
-        if "://" in address or address.startswith("#"):
-            return found[0]
         path, _, anchor = address.partition("#")
-        full = posixpath.normpath(posixpath.join(folder, path))
+        full = posixpath.normpath(posixpath.join(folder, path)) if path else f"docs/{page.file.src_uri}"
+        if full == GALLERY and f"reference/mappings/{anchor}.md" in made():
+            full, anchor = f"docs/reference/mappings/{anchor}.md", ""
+        elif "://" in address or not path:
+            return found[0]
         if full == "README.md":
             full = "docs/index.md"
         if re.fullmatch(r"docs/\w+", full) and (ROOT / full).is_dir():

@@ -82,7 +82,7 @@ def test_the_page_can_be_followed(copy, tmp_path):
             for line in block.splitlines():
                 done = run(line)
     assert (written, added) == (len(files), 1)
-    assert (copy / "docs" / "reference" / "mappings" / "meanmax.md").exists()
+    assert "[meanmax](#meanmax)" in (copy / "docs" / "reference" / "mappings" / "README.md").read_text(encoding="utf-8")
     table = done.stdout
     assert "meanmax" in table and "not comparable" in table
     for of_imdb in ("GloVe 840B, fixed", "biLSTM", "combined rows"):

@@ -64,7 +64,13 @@ def test_the_site_builds_and_readmes_links_stay_links(site):
     first = (site / "index.html").read_text(encoding="utf-8")
     for to in ("start/install", "start/library", "guides/attention", "reference/api", "claims"):
         assert f'href="{to}.html' in first.partition("<article")[2], to
-    assert (site / "start" / "library.ipynb").is_file()
+    for page in ("start/library.html", "reference/mappings/index.html"):
+        links = re.findall(
+            r'href="([^"]*)">fusedmax</a>', (site / page).read_text(encoding="utf-8").partition("<article")[2]
+        )
+        assert {link.rpartition("/")[2] for link in links} == {"fusedmax.html"}, (
+            "a row of the gallery leads to its page"
+        )
     formulas = (site / "guides" / "losses.html").read_text(encoding="utf-8")
     assert "<math>" in formulas and "arithmatex" not in formulas
 

@@ -1,8 +1,9 @@
-"""Generate documentation from the registry: a gallery of the mappings, their pages, type stubs, lists of public names.
+"""Generate documentation from the registry: a gallery of the mappings, their pages, type stubs, the list of public names.
 
-`scripts/pages.py` writes the files. The page of a mapping has its docstring, the docstring of its module, a picture, its
-source, its parameters, an example call, the experiments that use it (configs/experiment) and its measured cost
-(docs/reference/benchmarks.md). The gallery's table of which mapping to use is README's.
+`make pages` writes the gallery, the stubs and the list, which are committed. The pages are made when the site is built
+(docs/hooks.py): the docstrings of a mapping and its module, a picture, its source, parameters, an example call, the
+experiments that use it (configs/experiment) and its measured cost (docs/reference/benchmarks.md). The gallery's table
+of which mapping to use is README's.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import Any
 
 import sparse_attention as sa
 from sparse_attention.describe import Param, Spec
-from tasks.commands.api_listing import listing
-from tasks.commands.mapping_pictures import drawable, picture
+from tasks.commands.mapping_pictures import drawable, picture, sheet
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICE = "## Which mapping should I use?\n"
@@ -33,14 +33,16 @@ INDEX = """# Mappings
 
 {}
 
-Pictures: on the left the first weight of two scores by the first score, on the right the weights of ten scores, where a ring is an exact 0. Cost: the
-time of forward and backward as a multiple of `torch.softmax`'s at 32,768 rows of 128 ([more sizes](../benchmarks.md)).
+![Weights of the same ten scores by each mapping](weights.svg)
+
+Each panel shows the weights of the same ten scores (less their minimum, for mappings of non-negative scores); a ring is an exact 0, and the number is the largest
+weight. Cost: the time of forward and backward as a multiple of `torch.softmax`'s at 32,768 rows of 128 ([more sizes](../benchmarks.md)). `help(sa.fusedmax)` prints the
+formula of a mapping. On the documentation site (`make docs`) each name leads to a page with formula, ranges, an example call and the experiments that use it.
 
 {}
 
 A mapping of your own, stateful or not: [own](own.md). More on densities: [continuous](../../guides/continuous.md); on structures and
-factors of your own: [structured](../../guides/structured.md). Laha's table of properties: `make properties-table`. `make pages` writes
-the pages of this folder but own.md.
+factors of your own: [structured](../../guides/structured.md). Laha's table of properties: `make properties-table`. `make pages` writes this page.
 """
 STUBS = '''"""Types of the package, written by `make pages`: checkers do not see what the registry makes."""
 
@@ -91,16 +93,16 @@ def choice() -> str:
 
 
 def gallery(specs: list[Spec]) -> str:
-    """One table for each kind."""
+    """One table for each kind. A name links to its own row; docs/hooks.py turns such links into links to its page."""
     found = []
     for kind, title in KIND.items():
         some = [s for s in specs if s.kind == kind]
-        drawn, timed = any(map(drawable, some)), any(costs(s.name) for s in some)
-        head = ["mapping", "what it does", *["picture"] * drawn, *["cost"] * timed]
+        timed = any(costs(s.name) for s in some)
+        head = ["mapping", "what it does", "parameters", "paper", *["cost"] * timed]
         lines = [f"## {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for s in some:
-            row = [f"[{s.name}]({s.name}.md)", markdown(s.summary)]
-            row += [f"![weights of {s.name}](figures/{s.name}.svg)" if drawable(s) else ""] * drawn
+            params = ", ".join(f"`{p.name}`" if p.required else f"`{p.name}={_default(p)}`" for p in s.params)
+            row = [f'<a id="{s.name}"></a>[{s.name}](#{s.name})', markdown(s.summary), params, s.paper]
             told = {label.removeprefix(s.name).strip(): of["32768x128"] for label, of in costs(s.name).items()}
             row += ["; ".join(f"{time} ({label})" if label else time for label, time in told.items())] * timed
             lines.append(f"| {' | '.join(row)} |")
@@ -189,16 +191,22 @@ def _listed(source: str, specs: list[Spec]) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Path in the repository -> text of the file."""
+    """Path in the repository -> text of each committed file."""
     specs = [sa.spec(name) for name in sa.names()]
     public = sorted((where, name) for name in dir(sa) if (where := _defined(name, getattr(sa, name))))
     imports = [f"from {w.removeprefix('sparse_attention') or '.'} import {name} as {name}" for w, name in public]
     package = Path(sa.__file__).read_text(encoding="utf-8")
     return {
         "sparse_attention/__init__.py": _listed(package, specs),
-        **{f"docs/reference/mappings/{s.name}.md": page(s) for s in specs},
-        **{f"docs/reference/mappings/figures/{s.name}.svg": picture(s) for s in specs if drawable(s)},
         "docs/reference/mappings/README.md": INDEX.format(choice(), gallery(specs)),
-        "docs/reference/api.txt": listing(),
+        "docs/reference/mappings/weights.svg": sheet(list(filter(drawable, specs))),
         "sparse_attention/__init__.pyi": STUBS.format("\n".join(imports)) + "".join(map(_stub, specs)),
     }
+
+
+def site() -> dict[str, str]:
+    """Path in docs -> text of each page and picture that exists only on the site."""
+    specs = [sa.spec(name) for name in sa.names()]
+    made = {f"{s.name}.md": page(s) for s in specs}
+    made |= {f"figures/{s.name}.svg": picture(s) for s in specs if drawable(s)}
+    return {f"reference/mappings/{name}": text for name, text in made.items()}

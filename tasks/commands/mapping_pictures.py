@@ -1,7 +1,8 @@
-"""Pictures of the mappings over rows: SVG files that are the same on every machine, written by `make pages`.
+"""Pictures of the mappings over rows: SVG files that are the same on every machine.
 
-Left: the first of two weights while its score goes from -3 to 3 and the other score is 0. Right: the weights of one row
-of ten scores; a ring marks a weight of exactly 0. Both are computed in float64 by the reference kernels.
+The picture of a mapping shows, on the left, the first of two weights while its score goes from -3 to 3 and the other
+score is 0; on the right, the weights of one row of ten scores, where a ring marks a weight of exactly 0. The sheet
+shows the weights of the ten scores for all mappings. All weights are computed in float64 by the reference kernels.
 """
 
 from __future__ import annotations
@@ -59,21 +60,40 @@ def picture(spec: Spec) -> str:
         *(f'<text x="{LEFT + WIDTH * (t + 3) / 6:.0f}" y="{TOP + HEIGHT + 10}" text-anchor="middle" {TEXT}>{t + shift}</text>' for t in (-3, 0, 3)),
         f'<polyline points="{" ".join(points)}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>',
     ]  # fmt: skip
-    for i, p in enumerate(row):
+    for i, score in enumerate(TEN):
         x = at + WIDTH * (i + 0.5) / len(row)
-        if p == 0:
-            lines.append(
-                f'<circle cx="{x:.1f}" cy="{TOP + HEIGHT - 2}" r="1.5" fill="none" stroke="{GREY}" stroke-width="0.7"/>'
-            )
-        else:
-            tall = HEIGHT * p / max(row)
-            lines.append(
-                f'<rect x="{x - 4:.1f}" y="{TOP + HEIGHT - tall:.1f}" width="8" height="{tall:.1f}" fill="{BLUE}"/>'
-            )
         lines.append(
-            f'<text x="{x:.1f}" y="{TOP + HEIGHT + 10}" text-anchor="middle" {TEXT.replace("8", "6", 1)}>{TEN[i]:g}</text>'
+            f'<text x="{x:.1f}" y="{TOP + HEIGHT + 10}" text-anchor="middle" {TEXT.replace("8", "6", 1)}>{score:g}</text>'
         )
+    return "\n".join([*lines, *_bars(row, at), "</svg>\n"])
+
+
+def sheet(specs: list[Spec]) -> str:
+    """The SVG with the weights of the ten scores, one panel for each mapping."""
+    columns, wide, tall = 5, LEFT + WIDTH + 20, TOP + HEIGHT + 22
+    size = f"{columns * wide} {-(-len(specs) // columns) * tall}"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{columns * wide}">',
+        f"<title>Weights of the scores {', '.join(f'{score:g}' for score in TEN)} by each mapping</title>",
+    ]
+    for i, spec in enumerate(specs):
+        _, row = weights(spec)
+        name = f'<text x="{LEFT + WIDTH // 2}" y="{TOP + HEIGHT + 10}" text-anchor="middle" {TEXT}>{spec.name}</text>'
+        lines.append(f'<g transform="translate({i % columns * wide} {i // columns * tall})">')
+        lines += [_axis(LEFT, f"{max(row):.2g}"), name, *_bars(row, LEFT), "</g>"]
     return "\n".join([*lines, "</svg>\n"])
+
+
+def _bars(row: list[float], at: int) -> list[str]:
+    """A bar for each weight of a row, from x = at; a ring for a weight of exactly 0."""
+    centres = [at + WIDTH * (i + 0.5) / len(row) for i in range(len(row))]
+    heights = [HEIGHT * p / max(row) for p in row]
+    return [
+        f'<rect x="{x - 4:.1f}" y="{TOP + HEIGHT - tall:.1f}" width="8" height="{tall:.1f}" fill="{BLUE}"/>'
+        if tall
+        else f'<circle cx="{x:.1f}" cy="{TOP + HEIGHT - 2}" r="1.5" fill="none" stroke="{GREY}" stroke-width="0.7"/>'
+        for x, tall in zip(centres, heights)
+    ]
 
 
 def _axis(x: int, top: str) -> str:

@@ -30,7 +30,7 @@ def no_traceback(done) -> None:
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
 
 
-HEAVY = ("torch._dynamo", "sklearn", "scipy.stats", "pandas", "wandb", "tensorboard", "matplotlib", "sympy")
+HEAVY = {"torch._dynamo", "sklearn", "scipy.stats", "pandas", "wandb", "tensorboard", "matplotlib", "sympy"}
 
 
 def test_one_cell_and_again(train, outputs):

@@ -17,7 +17,9 @@ from sparse_attention import registry
 from tasks.commands import mapping_pages, mapping_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "reference" / "mappings"
+MAPPINGS = ROOT / "docs" / "reference" / "mappings"
+GALLERY = (MAPPINGS / "README.md").read_text(encoding="utf-8")
+SITE = mapping_pages.site()
 BENCHMARKS = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
 
 
@@ -25,21 +27,19 @@ def test_committed_files_are_what_make_pages_writes():
     written = mapping_pages.pages()
     stale = [name for name, text in written.items() if (ROOT / name).read_text(encoding="utf-8") != text]
     assert stale == [], "run `make pages`"
-    assert {f"docs/reference/mappings/{path.name}" for path in PAGES.glob("*.md")} - {
-        "docs/reference/mappings/own.md"
-    } == {name for name in written if name.endswith(".md")}
+    assert {path.name for path in MAPPINGS.iterdir()} == {"README.md", "weights.svg", "own.md"}
 
 
 @pytest.mark.parametrize("name", sa.names())
 def test_page(name):
-    page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
-    known = sa.spec(name)
+    page, known = SITE[f"reference/mappings/{name}.md"], sa.spec(name)
     assert known.paper in page and known.oracle in page
     for p in known.params:
         assert f"| `{p.name}` |" in page and p.range in page and p.meaning in page
-    for code in re.findall(r"```python\n(.*?)```", page, re.S):
-        ast.parse(code)
-    assert f"({name}.md)" in (PAGES / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    ast.parse(code)
+    (row,) = re.findall(rf'^\| <a id="{name}"></a>\[{name}\]\(#{name}\) (.*)$', GALLERY, re.M)
+    assert known.paper in row and all(f"`{p.name}" in row for p in known.params)
 
 
 @pytest.mark.parametrize("name", sa.names())
@@ -62,7 +62,7 @@ def test_the_stubs_know_what_the_package_has():
 
 def test_the_mapping_in_a_file_of_yours_keeps_its_mask(monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-    (code,) = re.findall(r"```python\n(# mymax.py\n.*?)```", (PAGES / "own.md").read_text(encoding="utf-8"), re.S)
+    (code,) = re.findall(r"```python\n(# mymax.py\n.*?)```", (MAPPINGS / "own.md").read_text(encoding="utf-8"), re.S)
     exec(compile(code, "own.md", "exec"), {"__name__": __name__})
     mask = torch.tensor([True, True, True, True, False, False])
     p = sa.make("mymax", sharpness=3.0)(torch.cat((torch.randn(50, 6), torch.full((1, 6), 0.1))), mask=mask)
@@ -70,13 +70,12 @@ def test_the_mapping_in_a_file_of_yours_keeps_its_mask(monkeypatch):
     assert torch.allclose(p[-1, mask], torch.tensor(0.25)) and (p[:, mask] == 0).any()
 
 
-def test_the_page_on_own_mappings_runs_and_could_be_written(monkeypatch):
+def test_pages_of_own_mappings_could_be_written(monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-    code = "\n".join(re.findall(r"```python\n(.*?)```", (PAGES / "own.md").read_text(encoding="utf-8"), re.S))
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (MAPPINGS / "own.md").read_text(encoding="utf-8"), re.S))
     exec(compile(code, "own.md", "exec"), {"__name__": __name__})
-    written = mapping_pages.pages()
-    assert "p, state = m.step(scores, state, mask)" in written["docs/reference/mappings/coverage_softmax.md"]
-    stubs = written["sparse_attention/__init__.pyi"]
+    assert "p, state = m.step(scores, state, mask)" in mapping_pages.site()["reference/mappings/coverage_softmax.md"]
+    stubs = mapping_pages.pages()["sparse_attention/__init__.pyi"]
     assert "class Powermax(Mapping):" in stubs and "def powermax(scores: Tensor, dim: int = -1, mask:" in stubs
 
 
@@ -110,7 +109,7 @@ def test_pictures_show_the_weights_of_other_packages():
     x = torch.tensor(mapping_pictures.TEN, dtype=torch.float64)
     others = {"softmax": torch.softmax(x, -1), "sparsemax": entmax.sparsemax(x), "entmax": entmax.entmax15(x)}
     for name, expected in others.items():
-        drawn = (PAGES / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        drawn = SITE[f"reference/mappings/figures/{name}.svg"]
         bars = [float(one) for one in re.findall(r'<rect .*height="([\d.]+)"', drawn)]
         tall = (mapping_pictures.HEIGHT * expected / expected.max())[expected > 0].tolist()
         assert bars == pytest.approx(tall, abs=0.06) and drawn.count("<circle") == int((expected == 0).sum())
@@ -119,18 +118,9 @@ def test_pictures_show_the_weights_of_other_packages():
     assert curve == pytest.approx(((t + 1) / 2).clamp(0, 1).tolist())
 
 
-def test_the_list_of_public_names_has_them_all():
-    text = (ROOT / "docs" / "reference" / "api.txt").read_text(encoding="utf-8")
-    listed = re.findall(r"^sa\.(\w+)(?=\(|$)", text, re.M)
-    modules = {name for name in dir(sa) if inspect.ismodule(getattr(sa, name))}
-    assert set(listed) == set(dir(sa)) - modules and " at 0x" not in text
-    assert "sa.entmax(scores, dim=-1, alpha=1.5, mask=None)" in text.splitlines()
-    assert {name for name in modules if f"\nsa.{name}." in text} == modules
-
-
 def test_the_gallery_has_the_papers_use_and_the_measured_cost():
-    page = (PAGES / "oscarmax.md").read_text(encoding="utf-8")
+    page = SITE["reference/mappings/oscarmax.md"]
     assert "`niculae2017_table2`" in page and "`peters2018_snli`" not in page
     row = re.search(r"^\| \*\*oscarmax \.01\*\* \|.*$", BENCHMARKS.partition("## Forward and backward")[2], re.M)[0]
     at_128 = row.split("|")[4].strip(" *")
-    assert f"{at_128} (32768x128)" in page and f"{at_128} (.01)" in (PAGES / "README.md").read_text(encoding="utf-8")
+    assert f"{at_128} (32768x128)" in page and f"{at_128} (.01)" in GALLERY

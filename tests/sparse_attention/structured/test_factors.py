@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import entmax
 import numpy as np
 import pytest
@@ -156,14 +153,6 @@ def test_a_factor_of_ones_own():
     mask = torch.tensor([True, True, False, True])
     assert (f(x.masked_fill(~mask, -torch.inf), lengths)[:, 2] == 0).all()
     assert torch.equal(sparsemap(Segment(), x, lengths, mask=mask), f(x.masked_fill(~mask, -torch.inf), lengths))
-
-
-def test_the_page_runs():
-    page = (Path(__file__).parents[3] / "docs" / "guides" / "structured.md").read_text(encoding="utf-8")
-    names: dict = {}
-    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
-    assert names["found"].weights.shape == names["found"].structures.shape[:2] and names["found"].gap.shape == (8,)
-    assert (names["p"][:, 5] == 0).all() and torch.isfinite(names["x"].grad).all()
 
 
 def test_a_wrong_oracle_is_named():

@@ -1,0 +1,43 @@
+"""The code of pages about the library runs from top to bottom and prints what the pages show."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparse_attention import registry
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
+CHECKS: dict[str, tuple[int, str]] = {  # how many blocks, and what holds after them
+    "start/library.md": (15, "(p[2] == 0).all() and step.shape == (1, 4, 1, 32)"),
+    "guides/losses.md": (4, "y.shape == (4, 30) and loss.ndim == 0"),
+    "guides/structured.md": (2, "(p[:, 5] == 0).all() and x.grad.isfinite().all() and found.gap.shape == (8,)"),
+    "reference/mappings/own.md": (3, "first[0, 0] > second[0, 0] and 'mymax' in sa.names()"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.mark.parametrize("page", CHECKS)
+def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page):
+    count, check = CHECKS[page]
+    blocks = BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+    names: dict[str, Any] = {"__name__": __name__}
+    for code, shown in blocks:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(code, page, "exec"), names)
+        assert out.getvalue() == shown, code
+    assert len(blocks) >= count and eval(check, names)
