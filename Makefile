@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything runs in .venv, which `make setup` builds from requirements.lock.
+# `make help` lists the targets. Everything runs in .venv, which `make setup` builds from the locks.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -9,9 +9,10 @@ WORKERS ?= 2
 LAUNCHER ?= local
 ARGS    ?=
 export OMP_NUM_THREADS ?= 1
-export TORCH TORCH_INDEX LOCKED
+export TORCH FAIRSEQ_WHEEL
 
 BIN   := .venv/bin
+SETUP  = test -n "$(PYTHON)" || { echo "no python3 here; on Debian and Ubuntu: apt-get install python3 python3-venv"; exit 1; }; $(PYTHON) -I scripts/setup.py
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
 # Tests that depend on the processor, and the settings that make a processor with AVX-512 compute like one without.
 CPU_TESTS := tests/test_golden.py tests/tasks/vqa/test_mcan.py tests/tasks/seq2seq/test_lstm.py tests/tasks/classification/test_esim.py \
@@ -62,16 +63,16 @@ data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
 claims: setup ## test the papers' claims on the records of docs/results; writes outputs/claims.json (docs/claims.md)
 	@$(RUN)/claims.py $(ARGS)
-bench: setup ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md
+bench: developer ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md
 	@$(RUN)/bench.py $(ARGS)
 bench-gate: setup ## fail if rows, attention or a training step are 15 % slower, beside torch's, than the ratios in benchmarks/gate.json; ARGS=--quick
 	@$(RUN)/bench_gate.py $(ARGS)
 	@$(AVX2) $(RUN)/bench_gate.py $(ARGS)
-bench-attention: setup ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/reference/benchmarks.md
+bench-attention: developer ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_attention.py $(ARGS)
-bench-lm: setup ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
+bench-lm: developer ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
 	@$(RUN)/language_model.py $(ARGS)
-bench-training: setup ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
+bench-training: developer ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_training.py $(ARGS)
 gpu-wheels: setup ## collect in WHEELS (default wheels) the packages that gpu-proof needs on a machine with torch and without a network
 	@$(RUN)/gpu_proof.py collect --wheels $(or $(WHEELS),wheels) $(ARGS)
@@ -79,42 +80,43 @@ gpu-proof: ## test this machine's GPU: PART=kernels|training|table; without .ven
 	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
 wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: installs without a compiler
 	@$(RUN)/wheel.py $(ARGS)
-docs: setup ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
+docs: developer ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the site: build/site/index.html"
-pages: setup ## write the gallery of mappings, the list of public names and the type stubs from the code
+pages: developer ## write the gallery of mappings, the list of public names and the type stubs from the code
 	@$(RUN)/pages.py
 
 ##                tests
-test: setup ## all tests except the slow ones
+test: developer ## all tests except the slow ones
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
-test-cpus: setup ## tests that depend on the processor, as without AVX-512 and with ATen's plain loops
+test-cpus: developer ## tests that depend on the processor, as without AVX-512 and with ATen's plain loops
 	@$(AVX2) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
 	@ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
-test-slow: setup ## the slow tests
+test-slow: developer ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
-test-slurm: setup ## test a sweep with every kind of fault on a one-node Slurm, installed if possible
+test-slurm: developer ## test a sweep with every kind of fault on a one-node Slurm, installed if possible
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
 test-fresh: ## install and run on fresh Debian 12, 13 and testing, and on machines with faults (needs root and debootstrap); SUITES="trixie faults" FULL=1
 	@bash tests/fresh.sh $(SUITES)
-crash-test: setup ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
+crash-test: developer ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
-mutants: setup ## change N random lines (200; SEED=1), one at a time: do the tests that import the file fail?
+mutants: developer ## change N random lines (200; SEED=1), one at a time: do the tests that import the file fail?
 	@$(RUN)/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
-golden: setup ## record the golden cells again, after raising a recipe
+golden: developer ## record the golden cells again, after raising a recipe
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)
-lint: setup ## ruff: lint and format check
+lint: developer ## ruff: lint and format check
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-types: setup ## mypy on the library
+types: developer ## mypy on the library
 	@$(BIN)/mypy
 
 ##                the environment
-setup: ## build or repair .venv from requirements.lock (3 minutes, 6.5 GB); TORCH=cpu TORCH_INDEX=ADDRESS: torch without CUDA
-	@test -n "$(PYTHON)" || { echo "no python3 here; on Debian and Ubuntu: apt-get install python3 python3-venv"; exit 1; }
-	@$(PYTHON) -I scripts/setup.py
-lock: setup ## write a new requirements.lock: every package with version and hashes, for every platform
-	@$(RUN)/lock.py
+setup: ## build or repair .venv with what running needs (3 minutes, 6.5 GB); TORCH=cpu: torch without CUDA
+	@$(SETUP)
+developer: ## the same, with what tests, lint, types and docs need besides; these targets run it by themselves
+	@$(SETUP) dev
+lock: developer ## write the locks: every package with version and hashes, for every platform; ARGS=--upgrade
+	@$(RUN)/lock.py $(ARGS)
 clean: ## remove the environment and caches; keep finished cells (outputs/) and downloads (data/cache)
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -125,5 +127,5 @@ clean: ## remove the environment and caches; keep finished cells (outputs/) and 
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
+.PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
 	data wheel bench bench-gate bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean

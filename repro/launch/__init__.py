@@ -83,7 +83,7 @@ def _extra(name: str) -> Any:
     try:
         return importlib.import_module({"slurm": "repro.launch.slurm", "joblib": "repro.launch.workers"}[name])
     except ModuleNotFoundError as error:
-        raise StoreError(f"launcher={name} needs {error.name}: pip install -e '.[cluster]'") from error
+        raise StoreError(f"launcher={name} needs {error.name}: make setup installs it") from error
 
 
 def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:

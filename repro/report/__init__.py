@@ -160,7 +160,7 @@ def environment() -> Any:
         import jinja2
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the HTML report needs jinja2: pip install 'sparse-attention[repro]' and run the command again"
+            "the HTML report needs jinja2: run make setup and the command again"
         ) from error
     from repro.report.figures import swatch
 

@@ -56,7 +56,7 @@ def main(name: str, profile: str, project: str, entity: str, filters: Mapping[st
             workspace.save()
             print(f"workspace {workspace.name}: {workspace.url}")
     except ModuleNotFoundError as error:
-        print(f"error: {error}; pip install '.[wandb]' brings it", file=sys.stderr)
+        print(f"error: {error}; make setup installs it", file=sys.stderr)
         return 1
     except Exception as error:  # any error from wandb
         said = " ".join(str(error).split())[:300]

@@ -56,7 +56,7 @@ def main(given: Mapping[str, str]) -> int:
             print(f"error: {error}", file=sys.stderr)
             failed = True
         except ModuleNotFoundError as error:
-            print(f"error: {error}; pip install '.[wandb]' brings it", file=sys.stderr)
+            print(f"error: {error}; make setup installs it", file=sys.stderr)
             return 1
         except Exception as error:  # any error from wandb; it would occur for the next cell, too
             why = f"{type(error).__name__}: {error}"

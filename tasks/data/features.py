@@ -54,7 +54,7 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
     try:
         from torchvision.models import ResNet152_Weights, resnet152
     except ImportError as error:
-        step = "pip install '.[repro]', or use --backbone tiny for a trial"
+        step = "run make setup, or use --backbone tiny for a trial"
         raise DataUnavailable("torchvision is not installed", str(error), step) from error
     net = resnet152(weights=None)
     if weights is not None:

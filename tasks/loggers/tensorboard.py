@@ -41,7 +41,7 @@ class Logger:
         """Open the event file.
 
         Raises:
-            ModuleNotFoundError: tensorboard (the extra `tensorboard`) is not installed.
+            ModuleNotFoundError: tensorboard is not installed.
             OSError: the file cannot be written.
         """
         from tensorboard.summary.writer.record_writer import RecordWriter
