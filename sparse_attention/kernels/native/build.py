@@ -9,10 +9,6 @@ Several processes may start a build at once: one compiles under a file lock, and
 all processes compile, and the last rename wins; a file gets its final name only when it is complete. Each file ends
 with a checksum, so a truncated or damaged file is detected and rebuilt.
 
-A wheel made by ``make wheel`` contains libraries for Linux on x86-64 (four kinds of machines) or on aarch64
-(`VARIANTS`). One of them is used if its name contains the hash of the sources and the processor supports it; otherwise
-the library is built as described above.
-
 Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
                                  directory in the system's temporary directory)
@@ -40,18 +36,6 @@ SOURCES = Path(__file__).parent / "src"
 # unit -> (source file, element type); the fused attention is a separate library (attention.py)
 UNITS = {"float": ("api.cpp", "float"), "double": ("api.cpp", "double"), "attention": ("attention.cpp", "float")}
 ISA_FLAGS = {"auto": (), "avx2": ("-DSPARSE_ATTENTION_NO_AVX512",), "portable": ("-DSPARSE_ATTENTION_PORTABLE",)}
-PREBUILT = Path(__file__).parent / "prebuilt"
-_AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")
-_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-# variant, best first -> (machine, SPARSE_ATTENTION_NATIVE_ISA that allows it, flags, entries required in /proc/cpuinfo,
-# units). aarch64 has only the portable code; its baseline includes Neon, so every aarch64 processor can run it.
-VARIANTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    "avx512vnni": ("x86_64", "auto", ("-march=x86-64-v4", "-mavx512vnni"), (*_AVX512, "avx512_vnni"), ("attention",)),
-    "avx512": ("x86_64", "auto", ("-march=x86-64-v4",), _AVX512, tuple(UNITS)),
-    "avx2": ("x86_64", "avx2", ("-march=x86-64-v3", *ISA_FLAGS["avx2"]), _AVX2, tuple(UNITS)),
-    "portable": ("x86_64", "portable", ("-march=x86-64", *ISA_FLAGS["portable"]), (), tuple(UNITS)),
-    "aarch64": ("aarch64", "portable", ("-march=armv8-a",), (), tuple(UNITS)),
-}
 BASE_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -144,38 +128,6 @@ def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
     for part in (" ".join(compiler), version, _processor(), isa, ctype, repr(BASE_FLAGS), repr(OPTIMISATION)):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:32]
-
-
-def prebuilt_name(unit: str, variant: str) -> str:
-    """The file name of a unit for a variant; it contains a hash of the sources and the compiler options."""
-    digest = hashlib.sha256(repr((BASE_FLAGS, VARIANTS[variant][2])).encode())
-    for source in sources(unit):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return f"{unit}-{variant}-{digest.hexdigest()[:32]}.so"
-
-
-def prebuilt(unit: str, isa: str) -> Path | None:
-    """The best library for this unit and processor that came with the package, or None."""
-    if not PREBUILT.is_dir() or platform.system() != "Linux":
-        return None
-    features = next((line.split() for line in _processor().splitlines() if line.startswith("flags")), [])
-    for variant, (machine, allowed, _, needed, units) in VARIANTS.items():
-        runs = machine == platform.machine() and set(needed) <= set(features)
-        if runs and isa in ("auto", allowed) and unit in units:
-            library = PREBUILT / prebuilt_name(unit, variant)
-            if is_intact(library):
-                return library
-    return None
-
-
-def _open_prebuilt(library: Path) -> ctypes.CDLL | None:
-    """Open the library with torch's OpenMP; it links no OpenMP itself, so that two are never loaded at once."""
-    with contextlib.suppress(OSError):
-        with open("/proc/self/maps") as maps:
-            loaded = [line.split()[-1] for line in maps if "libgomp" in line]
-        ctypes.CDLL(loaded[0] if loaded else "libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
-        return ctypes.CDLL(str(library))
-    return None
 
 
 def _is_private(path: Path) -> bool:
@@ -310,9 +262,6 @@ def say(text: str) -> None:
 def load(ctype: str) -> ctypes.CDLL:
     """The compiled library of a unit (``UNITS``), built first if necessary. Raises ``BuildError``."""
     isa = requested_isa()
-    ready = prebuilt(ctype, isa)
-    if ready is not None and (library := _open_prebuilt(ready)) is not None:
-        return library
     directory = cache_directory()
     tried = []
     for compiler in compilers():
