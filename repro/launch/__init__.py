@@ -1,7 +1,6 @@
 """Run cells with the launcher that the configuration selects (docs/guides/cluster.md).
 
     local    one process per cell on this machine, forked from a fork server (`repro.launch.pool`)
-    joblib   joblib's workers on this machine; each worker runs many cells
     slurm    one Slurm array job, submitted with submitit
 
 All launchers write to the same store, whose locks show which process is working on which cell.
@@ -45,7 +44,7 @@ def run(
         say: called with messages that concern all cells.
 
     Raises:
-        StoreError: joblib or submitit is not installed, or Slurm refuses the job.
+        StoreError: submitit is not installed, or Slurm refuses the job.
     """
     begun: Counter[str] = Counter()
     waiting = list(pending)
@@ -68,22 +67,20 @@ def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Check that `run` can start on this machine, before any data are prepared.
 
     Raises:
-        StoreError: Slurm is not available here, a requested GPU does not exist, or joblib or submitit is not installed.
+        StoreError: Slurm is not available here, submitit is not installed, or a requested GPU does not exist.
     """
     if launcher["name"] == "slurm":
-        _extra("slurm").here()
-        return
-    if launcher["name"] == "joblib":
-        _extra("joblib")
-    places(runtime)
+        _slurm().here()
+    else:
+        places(runtime)
 
 
-def _extra(name: str) -> Any:
-    """The module of a launcher that needs the extra dependencies [cluster]. Raises StoreError if they are missing."""
+def _slurm() -> Any:
+    """The module `repro.launch.slurm`. Raises StoreError if the extra dependencies [cluster] are missing."""
     try:
-        return importlib.import_module({"slurm": "repro.launch.slurm", "joblib": "repro.launch.workers"}[name])
+        return importlib.import_module("repro.launch.slurm")
     except ModuleNotFoundError as error:
-        raise StoreError(f"launcher={name} needs {error.name}: make setup installs it") from error
+        raise StoreError(f"launcher=slurm needs {error.name}: make setup installs it") from error
 
 
 def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
@@ -105,11 +102,10 @@ def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Logger
 
 def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
     if launcher["name"] == "slurm":
-        yield from _extra("slurm").run(pending, store, launcher, runtime, loggers, say)
+        yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
         return
-    begin = _extra("joblib").run if launcher["name"] == "joblib" else pool.run
     found, said = places(runtime, max(cell.config["train"].get("processes", 1) for cell in pending))
     if said:
         say(said)
     with signals.listening():  # on a signal, the children save and end before this process does
-        yield from begin(pending, store, found, runtime["threads"], loggers)
+        yield from pool.run(pending, store, found, runtime["threads"], loggers)

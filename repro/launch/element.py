@@ -9,13 +9,11 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from repro import cell as cells
 from repro.cell import Outcome
-from repro.launch import ranks
 from repro.launch.pool import Loggers
 from repro.store import Entry, locks
 
@@ -35,12 +33,7 @@ class Element:
         import torch
 
         torch.set_num_threads(self.threads)
-        rank = ranks.read(os.environ)
-        with ranks.together(rank) if rank else nullcontext():
-            if rank and rank.number:
-                ranks.follow(self.folders[0])
-                return []
-            outcomes = [run(folder, job(), self.loggers) for folder in self.folders]
+        outcomes = [run(folder, job(), self.loggers) for folder in self.folders]
         for outcome in outcomes:
             print(f"{outcome.state}: {outcome.error or outcome.cell_id}", flush=True)
         if any(o.machine for o in outcomes):

@@ -153,8 +153,7 @@ def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) 
     given = {
         "job_name": NAME, "partition": options["partition"], "account": options["account"], "qos": options["qos"],
         "time": options["time"], "signal_delay_s": options["notice"], "mem": options["mem"], "cpus_per_task": options["cpus"],
-        "gres": options["gres"], "nodes": options["nodes"], "ntasks_per_node": options["tasks"],
-        "array_parallelism": options["parallel"], "exclude": _avoid(fresh, store, options),
+        "gres": options["gres"], "array_parallelism": options["parallel"], "exclude": _avoid(fresh, store, options),
     }  # fmt: skip
     known = {k: v for k, v in given.items() if v is not None}
     known["setup"] = [*options["setup"], f"export PYTHONPATH={_import_path(fresh)}:$PYTHONPATH"]

@@ -160,11 +160,6 @@ class Local:
 
 
 @dataclass
-class Joblib(Local):
-    """Run cells on this machine in joblib workers; each worker loads the libraries once for all of its cells."""
-
-
-@dataclass
 @stated("launcher/slurm")
 class Slurm:
     """Run cells as one Slurm array job, with one array element per cell."""
@@ -176,13 +171,9 @@ class Slurm:
     qos: str | None = text(optional=True)
     time: int = integer(low=1, high=525_600, help="minutes; a cell that needs more is saved and queued again")
     notice: int = integer(low=1, high=3600, help="seconds before the limit at which it is asked to save")
-    mem: str | None = text(optional=True, help="of a node, as 8GB; null: the cluster's default")
-    cpus: int = integer(low=1, high=1024, help="of each task")
-    gres: str | None = text(optional=True, help="of each node, as gpu:1 or gpu:a100:4")
-    nodes: int = integer(
-        low=1, high=1024, help="nodes of each cell; if more than one, train.processes is nodes x tasks"
-    )
-    tasks: int = integer(low=1, high=1024, help="tasks of each node; 1: a cell starts the processes of one node itself")
+    mem: str | None = text(optional=True, help="of each cell, as 8GB; null: the cluster's default")
+    cpus: int = integer(low=1, high=1024, help="of each cell")
+    gres: str | None = text(optional=True, help="of each cell, as gpu:1 or gpu:a100:4")
     parallel: int = integer(low=1, high=10_000, help="elements of the array at a time")
     exclude: str | None = text(optional=True, help="nodes not to use")
     setup: list = listing(REQUIRED, text(), help="lines of shell before Python starts, as module load cuda")
@@ -203,4 +194,4 @@ class Slurm:
 
 
 SINGLE = {"train": Train, "profile": Profile, "runtime": Runtime, "paths": Paths}
-NAMED = {"optim": {"sgd": Sgd, "adam": Adam}, "launcher": {"local": Local, "joblib": Joblib, "slurm": Slurm}}
+NAMED = {"optim": {"sgd": Sgd, "adam": Adam}, "launcher": {"local": Local, "slurm": Slurm}}

@@ -1,6 +1,5 @@
-"""Data-parallel training: one process per GPU, or several CPU processes over gloo, on one machine or several.
+"""Data-parallel training: one process per GPU, or several CPU processes over gloo, all on one machine.
 
-On one machine, a cell starts its processes itself; on several machines, a scheduler starts them (`repro.launch.ranks`).
 Each process computes its share of every update (`tasks.config.nodes.shares`), so that an update has as many examples as
 the configuration specifies. The number of processes is still part of a cell's identity, because it changes the order of
 summation and the units that dropout selects. Tested with CPU processes; docs/guides/cluster.md lists what was run on GPUs.
@@ -19,43 +18,9 @@ import torch
 
 from repro import plugins as own_mappings
 from repro import signals
-from repro.launch import ranks
 from tasks.config.nodes import shares
 from tasks.fairseq_plugin.job import Job
 from tasks.fairseq_plugin.loop import Monitor, run
-
-
-def spread(job: Job, monitor: Monitor) -> None:
-    """Run `loop.run` in `train.processes` processes; each opens the data by their path.
-
-    Raises:
-        ValueError: there are fewer GPUs than processes, or the scheduler started a different number of tasks.
-        Stopped: the training was asked to stop and has saved everything; or this is not the first process and its share
-            is done.
-    """
-    train = job.config["train"]
-    processes, (batch_size, max_tokens, every) = train["processes"], shares(train)
-    size, unit = (batch_size, "examples") if batch_size else (max_tokens, "tokens")
-    whole = processes * every * size
-    monitor.note(f"{processes} processes x {every} batches x {size} {unit} make an update of {whole}")
-    rank = ranks.current()
-    here = processes if rank is None else rank.here
-    if job.cuda and here > torch.cuda.device_count():
-        raise ValueError(
-            f"train.processes={processes}: {here} on this machine, but there are {torch.cuda.device_count()} GPUs"
-        )
-    if rank is None:
-        _start(job, monitor)
-    elif rank.world != processes:
-        raise ValueError(
-            f"train.processes={processes}, but the job was started with {rank.world} tasks; make them the same"
-        )
-    elif rank.number == 0:
-        rank.call()
-        _share(job, monitor, 0, rank.local, rank.method)
-    else:
-        _share(job, Telling(), rank.number, rank.local, rank.method)
-        raise signals.Stopped("its share of the training is done")
 
 
 def _free_port() -> int:
@@ -64,15 +29,27 @@ def _free_port() -> int:
         return free.getsockname()[1]
 
 
-def _start(job: Job, monitor: Monitor) -> None:
-    """Start all processes on this machine and wait for them; if one fails, all are terminated."""
+def spread(job: Job, monitor: Monitor) -> None:
+    """Run `loop.run` in `train.processes` processes and wait for them; if one fails, all are terminated.
+
+    Raises:
+        ValueError: there are fewer GPUs than processes.
+        Stopped: the training was asked to stop and has saved everything.
+    """
+    train = job.config["train"]
+    processes, (batch_size, max_tokens, every) = train["processes"], shares(train)
+    size, unit = (batch_size, "examples") if batch_size else (max_tokens, "tokens")
+    whole = processes * every * size
+    monitor.note(f"{processes} processes x {every} batches x {size} {unit} make an update of {whole}")
+    if job.cuda and processes > torch.cuda.device_count():
+        raise ValueError(
+            f"train.processes={processes} needs as many GPUs; this machine has {torch.cuda.device_count()}"
+        )
     said = torch.multiprocessing.get_context("spawn").Queue()
     method = f"tcp://127.0.0.1:{_free_port()}"
     arguments = (job, said, torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, method)
     with signals.deferred():
-        children = torch.multiprocessing.spawn(
-            _worker, args=arguments, nprocs=job.config["train"]["processes"], join=False
-        )
+        children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
         told, ended, why = False, False, None
         while not ended:
             try:
@@ -119,22 +96,16 @@ def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: st
     own_mappings.load(job.config.get("plugins") or [])
     try:
         with signals.listening():
-            _share(job, Telling(said.put) if rank == 0 else Telling(), rank, rank, method)
+            _share(job, Telling(said.put) if rank == 0 else Telling(), rank, method)
     except signals.Stopped as stop:
         said.put(("stopped", str(stop)))
 
 
-def _share(job: Job, monitor: Monitor, rank: int, local: int, method: str) -> None:
-    """Run one process's share of the training.
-
-    Args:
-        rank: number of the process among all processes.
-        local: number of the process on this machine.
-        method: address of the rendezvous, as `init_process_group` takes it.
-    """
+def _share(job: Job, monitor: Monitor, rank: int, method: str) -> None:
+    """Run the share of process number `rank`; `method` is the address at which the processes meet."""
     world = job.config["train"]["processes"]
     if job.cuda:
-        torch.cuda.set_device(local)
+        torch.cuda.set_device(rank)
     torch.distributed.init_process_group("nccl" if job.cuda else "gloo", method, world_size=world, rank=rank)
     run(job, monitor, rank, world)
     torch.distributed.destroy_process_group()

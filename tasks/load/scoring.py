@@ -141,8 +141,9 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
 
 
 def on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with this machine's device and only the csv logger, regardless of where the training ran."""
+    """The configuration with this machine's device and launcher and only the csv logger, wherever the training ran."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return dict(config) | {"runtime": dict(config["runtime"]) | {"device": device}, "logger": {"csv": {}}}
+    runtime = dict(config["runtime"]) | {"device": device}
+    return dict(config) | {"runtime": runtime, "launcher": {"name": "local"}, "logger": {"csv": {}}}

@@ -18,14 +18,11 @@ from repro.files import StoreError
 from repro.launch import devices, pool
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
-LAUNCHERS = ("local", "joblib")
 
 
-def run(cells, store, name="local", retries=0, **runtime):
+def run(cells, store, retries=0, **runtime):
     """(seed -> outcome, notes)."""
-    if name == "joblib":
-        pytest.importorskip("joblib", reason="the extra [cluster] is not installed")
-    events = list(launch.run(cells, store, {"name": name, "retries": retries}, RUNTIME | runtime))
+    events = list(launch.run(cells, store, {"name": "local", "retries": retries}, RUNTIME | runtime))
     return {e.cell.seed: e.outcome for e in events if e.outcome}, [e.text for e in events if e.kind == "note"]
 
 
@@ -34,38 +31,16 @@ def runs(cell, store) -> list[str]:
     return cell.entry(store).path("checkpoints/runs").read_text().splitlines()
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_failure_of_the_cells_own_fails_it_alone_and_once(cell, store, name):
-    cells = [cell(seed=s, task__behaviour="raise", mapping__only=2) for s in (1, 2, 3)]
-    ended, notes = run(cells, store, name, retries=3)
-    assert {s: o.state for s, o in ended.items()} == {1: "done", 2: "failed", 3: "done"}
-    assert "the cat sat" in ended[2].error and not ended[2].machine and len(runs(cells[1], store)) == 1
-    assert not any("restarted" in n for n in notes)
-
-
-def test_a_killed_cell_is_begun_again_as_often_as_asked(cell, store):
+def test_a_killed_cell_is_begun_again_as_often_as_asked_and_one_that_fails_is_not(cell, store):
     ended, notes = run([cell(task__behaviour="recover")], store, retries=1)
     assert ended[1].state == "done" and any("signal 9" in n and "restarted (1 of 1)" in n for n in notes)
     stubborn = cell(seed=2, task__behaviour="kill")
     ended, _ = run([stubborn], store, retries=2)
     assert ended[2].state == "failed" and ended[2].machine and "restarted 2 times" in ended[2].error
     assert len(runs(stubborn, store)) == 3
-
-
-def test_a_killed_worker_of_joblib_takes_no_other_cell_along(cell, store):
-    cells = [cell(seed=s, task__behaviour="recover", mapping__only=2) for s in (1, 2, 3, 4)]
-    ended, _ = run(cells, store, "joblib")
-    assert ended.keys() == {1, 2, 3, 4} and not any(o.error for o in ended.values())
-    assert all(one.done(store) for one in cells)
-
-
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_the_stage_of_a_running_cell_is_told(cell, store, name):
-    if name == "joblib":
-        pytest.importorskip("joblib", reason="the extra [cluster] is not installed")
-    slow = cell(task__behaviour="slow", task__seconds=4.0)
-    told = [e for e in launch.run([slow], store, {"name": name, "retries": 0}, RUNTIME) if e.kind == "stage"]
-    assert ("training", 0.425, {"loss": 1.0}) in [(e.text, e.fraction, dict(e.stats)) for e in told], told
+    wrong = cell(seed=3, task__behaviour="raise")
+    ended, notes = run([wrong], store, retries=3)
+    assert "the cat sat" in ended[3].error and not ended[3].machine and len(runs(wrong, store)) == 1
 
 
 def test_progress_is_read_from_the_status_of_a_cell_anywhere(cell):
@@ -103,13 +78,10 @@ def test_a_signal_to_the_command_stops_its_cells(cell, store):
     assert not hanging.entry(store).busy() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_cell_whose_command_is_gone_stops(cell, store, name):
+def test_a_cell_whose_command_is_gone_stops(cell, store):
     """It would hold its machine for nobody, and the same command would wait for it."""
     slow, here = cell(task__behaviour="slow", task__seconds=3.0), Path(__file__).parent
-    if name == "joblib":
-        pytest.importorskip("joblib", reason="the extra [cluster] is not installed")
-    code = COMMAND.format(paths=[str(here.parents[1]), str(here)], runtime=RUNTIME, name=name)
+    code = COMMAND.format(paths=[str(here.parents[1]), str(here)], runtime=RUNTIME)
     command = subprocess.Popen([sys.executable, "-c", code, str(store.root)], stdin=subprocess.PIPE)
     command.stdin.write(pickle.dumps(slow))
     command.stdin.close()
@@ -135,7 +107,7 @@ if __name__ == "__main__":
     from repro import launch
     from repro.store import Store
     cell = pickle.load(sys.stdin.buffer)
-    list(launch.run([cell], Store(sys.argv[1]), {{"name": "{name}"}}, {runtime}))
+    list(launch.run([cell], Store(sys.argv[1]), {{"name": "local"}}, {runtime}))
 """
 
 
@@ -195,22 +167,18 @@ def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
         ) is None else None
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_workers_see_their_gpu_alone(cell, store, monkeypatch, name):
+def test_workers_see_their_gpu_alone(cell, store, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     cells = [cell(seed=s, task__behaviour="look", task__seconds=1.5) for s in (1, 2, 3, 4)]
-    ended, _ = run(cells, store, name, device="cuda", devices=[0, 2], workers=8)
+    ended, _ = run(cells, store, device="cuda", devices=[0, 2], workers=8)
     assert {o.state for o in ended.values()} == {"done"}
     seen = [one.entry(store).path("device").read_text() for one in cells]
     assert set(seen) == {"4", "6"}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6"
 
 
-def test_one_cell_runs_in_this_process_unless_something_is_asked_of_it(cell, store):
-    here = cell(launcher={"name": "local"})
-    assert launch.one(here, store, lambda event: None).state == "done"
-    assert runs(here, store)[0] == str(os.getpid())
-    apart = cell(seed=2, runtime__devices="none", runtime__workers=1)
+def test_one_cell_runs_in_a_process_of_its_own_if_its_gpus_are_chosen(cell, store):
+    apart = cell(runtime__devices="none", runtime__workers=1)
     assert launch.one(apart, store, lambda event: None).state == "done"
     assert runs(apart, store)[0] != str(os.getpid())
 

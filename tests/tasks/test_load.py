@@ -139,6 +139,13 @@ def test_other_test_data(trained):
     assert found.metrics["dev/loss"] == cell.found(Store(outputs)).metrics["dev/loss"]
 
 
+def test_a_cell_is_scored_here_whatever_launcher_trained_it(trained):
+    """Launchers and their options come and go; finished cells stay."""
+    config = trained[0].config | {"launcher": {"name": "slurm", "nodes": 2, "partition": None}}
+    found = evaluation_config(config, ["decode.beam=1"])
+    assert found["launcher"] == {"name": "local", "retries": 0} and found["decode"]["beam"] == 1
+
+
 @pytest.mark.parametrize(
     "override, said",
     [

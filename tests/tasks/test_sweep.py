@@ -144,7 +144,7 @@ def test_whose_a_command_line_is():
     assert sweep.ours(["-m", "task=toy"]) and sweep.ours(["--plan", "task=toy"]) and not sweep.ours(["task=toy"])
     assert not sweep.ours(["-m", "hydra/sweeper=optuna"]) and not sweep.ours(["-m", "--cfg", "job"])
     assert not sweep.ours(["-m", "hydra/sweeper=optuna", "sweep=mine"])
-    for arguments in (["grid=paper"], ["-m", "hydra/launcher=joblib", "grid=paper"], ["experiment=demo"]):
+    for arguments in (["grid=paper"], ["-m", "hydra/launcher=basic", "grid=paper"], ["experiment=demo"]):
         with pytest.raises(ConfigError, match=r"grid|experiment"):
             sweep.ours(arguments)
 

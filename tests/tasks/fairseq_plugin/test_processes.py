@@ -1,11 +1,9 @@
-"""One training in several processes: of one machine, or tasks of a job; compared with one process and with each other."""
+"""One training in several processes, compared with one process."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from test_training import assert_same_training, curves, scores
@@ -113,35 +111,6 @@ def test_two_processes_asked_to_stop_save_and_end_the_same(shared, two, tmp_path
     assert outcome.machine and "SIGTERM" in outcome.error, outcome.error
     assert cells.run(cell, store).state == "done"
     assert "resuming from epoch" in cell.entry(store).path("log.txt").read_text()
-    assert_same_training(cell, cell.entry(store), two[1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("by", ["slurm", "torchrun"])
-def test_tasks_of_a_job_train_as_the_processes_of_one_machine(shared, two, tmp_path, root, by):
-    """As two nodes of Slurm would, or torchrun; the second task comes to an evaluation alone for nothing."""
-    cell, store = shared(2), Store(tmp_path / "store")
-    (folder,) = cells.enter(cell, store)
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "scontrol").write_text("#!/bin/sh\necho 127.0.0.1\necho 127.0.0.2\n")
-    (tools / "scontrol").chmod(0o755)
-    job = {"SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0",
-           "SLURM_JOB_ID": str(os.getpid()), "PATH": f"{tools}:{os.environ['PATH']}"}  # fmt: skip
-    command = ["-m", "repro.launch.ranks", str(folder)]
-    if by == "slurm":
-        lines = [([sys.executable, *command], job | {"SLURM_PROCID": str(rank)}) for rank in range(2)]
-    else:
-        lines = [([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command], {})]
-    for _ in range(2):
-        started = [
-            subprocess.Popen(
-                line, cwd=root, env=os.environ | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-            for line, more in lines
-        ]
-        said = [process.communicate(timeout=300)[0] for process in started]
-        assert [process.returncode for process in started] == [0] * len(lines), said
     assert_same_training(cell, cell.entry(store), two[1])
 
 
