@@ -24,7 +24,6 @@ from repro.files import StoreError, csv_text, explain, read_json, usable, write_
 from repro.identity import Cell, check_family, prepare
 from repro.identity import Found as Found
 from repro.loggers import Loggers
-from repro.plugins import load as load_plugins
 from repro.protocol import Evaluation, Prepared, TestSet, Training
 from repro.store import Entry, Level, Store, provenance
 from repro.store.locks import Busy
@@ -87,7 +86,7 @@ class CellMonitor:
 
 def run(
     cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
-    loggers: Callable[[Cell], list[Any]] | None = None,
+    loggers: Callable[[Cell], list[Any]] | None = None, named: Mapping[str, str] | None = None,
 ) -> Outcome:  # fmt: skip
     """Run the training and evaluations that a cell still lacks; a failure is recorded with its traceback.
 
@@ -95,6 +94,7 @@ def run(
         forward: receives ("stage", name, fraction of the whole cell, stats) and ("note", text) while the cell runs.
         loggers: returns the extra loggers (e.g. wandb) for this cell, see `repro.loggers`; a logger error never fails
             the cell.
+        named: path -> sha256 of the plugins that the command named, if it runs in another process (`plugins.pinned`).
     """
     entry = cell.entry(store)
     started = time.monotonic()
@@ -108,7 +108,7 @@ def run(
                 return Outcome(cell.cell_id, "skipped")
             handler = _log_to(entry.path("log.txt"))
             try:
-                load_plugins(cell.config.get("plugins") or [])
+                plugins.load(plugins.pinned(cell.config.get("plugins")) if named is None else named)
                 _run_locked(cell, store, forward, loggers, active, aside, check)
             finally:
                 logging.getLogger().removeHandler(handler)
@@ -133,14 +133,16 @@ def run(
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
 
 
-def run_folder(folder: str | Path, progress: Any = None, **options: Any) -> Outcome:
+def run_folder(
+    folder: str | Path, progress: Any = None, named: Mapping[str, str] | None = None, **options: Any
+) -> Outcome:
     """Run the cell described by a folder's config.yaml, in the store that contains the folder.
 
-    `options` are passed on to `run`.
+    `named` are the plugins that it may run, path -> sha256 (`plugins.pinned`); `options` are passed on to `run`.
     """
     folder = Path(folder).resolve()
     root = folder.parents[5 if folder.parent.name == "evaluations" else 3]
-    return run(from_folder(folder, progress), Store(root), **options)
+    return run(from_folder(folder, progress, named), Store(root), **options)
 
 
 def _run_locked(
@@ -284,19 +286,23 @@ def check_nodes(config: Mapping[str, Any]) -> None:
         raise ValueError("its config.yaml has no seed or no profile")
 
 
-def from_folder(folder: str | Path, progress: Any = None) -> Cell:
+def from_folder(folder: str | Path, progress: Any = None, named: Mapping[str, str] | None = None) -> Cell:
     """Rebuild the cell of a folder from config.yaml only.
 
     The folder of a training gives the training with the evaluations that were first requested. The folder of an
-    evaluation gives that one evaluation.
+    evaluation gives that one evaluation. `named` is as in `run_folder`.
 
     Raises:
-        StoreError: config.yaml is unusable, a plugin is untrusted (`plugins.Untrusted`), or the data or a recipe has
+        StoreError: config.yaml is unusable, a plugin is not named (`plugins.Untrusted`), or the data or a recipe has
             changed, so that the folder's name no longer matches.
     """
     folder = Path(folder).resolve()
     config = read_config(folder)
-    plugins.admit(config.get("plugins"), folder)
+    if named:  # the id below says whether they are the cell's
+        plugins.load(named)
+        config["plugins"] = list(named)
+    else:
+        plugins.admit(config.get("plugins"), folder, (), {})
     module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
     if test is None:
         asked = [{**config, "data": node} for node in further.values()]
@@ -328,7 +334,7 @@ def _settled(cell: Cell) -> Cell:
 def finished(folder: str | Path) -> Cell:
     """The cell of a finished training, without test sets or training data; this is enough to evaluate the model.
 
-    The cell's plugins are not imported, see `admit`. Raises StoreError if the training is unfinished, damaged or
+    The cell's plugins are not run, see `admit`. Raises StoreError if the training is unfinished, damaged or
     inconsistent.
     """
     folder = Path(folder).resolve()
@@ -349,11 +355,18 @@ def finished(folder: str | Path) -> Cell:
     return cell
 
 
-def admit(folder: Path, cell: Cell, trust: bool = False) -> None:
-    """Import the plugins of a finished cell if they are the user's own or `trust` is true; else raises StoreError."""
-    trained = (read_json(folder / "provenance.json") or {}).get("plugins")
+def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
+    """Run the plugins of a finished cell; the result has the files `named` in their place.
+
+    Raises `plugins.Untrusted` unless `named` are files with the contents with which the cell was trained.
+    """
+    folder = folder.resolve()
     with usable(folder):
-        plugins.admit(cell.config["plugins"], folder, trained if isinstance(trained, dict) else None, trust=trust)
+        files = (read_json(folder / "manifest.json") or {})["files"]  # an export has its plugins among them
+        told = (read_json(folder / "provenance.json") or {}).get("plugins") or {}
+        trained = {str(folder / name): sha256 for name, sha256 in files.items()} | dict(told)
+    used = plugins.admit(cell.config["plugins"], folder, named, trained)
+    return replace(cell, config={**cell.config, "plugins": used})
 
 
 def enter(cell: Cell, store: Store) -> list[Path]:

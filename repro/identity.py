@@ -322,7 +322,7 @@ def prepare(
 ) -> Cell:  # fmt: skip
     """Make the cell of a configuration: acquire and encode its data, and the test set of each config in `tests`."""
     check_names(config["task"]["name"], config["mapping"]["name"])
-    plugins.load(config.get("plugins") or [])
+    plugins.load(plugins.pinned(config.get("plugins")))
     prepared = family(module).prepare(config, progress)
     others = [family(module).prepare_test(one, Path(prepared.folder), progress) for one in tests]
     return assemble(config, module, prepared, list(zip(others, tests)), overrides)

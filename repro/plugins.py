@@ -1,13 +1,12 @@
-"""Plugins: your own Python files that register mappings. A check keeps untrusted files from running.
+"""Plugins: your own Python files that register mappings. One runs only if the command names it, `plugins=[FILE.py]`.
 
-A plugin that you name yourself (`plugins=[FILE.py]`) runs, and its path and content are remembered in
-`~/.config/sparse_attention` ($XDG_CONFIG_HOME). Cells are untrusted, so a plugin that is named only in the config.yaml
-of a cell runs only if it is remembered.
+Cells are untrusted. The config.yaml of a cell says which plugins it was trained with, but that never runs a file: the
+command that evaluates the cell or predicts with it names the file again, and its content must be that of the training.
+The processes that a command starts, on this machine or on others, get its plugins as path -> sha256.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import os
@@ -16,107 +15,99 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.files import StoreError, write_atomic
+import yaml
 
-TRUST = "read the file; if you trust it, use --trust-plugins (in Python: trust_plugins=True)"
-_ADMITTED: set[str] = set()  # plugin modules that a cell names; they are never remembered as the user's own
+from repro.files import StoreError
+
+_RAN: dict[str, str] = {}  # path of a plugin -> sha256 of the content that ran in this process
 
 
 class Untrusted(StoreError):
-    """A cell names an untrusted plugin, which was not run."""
+    """A cell needs a plugin that the command does not name, so it was not run."""
 
 
 def content(plugin: str) -> str:
-    """The identity of a plugin: the hash of its file, or its name if the file is absent."""
+    """The identity of a plugin: the sha256 of its file, or its name if the file is absent."""
     path = Path(plugin)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else plugin
 
 
-def load(plugins: Sequence[str]) -> None:
-    """Import the plugins that the user names, each once, and remember them.
+def listed(plugins: Any) -> list[str]:
+    """The node `plugins` of a configuration, or its text on a command line, as a list. Raises ValueError if it is none."""
+    try:
+        found = (yaml.safe_load(plugins) if isinstance(plugins, str) else plugins) or []
+    except yaml.YAMLError:
+        found = plugins
+    if not isinstance(found, list | tuple) or not all(isinstance(p, str) for p in found):
+        raise ValueError(f"plugins={str(plugins)[:80]} must be a list of Python files")
+    return list(found)
 
-    Raises:
-        ValueError: a plugin is not a Python file, does not exist or fails to import.
+
+def pinned(plugins: Any) -> dict[str, str]:
+    """Full path -> sha256 of the plugins of a configuration, as they ran in this process; for `load` in another one."""
+    paths = map(os.path.abspath, listed(plugins))
+    return {path: _RAN.get(path) or content(path) for path in paths}
+
+
+def load(plugins: Sequence[str] | Mapping[str, str]) -> None:
+    """Run plugins, each content once. If `plugins` maps paths to sha256, a file with another content is not run.
+
+    Raises ValueError: a plugin is not a Python file, does not exist, has changed or fails to import.
     """
     for plugin in plugins:
-        if _name(plugin) not in _ADMITTED:
-            remember(Path(plugin))
-        _import(plugin)
+        _import(plugin, plugins[plugin] if isinstance(plugins, Mapping) else None)
 
 
-def admit(plugins: Any, cell: Path, trained: Mapping[str, Any] | None = None, *, trust: bool = False) -> None:
-    """Import the plugins of a cell if each is the user's own by its path and content, or if `trust` is true.
+def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, Any]) -> list[str]:
+    """Run the plugins of a cell, and return their files: those of `named` with the content of the cell's training.
 
     Args:
+        plugins: the plugins in the cell's config.yaml.
         cell: folder of the cell.
-        trained: plugin -> its content when the cell was trained, if known.
+        named: the files that the command names.
+        trained: plugin -> sha256 of its content when the cell was trained.
 
     Raises:
-        Untrusted: a plugin is untrusted; the message names each such plugin and the reason. ValueError: as in `load`.
+        Untrusted: no file with the content of a plugin is named, or a named file is no plugin of the cell; nothing was
+            run. ValueError: as in `load`.
     """
-    if refused := {} if trust else untrusted(plugins, cell, trained):
-        said = "; ".join(f"{plugin} ({why})" for plugin, why in refused.items())
-        raise Untrusted(f"{cell}: its plugins were not run: {said}; {TRUST}")
-    for plugin in listed(plugins):
-        _ADMITTED.add(_name(plugin))
-        _import(plugin)
+    given = {content(file): file for file in named if Path(file).is_file()}
+    asked = {plugin: trained.get(plugin) for plugin in listed(plugins)}
+    if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
+        why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
+        raise Untrusted(
+            f"{cell} needs {', '.join(lost)}, not run because {why}; read the file, then name it: plugins=[{','.join(asked)}]"
+        )
+    if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
+        raise Untrusted(f"{cell} was trained without {', '.join(other)}; leave plugins={','.join(other)} out")
+    load({given[wanted]: wanted for wanted in asked.values()})
+    return [given[wanted] for wanted in asked.values()]
 
 
-def listed(plugins: Any) -> list[str]:
-    """The `plugins` node of a configuration as a list. Raises ValueError if the node is not a list of files."""
-    if not isinstance(plugins or [], list | tuple) or not all(isinstance(p, str) for p in plugins or []):
-        raise ValueError(f"plugins={str(plugins)[:80]} must be a list of Python files")
-    return list(plugins or [])
-
-
-def untrusted(plugins: Any, cell: Path, trained: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Map each plugin that `admit` would not run to the reason. Raises ValueError as in `listed`."""
-    found = {plugin: _why_not(plugin, cell, (trained or {}).get(plugin)) for plugin in listed(plugins)}
-    return {plugin: why for plugin, why in found.items() if why}
-
-
-def _why_not(plugin: str, cell: Path, trained: Any) -> str:
-    file = Path(plugin).resolve()
-    if file.suffix != ".py" or not file.is_file():
-        return "the file does not exist here"
-    if trained is not None and trained != content(plugin):
-        return "it has changed since the cell was trained"
-    if _mark(file).is_file() or _name(plugin) in sys.modules:
-        return ""
-    if file.is_relative_to(cell.resolve()):
-        return "it came with the cell"
-    return "you have never named this file by plugins= on this machine"
-
-
-def _name(plugin: str) -> str:
-    """The plugin's module name in `sys.modules`; it includes a hash, so the same content is imported only once."""
-    return f"_plugin_{Path(plugin).stem}_{content(plugin)[:8]}"
-
-
-def _mark(file: Path) -> Path:
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return home / "sparse_attention" / "plugins" / hashlib.sha256(f"{file}\n{content(str(file))}".encode()).hexdigest()
-
-
-def remember(file: Path) -> None:
-    """Remember a file as trusted without running it; for files that the user's own command has written."""
-    if (file := file.resolve()).is_file() and not (mark := _mark(file)).is_file():
-        with contextlib.suppress(StoreError):  # if home is read-only, cells with this plugin ask for --trust-plugins
-            write_atomic(mark, f"{file}\n".encode())
-
-
-def _import(plugin: str) -> None:
-    name = _name(plugin)
-    if name in sys.modules:
-        return
+def _import(plugin: str, wanted: str | None) -> None:
     if not plugin.endswith(".py"):
         raise ValueError(f"plugins: {plugin} is not a Python file; give its path, plugins=[FILE.py]")
     try:
-        spec = importlib.util.spec_from_file_location(name, plugin)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+        source = Path(plugin).read_bytes()
+        sha256 = hashlib.sha256(source).hexdigest()
+        if wanted in (None, sha256):
+            _execute(plugin, source, f"_plugin_{Path(plugin).stem}_{sha256[:8]}")
+            _RAN[os.path.abspath(plugin)] = sha256
+            return
     except Exception as error:
-        sys.modules.pop(name, None)
         raise ValueError(f"plugins: {plugin} cannot be imported ({type(error).__name__}: {error})") from error
+    raise ValueError(f"plugins: {plugin} has changed since the command named it; run the command again")
+
+
+def _execute(plugin: str, source: bytes, name: str) -> None:
+    """Run the very bytes that were hashed as the module `name`, without a second read or a .pyc file, unless it ran."""
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, plugin)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        exec(compile(source, plugin, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise

@@ -1,10 +1,10 @@
 """Evaluate a finished cell on another test set or with other scores; nothing is trained.
 
     python scripts/evaluate.py CELL [data=NAME] [data.KEY=VALUE] [decode.KEY=VALUE] [task.scores=[...]]
-                                    [--trust-plugins] [paths.outputs=FOLDER]
+                                    [plugins=[FILE.py]] [paths.outputs=FOLDER]
 
-    CELL   a folder, an id or its beginning, or TASK/MAPPING[,KEY=VALUE ...] if that matches exactly one cell
-    --trust-plugins   run the Python files that CELL names (its mapping), even if you never used them yourself
+    CELL      a folder, an id or its beginning, or TASK/MAPPING[,KEY=VALUE ...] if that matches exactly one cell
+    plugins   the Python files of CELL's own mapping; they run if they are as they were in its training
 
 Examples: python scripts/evaluate.py summarization/sparsemax data=duc2004 decode.beam=10
           python scripts/evaluate.py translation/sparsemax,seed=1 data=files data.path=mine data.source_lang=fr data.target_lang=en
@@ -16,13 +16,14 @@ from _entry import command
 
 
 @command
-def main(cell: str, *, overrides: list[str], trust_plugins: bool = False, paths_outputs: str | None = None) -> None:
+def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: str | None = None) -> None:
+    from repro.plugins import listed
     from tasks import load
     from tasks.data import Progress
     from tasks.load import finding
 
     cell = str(finding.named(paths_outputs, cell, overrides))  # before torch is imported
-    found = load.evaluate(cell, overrides, paths_outputs, progress=Progress(), trust_plugins=trust_plugins)
+    found = load.evaluate(cell, overrides, paths_outputs, progress=Progress(), plugins=listed(plugins))
     for test, level in found.evaluations.items():
         print(f"{test}: {found.tests[test].get('provenance', '')}")
         for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):

@@ -1,11 +1,11 @@
 """Write a trained model as a folder that predicts without this repository, by torch and the sparse_attention wheel.
 
-    python scripts/export.py CELL FOLDER [--onnx] [--fairseq SOURCES] [--trust-plugins] [paths.outputs=FOLDER]
+    python scripts/export.py CELL FOLDER [--onnx] [--fairseq SOURCES] [plugins=[FILE.py]] [paths.outputs=FOLDER]
     CELL       an id or its beginning, a folder in the store, or TASK/MAPPING[,KEY=VALUE ...]
     FOLDER     a new folder with predict.py, weights, vocabulary, scores and model card; load_cell(FOLDER) reads it too
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
     --onnx     also write model.onnx; for classifiers, image questions and multilabel models whose mapping is over rows
-    --trust-plugins   copy (with --onnx or --fairseq: run) the Python files that CELL names, even if you never used them yourself
+    plugins    the Python files of CELL's own mapping, which are copied; they must be as they were in its training
 
 Examples: python scripts/export.py translation/sparsemax,seed=1 models/sparsemax
           python scripts/export.py 0f3a models/mine --onnx
@@ -18,7 +18,7 @@ from _entry import command
 
 
 @command
-def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = None, trust_plugins: bool = False, paths_outputs: str | None = None) -> None:  # fmt: skip
+def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = None, plugins: str = "", paths_outputs: str | None = None) -> None:  # fmt: skip
     from tasks.load import finding
 
     place = finding.find_cell(paths_outputs, cell)  # these checks need no torch, whose import takes seconds
@@ -26,12 +26,15 @@ def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = N
         raise ValueError(f"{folder} exists already; name a new folder")
     if fairseq and not fairseq.is_file():
         raise ValueError(f"--fairseq={fairseq} is not a file; name a file with one source text per line")
+    from repro.plugins import listed
     from tasks.load.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
-    made = export(str(place), folder, paths_outputs, sources, onnx=onnx, trust_plugins=trust_plugins, say=print)
+    made = export(str(place), folder, paths_outputs, sources, onnx=onnx, plugins=listed(plugins), say=print)
     alone = (made / "predict.py").is_file()
-    print(f"{made}\nnext: python {made / 'predict.py' if alone else f'scripts/predict.py {made}'} < input")
+    own = ",".join(str(made / "plugins" / Path(plugin).name) for plugin in listed(plugins))
+    again = f"scripts/predict.py {made}" + (f" plugins=[{own}]" if own else "")
+    print(f"{made}\nnext: python {made / 'predict.py' if alone else again} < input")
     if alone:
         print(f"elsewhere: cd {made.name} && pip install -r requirements.txt && python predict.py < input")
     if sources is not None:

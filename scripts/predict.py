@@ -1,14 +1,14 @@
 """Use a trained model: reads one input per line from standard input and prints one output per line.
 
     python scripts/predict.py CELL [--nbest N] [--attention FILE.safetensors] [--heat] [--svg FOLDER] [--images FOLDER]
-                              [--digits SIGN] [--trust-plugins] [decode.KEY=VALUE ...] [paths.outputs=FOLDER] < INPUT
+                              [--digits SIGN] [plugins=[FILE.py]] [decode.KEY=VALUE ...] [paths.outputs=FOLDER] < INPUT
 
     CELL       an id or its beginning, a folder (of the store, or an exported one), or TASK/MAPPING[,KEY=VALUE ...]
     INPUT      depending on the model: a text; two texts separated by a tab; IMAGE, a tab, a question; or numbers
     --nbest    N outputs for each input, as NUMBER, SCORE, OUTPUT separated by tabs
     --heat     draw the attention in the terminal;  --svg: a drawing for each input;  --attention: write all weights
     --images   folder of the images, or of their features;  --digits '#': the character Gigaword has instead of digits
-    --trust-plugins   run the Python files that CELL names (its mapping), even if you never used them yourself
+    plugins    the Python files of CELL's own mapping; they run if they are as they were in its training
 
 Examples: echo "Un chien ." | python scripts/predict.py translation/sparsemax,seed=1 --heat decode.beam=10
           python scripts/predict.py models/sparsemax --attention weights.safetensors < sentences.txt
@@ -23,13 +23,14 @@ from _entry import command
 @command
 def main(
     cell: str, *, overrides: list[str], nbest: int = 1, heat: bool = False, attention: Path | None = None, svg: Path | None = None,
-    images: str | None = None, digits: str | None = None, trust_plugins: bool = False, paths_outputs: str | None = None,
+    images: str | None = None, digits: str | None = None, plugins: str = "", paths_outputs: str | None = None,
 ) -> None:  # fmt: skip
     from tasks.load import finding
 
     folder = finding.named(paths_outputs, cell, overrides)  # before torch is imported
+    from repro.plugins import listed
     from tasks.load import lines, load_cell
 
-    model = load_cell(folder, paths_outputs, overrides, trust_plugins=trust_plugins)
+    model = load_cell(folder, paths_outputs, overrides, plugins=listed(plugins))
     given = {name: value for name, value in (("images", images), ("digits", digits)) if value is not None}
     lines.answer(model, nbest, given, heat, attention, svg)

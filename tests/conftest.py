@@ -41,7 +41,6 @@ def isolated(tmp_path_factory):
         patch.setenv("SPARSE_ATTENTION_OUTPUTS", str(folder / "outputs"))
         patch.setenv("SPARSE_ATTENTION_DATA", str(folder / "data"))
         patch.setenv("WANDB_MODE", "offline")
-        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))  # where plugins are remembered
         yield folder
 
 

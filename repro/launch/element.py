@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,20 @@ STOPPED = 75  # EX_TEMPFAIL: a temporary failure, try again
 class Element:
     """Runs the folders of a cell (from `cell.enter`) in a job.
 
+    `named` are the plugins that the command named, path -> sha256; the job runs no others, wherever its home folder is.
     The exit status is 1 if the cell failed, and 75 if it was stopped.
     """
 
-    def __init__(self, folders: Sequence[str], threads: int, loggers: Loggers = None) -> None:
-        self.folders, self.threads, self.loggers = list(folders), threads, loggers
+    def __init__(
+        self, folders: Sequence[str], threads: int, loggers: Loggers = None, named: Mapping[str, str] | None = None
+    ) -> None:
+        self.folders, self.threads, self.loggers, self.named = list(folders), threads, loggers, named
 
     def __call__(self) -> list[Outcome]:
         import torch
 
         torch.set_num_threads(self.threads)
-        outcomes = [run(folder, job(), self.loggers) for folder in self.folders]
+        outcomes = [run(folder, job(), self.loggers, self.named) for folder in self.folders]
         for outcome in outcomes:
             print(f"{outcome.state}: {outcome.error or outcome.cell_id}", flush=True)
         if any(o.machine for o in outcomes):
@@ -56,7 +59,7 @@ def job() -> str:
     return "_".join(array) or os.environ.get("SLURM_JOB_ID", "")
 
 
-def run(folder: str, job: str, loggers: Loggers = None) -> Outcome:
+def run(folder: str, job: str, loggers: Loggers = None, named: Mapping[str, str] | None = None) -> Outcome:
     """Run a folder; if a dead process has left a recent lock, wait until the lock may be taken."""
     path = Path(folder)
     entry = Entry(path.parents[1] if path.parent.name == "evaluations" else path)
@@ -64,7 +67,7 @@ def run(folder: str, job: str, loggers: Loggers = None) -> Outcome:
         try:
             if not entry.busy():
                 entry.set_status("queued", job=job)
-            outcome = cells.run_folder(folder, loggers=loggers)
+            outcome = cells.run_folder(folder, loggers=loggers, named=named)
         except Exception as error:  # e.g. config.yaml cannot be read, or the data are missing
             entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
             return Outcome(entry.folder.name, "failed", error=str(error))

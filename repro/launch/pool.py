@@ -20,6 +20,7 @@ from typing import Any, cast
 from repro import cell as cells
 from repro import signals
 from repro.cell import Cell, Outcome
+from repro.plugins import pinned
 from repro.store import Store
 
 Loggers = Callable[[Cell], list[Any]] | None
@@ -83,7 +84,8 @@ def run(
             while waiting and free:
                 cell, place = waiting.pop(0), free.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                arguments = (sender, cell, str(store.root), threads, loggers, place)
+                named = pinned(cell.config.get("plugins"))
+                arguments = (sender, cell, str(store.root), threads, loggers, place, named)
                 process = context.Process(target=_child, args=arguments, name=cell.cell_id)
                 process.start()
                 sender.close()
@@ -113,7 +115,9 @@ def run(
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
-def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, place: str | None) -> None:
+def _child(
+    sender: Connection, cell: Cell, root: str, threads: int, loggers: Loggers, place: str | None, named: dict[str, str]
+) -> None:
     if place is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = place  # takes effect because the fork server has not initialised CUDA
     import torch
@@ -127,7 +131,7 @@ def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, pla
         except BrokenPipeError:
             signals.ask("the command that started it is gone")
 
-    forward("end", cells.run(cell, Store(root), forward=forward, loggers=loggers))
+    forward("end", cells.run(cell, Store(root), forward=forward, loggers=loggers, named=named))
     sender.close()
 
 

@@ -27,6 +27,7 @@ from repro.cell import Cell, Outcome, enter
 from repro.files import StoreError
 from repro.launch.element import Element
 from repro.launch.pool import Event, Loggers, progress
+from repro.plugins import pinned
 from repro.store import Store
 from repro.store.locks import Busy
 
@@ -132,7 +133,7 @@ def submit(
             cell.entry(store).set_aside()  # if the training is damaged; must happen before config.yaml is written again
         folders = [str(folder.resolve()) for folder in enter(cell, store)]
         cell.entry(store).set_status("queued")
-        elements.append(Element(folders, runtime["threads"], loggers))
+        elements.append(Element(folders, runtime["threads"], loggers, pinned(cell.config.get("plugins"))))
     several, failures = len(elements) > 1, submitit.core.utils
     try:
         made = executor.submit_array(elements) if several else [executor.submit(elements[0])]

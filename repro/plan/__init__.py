@@ -252,7 +252,7 @@ def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[
 
 def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> Prepared | TestSet | Exception:
     module, config, encoding = job
-    plugins.load(config.get("plugins") or [])
+    plugins.load(plugins.pinned(config.get("plugins")))
     try:
         if encoding is None:
             return family(module).prepare(config, progress())

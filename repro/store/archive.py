@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -168,6 +169,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             warnings.warn(f"{path} has no checksum; write it again: scripts/records.py", stacklevel=2)
         elif told != _checksum(asked, cells):
             raise ValueError("its checksum differs: it is not what was written")
+        if any(re.match(r"[+~]*plugins\b", argument) for argument in asked.get("arguments", ())):
+            raise ValueError("it names plugins; only a command may")
         if asked["version"] != VERSION or any("key" not in one for one in found):
             raise ValueError(f"version {asked['version']} where {VERSION} is read")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

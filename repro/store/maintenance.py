@@ -1,4 +1,4 @@
-"""Maintenance of the store: check all files, remove leftovers of killed processes, and move cells between machines.
+"""Maintenance of the store: check all files, and remove leftovers of killed processes.
 
 Finished cells are never deleted, nor are cells that were moved aside as damaged.
 """
@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
-import tarfile
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro import plugins
-from repro.cell import finished
-from repro.files import StoreError, archive_damage, explain
+from repro.files import StoreError, archive_damage
 from repro.store import ASIDE, Entry, Evaluation, Level, Store
 
 PARTS = re.compile(
@@ -26,11 +21,7 @@ PARTS = re.compile(
 
 @dataclass(frozen=True)
 class Seen:
-    """The finding for a folder or file of the store.
-
-    `place` is its path below the root, `state` says what state it is in or what was done with it, and `why` is the
-    problem.
-    """
+    """The finding for a folder or file of the store: its path below the root, its state, and its problem, if any."""
 
     place: str
     state: str
@@ -71,10 +62,6 @@ def clean(store: Store) -> list[str]:
                 if PARTS.fullmatch(path.name) and path.is_file():
                     path.unlink()
                     removed.append(str(path.relative_to(store.root)))
-    for folder in (store.root / ".import", *(store.root / "cells").glob(".import-*")):
-        if folder.is_dir():
-            shutil.rmtree(folder)
-            removed.append(str(folder.relative_to(store.root)))
     return removed
 
 
@@ -93,105 +80,3 @@ def sizes(store: Store) -> dict[str, tuple[int, int]]:
     for folder in (store.root / "cells").rglob(f"*{ASIDE}*"):
         count("moved aside as damaged", folder)
     return found
-
-
-def _unfit(level: Level) -> str | None:
-    """The reason why a level cannot be exported or imported, or None if it can be."""
-    return level.damage() if level.finished() else "not finished"
-
-
-def export(store: Store, file: Path, fitting: Sequence[str] = ()) -> list[Seen]:
-    """Check finished cells and write them to a tar file; returns what happened to every cell.
-
-    Args:
-        fitting: prefixes of `task/mapping/id` or of ids that select the cells; empty means all cells.
-    """
-    told = []
-    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with tarfile.open(temporary, "w") as tar:
-            for entry in store:
-                place = "/".join(entry.folder.parts[-3:])
-                if fitting and not any(place.startswith(f) or entry.folder.name.startswith(f) for f in fitting):
-                    continue
-                if why := _unfit(entry):
-                    told.append(Seen(place, "left out", why))
-                    continue
-                for level in levels(entry):
-                    if why := _unfit(level):
-                        told.append(Seen(f"{place}/evaluations/{level.folder.name}", "left out", why))
-                        continue
-                    for path in map(level.path, [*level.files(), "manifest.json"]):
-                        tar.add(path, f"{place}/{path.relative_to(entry.folder)}", recursive=False)
-                told.append(Seen(place, "exported"))
-        temporary.replace(file)
-    except OSError as error:
-        raise explain(error, file) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return told
-
-
-def take_in(store: Store, file: Path) -> list[Seen]:
-    """Import cells from a tar file: unpack them, check each file against its manifest, and rename them into place.
-
-    A cell that is already finished in this store is kept and receives the evaluations that it lacks. No code from a
-    cell is run. A cell of an unknown family is refused, and untrusted plugins are named in the result.
-    """
-    beside = store.root / "cells" / f".import-{uuid.uuid4().hex[:8]}"
-    told: list[Seen] = []
-    try:
-        beside.mkdir(parents=True)
-        with tarfile.open(file) as tar:
-            tar.extractall(beside, filter="data")  # the filter refuses members with a path out of the folder
-        for page in sorted(beside.glob("*/*/*/config.yaml")):
-            told.extend(_put(store, Entry(page.parent)))
-    except (tarfile.TarError, EOFError) as error:
-        raise StoreError(f"{file} is damaged or not a tar file ({error}); export it again") from error
-    except OSError as error:
-        raise explain(error, beside) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return told
-
-
-def _put(store: Store, theirs: Entry) -> Iterator[Seen]:
-    names = theirs.folder.parts[-3:]
-    place, ours = "/".join(names), store.entry(*names)
-    if why := _unfit(theirs):
-        yield Seen(place, "damaged", why)
-        return
-    for level in list(levels(theirs))[1:]:
-        if why := _unfit(level):
-            yield Seen(f"{place}/evaluations/{level.folder.name}", "damaged", why)
-            shutil.rmtree(level.folder)
-    try:
-        foreign = plugins.untrusted(finished(theirs.folder).config["plugins"], theirs.folder)
-    except StoreError as error:
-        yield Seen(place, "refused", str(error))
-        return
-    ours.set_aside()
-    with ours.locked():
-        if not ours.finished():
-            for path in theirs.folder.iterdir():
-                if path.name not in ("manifest.json", "evaluations"):
-                    _replace(path, ours.path(path.name))
-            theirs.path("manifest.json").replace(ours.path("manifest.json"))
-            told = ", ".join(f"{p} ({why})" for p, why in foreign.items())
-            warning = f"its plugins are not yours and will not be run: {told}; {plugins.TRUST}" if foreign else ""
-            yield Seen(place, "imported", warning)
-        else:
-            yield Seen(place, "was here")
-        for level in list(levels(theirs))[1:]:
-            here = ours.evaluation(level.folder.name)
-            if not here.finished() or here.damage():
-                here.clear()
-                here.folder.parent.mkdir(exist_ok=True)
-                level.folder.replace(here.folder)
-                yield Seen(f"{place}/evaluations/{level.folder.name}", "imported")
-
-
-def _replace(path: Path, place: Path) -> None:
-    if place.is_dir():
-        shutil.rmtree(place)
-    path.replace(place)

@@ -49,7 +49,7 @@ class Finished:
     def models(self) -> Iterator[tuple[str, Cell, Loaded]]:
         """(label, cell, loaded model) for every row."""
         for label, cell in self.cells:
-            yield label, cell, load_cell(cell.entry(Store(self.outputs)).folder)
+            yield label, cell, load_cell(cell.entry(Store(self.outputs)).folder, plugins=cell.config["plugins"])
 
 
 def finished(name: str, overrides: Sequence[str], column: str | None = None, points: str = "") -> Finished:

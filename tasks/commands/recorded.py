@@ -30,7 +30,8 @@ from tasks.multilabel import figures
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
 CHECKSUMS = "checksums.json"  # checksums of all result files, which `tasks.commands.verify` compares with the files
-HERE = ("paths", "runtime", "launcher", "logger")  # where and how cells ran; not part of the records, like MIRRORS
+# where and how cells ran; not part of the records, like MIRRORS
+HERE = ("paths", "runtime", "launcher", "logger", "plugins")
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
 ABOUT = ("facts", "signatures")  # only in newer records of sweeps, like baselines, curve and examples
 MIRRORS = ("data.mirror=", "data.path=")

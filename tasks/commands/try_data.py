@@ -156,7 +156,8 @@ class Try(reproduce.Driver):
         expected = "" if isinstance(shown, Example) else f" (reference: {shown.references[0]})"
         print(f"attention for a test example: {' | '.join(texts)}{expected}")
         for label, cell in found.items():
-            (said,) = load_cell(cell.entry(self.store).folder).predict([texts if len(texts) > 1 else texts[0]])
+            model = load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
+            (said,) = model.predict([texts if len(texts) > 1 else texts[0]])
             print(f"\n{label}: {said.output}\n{drawing.terminal(said, shutil.get_terminal_size().columns)}")
         status = super().conclude()
         if found:

@@ -47,7 +47,8 @@ def spread(job: Job, monitor: Monitor) -> None:
         )
     said = torch.multiprocessing.get_context("spawn").Queue()
     method = f"tcp://127.0.0.1:{_free_port()}"
-    arguments = (job, said, torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, method)
+    named = own_mappings.pinned(job.config.get("plugins"))
+    arguments = (job, said, torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, method, named)
     with signals.deferred():
         children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
         told, ended, why = False, False, None
@@ -90,10 +91,10 @@ class Telling:
         self.put(("note", text))
 
 
-def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: str) -> None:
+def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: str, named: dict[str, str]) -> None:
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    own_mappings.load(job.config.get("plugins") or [])
+    own_mappings.load(named)
     try:
         with signals.listening():
             _share(job, Telling(said.put) if rank == 0 else Telling(), rank, method)

@@ -24,7 +24,6 @@ from typing import Any
 import yaml
 
 from repro import cell as cells
-from repro import plugins
 from repro.files import StoreError, explain, read_json, usable, without_paths, write_json
 from repro.store import Entry, Evaluation
 from repro.store.maintenance import levels
@@ -40,7 +39,7 @@ LEFT = ("config.yaml", "provenance.json", *standalone.WRITTEN)
 
 def export(
     what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None, *,
-    onnx: bool = False, trust_plugins: bool = False, say: Callable[[str], object] = warnings.warn,
+    onnx: bool = False, plugins: Sequence[str] = (), say: Callable[[str], object] = warnings.warn,
 ) -> Path:  # fmt: skip
     """Write the folder; if an error occurs, nothing is left behind.
 
@@ -49,8 +48,7 @@ def export(
         sources: source texts. If given, a checkpoint for fairseq-generate is written too, with these texts encoded for
             it.
         onnx: also write model.onnx (`tasks.load.onnx`).
-        trust_plugins: copy the cell's plugins (and run them, if `sources` or `onnx` are given) even if you never named them
-            yourself.
+        plugins: the Python files that define the cell's mapping, which are copied; as in `tasks.load.load_cell`.
         say: called with a sentence if the model cannot run without this repository, so that the folder has no program.
 
     Returns:
@@ -58,7 +56,7 @@ def export(
 
     Raises:
         NoCell: no cell matches `what`, or several do.
-        StoreError: the cell is unfinished, damaged or invalid; its plugins are untrusted; or the folder already exists
+        StoreError: the cell is unfinished, damaged or invalid; its plugins are not named; or the folder already exists
             or cannot be written.
         ValueError: `sources` are given, but the model does not generate text; or `onnx`, but ONNX cannot express it.
     """
@@ -66,7 +64,7 @@ def export(
     if to.exists():
         raise StoreError(f"{to} exists already; name a new folder")
     cell, entry = cells.finished(place), Entry(place)
-    cells.admit(place, cell, trust_plugins)
+    cell = cells.admit(place, cell, plugins)
     if onnx:
         from tasks.load import onnx as graphs
 
@@ -97,9 +95,9 @@ def export(
                 say(f"{to} has no predict.py: {refused}")
             write_json(made / "evaluations.json", measured)
             if onnx:
-                graphs.write(load_cell(place, trust_plugins=trust_plugins), made)
+                graphs.write(load_cell(place, plugins=plugins), made)
             if sources is not None:
-                _for_fairseq(load_cell(place, trust_plugins=trust_plugins), sources, made / "fairseq")
+                _for_fairseq(load_cell(place, plugins=plugins), sources, made / "fairseq")
             training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)
             Entry(made).finish(training=training)
             told = read_json(place / "provenance.json") or {}
@@ -107,9 +105,6 @@ def export(
                 card(cell, training, entry.read() or {}, measured, told, refused), encoding="utf-8"
             )
             made.replace(to)
-            if not trust_plugins:  # the user named these plugins before, so their copies are trusted as well
-                for copy in sorted((to / "plugins").glob("*.py")):
-                    plugins.remember(copy)
     except OSError as error:
         raise explain(error, to) from error
     return to

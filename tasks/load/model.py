@@ -282,25 +282,25 @@ def _ranked(p: Tensor, names: Sequence[str], most: int) -> tuple[tuple[str, floa
 
 
 def load_cell(
-    what: str | Path, outputs: str | Path | None = None, overrides: Sequence[str] = (), *, trust_plugins: bool = False
+    what: str | Path, outputs: str | Path | None = None, overrides: Sequence[str] = (), *, plugins: Sequence[str] = ()
 ) -> Loaded:
     """Load the model of a finished cell or of an exported folder, on a GPU if there is one.
 
     Args:
         what: see `find_cell`.
         overrides: settings on which the training does not depend, such as `decode.beam=10`.
-        trust_plugins: run the Python files that the cell names, even if you never named them yourself.
+        plugins: the Python files that define the cell's mapping; they run if they are as they were in its training.
 
     Raises:
         NoCell: no cell matches, or several do.
         ConfigError: the overrides are invalid.
-        StoreError: the cell is unfinished, damaged or invalid, or its plugins are untrusted
+        StoreError: the cell is unfinished, damaged or invalid, or needs plugins that are not named
             (`repro.plugins.Untrusted`).
     """
     folder = find_cell(outputs, str(what))
     cell = cells.finished(folder)
     if data := [o for o in overrides if compose.names_data([o])]:
         raise compose.ConfigError(f"{data[0]!r}: the input is what you give; scripts/evaluate.py scores on a data set")
-    cells.admit(folder, cell, trust_plugins)
+    cell = cells.admit(folder, cell, plugins)
     config, model, encoding = opened(folder, cell, overrides)
     return Loaded(model, config, encoding, cell.family, folder)

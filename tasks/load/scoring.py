@@ -24,7 +24,7 @@ EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides dat
 
 def evaluate(
     what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
-    trust_plugins: bool = False,
+    plugins: Sequence[str] = (),
 ) -> cells.Found:  # fmt: skip
     """Evaluate a finished cell again, on other data, with other decoding options or other scores. Nothing is trained.
 
@@ -32,7 +32,7 @@ def evaluate(
         what: the cell; see `find_cell`.
         overrides: `data=NAME`, `data.KEY=VALUE`, and keys on which the training does not depend (`decode.beam=2`,
             `task.scores=[bleu]`).
-        trust_plugins: as in `tasks.load.load_cell`.
+        plugins: as in `tasks.load.load_cell`.
 
     Returns:
         the cell with only this evaluation. Metrics on the cell's own data are named `test/...`; on other data, the
@@ -48,7 +48,7 @@ def evaluate(
     if folder.parts[-4:-1] != (place := ("cells", cell.task, cell.mapping)):
         where = "/".join(("OUTPUTS", *place, "ID"))
         raise NoCell(f"{folder} is not in a store, where its evaluations would go; copy it to {where} to score it")
-    cells.admit(folder, cell, trust_plugins)
+    cell = cells.admit(folder, cell, plugins)
     opened(folder, cell, overrides)  # reports errors in the cell before any data are read
     with usable(folder, (compose.ConfigError, DataError) if overrides else (DataError,)):
         config = evaluation_config(cell.config, overrides)

@@ -114,7 +114,11 @@ def test_where_data_lie_names_no_other_record(config):
     assert len({archive.key(c, fake_family) for c in (here, *others)}) == 5
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"version": 0}', '{"version": 1}\n{"training": "x"}', "no json"])
+OWN = '{"version": 1, "arguments": ["+plugins=[evil.py]"]}\n{"key": "x"}'  # only a command may name what runs
+
+
+@pytest.mark.filterwarnings("ignore:.*no checksum")
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 0}', '{"version": 1}\n{"training": "x"}', "no json", OWN])
 def test_a_file_without_records_is_refused(tmp_path, text):
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(StoreError, match="holds no records of a table"):

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from repro import cell as cells
-from repro import files
+from repro import files, plugins
 from repro.protocol import Training
 from repro.store import Damaged, StoreError
 
@@ -33,11 +33,17 @@ def behaving(cell, behaviour):
     return replace(cell, config=config, known_id=cell.training_id)
 
 
-def test_plugins_are_loaded_once(tmp_path):
+def test_plugins_are_loaded_once_and_by_their_content(tmp_path):
     plugin, trace = tmp_path / "plugin.py", tmp_path / "trace"
     plugin.write_text(f"open({str(trace)!r}, 'a').write('loaded ')")
-    cells.load_plugins([str(plugin)])
-    cells.load_plugins([str(plugin), str(plugin)])
+    plugins.load([str(plugin)])
+    plugins.load([str(plugin), str(plugin)])
+    plugins.load(pinned := plugins.pinned([str(plugin)]))
+    assert trace.read_text() == "loaded "
+    plugin.write_text(plugin.read_text() + "  # and more")
+    assert plugins.pinned([str(plugin)]) == pinned, "as it ran"
+    with pytest.raises(ValueError, match=r"plugin\.py has changed since the command named it"):
+        plugins.load(pinned)
     assert trace.read_text() == "loaded "
 
 
@@ -50,7 +56,7 @@ def test_a_broken_plugin_is_named(tmp_path, content, said):
         plugin.write_text(content)
     for _ in range(2):  # a failed import must not count as loaded
         with pytest.raises(ValueError, match=said) as caught:
-            cells.load_plugins([str(plugin)])
+            plugins.load([str(plugin)])
         assert str(plugin) in str(caught.value)
 
 
@@ -334,6 +340,23 @@ def test_a_cell_runs_from_its_page_alone(cell, store):
     assert [cells.run_folder(p).state for p in asked] == ["done", "done"]
     assert other.found(store).metrics["further/score"] == pytest.approx(50.0 - (0.1 + 2.0) + 4 - 1)
     assert runs(mine, store).count("train") == 1
+
+
+def test_a_page_runs_no_plugin_that_is_not_handed_over_with_it(cell, store, tmp_path):
+    """As a job of a scheduler does, whose home folder may be another one."""
+    plugin, trace = tmp_path / "own.py", tmp_path / "trace"
+    plugin.write_text(f"open({str(trace)!r}, 'a').write('ran ')")
+    mine = cell(plugins=[str(plugin)])
+    (folder,), named = cells.enter(mine, store), plugins.pinned([str(plugin)])
+    with pytest.raises(plugins.Untrusted, match=r"needs .*own\.py, .*the command does not name it"):
+        cells.run_folder(folder)
+    plugin.write_text(plugin.read_text() + "\n")
+    with pytest.raises(ValueError, match="changed since the command named it"):
+        cells.run_folder(folder, named=named)
+    with pytest.raises(StoreError, match="recipe have changed"):
+        cells.run_folder(folder, named=dict.fromkeys(named, plugins.content(str(plugin))))
+    plugin.write_text(plugin.read_text().rstrip())
+    assert cells.run_folder(folder, named=named).state == "done" and mine.done(store)
 
 
 def test_a_page_that_no_longer_fits_its_folder_is_refused(cell, store, monkeypatch, tmp_path):

@@ -72,8 +72,8 @@ def test_a_plugin_counts_by_its_content_not_its_place(cell, tmp_path):
     first = cell(plugins=[str(one)]).training_id
     assert first != cell().training_id
     assert cell(plugins=[str(other)]).training_id == first
-    other.write_text("x = 2")
-    assert cell(plugins=[str(other)]).training_id != first
+    (changed := tmp_path / "changed.py").write_text("x = 2")
+    assert cell(plugins=[str(changed)]).training_id != first
 
 
 def test_a_vector_file_counts_by_its_name_not_its_place(cell):

@@ -31,6 +31,20 @@ def runs(cell, store) -> list[str]:
     return cell.entry(store).path("checkpoints/runs").read_text().splitlines()
 
 
+def test_a_worker_runs_the_plugin_that_the_command_named_and_no_other(cell, store, tmp_path):
+    plugin, trace = tmp_path / "own.py", tmp_path / "trace"
+    plugin.write_text(f"open({str(trace)!r}, 'a').write('ran ')")
+    mine = cell(plugins=[str(plugin)])
+    whole = plugin.read_text()
+    plugin.write_text(whole.replace("ran", "evil"))
+    for _ in range(2):
+        ended, _ = run([mine], store)
+        assert ended[1].state == "failed" and "has changed since the command named it" in ended[1].error
+    plugin.write_text(whole)
+    ended, _ = run([mine], store)
+    assert ended[1].state == "done" and trace.read_text() == "ran ran ", "in this process and in the worker"
+
+
 def test_a_killed_cell_is_begun_again_as_often_as_asked_and_one_that_fails_is_not(cell, store):
     ended, notes = run([cell(task__behaviour="recover")], store, retries=1)
     assert ended[1].state == "done" and any("signal 9" in n and "restarted (1 of 1)" in n for n in notes)

@@ -1,15 +1,14 @@
-"""The store looked after: damage is named, leftovers go, finished cells never; cells travel whole or not at all."""
+"""The store looked after: damage is named, leftovers go, finished cells never; a copied folder is a finished cell."""
 
 from __future__ import annotations
 
 import os
-import tarfile
+import shutil
 import zipfile
 
 import pytest
 
 from repro import cell as cells
-from repro.files import StoreError
 from repro.store import Store, maintenance
 
 
@@ -69,83 +68,16 @@ def test_cleaning_takes_leftovers_and_nothing_else(made, store):
     assert {k: v for k, v in content(store).items() if not k.endswith("best.pt")} == before
 
 
-def test_cells_travel_whole(made, store, tmp_path):
-    file, there = tmp_path / "cells.tar", Store(tmp_path / "there")
-    assert [s.state for s in maintenance.export(store, file)] == ["exported"] * 2
-    assert [s.state for s in maintenance.take_in(there, file)] == [
-        "imported",
-        "imported",
-        "imported",
-        "imported",
-        "imported",
-    ]
+def test_a_copied_folder_is_finished_where_it_is_copied_to(made, store, tmp_path):
+    """With its evaluations; a file that was damaged on the way is named, and the cell is made again."""
+    there = Store(tmp_path / "there")
+    for one in made:
+        shutil.copytree(one.entry(store).folder, one.entry(there).folder)
+    assert [cells.run(c, there).state for c in made] == ["skipped", "skipped"] and wrong(there) == []
     assert all(c.found(there).metrics == c.found(store).metrics for c in made)
-    assert {s.state for s in maintenance.take_in(there, file)} == {"was here"}
-    assert not list(there.root.rglob(".*")) and not list(tmp_path.glob(".*"))
-
-
-def test_a_cell_that_is_here_gets_the_evaluations_it_lacks(cell, store, tmp_path):
-    file, there = tmp_path / "cells.tar", Store(tmp_path / "there")
-    more = cell(tests=["further"])
-    cells.run(more, store)
-    cells.run(cell(), there)
-    maintenance.export(store, file, ["fake/softmax"])
-    assert [s.state for s in maintenance.take_in(there, file)] == ["was here", "imported"]
-    assert more.done(there)
-
-
-def test_damaged_and_unfinished_cells_do_not_travel(made, cell, store, tmp_path):
-    file, there = tmp_path / "cells.tar", Store(tmp_path / "there")
-    cells.run(cell(seed=3, task__behaviour="raise"), store)
-    flip(made[0].entry(store).path("weights.safetensors"))
-    flip(made[1].evaluation(store, made[1].tests[0]).path("metrics.json"))
-    said = sorted((s.state, s.why) for s in maintenance.export(store, file))
-    assert [s for s, _ in said] == ["exported", "left out", "left out", "left out"]
-    assert {w for _, w in said} == {
-        "",
-        "not finished",
-        "weights.safetensors is not what was written",
-        "metrics.json is not what was written",
-    }
-    assert [s.state for s in maintenance.take_in(there, file)] == ["imported", "imported"]
-    assert cells.run(made[1], there).state == "done" and made[1].done(there)
-
-
-def test_a_tar_that_was_damaged_on_the_way_leaves_the_store_as_it_was(made, store, tmp_path):
-    file, there = tmp_path / "cells.tar", Store(tmp_path / "there")
-    maintenance.export(store, file)
-    whole = file.read_bytes()
-    at = whole.index(b"word 1")
-    file.write_bytes(whole[:at] + b"wore" + whole[at + 4 :])
-    said = {s.place.rpartition("/")[2]: s for s in maintenance.take_in(there, file)}
-    assert sorted(s.state for s in said.values()) == ["damaged", "imported", "imported", "imported"] or (
-        sorted(s.state for s in said.values()) == ["damaged", "imported", "imported"]
-    )
-    assert sum(c.done(there) for c in made) == 1
-    for broken in (whole[: len(whole) // 2], b"no tar at all", b""):
-        file.write_bytes(broken)
-        there = Store(tmp_path / f"there{len(broken)}")
-        with pytest.raises(StoreError, match="damaged or not a tar") if not broken.startswith(whole[:10]) else _any():
-            maintenance.take_in(there, file)
-        assert all(s.state == "done" for s in maintenance.verify(there)) and not list(there.root.glob("cells/.*"))
-
-
-class _any:  # a tar that is cut may end between two members
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
-        return kind is None or issubclass(kind, StoreError)
-
-
-def test_a_tar_that_reaches_out_of_the_store_is_refused(store, tmp_path):
-    file, there = tmp_path / "evil.tar", Store(tmp_path / "deep" / "there")
-    (tmp_path / "x").write_text("x")
-    with tarfile.open(file, "w") as tar:
-        tar.add(tmp_path / "x", "../../../out")
-    with pytest.raises(StoreError):
-        maintenance.take_in(there, file)
-    assert not list(tmp_path.rglob("out"))
+    flip(made[0].entry(there).path("weights.safetensors"))
+    assert wrong(there) == [f"{made[0].training_id}: weights.safetensors is not what was written"]
+    assert cells.run(made[0], there).state == "done" and made[0].done(there)
 
 
 def test_sizes_count_everything_once(made, store):
@@ -154,29 +86,18 @@ def test_sizes_count_everything_once(made, store):
     assert found["of these, checkpoints of finished cells"][0] == 2
 
 
-def test_the_command(made, store, script):
-    where = f"paths.outputs={store.root}"
-    assert "5 done" in script("store.py", "verify", where).stdout
-    flip(made[0].entry(store).path("weights.safetensors"))
-    done = script("store.py", "verify", where)
-    assert done.returncode == 1 and made[0].training_id in done.stdout and "4 done" in done.stdout, done.stderr
-    assert script("store.py", "export", where).returncode == script("store.py", "delete", where).returncode == 2
-    assert os.listdir(store.root) == ["cells"]
-
-
 def test_the_command_says_how_it_ended(made, store, command, capsys, tmp_path):
     where = f"paths.outputs={store.root}"
     assert command("store", "du", where) == 0 and "fake/softmax" in capsys.readouterr().out
-    (store.root / "cells" / ".half").write_text("x")
-    assert command("store", "clean", where) == 0 and capsys.readouterr().out.endswith("leftovers removed\n")
+    made[0].entry(store).path("checkpoints/crash.pt").write_text("x")
+    assert command("store", "clean", where) == 0 and capsys.readouterr().out.endswith("1 leftovers removed\n")
     assert command("store", "list", where) == 0 and capsys.readouterr().out.splitlines()[-1] == "5 done"
-    assert command("store", "export", str(tmp_path / "all.tar"), where) == 0 and (tmp_path / "all.tar").is_file()
-    there = f"paths.outputs={tmp_path / 'there'}"
-    assert command("store", "import", str(tmp_path / "all.tar"), there) == 0 and "5 imported" in capsys.readouterr().out
-    assert command("store", "import", str(tmp_path / "none.tar"), there) == 1 and "error: " in capsys.readouterr().err
-    assert (
-        command("store", "list", f"paths.outputs={tmp_path / 'none'}") == 2
-        and "there is no store" in capsys.readouterr().err
-    )
+    assert command("store", "verify", where) == 0 and capsys.readouterr().out == "5 done\n"
+    flip(made[0].entry(store).path("weights.safetensors"))
+    assert command("store", "verify", where) == 1
+    assert made[0].training_id in (said := capsys.readouterr().out) and "4 done" in said
+    assert command("store", "list", f"paths.outputs={tmp_path / 'none'}") == 2
+    assert "there is no store" in capsys.readouterr().err
     assert command("store", "--help") == command("store", "-h") == 0 and command("store") == 2
     assert command("store", "wipe") == command("store", "export") == command("store", "du", "what") == 2
+    assert os.listdir(store.root) == ["cells"]

@@ -18,10 +18,6 @@ from repro.store import Damaged, Store, StoreError
 from tasks.load import NoCell, evaluate, load_cell
 from tasks.load.export import export
 
-PLUGIN = """
-import sparse_attention as sa
-"""
-
 
 @pytest.fixture(scope="module")
 def exported(small_cell, tmp_path_factory):
@@ -118,16 +114,6 @@ def test_an_export_is_exported_again_with_its_scores(exported, tmp_path):
     folder, *_ = exported("pairs")
     again = export(str(folder), tmp_path / "again")
     assert (again / "evaluations.json").read_bytes() == (folder / "evaluations.json").read_bytes()
-
-
-def test_a_plugin_goes_along(prepared_cell, tiny, tmp_path):
-    plugin = tmp_path / "own.py"
-    plugin.write_text(PLUGIN)
-    cell, store = prepared_cell([*tiny, f"plugins=[{plugin}]"]), Store(tmp_path / "store")
-    assert cells.run(cell, store).state == "done"
-    folder = export(str(cell.entry(store).folder), tmp_path / "out")
-    plugin.unlink()
-    assert load_cell(folder).config["plugins"] == [str(folder / "plugins" / "own.py")]
 
 
 @pytest.mark.slow

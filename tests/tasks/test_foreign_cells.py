@@ -4,8 +4,10 @@ sentence names what is wrong."""
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import json
+import py_compile
 import shutil
 import sys
 
@@ -14,10 +16,11 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from repro import cell as cells
 from repro.files import StoreError
 from repro.plugins import Untrusted
-from repro.store import Entry, Level, Store, maintenance
-from tasks.commands import compare, summary
+from repro.store import Entry, Level, Store
+from tasks.commands import compare
 from tasks.load import evaluate, load_cell
 from tasks.load.export import export
 
@@ -154,39 +157,43 @@ PLACES = {
 }
 
 
+def forget(stem):
+    """Forget the plugins that ran in this process, as a new one has."""
+    for name in [n for n in sys.modules if n.startswith(f"_plugin_{stem}_")]:
+        sys.modules.pop(name)
+
+
 @pytest.mark.parametrize("place", PLACES)
-def test_code_of_a_received_cell_runs_only_when_it_is_trusted(received, place, tmp_path, monkeypatch, capsys):
+def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, place, tmp_path, capsys, command):
     store, folder = received
     named, where = (text.format(folder=folder, root=tmp_path) for text in PLACES[place])
-    ran = tmp_path / "ran"
-    (folder.parent / where).parent.mkdir(exist_ok=True)
-    (folder.parent / where).write_text(f"open({str(ran)!r}, 'a').write('x')  # {place}\n")
+    ran, evil = tmp_path / "ran", folder / where
+    evil.parent.mkdir(exist_ok=True)
+    evil.write_text(f"open({str(ran)!r}, 'a').write('x')  # {place}\n")
     page(folder, lambda p: p.update(plugins=[named]))
-
-    tar = tmp_path / "cells.tar"
-    maintenance.export(store, tar)
-    (seen,) = [
-        s
-        for s in maintenance.take_in(Store(tmp_path / "other"), tar)
-        if "sparsemax" in s.place and "/eval" not in s.place
-    ]
-    assert seen.state == "imported" and "evil" in seen.why and "--trust-plugins" in seen.why
-    place_of = (
-        lambda: load_cell(folder),
-        lambda: evaluate(str(folder), ["decode.beam=1"]),
-        lambda: export(str(folder), tmp_path / "out"),
+    doors = (
+        lambda *own: load_cell(folder, plugins=own),
+        lambda *own: evaluate(str(folder), ["decode.beam=1"], plugins=own),
+        lambda *own: export(str(folder), tmp_path / "out", plugins=own),
     )
-    for door in place_of:
-        with pytest.raises(Untrusted, match=r"evil.*--trust-plugins"):
+    (other := tmp_path / "other.py").write_text(evil.read_text() + "# edited")
+    for door in doors:
+        with pytest.raises(Untrusted, match=r"evil.*does not name it.*plugins=\["):
             door()
+        with pytest.raises(Untrusted, match=r"evil.*other\.py is absent or not as in the training"):
+            door(str(other))
+    for name in ("predict", "evaluate"):
+        assert command(name, str(folder)) == 1 and "plugins=[" in capsys.readouterr().err
     assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
-    summary.summarize("laha2018_table2", [f"paths.outputs={store.root}", "columns=toy"][:1])
     assert not ran.exists()
-    assert load_cell(folder, trust_plugins=True).config["plugins"] and ran.read_text()
-    for name in [n for n in sys.modules if "evil" in n]:
-        sys.modules.pop(name)
-    with pytest.raises(Untrusted):  # trusted once, not for ever
-        load_cell(folder)
+    if evil.is_relative_to(folder) and ".." not in where:  # the manifest has its content
+        assert load_cell(folder, plugins=[str(evil)]).config["plugins"] == [str(evil)] and ran.read_text() == "x"
+        forget("evil")
+        with pytest.raises(Untrusted):  # named once, not for ever
+            load_cell(folder)
+    else:
+        with pytest.raises(Untrusted):  # nothing says with which content it was trained
+            load_cell(folder, plugins=[str(evil)])
 
 
 def test_the_module_of_a_received_cell_is_not_imported(received, tmp_path, monkeypatch, capsys):
@@ -197,20 +204,8 @@ def test_the_module_of_a_received_cell_is_not_imported(received, tmp_path, monke
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     page(folder, lambda p: p.update(module="evilmod"))
-    tar = tmp_path / "cells.tar"
-    maintenance.export(store, tar)
-    seen = {
-        s.place.split("/")[1]: s for s in maintenance.take_in(Store(tmp_path / "other"), tar) if "/eval" not in s.place
-    }
-    assert (
-        seen["softmax"].state == "imported"
-        and seen["sparsemax"].state == "refused"
-        and "evilmod" in seen["sparsemax"].why
-    )
-    assert not (tmp_path / "other" / "cells" / "toy" / "sparsemax").exists()
     assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
     assert "evilmod" in capsys.readouterr().err
-    summary.summarize("laha2018_table2", [f"paths.outputs={store.root}"])
     assert not ran.exists()
 
 
@@ -225,31 +220,36 @@ def test_a_manifest_that_names_files_elsewhere_is_damaged(received, tmp_path):
     assert not (tmp_path / "out" / "secret").exists()
 
 
-def test_a_plugin_runs_for_the_user_who_named_it(prepared_cell, tiny, tmp_path, monkeypatch):
-    """By path and content: the same cell in a new process, and its export, need no flag; another content does."""
-    from repro import cell as cells
-
-    plugin = tmp_path / "mine.py"
+def test_a_plugin_runs_by_the_content_of_the_training(prepared_cell, tiny, tmp_path, command, monkeypatch, capsys):
+    """Wherever the file now is; a compiled file beside it is not read; an exported folder has a copy."""
+    plugin, ran = tmp_path / "mine.py", tmp_path / "ran"
     plugin.write_text("import math\n")
     cell, store = prepared_cell([*tiny, "mapping=softmax", f"plugins=[{plugin}]"]), Store(tmp_path / "store")
     assert cells.run(cell, store).state == "done"
     folder = cell.entry(store).folder
-    out = export(str(folder), tmp_path / "out")
-
-    def in_a_new_process():
-        for name in [n for n in sys.modules if n.startswith("_plugin_mine")]:
-            sys.modules.pop(name)
-
-    for place in (folder, out):
-        in_a_new_process()
-        load_cell(place)
-    in_a_new_process()
-    copy = shutil.copytree(out, tmp_path / "sent")
-    with pytest.raises(Untrusted, match="it came with the cell"):
-        load_cell(copy)
-    plugin.write_text("import cmath\n")
-    with pytest.raises(Untrusted, match="it has changed since the cell was trained"):
-        load_cell(folder)
-    plugin.unlink()
-    with pytest.raises(Untrusted, match="does not exist"):
-        load_cell(folder)
+    (tmp_path / "moved").mkdir()
+    moved = plugin.rename(tmp_path / "moved" / "again.py")
+    (evil := tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    compiled, never = importlib.util.cache_from_source(str(moved)), py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(evil), compiled, invalidation_mode=never)
+    out = export(str(folder), tmp_path / "out", plugins=[str(moved)])
+    sent = shutil.copytree(out, tmp_path / "sent")
+    for place, own in ((folder, moved), (sent, moved), (sent, sent / "plugins" / "again.py")):
+        forget("again")
+        assert load_cell(place, plugins=[str(own)]).config["plugins"] == [str(own)]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
+    for name, *more in (("evaluate", "decode.beam=1"), ("predict",), ("export", str(tmp_path / "again"))):
+        assert command(name, str(folder), *more, f"plugins=[{moved}]") == 0
+    assert "again.py] < input" in capsys.readouterr().out or (tmp_path / "again" / "predict.py").is_file()
+    assert not ran.exists()
+    for place, named, said in (
+        (folder, [], "the command does not name it"),
+        (folder, [str(plugin)], "is absent or not as in the training"),
+        (sent, [], r"plugins=\[.*sent/plugins/again\.py\]"),
+        (folder, [str(moved), str(evil)], r"was trained without .*evil\.py"),
+    ):
+        with pytest.raises(Untrusted, match=said):
+            load_cell(place, plugins=named)
+    moved.write_text("import cmath\n")
+    with pytest.raises(Untrusted, match="is absent or not as in the training"):
+        load_cell(folder, plugins=[str(moved)])
