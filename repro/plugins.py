@@ -72,7 +72,7 @@ def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, 
             run. ValueError: as in `load`.
     """
     given = {content(file): file for file in named if Path(file).is_file()}
-    asked = {plugin: trained.get(plugin) for plugin in listed(plugins)}
+    asked = {plugin: trained.get(plugin, "") for plugin in listed(plugins)}
     if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
         why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
         raise Untrusted(

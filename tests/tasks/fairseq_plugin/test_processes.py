@@ -42,8 +42,10 @@ def test_what_cannot_be_shared_evenly_is_refused(composed, tiny):
 @pytest.mark.slow
 def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
     """Each process takes its share of every update: as many updates as alone, one history, and it learns."""
+    (plugin := tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('x')")
     overrides = [
         *learning,
+        f"plugins=[{plugin}]",
         "mapping=sparsemax",
         "train.processes=2",
         "train.batch_size=10",
@@ -54,6 +56,7 @@ def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
     cell, store = prepared_cell(overrides), Store(tmp_path)
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
+    assert (tmp_path / "ran").read_text() == "xxx", "here and in both processes"
     entry = cell.entry(store)
     rows = curves(entry)
     assert float(rows[-1]["updates"]) == len(rows) * 500 / 10
