@@ -1,8 +1,8 @@
-"""Write a trained model as a folder that predicts without this repository, by torch and the sparse_attention wheel.
+"""Write a trained model as a folder of its own, without paths of this machine, to archive or share.
 
     python scripts/export.py CELL FOLDER [--onnx] [--fairseq SOURCES] [plugins=[FILE.py]] [paths.outputs=FOLDER]
     CELL       an id or its beginning, a folder in the store, or TASK/MAPPING[,KEY=VALUE ...]
-    FOLDER     a new folder with predict.py, weights, vocabulary, scores and model card; load_cell(FOLDER) reads it too
+    FOLDER     a new folder with weights, vocabulary, scores and model card; scripts/predict.py and load_cell read it
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
     --onnx     also write model.onnx; for classifiers, image questions and multilabel models whose mapping is over rows
     plugins    the Python files of CELL's own mapping, which are copied; they must be as they were in its training
@@ -30,13 +30,9 @@ def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = N
     from tasks.load.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
-    made = export(str(place), folder, paths_outputs, sources, onnx=onnx, plugins=listed(plugins), say=print)
-    alone = (made / "predict.py").is_file()
+    made = export(str(place), folder, paths_outputs, sources, onnx=onnx, plugins=listed(plugins))
     own = ",".join(str(made / "plugins" / Path(plugin).name) for plugin in listed(plugins))
-    again = f"scripts/predict.py {made}" + (f" plugins=[{own}]" if own else "")
-    print(f"{made}\nnext: python {made / 'predict.py' if alone else again} < input")
-    if alone:
-        print(f"elsewhere: cd {made.name} && pip install -r requirements.txt && python predict.py < input")
+    print(f"{made}\nnext: python scripts/predict.py {made}{f' plugins=[{own}]' if own else ''} < input")
     if sources is not None:
         print(f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "
               "--user-dir tasks/fairseq_plugin --required-batch-size-multiple 1")  # fmt: skip

@@ -159,9 +159,7 @@ def environment() -> Any:
     try:
         import jinja2
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the HTML report needs jinja2: run make setup and the command again"
-        ) from error
+        raise ModuleNotFoundError("the HTML report needs jinja2: run make setup and the command again") from error
     from repro.report.figures import swatch
 
     found = jinja2.Environment(

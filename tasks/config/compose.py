@@ -1,6 +1,6 @@
 """Turn Hydra overrides into a complete, checked configuration made of plain dicts and lists.
 
-`tasks.config.overrides` calls Hydra. Every node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` of
+`tasks.config.overrides` calls Hydra, and is imported only to merge overrides: a finished cell is loaded without. Every node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` of
 the task's family, the data set, the model or the schedule.
 """
 
@@ -14,23 +14,22 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import TYPE_CHECKING, Any
 
 from repro import identity, plugins
 from tasks import data, loggers
 from tasks.config import models, nodes
-from tasks.config.options import OptionsError, absurd, near, plain, read, read_each, short
-from tasks.config.overrides import CONFIGS, ConfigError, merged, reading
-from tasks.config.overrides import names_in as names_in
+from tasks.config.options import CONFIGS, ConfigError, OptionsError, absurd, near, plain, read, read_each, short
+from tasks.config.options import names_in as names_in
 from tasks.config.pages import claims as claims
 from tasks.config.pages import experiment as experiment
 from tasks.config.pages import own_row as own_row
 from tasks.config.pages import page as page
 from tasks.config.pages import published as published
 from tasks.config.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("seq2seq", "fertility", "classification", "vqa", "multilabel")
@@ -53,6 +52,8 @@ def composer() -> Iterator[Compose]:
     `user` is the part of the overrides that the user typed; None means all. Data that the user names or sets are never
     replaced by generated data.
     """
+    from tasks.config.overrides import merged, reading
+
     composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
 
     def resolve(overrides: Sequence[str] = (), user: Sequence[str] | None = None) -> dict[str, Any]:
@@ -92,6 +93,9 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: the configuration is invalid; the message lists all problems.
     """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
@@ -309,6 +313,10 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
     Raises:
         ConfigError: the data set is unknown or of the wrong kind, or a key or value is invalid.
     """
+    from omegaconf import OmegaConf
+
+    from tasks.config.overrides import merged
+
     if not (CONFIGS / "data" / f"{name}.yaml").exists():
         known = names_in("data")
         raise ConfigError(f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}")

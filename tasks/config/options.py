@@ -35,6 +35,10 @@ ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+,(.*)\}")  # a value from the environm
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
+class ConfigError(ValueError):
+    """All problems with a configuration, collected before any data is read."""
+
+
 class OptionsError(ValueError):
     """All mistakes in a set of options; `problems` has one sentence for each mistake."""
 
@@ -85,6 +89,11 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
         return cls
 
     return decorate
+
+
+def names_in(group: str) -> list[str]:
+    """The names of the files in a group of configs/, without ".yaml"."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
 @lru_cache(64)
@@ -252,7 +261,7 @@ def near(word: Any, known: Iterable[str]) -> str:
 
 def check_name(name: str | None, group: str, what: str) -> None:
     """Raise ValueError, suggesting the nearest name, unless `configs/<group>` has a file or `configs/<group>.yaml` a key `name`."""
-    known = [path.stem for path in sorted((CONFIGS / group).glob("*.yaml"))] or list(values_in(group))
+    known = names_in(group) or list(values_in(group))
     if name not in known:
         told = f"{name} is no {what}{near(name, known)}" if name else f"name a {what}"
         raise ValueError(f"{told}; there are: {', '.join(known)}")

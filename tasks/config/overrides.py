@@ -25,8 +25,7 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tasks.config.options import CONFIGS as CONFIGS
-from tasks.config.options import near, short, values_in
+from tasks.config.options import CONFIGS, ConfigError, names_in, near, short, values_in
 
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
@@ -40,15 +39,6 @@ FLAGS = (
     "--experimental-rerun",
 )  # fmt: skip
 UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
-
-
-class ConfigError(ValueError):
-    """All problems with a configuration, collected before any data is read."""
-
-
-def names_in(group: str) -> list[str]:
-    """The names of the files in a group of configs/, without ".yaml"."""
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
 @contextmanager

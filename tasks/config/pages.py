@@ -6,19 +6,18 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment, Row
 from repro.plan.published import records
 from repro.tables import claims as paper_claims
 from repro.tables.claims import Claim
-from tasks.config.options import near
-from tasks.config.overrides import CONFIGS, ConfigError, lacking, names_in
+from tasks.config.options import CONFIGS, ConfigError, names_in, near
 
 
 def page(group: str, name: str) -> dict[str, Any]:
     """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError, naming the nearest file, if unknown."""
+    from omegaconf import OmegaConf  # a finished cell is loaded without
+
     if name not in (known := names_in(group)):
         raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; known: {', '.join(known)}")
     return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]
@@ -48,6 +47,8 @@ def own_row(name: str, parameters: Sequence[str]) -> Row:
         raise ConfigError(
             f"add={','.join((name, *parameters))} must be a mapping's name, then its parameters: add=entmax,alpha=1.5"
         )
+    from tasks.config.overrides import lacking
+
     label = f"{name}({', '.join(parameters)})" if parameters else name
     if name in names_in("mapping"):
         for one in parameters:

@@ -1,6 +1,7 @@
 """Find finished cells and exported models, load them as plain torch models, and use, evaluate and export them.
 
-Needs no fairseq. Torch is imported at the first use of anything but `find_cell`, so that a misspelt name is answered at once.
+Loading and predicting need neither fairseq nor Hydra. Torch is imported at the first use of anything but `find_cell`, so
+that a misspelt name is answered at once.
 
 model = load_cell("translation/sparsemax")           # or an id, or a folder that `export` wrote
 model.translate(["Ein Hund läuft ."])[0].output      # .attention, .nbest, .unknown

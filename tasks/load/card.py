@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
 from repro.identity import Cell
 from repro.protocol import Metric
@@ -27,8 +27,7 @@ USE = {
 
 
 def card(
-    cell: Cell, training: str, trained: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]], told: Mapping[str, Any],
-    refused: str | None,
+    cell: Cell, training: str, trained: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]], told: Mapping[str, Any]
 ) -> str:  # fmt: skip
     """The text of README.md.
 
@@ -38,20 +37,19 @@ def card(
         measured: evaluation id -> metrics.json of that evaluation.
             An entry `intervals` has the 95 % intervals of metrics over test examples.
         told: provenance.json; empty if the file does not exist.
-        refused: why the folder has no predict.py, or None if it has one.
     """
     config, data = cell.config, cell.prepared.facts
     parameters = f" ({cell.parameters})" if cell.parameters else ""
     name = cell.module.rpartition(".")[2]
     asked = ", ".join(f"{k} {v}" for k, v in cell.origin.items())
     lines = [
-        "---", yaml.safe_dump(_hub(cell, measured), sort_keys=False, allow_unicode=True).rstrip(), "---", "",
+        "---", _hub(cell, measured).to_yaml(), "---", "",
         f"# {cell.task}, attention by {cell.mapping}{parameters}", "",
         f"Model {config['model']['name']}, seed {cell.seed}, profile {config['profile']['name']}; training {training}.",
         *([f"Trained for: {asked}."] if asked else []), "",
         "## Scores", "", *_table(cell, trained, measured), "",
         "## Data", "", *_data(str(config["data"]["name"]), data, trained), "",
-        "## Use", "", *_use(USE[name], refused), "",
+        "## Use", "", *_use(name), "",
         "## How it was made", "", *_made(config, trained, told), "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -92,29 +90,30 @@ def _scores(cell: Cell, found: Mapping[str, Any]) -> tuple[str, list[Score]]:
     return how, scores
 
 
-def _hub(cell: Cell, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _hub(cell: Cell, measured: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
     """What the Hugging Face Hub reads of a model card: the task, the data, and the scores that have a better side."""
     data, model = cell.config["data"], str(cell.config["model"]["name"])
     task = "summarization" if cell.task == "summarization" else PIPELINE[cell.module.rpartition(".")[2]]
-    results = []
+    results, names = [], []
     for found in measured.values():
-        name = (found.get("facts") or {}).get("name", data["name"])
-        (how, scores), metrics = _scores(cell, found), []
+        names.append(name := (found.get("facts") or {}).get("name", data["name"]))
+        how, scores = _scores(cell, found)
         for split, metric, value, n, interval in scores:
             args = {"n": n, "seeds": 1, "interval_95_over_examples": list(interval), "scored_with": how}
-            told = {"type": metric.name, "name": f"{split} {metric.name}, {metric.unit}", "value": value}
-            metrics += [told | {"args": {k: v for k, v in args.items() if v}}] if metric.better else []
-        results.append(
-            {"task": {"type": task}, "dataset": {"type": name, "name": name, "split": "test"}, "metrics": metrics}
-        )
-    found_in = list(dict.fromkeys(result["dataset"]["name"] for result in results)) or [data["name"]]
-    about = {"library_name": "sparse-attention", "pipeline_tag": task, "datasets": found_in}
-    if languages := [code for side in ("source_lang", "target_lang") if (code := data.get(side))]:
-        about["language"] = languages
-    about["tags"] = ["sparse-attention", cell.mapping, model]
-    if results:
-        about["model-index"] = [{"name": f"{cell.task}-{cell.mapping}-{model}", "results": results}]
-    return about
+            if metric.better:
+                shown = f"{split} {metric.name}, {metric.unit}"
+                more = {"metric_name": shown, "metric_args": {k: v for k, v in args.items() if v}}
+                results.append(EvalResult(task, name, name, metric.name, value, dataset_split="test", **more))
+    languages = [code for side in ("source_lang", "target_lang") if (code := data.get(side))]
+    return ModelCardData(
+        library_name="sparse-attention",
+        pipeline_tag=task,
+        datasets=list(dict.fromkeys(names)) or [data["name"]],
+        language=languages or None,
+        tags=["sparse-attention", cell.mapping, model],
+        eval_results=results or None,
+        model_name=f"{cell.task}-{cell.mapping}-{model}" if results else None,
+    )
 
 
 def _table(cell: Cell, trained: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -130,16 +129,13 @@ def _table(cell: Cell, trained: Mapping[str, Any], measured: Mapping[str, Mappin
             yield f"| {split} | {metric.name} | {shown} | {bounds} | {n or ''} | {signature} | {how} |"
 
 
-def _use(code: str, refused: str | None) -> Iterator[str]:
-    if refused is None:
-        yield from ("```", "pip install -r requirements.txt", "python predict.py < input", "```", "")
-        yield "Run this in this folder. `requirements.txt` lists the library's wheel, which is here, and the packages it needs"
-        yield "(torch, numpy, safetensors); no other code is needed."
-        yield "With the project's code, which also gives n-best lists and attention:"
-    else:
-        yield f"This model needs its project: {refused}."
-    yield from ("", "```python", "from tasks.load import load_cell", "", 'model = load_cell("THIS FOLDER")', code, "```", "")  # fmt: skip
-    yield 'From a shell: `python scripts/predict.py "THIS FOLDER" < input`. The input is encoded as in training.'
+def _use(name: str) -> Iterator[str]:
+    yield "From a checkout of sparse-attention, whose docs/guides/predict.md names the packages that this needs:"
+    if name != "fertility":  # which only a translation model uses
+        yield from ("", "```", 'python scripts/predict.py "THIS FOLDER" < input', "```", "")
+        yield "The input has one text (or whatever the model reads) per line, and is encoded as in training. In Python:"
+    code = ("from tasks.load import load_cell", "", 'model = load_cell("THIS FOLDER")', USE[name])
+    yield from ("", "```python", *code, "```")
 
 
 def _data(name: str, facts: Mapping[str, Any], trained: Mapping[str, Any]) -> Iterator[str]:

@@ -1,8 +1,6 @@
-"""Export a finished cell as a self-contained folder, which `load_cell` can read.
+"""Export a finished cell as a folder of its own, which `load_cell` and `scripts/predict.py` read.
 
 config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv     as in the store, without this machine's paths
-predict.py  model/  model.json  requirements.txt  sparse_attention-*.whl   a program that predicts without this
-                                               repository (`standalone`)
 evaluations.json    metrics, data and decoding options of every finished evaluation
 plugins/            the Python files that define the mapping
 model.onnx          only if `onnx` is given: the model as one ONNX graph
@@ -15,9 +13,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import warnings
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +24,17 @@ from repro.files import StoreError, explain, read_json, usable, without_paths, w
 from repro.store import Entry, Evaluation
 from repro.store.maintenance import levels
 from tasks.data.records import Pair
-from tasks.load import standalone
 from tasks.load.card import card, intervals
 from tasks.load.finding import find_cell
 from tasks.load.model import Loaded, load_cell
 
-# The first two contain machine details; the model card has what matters. The others are written anew.
-LEFT = ("config.yaml", "provenance.json", *standalone.WRITTEN)
+# They contain machine details; config.yaml is written anew, and the model card has what matters of the other.
+LEFT = ("config.yaml", "provenance.json")
 
 
 def export(
     what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None, *,
-    onnx: bool = False, plugins: Sequence[str] = (), say: Callable[[str], object] = warnings.warn,
+    onnx: bool = False, plugins: Sequence[str] = (),
 ) -> Path:  # fmt: skip
     """Write the folder; if an error occurs, nothing is left behind.
 
@@ -49,7 +44,6 @@ def export(
             it.
         onnx: also write model.onnx (`tasks.load.onnx`).
         plugins: the Python files that define the cell's mapping, which are copied; as in `tasks.load.load_cell`.
-        say: called with a sentence if the model cannot run without this repository, so that the folder has no program.
 
     Returns:
         the folder.
@@ -69,7 +63,7 @@ def export(
         from tasks.load import onnx as graphs
 
         if why := graphs.refused(cell.config):
-            raise ValueError(f"no {graphs.FILE}: {why}; without --onnx the folder has predict.py and the weights")
+            raise ValueError(f"no {graphs.FILE}: {why}; without --onnx the folder has the weights")
     measured = {
         e.folder.name: found | {"intervals": intervals(cell.family.METRICS, found, e.predictions())}
         for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())
@@ -83,16 +77,11 @@ def export(
         ):
             made = Path(work) / "made"
             for name in entry.files():
-                if not any(fnmatch(Path(name).parts[0], left) for left in LEFT):
+                if name not in LEFT:
                     (made / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(place / name, made / name)
-            page = _page(cell, made)
-            text = yaml.safe_dump(page, sort_keys=False, allow_unicode=True, width=120)
+            text = yaml.safe_dump(_page(cell, made), sort_keys=False, allow_unicode=True, width=120)
             (made / "config.yaml").write_text(text, encoding="utf-8")
-            if (refused := standalone.refused(page, made / "encoding")) is None:
-                standalone.write(made, page)
-            else:
-                say(f"{to} has no predict.py: {refused}")
             write_json(made / "evaluations.json", measured)
             if onnx:
                 graphs.write(load_cell(place, plugins=plugins), made)
@@ -101,9 +90,8 @@ def export(
             training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)
             Entry(made).finish(training=training)
             told = read_json(place / "provenance.json") or {}
-            (made / "README.md").write_text(
-                card(cell, training, entry.read() or {}, measured, told, refused), encoding="utf-8"
-            )
+            text = card(cell, training, entry.read() or {}, measured, told)
+            (made / "README.md").write_text(text, encoding="utf-8")
             made.replace(to)
     except OSError as error:
         raise explain(error, to) from error

@@ -14,8 +14,7 @@ from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.store.records import flatten
 from repro.tables.compare import conditions, text
 from tasks.config.compose import FAMILIES, NODES
-from tasks.config.options import near
-from tasks.config.overrides import ConfigError, names_in, refuse
+from tasks.config.options import ConfigError, names_in, near
 
 LISTED = 12  # most matching cells that an error message lists
 # Keys that may differ between cells but do not distinguish them.
@@ -59,7 +58,10 @@ def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Pa
     Raises ConfigError if a data set, a node or a key of `decode` is unknown; the other keys and all values are checked later.
     """
     folder = find_cell(outputs, what)
-    refuse(overrides)
+    if any("." not in one.partition("=")[0] for one in overrides):  # it chooses a file of configs/
+        from tasks.config.overrides import refuse  # imports Hydra, which is not needed to use a model
+
+        refuse(overrides)
     family = (read_config(folder)["task"] or {}).get("family")
     options = importlib.import_module(f"tasks.{family}.options").Decode if family in FAMILIES else None
     for key in (one.partition("=")[0] for one in overrides):

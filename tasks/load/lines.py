@@ -114,6 +114,8 @@ def _vector(text: str, number: int, size: int, where: str) -> np.ndarray:
             if len(words) != size:
                 raise ValueError(f"{len(words)} numbers")
             vector[:] = np.array(words, dtype=float)
+        if not np.isfinite(vector).all():
+            raise ValueError("not all finite")
     except ValueError as error:
         raise DataError(
             f"line {number} cannot be read ({error}): {text[:60]!r}", f"{where}; expected {size} numbers, or INDEX:VALUE pairs",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import rel_entr
 
 from repro.protocol import Metric, Scores
 
@@ -21,6 +20,8 @@ def micro_f1(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """``KL(p || m) / 2 + KL(q || m) / 2``, ``m = (p + q) / 2``, in nats: `[..., classes]` -> `[...]`, at most log 2."""
+    from scipy.special import rel_entr  # a model is loaded without
+
     m = (p + q) / 2
     return np.maximum((rel_entr(p, m).sum(-1) + rel_entr(q, m).sum(-1)) / 2, 0.0)
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.special import digamma
 
 from tasks.data.errors import DataError
 
@@ -127,6 +126,8 @@ def fit(source: Rows, target: Rows, sizes: tuple[int, int], iterations: int = 5)
     Args:
         source, target: rows of word ids, all smaller than the vocabulary sizes in `sizes`.
     """
+    from scipy.special import digamma  # a translation model is loaded without
+
     null, width = sizes
     chunks = [chunk for _, chunk in _chunks(source, target, null, width)]
     if not chunks:

@@ -11,12 +11,17 @@ TEXTS = (
 )  # fmt: skip
 CELLS = {
     "sentiment": ("task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8"),
+    "vectors": (
+        "task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8", "encode.vectors=ppmi", "encode.vector_dim=6",
+        "model.fixed_vectors=true",
+    ),
     "entailment": ("task=snli", "data=toy_entailment", *TEXTS, "mapping=sparsemax"),
     "esim": ("task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=sparsemap_matching"),
     "esim_rows": ("task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=entmax"),
     "transformer": (
         "task=toy", "data.limits={train: 48, dev: 16, test: 8}", "model=transformer_small", "model.hidden_dim=8", "model.ff_dim=8",
         "model.layers=1", "model.heads=2", "optim=adam", "schedule=inverse_sqrt", "decode.beam=2", "decode.max_len_b=8", "mapping=entmax",
+        "encode.tokenizer=moses_lower", "encode.subword=bpe", "encode.vocab_size=60",
     ),
     "vqa": (
         "task=vqa", "data=vqa2", "data.input=pixels", "data.image_size=[16, 16]", "data.dev_share=0.2", "encode.min_answer_count=2",

@@ -7,16 +7,28 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 import yaml
+from huggingface_hub import ModelCard
 
 from repro import cell as cells
+from repro.protocol import Metric
 from repro.store import Damaged, Store, StoreError
-from tasks.load import NoCell, evaluate, load_cell
+from tasks.load import NoCell, card, evaluate, lines, load_cell
 from tasks.load.export import export
+
+ALONE = """
+import os, runpy, sys
+absent, *sys.argv = sys.argv[1:]
+sys.modules |= dict.fromkeys(absent.split(","))  # importing these raises ModuleNotFoundError
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +50,51 @@ def inputs_of(cell, entry) -> list[str]:
     return [r["source"] for r in entry.evaluation(cell.evaluation_id(cell.tests[0])).predictions()]
 
 
-def test_it_says_what_the_cell_says_without_the_store(exported, tmp_path):
-    folder, cell, entry = exported("pairs")
-    moved = shutil.copytree(folder, tmp_path / "elsewhere")
-    sources = inputs_of(cell, entry)
-    ours, theirs = (load_cell(place).translate(sources) for place in (moved, entry.folder))
-    assert [p.output for p in ours] == [p.output for p in theirs]
-    assert all(torch.equal(a.attention, b.attention) for a, b in zip(ours, theirs))
+def spelt(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.parametrize("name", ["sentiment", "multilabel"])
-def test_other_tasks_are_read_back(exported, name):
+def needed(*names: str) -> set[str]:
+    """The distributions `names` and all that they need, without extras."""
+    found, todo = set(), [*names]
+    while todo:
+        if (name := spelt(todo.pop())) not in found:
+            found.add(name)
+            with suppress(metadata.PackageNotFoundError):
+                asked = metadata.requires(name) or ()
+                todo += [re.match(r"[\w.-]+", one)[0] for one in asked if "extra ==" not in one]
+    return found
+
+
+@pytest.mark.parametrize("name", ["pairs", "transformer", "vectors", "esim", "vqa", "multilabel"])
+def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2_folder, root, name):
+    """In a process that can import nothing else, it says what the cell says."""
     folder, _, entry = exported(name)
-    ours = load_cell(folder)
-    raw = torch.eye(6, ours.encoding.features).numpy() if name == "multilabel" else ["nice film", "bad"]
-    assert [str(p) for p in ours.predict(raw)] == [str(p) for p in load_cell(entry.folder).predict(raw)]
+    guide = (root / "docs/guides/predict.md").read_text()
+    packages = re.search(r"^pip install (.*)$", guide, re.M)[1].split()
+    packages += {"transformer": ["sacremoses", "subword-nmt"], "vqa": ["pillow"]}.get(name, [])
+    assert all(f"`{one}`" in guide for one in packages[4:])
+    kept = needed(*packages) | {"sparse-attention"}
+    absent = [m for m, owners in metadata.packages_distributions().items() if kept.isdisjoint(map(spelt, owners))]
+    assert {"fairseq", "hydra", "omegaconf", "wandb", "sklearn", "scipy", "pandas"} <= set(absent)
+
+    overrides = ["decode.beam=3"] if name in ("pairs", "transformer") else []
+    model = load_cell(entry.folder, overrides=overrides)
+    text = " ".join(["nice", "film", *getattr(model.encoding, "source_vocab", ())[:4]])
+    image = next(path for kind in ("*.jpg", "*.png") for path in vqa2_folder.rglob(kind))
+    line = {"esim": f"{text}\tbad", "vqa": f"{image}\twhat is it?", "multilabel": "1:0.5"}.get(name, text)
+    command = [sys.executable, "-c", ALONE, ",".join(absent), str(root / "scripts/predict.py")]
+    command += [str(folder), "--nbest=2", *overrides]
+
+    def run(raw: str) -> subprocess.CompletedProcess:
+        return subprocess.run(command, input=raw, capture_output=True, text=True, check=False, cwd=folder.parent)
+
+    done = run(line)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [*lines.printed(model.predict(lines.parsed(line.encode(), model), nbest=2), 2)]
+    if name == "multilabel":
+        done = run(f"{line}\n1:nan\n")
+        assert done.returncode == 1 and not done.stdout and "line 2 cannot be read" in done.stderr
 
 
 def test_nothing_of_the_machine_goes_along(exported):
@@ -73,6 +115,33 @@ def test_the_card_has_the_row_and_the_data(exported):
     assert f"| test | bleu | {metrics['test/bleu']:.2f} BLEU points | " in text
     assert "attention by sparsemax" in text and cell.training_id in text and "Licence of the data: " in text
     assert entry.read()["data_sha256"] in text and "'beam': 2" in text
+
+
+def test_the_hub_reads_the_card(exported):
+    folder, cell, entry = exported("sentiment")
+    page = folder / "README.md"
+    level = entry.evaluation(cell.evaluation_id(cell.tests[0]))
+    right = np.array([r["sentence"]["accuracy"] for r in level.predictions()])
+    half = 1.96 * right.std(ddof=1) / len(right) ** 0.5
+    assert f"{right.mean() - half:.1f}, {right.mean() + half:.1f} | 12 |" in page.read_text()
+    data = ModelCard.load(page).data
+    kind = (data.pipeline_tag, data.datasets, data.library_name)
+    assert kind == ("text-classification", ["toy_reviews"], "sparse-attention")
+    accuracy, loss = data.eval_results
+    assert [(r.metric_type, r.metric_args["n"]) for r in (accuracy, loss)] == [("accuracy", 12), ("loss", 12)]
+    assert accuracy.metric_value == level.read()["metrics"]["test/accuracy"] == pytest.approx(right.mean())
+    ends = pytest.approx([right.mean() - half, right.mean() + half], rel=1e-4)
+    assert accuracy.metric_args["interval_95_over_examples"] == ends
+
+
+def test_an_interval_needs_values_that_differ():
+    metrics = {"a": Metric("a", "", 1, 1, None, "", "mean"), "b": Metric("b", "", 1, 1, None, "", "bleu")}
+    ten = [[4, 3, 2, 1, 5, 4, 3, 2, 5, 5], [5, 4, 3, 2, 5, 4, 3, 2, 5, 5], [3, 2, 1, 1, 5, 4, 3, 2, 5, 5]]
+    records = [{"sentence": {"a": 1.0, "b_statistics": row}} for row in ten]
+    found = card.intervals(metrics, {"metrics": {"test/a": 1.0, "test/b": 60.0, "test/c": 0.0}}, records)
+    assert list(found) == ["test/b"]
+    low, high = found["test/b"]
+    assert low < 60 < high and high - 60 == pytest.approx(60 - low)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "encoding/dict.source.txt", "config.yaml"])
