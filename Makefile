@@ -48,11 +48,8 @@ properties-table: setup ## Table 1 of Laha et al. 2018: each property of each ma
 	@$(RUN)/properties_table.py $(ARGS)
 paper-figures: setup ## draw the papers' figures that need no data into docs/results/figures (SVG, CSV)
 	@$(RUN)/paper_figures.py $(ARGS)
-summary: setup ## the reproducibility summary of EXPERIMENT=niculae2017_table1 (scope, reproduced, easy, hard, deviations, cost)
-	@test -n "$(EXPERIMENT)" || { echo "set EXPERIMENT=NAME; available: $(PAGES)"; exit 2; }
-	@$(RUN)/summary.py $(EXPERIMENT) profile=$(PROFILE) $(ARGS)
-verify: setup ## check the tables and files of docs/results, and README, against records and code; ARGS=--rerun also trains a twentieth of the demo again
-	@$(RUN)/verify.py $(ARGS)
+results: setup ## write the tables and pages of docs/results again from their records; refuses records that contradict their examples
+	@$(RUN)/results.py $(ARGS)
 demo: setup ## the quickest look, in three minutes: three translation models, what their attention does, a picture, a report
 	@$(call run,demo)
 
@@ -125,5 +122,5 @@ clean: ## remove the environment and caches; keep finished cells (outputs/) and 
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
+.PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures results demo \
 	data bench bench-gate bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean

@@ -6,7 +6,7 @@
 
 Examples: python scripts/properties_table.py
           python scripts/properties_table.py --classes 3
-          python scripts/properties_table.py --classes 5 > docs/results/properties.md
+          python scripts/properties_table.py --lam .2 --q 1
 """
 
 from _entry import command

@@ -223,7 +223,7 @@ def page(K: int = 5, lam: float = 0.5, q: float = 0.4) -> str:
     """The full text of docs/results/properties.md."""
     return (
         "# Table 1 of Laha et al. 2018: properties of the mappings, checked numerically\n\n"
-        "    make properties-table > docs/results/properties.md\n\n"
+        "    make properties-table\n\n"
         f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {lam:g}, q = {q:g}\n\n{markdown(table(K, lam, q))}\n\n"
         "'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
         "printed mark stands in brackets;\ndocs/reference/errata shows the corrected constants (python docs/reference/errata/*.py).\n"

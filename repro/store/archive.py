@@ -166,15 +166,16 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             map(json.loads, (first, *cells.removesuffix("\n").split("\n"))) if cells else (json.loads(first),)
         )
         if (told := asked.pop(SEAL, None)) is None:
-            warnings.warn(f"{path} has no checksum; write it again: scripts/records.py", stacklevel=2)
+            warnings.warn(f"{path} has no checksum; write it again: scripts/results.py", stacklevel=2)
         elif told != _checksum(asked, cells):
-            raise ValueError("its checksum differs: it is not what was written")
+            wrong = [what for one in found for what in contradictions(one)]
+            raise ValueError("; ".join(["its checksum differs: it is not what was written", *wrong]))
         if any(re.match(r"[+~]*plugins\b", argument) for argument in asked.get("arguments", ())):
             raise ValueError("it names plugins; only a command may")
         if asked["version"] != VERSION or any("key" not in one for one in found):
             raise ValueError(f"version {asked['version']} where {VERSION} is read")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/records.py") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/results.py") from error
     return asked, found
 
 
@@ -248,7 +249,7 @@ ROUNDED = 1e-3  # rounding: per-example scores are stored with four decimals, RO
 
 
 def contradictions(record: Mapping[str, Any]) -> list[str]:
-    """One message for each score that contradicts the record's per-example scores or other numbers.
+    """One message, with the cell, for each score that contradicts the record's per-example scores or other numbers.
 
     The checks cover BLEU, every score that is a mean over examples, the number of examples, perplexities (2 ** loss),
     and the dev score of the best epoch.
@@ -281,7 +282,7 @@ def contradictions(record: Mapping[str, Any]) -> list[str]:
     scores = curve.get("dev") or ()
     if dev is not None and scores and not (1 <= epoch <= len(scores) and abs(scores[epoch - 1] - dev) <= ROUNDED):
         found.append(f"dev/{curve['metric']} is {dev}; the curve has another score in the best epoch, {epoch}")
-    return found
+    return [f"{record.get('training') or record.get('key')}: {one}" for one in found]
 
 
 def _columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:

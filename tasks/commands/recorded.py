@@ -1,13 +1,11 @@
 """Write the small records of a table's cells (`repro.store.archive`), and rebuild the table from them.
 
-`docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README
-show the table. `tasks.commands.verify` compares the pages with the records.
+`docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; `tasks.commands.results` writes the
+pages of docs/results from them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from repro.identity import family
 from repro.plan import Plan, origin
 from repro.report import comparison
 from repro.report import figures as drawings
-from repro.store import Store, archive, outputs_folder, records
+from repro.store import Store, StoreError, archive, outputs_folder, records
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, reproduce
@@ -29,7 +27,6 @@ from tasks.multilabel import figures
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
-CHECKSUMS = "checksums.json"  # checksums of all result files, which `tasks.commands.verify` compares with the files
 # where and how cells ran; not part of the records, like MIRRORS
 HERE = ("paths", "runtime", "launcher", "logger", "plugins")
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
@@ -64,19 +61,15 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
     asked = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
     if kept < len(found):
         archive.write(path, {"experiment": name, "profile": one.profile, "arguments": asked}, found)
-        _sum(path, results)
     places = [(origin(one, w), w.seed) for w in lost]
     return path, len(found), kept, [f"{of['row']}, {of['heading']}, seed {seed}" for of, seed in places]
 
 
 def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: Path) -> int:
-    """`scripts/records.py`: write the records of experiments or of a sweep. Returns exit status 1 if cells are missing.
+    """Write the records of experiments or of a sweep, and say what was written. Returns 1 if cells are missing, else 0.
 
-    Raises:
-        ValueError, StoreError: as in `record` and `record_sweep`; ValueError also if nothing is named.
+    Raises ValueError and StoreError as `record` and `record_sweep`.
     """
-    if not names and not sweep:
-        raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
     if sweep:
         outputs = next((o.partition("=")[2] for o in overrides if o.startswith("paths.outputs=")), outputs_folder())
         path, count = record_sweep(sweep, Path(outputs), results)
@@ -89,14 +82,6 @@ def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: P
         print("".join(f"  missing: {one}\n" for one in lost), end="")
         missing |= bool(lost)
     return int(missing)
-
-
-def _sum(path: Path, results: Path) -> None:
-    """Update the checksum of a file of records that has just been written."""
-    listed = results / CHECKSUMS
-    known = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else {}
-    known[str(path.relative_to(results))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    listed.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Path, int]:
@@ -115,7 +100,6 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     ]  # fmt: skip
     path = results / FOLDER / f"sweep_{name}.jsonl"
     archive.write(path, {"sweep": name, "title": title}, found)
-    _sum(path, results)
     return path, len(found)
 
 
@@ -149,7 +133,7 @@ class Made:
 
     Attributes:
         table: the table.
-        more: further sections of a page: the claims and points for the generated documents of Laha et al. 2018.
+        more: the section that a page shows instead of the table: the points of the generated documents of Laha et al. 2018.
         sweep: name of the sweep, or empty if the records are not from a sweep.
         files: files in the sweep's folder (numbers and drawings): path -> content.
         picture: the runs of the table as SVG, or empty if the records have no learning curves.
@@ -163,8 +147,13 @@ class Made:
 
 
 def read(path: Path) -> Made:
-    """Compute everything that follows from a file of records. Raises StoreError if the file cannot be read."""
+    """Compute everything that follows from a file of records.
+
+    Raises StoreError if the file cannot be read or if a record contradicts its own examples.
+    """
     asked, found = archive.read(path)
+    if wrong := [what for one in found for what in archive.contradictions(one)]:
+        raise StoreError("\n".join([f"{path} contradicts itself:", *wrong]))
     if "sweep" in asked:
         return _of_sweep(asked, found)
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]

@@ -138,7 +138,7 @@ def numbers(points: Sequence[Point]) -> str:
 
 
 def page(points: Sequence[Point]) -> str:
-    """The scores of all points in the format of docs/results/multilabel/figure5.md, for `make verify`."""
+    """The scores of all points in the format of docs/results/multilabel/figure5.md, for `make results`."""
     rows = list(dict.fromkeys(p.row for p in points))
     head = ["setting", *(f"F1 {row}" for row in rows), *(f"labels {row}" for row in rows)]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]

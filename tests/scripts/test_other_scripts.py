@@ -35,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
         (["train.py", "task=toy", "mapping", "sparsemax"], "'mapping' cannot be read; write KEY=VALUE"),
         (["train.py", "task=toy", "--mapping=sparsemax"], "write mapping=sparsemax, without dashes"),
         (["train.py", "task=toy", "optm.lr=1"], "optm.lr is not in the configuration (did you mean 'optim'?)"),
-        (["verify.py", "rerun=1"], "--rerun takes no value"),
         (["data.py", "ftch", "toy"], "did you mean 'WHAT=fetch'"),
         (["extract_features.py", "--path", "/nowhere", "--check"], "there is no feature store"),
         (["data.py", "fetch", "snli_20"], "did you mean 'snli_20k'"),
@@ -141,8 +140,8 @@ def test_help_ends_with_what_to_run_next(script, name):
 
 WITH_EXAMPLES = (
     "bench", "bench_attention", "bench_gate", "bench_training", "compare", "crash_test", "data", "evaluate", "export", "extract_features",
-    "figures", "gpu_proof", "language_model", "mutants", "paper_figures", "predict", "properties_table", "records", "reproduce", "store",
-    "summary", "train", "verify", "wandb_dashboard", "wandb_upload",
+    "figures", "gpu_proof", "language_model", "mutants", "paper_figures", "predict", "properties_table", "reproduce", "results", "store",
+    "train", "wandb_dashboard", "wandb_upload",
 )  # fmt: skip
 
 

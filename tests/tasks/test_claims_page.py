@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.language_model import report
 from repro.tables.claims import OPEN, SUPPORTED, Claim, Pilot, outcome_of
 from tasks.commands import claims
 from tasks.config import compose
@@ -133,6 +134,8 @@ def test_readme_says_what_the_claims_and_the_benchmarks_say():
     )
     sentence = f"sparsemax takes {low} to {high} times softmax's time, and entmax 1.3 and 1.5 take {low_entmax} to {high_entmax}"
     assert sentence in " ".join(readme.split())
+    measured = json.loads((ROOT / "docs" / "results" / "language_model.json").read_text(encoding="utf-8"))
+    assert report.sentence(measured) in " ".join(readme.split())
 
 
 def test_readme_is_one_screen():

@@ -1,15 +1,16 @@
-"""Pages held against records: an altered digit is caught, wherever it stands."""
+"""Records and the pages that are written from them: what was edited comes back, and a wrong record is refused."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 
 from repro.store import Store, archive, records
 from repro.tables import compare, render
-from tasks.commands import recorded, rerun, verify
+from tasks.commands import recorded, results
 from tasks.config import compose
 
 PAGE = """# Results
@@ -30,7 +31,7 @@ def folder(learned, learning, tmp_path_factory):
     from repro.plan import experiment
 
     root = tmp_path_factory.mktemp("repository")
-    outputs, results = root / "outputs", root / "docs" / "results"
+    outputs, at = root / "outputs", root / "docs" / "results"
     page = dict(EXPERIMENT, columns={"toy": EXPERIMENT["columns"]["toy"] | {"overrides": list(learning)}})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
@@ -38,81 +39,110 @@ def folder(learned, learning, tmp_path_factory):
             cell, entry = learned(mapping)
             shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
         for _ in range(2):  # the same again
-            told = recorded.record("pair", [f"paths.outputs={outputs}"], results)
-            assert told == (results / "records" / "pair_demo.jsonl", 2, 0, [])
+            told = recorded.record("pair", [f"paths.outputs={outputs}"], at)
+            assert told == (at / "records" / "pair_demo.jsonl", 2, 0, [])
         written = told[0].read_bytes()
-        assert recorded.record("pair", [f"paths.outputs={root / 'none'}"], results)[1:] == (2, 2, [])
+        assert recorded.record("pair", [f"paths.outputs={root / 'none'}"], at)[1:] == (2, 2, [])
         assert told[0].read_bytes() == written
         told[0].write_text("damaged")
-        assert recorded.record("pair", [f"paths.outputs={outputs}"], results)[1:] == (2, 0, [])
+        assert recorded.record("pair", [f"paths.outputs={outputs}"], at)[1:] == (2, 0, [])
         lost = recorded.record("pair", [f"paths.outputs={root / 'none'}"], root / "other")[3]
         assert lost == ["softmax, generated, seed 1", "sparsemax, generated, seed 1"]
-        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.read(told[0]).table))
-        verify.write(results)  # the record's checksum is there since it was written
-        yield results
+        (at / "pair.md").write_text(PAGE + "## A toy: two mappings\n\n*profile demo*\n")
+        results.write(at)
+        yield at
 
 
-def test_a_page_is_what_its_records_give(folder):
-    done = verify.check(folder)
-    assert (done.wrong, done.sections) == ([], 1) and done.sums >= 2
-    assert verify.write(folder) == []
+@pytest.fixture
+def written(folder, tmp_path):
+    """A copy of it, in which a test changes something."""
+    return shutil.copytree(folder, tmp_path / "docs" / "results")
 
 
-def test_writing_says_which_table_it_could_not_write(folder, command, capsys):
-    page = folder / "pair.md"
-    right = page.read_text()
-    try:
-        page.write_text(right.replace("## A toy:", "## An old title:"))
-        assert (
-            command("verify", "--write", f"in={folder}") == 1 and "no page shows the table" in capsys.readouterr().out
-        )
-    finally:
-        page.write_text(right)
-        verify.write(folder)
-
-
-def test_every_altered_digit_is_caught(folder):
-    """Each digit of each row of the table, one after the other."""
-    of = verify.expected(folder)
-    page = folder / "pair.md"
-    text = page.read_text()
-    begin = text.index("| softmax")
-    row = text[begin : text.index("\n", begin)]
-    digits = [begin + i for i, sign in enumerate(row) if sign.isdigit()]
-    assert len(digits) >= 4
-    try:
-        for at in digits:
-            changed = text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
-            page.write_text(changed)
-            assert verify.check(folder, of).wrong, changed[at - 20 : at + 20]
-    finally:
-        page.write_text(text)
+def test_a_page_is_what_its_records_give(folder, command, capsys):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert (
+        command("results", f"to={folder}") == 0
+        and "1 tables and 1 files computed again, 0 changed" in capsys.readouterr().out
+    )
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    page = (folder / "pair.md").read_text()
+    assert page.startswith(PAGE) and "| softmax | 1 |" in page and "(figures/tables/pair_demo.svg)" in page
 
 
 @pytest.mark.parametrize(
-    "old, new, said", [("500 train", "501 train", "501 train"), ("| softmax |", "| sofmax |", "sofmax")]
+    "name, old, new",
+    [
+        ("pair.md", "500 train", "501 train"),
+        ("pair.md", "| softmax |", "| sofmax |"),
+        ("pair.md", "1.", "7."),
+        ("figures/tables/pair_demo.svg", "softmax", "ourmax"),
+        ("figures/tables/pair_demo.svg", "M ", "M 9"),
+    ],
 )
-def test_the_command_names_what_differs(folder, script, old, new, said):
-    """In footers and labels too; `--write` mends the page."""
-    page = folder / "pair.md"
-    right = page.read_text()
-    assert old in right
-    page.write_text(right.replace(old, new))
-    done = verify.check(folder)
-    assert len(done.wrong) >= 1 and said in done.text() and "docs/results/pair.md" in done.text()
-    assert verify.write(folder) == ["docs/results/pair.md"] and page.read_text() == right
+def test_what_was_edited_is_written_again(written, folder, name, old, new):
+    path, right = written / name, (folder / name).read_text()
+    head, _, table = right.partition(PAGE if name == "pair.md" else " ")
+    path.write_text(head + (PAGE if name == "pair.md" else " ") + table.replace(old, new))
+    assert path.read_text() != right and results.write(written) == 0
+    assert path.read_text() == right
 
 
-def test_a_table_without_records_is_told(folder):
-    page = folder / "other.md"
-    page.write_text(
-        "## Another table\n\n*profile cpu*\n\n### words\n\n| mapping | a |\n|---|---:|\n| softmax | 1.0 |\n"
-    )
-    try:
-        (said, _) = verify.check(folder).wrong
-        assert said == "docs/results/other.md: Another table, profile cpu: there are no records of this table"
-    finally:
-        page.unlink()
+def test_rounding_changes_no_drawing(written):
+    path = written / "figures" / "tables" / "pair_demo.svg"
+    rounded = re.sub(r"M (\d+\.\d\d)\d*", r"M \1", path.read_text())
+    path.write_text(rounded)
+    assert results.write(written) == 0 and path.read_text() == rounded
+
+
+def test_a_table_that_no_page_shows_gets_a_page(written, folder):
+    (written / "pair.md").unlink()
+    assert results.write(written) == 0
+    assert (written / "pair_demo.md").read_text() == (folder / "pair.md").read_text().removeprefix(PAGE)
+
+
+def test_a_record_that_contradicts_its_examples_is_refused(written, command, capsys):
+    """Whether its checksum was written again or not, the file, the cell and the metric are named, and nothing is written."""
+    path = written / "records" / "pair_demo.jsonl"
+    asked, (first, *more) = archive.read(path)
+    asked.pop("version")
+    metrics = first["tests"]["test"]["scored"]["metrics"]
+    metrics["test/bleu"] += 3
+    (written / "pair.md").write_text(PAGE)
+    before = path.read_text()
+    archive.write(path, asked, [first, *more])
+    sealed = path.read_text()
+    for content in (sealed, before.partition("\n")[0] + "\n" + sealed.partition("\n")[2]):
+        path.write_text(content)
+        assert command("results", f"to={written}") == 1
+        said = capsys.readouterr().err
+        assert (
+            str(path) in said
+            and f"{first['training']}: test/bleu is {metrics['test/bleu']}, its 40 examples give " in said
+        )
+    assert (written / "pair.md").read_text() == PAGE
+
+
+def test_a_table_without_records_and_a_file_without_a_source_are_refused(written, command, capsys):
+    page = written / "pair_demo.md"
+    page.write_text((written / "pair.md").read_text().replace("## A toy:", "## An old title:"))
+    (written / "pair.md").write_text(PAGE)
+    (written / "stray.csv").write_text("1")
+    (written / "vqa").mkdir()
+    (written / "vqa" / "attention.png").write_bytes(b"made by hand")
+    assert command("results", f"to={written}") == 2
+    said = [line.removeprefix(f"{written}/") for line in capsys.readouterr().err.splitlines()[1:]]
+    assert said == [
+        "pair_demo.md: no records give the table '## An old title: two mappings', profile demo",
+        "pair_demo.md: '## A toy: two mappings' is on no page; add this heading where its table belongs",
+        "pair.md: nothing writes this file; if it is made by hand, list it in tasks/commands/results.py",
+        "stray.csv: nothing writes this file; if it is made by hand, list it in tasks/commands/results.py",
+    ]
+    assert "An old title" in page.read_text()
+
+
+def test_every_entry_of_the_list_of_files_made_by_hand_has_a_file():
+    assert [one for one in results.BY_HAND if not [*recorded.RESULTS.glob(one)]] == []
 
 
 def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
@@ -148,64 +178,36 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     read = records.read(store).records
     printed = render.to_markdown(compare.table(compare.groups(read), "table", "Two"))
     (folder / "table.md").write_text(printed)
-    results = tmp_path / "docs" / "results"
-    path, count = recorded.record_sweep("two", store.root, results)
+    at = tmp_path / "docs" / "results"
+    path, count = recorded.record_sweep("two", store.root, at)
     assert count == len(read) >= 2 and str(tmp_path) not in path.read_text()
-    (results / "two.md").write_text(printed)
-    verify.write(results)
-    assert verify.check(results).wrong == []
+    assert results.write(at) == 0
+    rows = [line for line in (at / "sweeps" / "two" / "table.md").read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) >= 3 and set(rows) <= set(printed.splitlines()), "without the intervals, which need the examples"
+    assert {p.name for p in (at / "sweeps" / "two").iterdir()} >= {"table.csv", "table.md"}
     with pytest.raises(ValueError, match="sweep=too"):
-        recorded.record_sweep("too", store.root, results)
-
-
-def test_records_of_no_such_name_are_not_trained_anew(folder):
-    with pytest.raises(ValueError, match=r"of=sweep_\* is no table of .*; name one"):
-        rerun.differences(folder, "1", print, "sweep_*")
-
-
-def test_a_record_may_lack_a_baseline_but_not_contradict_it():
-    def told(**systems):
-        scored = {"scoring": {}, "data_sha256": "d", "facts": {}, "baselines": systems}
-        one = {"training": "t", "tests": {"test": {"evaluation": "e", "scored": scored}}}
-        return {(thing, key): said for thing, key, said in verify._shared(one) if thing.startswith("test set")}
-
-    old, new, wrong = told(majority=1.0), told(majority=1.0, regression=2.0), told(majority=1.5)
-    assert old.items() < new.items() and len(new) == 3 and old.keys() == wrong.keys() and old != wrong
+        recorded.record_sweep("too", store.root, at)
 
 
 def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypatch, capsys, tmp_path):
-    asked = []
+    asked, told = [], {"empty": (0, 0, []), "grown": (2, 1, []), "short": (2, 0, ["a cell"])}
 
     def record(name, overrides, to):
         asked.append((name, overrides, to))
-        return (
-            tmp_path / name,
-            0 if name == "empty" else 2,
-            1 if name == "grown" else 0,
-            ["a cell"] if name == "short" else [],
-        )
+        return (tmp_path / name, *told.get(name, (2, 0, [])))
 
     monkeypatch.setattr(recorded, "record", record)
-    assert command("records", "whole", "profile=cpu", f"to={tmp_path}") == 0
+    monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
+    monkeypatch.setattr(results, "write", lambda to: 0)
+    assert command("results", "whole", "profile=cpu", f"to={tmp_path}") == 0
     assert asked == [("whole", ["profile=cpu"], tmp_path.resolve())]
     assert capsys.readouterr().out == f"{tmp_path / 'whole'}: 2 cells\n"
-    assert (
-        command("records", "whole", "empty") == 0
-        and "empty: the store has none of its cells" in capsys.readouterr().out
-    )
+    for names, status, said in (
+        (["whole", "empty"], 0, "empty: the store has none of its cells"),
+        (["grown"], 0, "2 cells, 1 of them not in the store"),
+        (["short", "whole"], 1, "  missing: a cell\n"),
+        (["sweep=mine"], 0, f"{recorded.RESULTS / 'mine'}: 3 cells"),
+    ):
+        assert command("results", *names) == status and said in capsys.readouterr().out
     assert asked[-1][2] == recorded.RESULTS.resolve()
-    assert command("records", "grown") == 0 and "2 cells, 1 of them not in the store" in capsys.readouterr().out
-    assert command("records", "short", "whole") == 1 and "  missing: a cell\n" in capsys.readouterr().out
-    assert command("records", "--help") == 0 and command("records") == 2
-    monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
-    assert (
-        command("records", "sweep=mine", f"to={tmp_path}") == 0
-        and f"{tmp_path.resolve() / 'mine'}: 3 cells" in capsys.readouterr().out
-    )
-    for error, status in ((ValueError("wrong"), 2), (OSError("wrong"), 1)):
-
-        def fail(*_, error=error):
-            raise error
-
-        monkeypatch.setattr(recorded, "record", fail)
-        assert command("records", "whole") == status and capsys.readouterr().err == "error: wrong\n"
+    assert command("results", "profile=cpu") == 2 and "name an experiment" in capsys.readouterr().err

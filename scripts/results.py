@@ -1,0 +1,34 @@
+"""Write the tables, pages and pictures of docs/results, and docs/claims.md, again from their records and the code.
+
+    python scripts/results.py                       a minute; records that contradict their examples are refused
+    python scripts/results.py [EXPERIMENT ...] [sweep=NAME] [profile=demo|cpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
+                              [the other arguments with which the table was made] [to=FOLDER]
+
+    EXPERIMENT   first write the small records of the finished cells of its table, to/records/EXPERIMENT_PROFILE.jsonl
+    sweep        first write the records of a sweep of scripts/train.py -m, to/records/sweep_NAME.jsonl
+    to           the folder of the records and pages (docs/results)
+
+Records have scores, versions and per-example scores, but no weights and no texts. A cell that is not in the store keeps
+its earlier record. No data are read. docs/reference/results.md says what is written and what is made by hand.
+
+Examples: python scripts/results.py laha2018_table2 seeds=1,2
+          python scripts/results.py niculae2017_table1 martins2020_table1 profile=cpu
+          python scripts/results.py laha2018_table2 paths.outputs=/data/outputs to=/data/results
+Next: git diff docs/results; python scripts/reproduce.py EXPERIMENT records=docs/results prints a table from its records
+"""
+
+import gc
+from pathlib import Path
+
+from _entry import ROOT, command
+
+
+@command
+def main(*names: str, overrides: list[str], sweep: str = "", to: Path = ROOT / "docs/results") -> int:
+    from tasks.commands import recorded, results
+
+    if overrides and not (names or sweep):
+        raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
+    gc.set_threshold(1_000_000)  # the scores of all test examples are millions of small objects without cycles
+    status = recorded.write(names, overrides, sweep, to.resolve())
+    return status or results.write(to.resolve())

@@ -1,0 +1,160 @@
+"""Write docs/results and docs/claims.md from the committed records and from the code.
+
+A page is prose and sections. A section is a table with everything below it, is found by its heading, and is written
+again; the prose stays. Files are written whole: docs/claims.md, the files of sweeps, pictures, and the pages and
+figures that the library computes. `BY_HAND` lists every other file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.language_model import report
+from repro.files import write_atomic
+from repro.tables import render
+from sparse_attention import properties
+from tasks.commands import claims, paper_figures, recorded
+
+PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
+BY_HAND = (
+    "records/*.jsonl",
+    "language_model.json",  # measured
+    "figures/trained.md",
+    "figures/*_cpu.*",  # attention of trained models, as those below
+    "figures/*_demo.*",
+    "vqa/*.png",
+    "multilabel/*.png",
+    "sweeps/README.md",
+)
+_NUMBER = re.compile(r"(-?\d+\.?\d*(?:e[+-]?\d+)?)")
+_UNSTABLE = re.compile(r'base64,[^"]*|url\(#[^)]*\)|(?:id|href)="[^"]*"')
+
+
+@dataclass
+class Expected:
+    """What a folder of results contains, as far as its records and the code determine it.
+
+    Attributes:
+        sections: (title, profile) -> (page for the section if no page has its heading, text).
+        files: path relative to the folder -> content.
+        drawn: like `files`, but numbers may differ by rounding.
+    """
+
+    sections: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    drawn: dict[str, str] = field(default_factory=dict)
+
+
+def expected(results: Path) -> Expected:
+    """Compute the content of a folder of results.
+
+    Raises StoreError if records cannot be read or contradict their examples.
+    """
+    found, tables = Expected(), []
+    for path in recorded.files(results):
+        made = recorded.read(path)
+        tables.append(made.table)
+        text = made.more or render.to_markdown(made.table)
+        if made.picture and not made.more:
+            text += f"\n![each seed's score, and the learning curves](figures/tables/{path.stem}.svg)\n"
+            found.drawn[f"figures/tables/{path.stem}.svg"] = made.picture
+        folder = f"sweeps/{made.sweep}/" if made.sweep else ""
+        found.sections[_key(text)] = (f"{folder}table.md" if folder else f"{path.stem}.md", text)
+        for name, content in made.files.items():
+            (found.drawn if name.endswith(".svg") else found.files)[folder + name] = content
+    if (results.parent / "claims.md").is_file():
+        tested = claims.of_tables(tables)
+        found.files["../claims.md"] = claims.page(tested)
+        found.drawn |= claims.pictures(tested)
+    _of_code(results, found)
+    return found
+
+
+def _of_code(results: Path, found: Expected) -> None:
+    """Add the pages that the folder has and that need no record of cells."""
+    if (measured := results / "language_model.json").is_file():
+        found.files["language_model.md"] = report.page(json.loads(measured.read_text(encoding="utf-8")))
+    if (results / "properties.md").is_file():
+        found.drawn["properties.md"] = properties.page()
+    if (results / "figures" / "README.md").is_file():
+        found.files["figures/README.md"] = paper_figures.page(paper_figures.FIGURES)
+        for figure in paper_figures.FIGURES:
+            drawn = paper_figures.drawn(figure).items()
+            found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
+
+
+def write(results: Path) -> int:
+    """Write the content of a folder of results and say which files changed. Returns exit status 0.
+
+    Raises:
+        StoreError: as `expected`.
+        ValueError: a page has a table without records or lacks its heading, or a file has no source.
+            As after a StoreError, nothing is written.
+    """
+    of = expected(results)
+    pages = {path: PARTS.split(_text(path)) for path in sorted(results.rglob("*.md"))}
+    shown = {_key(part) for parts in pages.values() for part in parts}
+    made = {
+        path: "".join(_renewed(parts, of)) for path, parts in pages.items() if of.sections.keys() & map(_key, parts)
+    }
+    new = {results / page: (key, text) for key, (page, text) in of.sections.items() if key not in shown}
+    made |= {path: text for path, (_, text) in new.items()}
+    made |= {results / name: text for name, text in (of.files | of.drawn).items()}
+    wrong = []
+    for path, parts in pages.items():
+        lost = [key for key in map(_key, parts) if key[1] and key not in of.sections]
+        wrong += [f"{path}: no records give the table '## {title}', profile {profile}" for title, profile in lost]
+        if path in new and path.name != "table.md":  # a sweep's page has no prose
+            wrong.append(f"{path}: '## {new[path][0][0]}' is on no page; add this heading where its table belongs")
+    for path in sorted(results.rglob("*")):
+        if path.is_file() and path not in made and not any(path.match(one) for one in BY_HAND):
+            wrong.append(
+                f"{path}: nothing writes this file; if it is made by hand, list it in tasks/commands/results.py"
+            )
+    if wrong:
+        raise ValueError("\n".join(["nothing is written:", *wrong]))
+    drawn = {results / name for name in of.drawn}
+    changed = [path for path, text in made.items() if not (_alike if path in drawn else str.__eq__)(_text(path), text)]
+    for path in changed:
+        write_atomic(path, made[path].encode())
+        print(f"written: {path.resolve()}")
+    print(f"{len(of.sections)} tables and {len(of.files) + len(of.drawn)} files computed again, {len(changed)} changed")
+    return 0
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _key(part: str) -> tuple[str, str]:
+    """(title, profile) of a part of a page; an empty string for one that is missing."""
+    title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
+    return title[1] if title else "", profile[1] if profile else ""
+
+
+def _renewed(parts: Sequence[str], of: Expected) -> Iterator[str]:
+    """The parts of a page, those that are computed as they must be."""
+    for i, part in enumerate(parts, 1):
+        _, text = of.sections.get(_key(part), ("", ""))
+        yield text + "\n" * (i < len(parts)) if text else part
+
+
+def _alike(text: str, wanted: str) -> bool:
+    """True if two texts are equal up to rounding, which differs between processors.
+
+    In drawings, numbers may differ by a fiftieth of a point; in other texts, in the fifth digit. Numbers with an
+    exponent (measured slopes of a function) may differ by half.
+    """
+    drawing = wanted.startswith("<?xml")
+    slack = 0.02 if drawing else 0.0
+    parts = [_NUMBER.split(_UNSTABLE.sub("", one)) if drawing else _NUMBER.split(one) for one in (text, wanted)]
+    if len(parts[0]) != len(parts[1]) or parts[0][::2] != parts[1][::2]:
+        return False
+    return all(
+        a == b or abs(float(a) - float(b)) <= slack + (0.5 if "e" in b else 2e-5) * abs(float(b))
+        for a, b in zip(parts[0][1::2], parts[1][1::2])
+    )
