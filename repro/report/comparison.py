@@ -132,4 +132,4 @@ def _view(anchor: str, group: Group, seed: str, printed: Printed) -> dict[str, A
     else:
         drawn = report.drawn(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])
     figures = part(_figures, group, f"{anchor}/sweeps", False)
-    return {**drawn, "task": group.task, "seed": seed, "findings": table.findings, "figures": figures}
+    return {**drawn, "task": group.task, "seed": seed, "figures": figures}

@@ -108,8 +108,7 @@ class Block:
     footers: list[str] = field(default_factory=list)
     unavailable: str = ""
     against: list[str] = field(default_factory=list)  # our metric for each published column
-    findings: list[str] = field(default_factory=list)  # sentences on the main score
-    best: str = ""  # the name of the row that is shown to be the best in the main score, if there is one
+    finding: str = ""  # which row is the best in the main score, or why none is
 
     @property
     def main(self) -> int | None:
@@ -144,7 +143,6 @@ class Table:
     footers: list[str]
     deviations: list[str] = field(default_factory=list)
     claims: list[Outcome] = field(default_factory=list)  # of the paper's claims about this table
-    findings: list[str] = field(default_factory=list)  # what the table shows and does not show, in sentences
     tested: list[str] = field(default_factory=list)  # the outcome of each claim, in a sentence
 
 

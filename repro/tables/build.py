@@ -58,8 +58,7 @@ def build(
         *footers.notes(blocks),
         *footers.origin(blocks),
     ]
-    said = findings.opening(blocks)
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, said, lines)
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, lines)
 
 
 def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[Outcome]:

@@ -242,10 +242,10 @@ def table(found: Sequence[Group], name: str, title: str, notes: Sequence[str] = 
     """The settings as a table, with one block per task and one row per setting."""
     blocks = [_block(group) for group in found]
     cells = {r.cell_id for g in found for s in g.settings for r in s.records}
-    many, told = sum(len(g.settings) for g in found), findings.opening(blocks)
+    many = sum(len(g.settings) for g in found)
     last = ["Mean ± sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
     subtitle = f"{len(cells)} finished cells, {many} settings"
-    return Table(name, title, subtitle, blocks, [*last, *footers.origin(blocks)], findings=told)
+    return Table(name, title, subtitle, blocks, [*last, *footers.origin(blocks)])
 
 
 def _block(group: Group) -> Block:

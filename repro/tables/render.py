@@ -108,9 +108,9 @@ def _last(table: Table) -> list[str]:
 
 def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
     """The table as text for a terminal; row labels longer than `widest` characters are cut."""
-    lines = [table.title, f"({table.subtitle})", *([""] if table.findings else []), *table.findings]
+    lines = [table.title, f"({table.subtitle})"]
     for block in table.blocks:
-        lines += ["", block.label, *(f"  {text}" for text in block.findings)]
+        lines += ["", block.label, *([f"  {block.finding}"] if block.finding else [])]
         if block.unavailable:
             lines.append(f"  not run: {block.unavailable}")
             continue
@@ -149,9 +149,9 @@ def _spans(groups: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    lines = [f"## {table.title}", "", f"*{table.subtitle}*", *_items(table.findings)]
+    lines = [f"## {table.title}", "", f"*{table.subtitle}*"]
     for block in table.blocks:
-        lines += ["", f"### {block.label}", *_items(block.findings), ""]
+        lines += ["", f"### {block.label}", "", *([block.finding, ""] if block.finding else [])]
         if block.unavailable:
             lines.append(f"not run: {block.unavailable}")
             continue

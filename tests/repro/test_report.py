@@ -131,10 +131,10 @@ def test_the_cells_have_their_scores(tmp_path):
     assert of_fusedmax == [["62.00", "33.00", "0.60"], ["62.00", "34.00", "0.60"]]
 
 
-def test_the_report_opens_with_what_it_found_then_the_picture_the_table_and_the_footers(tmp_path):
+def test_a_column_opens_with_what_it_shows_then_the_picture_the_table_and_the_footers(tmp_path):
     text = Made(tmp_path, seeds=(1, 2)).write()
     found = [text.index(part) for part in (
-        'class="findings"', "with two runs per row", "<nav>", "R-1 minus that of softmax", "<tbody>", "Scores: R-1",
+        "<nav>", 'class="finding"', "fewer than two rows have converged", "R-1 minus that of softmax", "<tbody>", "Scores: R-1",
     )]  # fmt: skip
     assert found == sorted(found)
     folded = text[text.rindex("<details", 0, found[-1]) : found[-1]]

@@ -15,7 +15,8 @@ from repro.tables import render
 def test_text(made):
     lines = render.to_text(tables.build(*made(), AMBIGUOUS)).splitlines()
     start = next(i for i, x in enumerate(lines) if x.strip() == "A | B & C_1")
-    groups, header, _, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 9]
+    finding, groups, header, _, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 10]
+    assert finding == "  No best row: fewer than two rows have converged with 3 seeds or more."
     assert groups.split("  ") and "ours" in groups and "FR-EN (paper)" in groups
     assert header.split() == ["mapping", "n", "BLEU", "support", "converged", "BLEU", "verdict"]
     assert (
@@ -49,7 +50,7 @@ def test_the_score_of_the_best_row_is_bold(made):
     """Two seeds, or three that decide nothing, leave it as it is."""
     clear = {(1, 0.5, seed): (65.0, score) for seed, score in enumerate((43.0, 44.5, 45.0), 1)}
     text = render.to_markdown(tables.build(*made({(0, None, s): (60.0, 29.0 + s) for s in (1, 2, 3)} | clear), RECORDS))
-    assert "- Best: tuned (44.17 ±1.04 BLEU, n = 3), shown to be better than every other row." in text
+    assert "\n\nBest: tuned (44.17 ±1.04 BLEU, n = 3), shown to be better than 1 of 1 other rows that " in text
     assert text.count("**") == 4 and "| **44.17 ±1.04†** |" in text and "- **Bold**: the main score of a row" in text
 
 
