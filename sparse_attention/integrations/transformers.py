@@ -14,8 +14,9 @@ mask is boolean; a mask that a model adds to its scores is split into a boolean 
 from __future__ import annotations
 
 import functools
-import inspect
+import re
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from ..fused import KeyCache, sparse_attention
 from ..fused.cache import at_support
 from ..fused.reading import read as product
 from ..fused.reading import scores, weighed
+from ..nn import MultiheadAttention
 from ..registry import make, names, spec
 from ..rows.shape import asynchronous, foreign, lengths_of
 from .masks import HIDDEN, separate
@@ -34,7 +36,7 @@ from .masks import HIDDEN, separate
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
     from transformers.cache_utils import DynamicLayer
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, eager_mask, sdpa_mask
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
     from transformers.utils.output_capturing import _active_collector
 except ImportError as error:
     raise ImportError(
@@ -44,6 +46,12 @@ except ImportError as error:
 
 _TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words that have a meaning for transformers in a name
 _MINE: dict[str, tuple[Any, ...]] = {}
+_ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
+# Ends of transformers' class names that have the word but compute no softmax: linear attention and helpers.
+_NO_SOFTMAX = (
+    *("DeltaAttention", "LightningAttention", "Glm5NextTextLinearAttention", "LinearAttentionDecoderLayer"),
+    *("AttentionMLP", "AttentionBias", "ExclusiveSelfAttention", "AttnAdapterLayer"),
+)
 LONG = 1024  # with fewer keys, all values are read
 
 
@@ -71,7 +79,8 @@ def register(
         raise ValueError(
             f"{mapping} needs more than a row of scores, and transformers passes only that; usable: {usable}"
         )
-    if bad := [f"{k}={v!r}" for k, v in params.items() if isinstance(v, (Tensor, str)) and not _word(known, k)]:
+    words = {p.name for p in known.params if p.choices}
+    if bad := [f"{k}={v!r}" for k, v in params.items() if isinstance(v, (Tensor, str)) and k not in words]:
         raise ValueError(
             f"{', '.join(bad)}: an implementation belongs to no model and cannot learn parameters; give a number"
         )
@@ -90,46 +99,65 @@ def register(
     return name
 
 
-def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
-    """Register a mapping (arguments as for `register`), switch ``model`` to it, and check that all attention uses it.
+def use(model: Any, mapping: str, **given: Any) -> Any:
+    """Register a mapping (arguments as for `register`) and switch ``model`` to it, checked in every forward pass.
+
+    As long as the model uses the mapping, an attention module that runs without calling it raises a ValueError, so that
+    the model returns nothing. `set_attn_implementation` alone does not report such modules.
 
     Args:
         model: a PreTrainedModel; it is modified in place.
-        partly: allow parts of the model to keep computing their own attention; by default, such parts are an error.
-            These parts add masks to their scores, so all parts get additive masks, as in eager models; the
-            implementation is then named ``sa_<mapping>_added``.
     Returns:
         The model.
     Raises:
-        ValueError: some attention does not use transformers' interface, which `set_attn_implementation` does not
-            report.
+        ValueError: the model contains ``torch.nn.MultiheadAttention``, or transformers cannot switch its attention.
     """
-    own = sorted({type(part).__name__ for part in model.modules() if _by_itself(type(part))})
-    if own and not partly:
-        raise ValueError(
-            f"{', '.join(own)} of {type(model).__name__} computes its own attention, without transformers' interface; "
-            f"partly=True uses {mapping} in the other parts"
-        )
-    if own:
-        given["name"] = (given.get("name") or f"sa_{mapping}") + "_added"
+    kind = type(model).__name__
+    if any(isinstance(x, nn.MultiheadAttention) and not isinstance(x, MultiheadAttention) for x in model.modules()):
+        raise ValueError(f"{kind} contains torch.nn.MultiheadAttention; call sa.nn.replace(model, {mapping!r}) first")
     name = register(mapping, **given)
-    if own:
-        AttentionMaskInterface.register(name, eager_mask)
     model.set_attn_implementation(name)
+    if model.config._attn_implementation != name:
+        raise ValueError(f"{kind} attends by its own code, which {mapping} cannot replace; use another model")
+    for path, part in model.named_modules():
+        known = type(part).__name__
+        if isinstance(part, PreTrainedModel) or not _ATTENDS.search(known) or known.endswith(_NO_SOFTMAX):
+            continue
+        if not hasattr(part, "sa_used"):
+            part.register_forward_pre_hook(_enter)
+            part.register_forward_hook(_leave, always_call=True)  # also after an exception
+        part.sa_used = model.config, name, f"{known} ({path} of {kind})"
     return model
 
 
-def _by_itself(kind: type[nn.Module]) -> bool:
-    """True if a class is an attention module that computes its own softmax."""
-    if issubclass(kind, nn.MultiheadAttention):
-        return True
-    if issubclass(kind, PreTrainedModel) or "Attention" not in kind.__name__:
-        return False
-    try:
-        source = inspect.getsource(kind)  # the whole class: some compute softmax in another method than forward
-    except (OSError, TypeError):
-        return False
-    return "softmax" in source and "ALL_ATTENTION_FUNCTIONS" not in source
+class _Frames(threading.local):
+    """One entry for each attention module that is running in this thread: whether a mapping was called in it."""
+
+    def __init__(self) -> None:
+        self.called: list[bool] = []
+
+    def mark(self) -> None:
+        self.called[:] = [True] * len(self.called)
+
+
+_frames = _Frames()
+
+
+def _enter(module: nn.Module, args: Any) -> None:
+    _frames.called.append(False)
+
+
+def _leave(module: Any, args: Any, output: Any) -> None:
+    called = _frames.called.pop()
+    if isinstance(module, MultiheadAttention):
+        _frames.mark()
+    elif not called and output is not None:  # no output: another exception is on its way
+        config, name, where = module.sa_used
+        if config._attn_implementation == name:
+            raise ValueError(
+                f"{where} ran without calling {name}: it attends by its own code, probably with softmax. Use another "
+                "model, or call use on a part that has a configuration of its own, such as model.language_model"
+            )
 
 
 def cache(model: Any) -> DynamicCache:
@@ -248,7 +276,7 @@ def mask(
 
 
 def attention(
-    mapping: nn.Module, weights: bool, below: float, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+    mapping: Any, weights: bool, below: float, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
     attention_mask: Tensor | None, scaling: Any = None, dropout: float = 0.0, position_bias: Tensor | None = None,
     softcap: float | None = None, s_aux: Tensor | None = None, sinks: Tensor | None = None,
     indices: Tensor | None = None, **given: Any,
@@ -271,40 +299,17 @@ def attention(
     for name in ("cache", "block_indices"):
         if given.get(name) is not None:
             raise ValueError(f"{type(module).__name__} passes {name}=, which sparse mappings do not support; use attn_implementation='eager' there")  # fmt: skip
+    _frames.mark()
     n, m = query.shape[-2], key.shape[-2]
     sinks = s_aux if sinks is None else sinks
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     dropout = dropout if module.training else 0.0
     seen = getattr(attention_mask, "sa_seen", None)
-    if attention_mask is None and given.get("is_causal") is True and n > 1:
+    if attention_mask is not None:
+        whole = attention_mask.shape == (query.shape[0], 1, n, m)
+        seen = seen if seen and whole and seen.version == attention_mask._version else None
+    elif given.get("is_causal") is True and n > 1:
         attention_mask, seen = torch.ones(n, m, dtype=torch.bool, device=query.device).tril(m - n), Seen(True, None, 0)
-    elif attention_mask is not None:
-        if seen is not None and (
-            seen.version != attention_mask._version or attention_mask.shape != (query.shape[0], 1, n, m)
-        ):
-            seen = None
-        attention_mask = attention_mask[..., :m]
-    plain = all(x is None for x in (position_bias, softcap, sinks, indices))
-    plain = plain and not isinstance(scale, Tensor) and query.ndim == 4 and query.shape[0] == key.shape[0]
-    if (
-        plain
-        and (attention_mask is None or attention_mask.dtype == torch.bool)
-        and not (weights or _asked(module, given))
-    ):
-        causal, lengths, keep = (seen.causal, seen.lengths, None) if seen else (False, None, attention_mask)
-        told = {"mask": keep, "causal": causal, "lengths": lengths, "scale": scale}
-        held, choice = getattr(key, "sa_held", (None, None))
-        sparsely = n == 1 and not dropout and _reads_the_support(mapping, query)
-        if sparsely and held is not None and keep is None and choice == _choice(mapping):
-            factor = scale * query.shape[-1] ** 0.5  # the cache itself scales by d ** -0.5
-            read = held.attend(query if abs(factor - 1) < 1e-6 else query * factor, lengths=lengths)
-        elif sparsely and m >= LONG:
-            _, p = sparse_attention(query, key, key[..., :0], mapping, need_weights=True, **told)
-            read = at_support(p, value)
-        else:
-            read = sparse_attention(query, key, value, mapping, dropout=dropout, **told)
-        return read.transpose(1, 2).contiguous(), None
-
     keep = bias = None
     for added in (position_bias, attention_mask):
         if added is None:
@@ -314,15 +319,28 @@ def attention(
             visible, numbers = separate(visible, below)
             bias = numbers if bias is None else bias + numbers
         keep = visible if keep is None else keep & visible
-    if (
-        softcap is None and sinks is None and indices is None and not isinstance(scale, Tensor)
-        and query.ndim == 4 and query.shape[0] == key.shape[0]
-        and not (weights or _asked(module, given))
-    ):  # fmt: skip
+    composed = weights or isinstance(scale, Tensor) or any(x is not None for x in (softcap, sinks, indices))
+    if not composed and query.ndim == 4 and query.shape[0] == key.shape[0] and not _asked(module, given):
         if bias is not None and not (bias.requires_grad or foreign(bias) or asynchronous(bias) or bool(bias.any())):
             bias = None
-        told = {"mask": keep, "bias": bias, "scale": scale, "dropout": dropout}
-        return sparse_attention(query, key, value, mapping, **told).transpose(1, 2).contiguous(), None
+        causal, lengths = False, None
+        if seen and position_bias is None:
+            causal, lengths, keep = seen.causal, seen.lengths, None
+        told = {"mask": keep, "causal": causal, "lengths": lengths, "bias": bias, "scale": scale}
+        held, choice = getattr(key, "sa_held", (None, None))
+        sparsely = (  # a decoding step that may look for zero weights before it reads the values
+            n == 1 and bias is None and not dropout and query.dtype == torch.float32 and mapping.spec.name != "softmax"
+        ) and not (asynchronous(query) or foreign(query) or torch.is_grad_enabled())
+        if sparsely and held is not None and keep is None and choice == (mapping.spec.name, mapping.params):
+            factor = scale * query.shape[-1] ** 0.5  # the cache itself scales by d ** -0.5
+            read = held.attend(query if abs(factor - 1) < 1e-6 else query * factor, lengths=lengths)
+        elif sparsely and m >= LONG:
+            _, p = sparse_attention(query, key, key[..., :0], mapping, need_weights=True, **told)
+            read = at_support(p, value)
+        else:
+            read = sparse_attention(query, key, value, mapping, dropout=dropout, **told)
+        return read.transpose(1, 2).contiguous(), None
+
     logits = scores(query, key) * scale
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
@@ -340,36 +358,20 @@ def attention(
     return product(found, value).transpose(1, 2).contiguous(), found
 
 
-def _choice(mapping: Any) -> tuple[str, dict[str, Any]] | None:
-    return (mapping.spec.name, mapping.params) if hasattr(mapping, "spec") else None
-
-
-def _reads_the_support(mapping: nn.Module, query: Tensor) -> bool:
-    """True if a decoding step may look for zero weights before it reads the values, as `sa.KeyCache` does."""
-    readable = query.dtype == torch.float32 and not (asynchronous(query) or foreign(query) or torch.is_grad_enabled())
-    return readable and getattr(mapping, "spec", None) is not spec("softmax")
-
-
 def _asked(module: nn.Module, given: dict[str, Any]) -> bool:
     """True if the weights are needed: the call asks for them, transformers collects them, or the model is of the older
     kind that always returns them."""
-    if given.get("output_attentions") or _hands_upwards(type(module).__module__):
+    if given.get("output_attentions") or not _collects(type(module).__module__):
         return True
     return any("attentions" in key for key in _active_collector.get() or ())
 
 
 @functools.cache
 @torch.compiler.assume_constant_result
-def _hands_upwards(module: str) -> bool:
-    try:
-        source = inspect.getsource(sys.modules[module])
-    except (OSError, TypeError):  # there is no source for a model defined in a notebook
-        return True
-    return "if output_attentions" in source or "capture_outputs" not in source
-
-
-def _word(known: Any, name: str) -> bool:
-    return any(p.name == name and p.choices for p in known.params)
+def _collects(file: str) -> bool:
+    """True if transformers collects the weights of the models of a Python module; others return them themselves."""
+    kinds = (x for x in vars(sys.modules[file]).values() if isinstance(x, type) and issubclass(x, PreTrainedModel))
+    return any("attentions" in key for kind in kinds for key in kind._can_record_outputs or ())
 
 
 def _shown(choice: tuple[Any, ...]) -> str:

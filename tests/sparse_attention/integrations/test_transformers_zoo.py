@@ -1,102 +1,231 @@
-"""Every architecture of transformers that attends by its interface, tiny and random; docs/guides/transformers_models.md is their list.
-
-``TRANSFORMERS_MODELS=record pytest -m slow tests/sparse_attention/integrations/test_transformers_zoo.py`` writes it.
-"""
+"""Tiny random models of transformers' architectures: softmax through the interface equals eager attention, a sparse training
+step reaches queries and keys, and after `use` no attention computes softmax. The slow test tries every architecture."""
 
 from __future__ import annotations
 
-import importlib
-import logging
-import os
-import warnings
+import inspect
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 import sparse_attention as sa
 
 transformers = pytest.importorskip("transformers")
-zoo = importlib.import_module("zoo")  # beside this file
+integration = sa.integrations.transformers
+auto = transformers.models.auto
 
-PAGE = Path(__file__).parents[3] / "docs" / "guides" / "transformers_models.md"
-HEAD = """# Architectures of transformers {version}
+FAST = (  # of every kind: decoders, windows, experts, linear attention, encoders, pictures, sounds, several parts
+    "bailing_hybrid bart beit bert clip deepseek_v3 dinov2 gemma3_text gpt_neox hubert jamba llama minimax mistral mixtral "
+    "modernbert olmo_hybrid qwen3_next roberta swin t5 vit vivit wav2vec2 whisper"
+)
+REFUSED = {
+    "aimv2": "Aimv2AttentionPoolingHead",
+    "bigbird_pegasus": "BigBirdPegasus.* ran without calling with_weights",
+    "data2vec-vision": "Data2VecVisionModel attends by its own code",
+    "git": "GitSelfAttention .* ran without calling",
+    "siglip": "contains torch.nn.MultiheadAttention; call sa.nn.replace",
+}
+OTHERS = re.compile("Router|Gating|HyperConnection|MatchAssignment|InterestPoint")  # compute softmax and do not attend
+PARAMETERS = 4_000_000  # at most; more: the names below do not reach the sizes of this configuration
+VOCABULARY, WORDS, IMAGE = 99, 9, 32
+SIZES = {  # what a field is made, by its name; a list keeps its length, and fields not named keep their default
+    1: "num_conv_pos_embedding_groups",
+    2: "window_size num_hidden_layers n_layer n_layers num_layers num_decoder_layers encoder_layers decoder_layers depth "
+    "depths num_key_value_heads num_experts_per_tok moe_k num_blocks n_group topk_group",
+    4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads num_experts "
+    "n_routed_experts num_local_experts index_n_heads",
+    8: "head_dim num_mel_bins v_head_dim qk_nope_head_dim qk_rope_head_dim index_head_dim index_topk qk_head_dim d_kv "
+    "kv_lora_rank num_queries patch_size",
+    16: "moe_intermediate_size sliding_window conv_dim max_source_positions",
+    32: "hidden_size d_model n_embd embed_dim dim projection_dim decoder_hidden_size out_hidden_size text_hidden_size "
+    "q_lora_rank image_size",
+    48: "intermediate_size encoder_ffn_dim decoder_ffn_dim ffn_dim d_ff",
+    64: "max_position_embeddings",
+    VOCABULARY: "vocab_size vocab_size_per_layer_input",
+}
+TINY = {name: size for size, names in SIZES.items() for name in names.split()}
+OVERRIDES = {"swin": {"image_size": 64, "patch_size": 4}, "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1}}
 
-Every model type of transformers {version} whose code uses the attention interface was tried, as a tiny random model: {passed} of {all} pass.
-`TRANSFORMERS_MODELS=record pytest -m slow tests/sparse_attention/integrations/test_transformers_zoo.py` writes this page. Each model is built from its own configuration class,
-with small sizes set by name. A model passes if all of the following hold:
 
-* Softmax through `register("softmax", weights=True)` gives all outputs of the eager implementation within 1e-6 (shown below; relative to the largest output if that is above 1).
-* Softmax through `register("softmax")`, which runs torch's fused function, agrees within 1e-5, also with padded words through `use(model, "softmax", partly=True)`.
-* A training step with sparsemax has finite gradients that reach queries and keys.
-
-For the other models, the test has no tiny configuration or no inputs, unless the reason says that the model uses its own attention code. Two notes:
-
-* bigbird_pegasus: its encoder adds the mask to its own scores, so padding is correct only with `use(..., partly=True)`; after
-  `set_attn_implementation` alone it would add a boolean mask.
-* owlv2: gradients of these random weights reach 100, so float32 rounding shows as 1e-4. Relative to them two implementations agree to 1e-6, and in float64 to 1e-14.
-
-| architecture | softmax against eager | attentions in a step |
-|---|---|---|
-{rows}
-
-| not tested | why |
-|---|---|
-{skips}
-"""
+def shrunk(value: Any, name: str) -> Any:
+    """A field's tiny value: numbers by the table, lists of numbers at their length."""
+    if name not in TINY or value is None or isinstance(value, (bool, str, dict)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(shrunk(v, name) for v in value)
+    return min(TINY[name], value) if name == "sliding_window" else TINY[name]
 
 
-@pytest.fixture(scope="module")
-def spied():
-    """Calls of the implementation "spy", which is sparsemax: queries and keys, with their gradients kept."""
-    register = sa.integrations.transformers.register
-    register("softmax")
-    register("softmax", name="softmax_with_weights", weights=True)
-    register("sparsemax", name="spy")
-    inner, seen = transformers.AttentionInterface._global_mapping["spy"], []
+def tiny(kind: Any, default: Any = None) -> Any:
+    """The configuration with small sizes; what it derives (kinds of layers, ...) it derives again."""
+    default = kind() if default is None else default
+    given: dict[str, Any] = {}
+    for name, value in vars(default).items():
+        if name in kind.sub_configs and isinstance(value, transformers.PretrainedConfig):
+            given[name] = tiny(type(value), value)
+        elif name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
+            given[name] = 3
+        elif not name.startswith("_") and (small := shrunk(value, name)) is not value and small != value:
+            given[name] = small
+    if getattr(default, "kv_lora_rank", None):  # latent attention has no groups
+        given["num_key_value_heads"] = TINY["num_attention_heads"]
+    if "rope_type" in (rope := getattr(default, "rope_parameters", None) or {}):
+        narrow = rope.get("partial_rotary_factor", 1.0) < 1
+        given["rope_parameters"] = {**rope, "mrope_section": [1, 1, 0] if narrow else [2, 1, 1]}
+    if "linear_attention" in (vars(default).get("layer_types") or ()):
+        given |= {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+    return kind(**{**given, **OVERRIDES.get(default.model_type, {})})
 
-    def spy(module, query, key, value, attention_mask=None, **given):
+
+def build(model_type: str) -> Any:
+    """The model, with eager attention, in eval mode, from seed 0."""
+    name = auto.modeling_auto.MODEL_MAPPING_NAMES[model_type]
+    kind = getattr(transformers, name[0] if isinstance(name, (tuple, list)) else name)
+    config = auto.configuration_auto.CONFIG_MAPPING[model_type]
+    with torch.device("meta"):
+        size = sum(p.numel() for p in kind._from_config(tiny(config)).parameters())
+    assert size <= PARAMETERS, f"stays large: {size} parameters"
+    torch.manual_seed(0)
+    return kind._from_config(tiny(config), attn_implementation="eager").float().eval()
+
+
+def inputs(model: Any) -> list[dict[str, torch.Tensor]]:
+    """Inputs that may fit, most likely first: words, pictures, sounds; two entries each, the second padded."""
+    takes, noise = inspect.signature(model.forward).parameters, torch.Generator().manual_seed(1)
+    parts = [model.config, *(getattr(model.config, sub, None) for sub in model.config.sub_configs)]
+
+    def field(name: str, default: Any) -> Any:
+        return next((x for part in parts if (x := getattr(part, name, None)) is not None), default)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=noise)
+
+    size, frames, bins = field("image_size", IMAGE), field("num_frames", 2), field("num_mel_bins", 8)
+    picture = (field("num_channels", 3), *((size, size) if isinstance(size, int) else tuple(size)[-2:]))
+    ids = torch.randint(4, VOCABULARY - 4, (2, WORDS), generator=noise)
+    words = {"input_ids": ids, "attention_mask": torch.arange(WORDS) < torch.tensor([[WORDS], [WORDS - 3]])}
+    words["attention_mask"] = words["attention_mask"].long()
+    found = []
+    for one in (
+        words, {"pixel_values": normal(2, *picture)}, {"input_values": normal(2, 8000)},
+        {"input_features": normal(2, bins, 32)}, {"input_features": normal(2, 32, bins)},
+        {**words, "pixel_values": normal(2, *picture)}, {"pixel_values": normal(2, frames, *picture)},
+        {"pixel_values_videos": normal(2, frames, *picture)},
+    ):  # fmt: skip
+        one = {k: v for k, v in one.items() if k in takes or "kwargs" in takes}
+        if one and set(one) != {"attention_mask"}:
+            found += [{**one, "decoder_input_ids": ids[:, :5]}] if "decoder_input_ids" in takes else []
+            found.append(one)
+    return sorted(found, key=lambda one: model.main_input_name not in one)
+
+
+def tensors(output: Any) -> list[torch.Tensor]:
+    """Every floating point tensor of an output, in order."""
+    if isinstance(output, torch.Tensor):
+        return [output] if output.is_floating_point() and output.numel() else []
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (list, tuple)) else ()
+    return [x for value in parts for x in tensors(value)]
+
+
+def run(model: Any, given: dict[str, torch.Tensor], grad: bool = False) -> list[torch.Tensor]:
+    torch.manual_seed(2)  # some draw masks or noise
+    with torch.set_grad_enabled(grad):
+        return tensors(model(**given))
+
+
+def tried(model_type: str) -> tuple[Any, dict[str, torch.Tensor], list[torch.Tensor]]:
+    """An architecture's tiny model, inputs for it, and its outputs with eager attention; or an error."""
+    model = build(model_type)
+    why: Exception = TypeError("no inputs")
+    for given in inputs(model):
+        try:
+            return model, given, run(model, given)
+        except Exception as error:
+            why = error
+    raise why
+
+
+class Softmax(TorchFunctionMode):
+    """Modules that compute softmax or call torch's attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modules: set[str] = set()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("softmax", "log_softmax", "scaled_dot_product_attention"):
+            within = (frame.frame.f_locals.get("self") for frame in inspect.stack(0))
+            self.modules.add(next(type(x).__name__ for x in within if isinstance(x, torch.nn.Module)))
+        return function(*args, **(kwargs or {}))
+
+
+def verdict(model_type: str, monkeypatch: Any) -> str:
+    """``passes``, or why the architecture cannot be tried, or how `use` refuses it.
+
+    Raises:
+        AssertionError: another result, softmax after `use`, a gradient that is not finite or does not arrive.
+    """
+    try:
+        model, given, expected = tried(model_type)
+    except Exception as error:
+        return f"not tried: {error!r}"
+    if any(bool(x.isnan().any()) for x in expected):
+        return "not tried: eager attention gives NaN"
+    calls, inner = [], integration.attention
+
+    def spy(mapping: Any, weights: Any, below: Any, module: Any, query: Any, key: Any, *rest: Any, **more: Any) -> Any:
         for x in (query, key):
             if x.requires_grad:
                 x.retain_grad()
-        seen.append((query, key))
-        return inner(module, query, key, value, attention_mask, **given)
+        calls.extend([(query, key)] if key.shape[-2] > 1 else [])
+        return inner(mapping, weights, below, module, query, key, *rest, **more)
 
-    transformers.AttentionInterface.register("spy", spy)
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield seen
-    logging.disable(logging.NOTSET)
+    try:
+        for name, weights in (("with_weights", True), ("fused", False)):
+            found = run(integration.use(model, "softmax", name=name, weights=weights), given)
+            assert [x.shape for x in found] == [x.shape for x in expected]
+            error = max(float((x - y).abs().max() / y.abs().max().clamp(min=1.0)) for x, y in zip(found, expected))
+            assert error <= 1e-5, f"{name}: {error:.1e} from eager"
+        with monkeypatch.context() as patch, Softmax() as softmax:
+            patch.setattr(integration, "attention", spy)
+            trained = run(integration.use(model.train(), "sparsemax", name="spied"), given, grad=True)
+    except ValueError as error:
+        return f"refused: {error}"
+    own = {name for name in softmax.modules if not OTHERS.search(name)}
+    assert not own, f"{own} computes softmax"
+    if not calls:
+        return "not tried: attends at this size to one key alone"
+    sum(x.square().mean() for x in trained if x.requires_grad).backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters()), "a gradient is not finite"
+    reached = [q.grad is not None and bool(q.grad.any() & k.grad.any()) for q, k in calls]
+    assert any(reached), "no gradient reaches queries and keys"
+    return "passes"
 
 
-def listed() -> list[str]:
-    """The architectures that the page says pass."""
-    rows = PAGE.read_text(encoding="utf-8").split("| not tested")[0].splitlines()
-    return [row.split("|")[1].strip() for row in rows if row.startswith("| ") and not row.startswith("| architecture")]
+@pytest.mark.parametrize("name", FAST.split())
+def test_softmax_is_eager_and_sparsemax_trains(name, monkeypatch):
+    assert verdict(name, monkeypatch) == "passes"
 
 
-@pytest.mark.parametrize("part", range(8))
-def test_softmax_is_eager_and_a_sparse_step_is_finite(part, spied):
-    names = sorted(set(listed()) & set(zoo.architectures()))
-    assert len(names) >= 60
-    failed = {name: found for name in names[part::8] if isinstance(found := zoo.verdict(name, spied), str)}
-    assert failed == {}
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_attention_computes_softmax_unnoticed(name, monkeypatch):
+    assert re.search(REFUSED[name], verdict(name, monkeypatch))
 
 
 @pytest.mark.slow
-def test_the_list_of_architectures(spied):
-    found = {}
-    for name in sorted(zoo.architectures()):
-        try:
-            found[name] = zoo.verdict(name, spied)
-        except AssertionError as error:
-            found[name] = f"fails: {str(error).splitlines()[0]}"
-    good = {name: v for name, v in found.items() if not isinstance(v, str)}
-    rows = "\n".join(f"| {name} | {error:.0e} | {calls} |" for name, (error, calls) in good.items())
-    skips = "\n".join(f"| {name} | {v} |" for name, v in found.items() if isinstance(v, str))
-    page = HEAD.format(version=transformers.__version__, passed=len(good), all=len(found), rows=rows, skips=skips)
-    if os.environ.get("TRANSFORMERS_MODELS") == "record":
-        PAGE.write_text(page, encoding="utf-8")
-    if f"transformers {transformers.__version__}\n" not in PAGE.read_text(encoding="utf-8"):
-        pytest.skip(f"the page is of another version than {transformers.__version__}")
-    assert listed() == list(good)
+def test_every_architecture(monkeypatch):
+    root, found = Path(transformers.__file__).parent / "models", {}
+    for name in auto.modeling_auto.MODEL_MAPPING_NAMES:
+        files = (root / auto.configuration_auto.model_type_to_module_name(name)).glob("modeling_*.py")
+        if any("ALL_ATTENTION_FUNCTIONS" in file.read_text(encoding="utf-8") for file in files):
+            try:
+                found[name] = verdict(name, monkeypatch)
+            except AssertionError as error:
+                found[name] = f"fails: {error}"
+            print(name, " ".join(found[name].split())[:200])
+    assert not [name for name, told in found.items() if told.startswith("fails")]
+    assert list(found.values()).count("passes") >= 240  # 252 with transformers 5.23.0
