@@ -60,11 +60,8 @@ data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
 claims: setup ## test the papers' claims on the records of docs/results; writes outputs/claims.json (docs/claims.md)
 	@$(RUN)/claims.py $(ARGS)
-bench: developer ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md
+bench: developer ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md; ARGS=--check compares with benchmarks/gate.json
 	@$(RUN)/bench.py $(ARGS)
-bench-gate: setup ## fail if rows, attention or a training step are 15 % slower, beside torch's, than the ratios in benchmarks/gate.json; ARGS=--quick
-	@$(RUN)/bench_gate.py $(ARGS)
-	@$(AVX2) $(RUN)/bench_gate.py $(ARGS)
 bench-attention: developer ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_attention.py $(ARGS)
 bench-lm: developer ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
@@ -123,4 +120,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures results demo \
-	data bench bench-gate bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean
+	data bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean

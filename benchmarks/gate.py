@@ -4,9 +4,6 @@ Every number is a ratio: median processor time of our form over that of torch's 
 the same run, in turns. `gate.json` holds the ratios of each instruction set. A case fails if its ratio is above LIMIT
 times the committed one in every try: the tries are rounds over the cases that have not passed, and the smallest ratio
 counts, since noise only ever spoils the comparison of some of them.
-
-To record anew (after a change that is meant to cost time, or on other hardware), on a machine without other work:
-``make bench-gate ARGS=--record``, and say in the commit why.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +26,11 @@ from benchmarks.attention import AttentionCase, drawn
 from benchmarks.table import keep_freed_memory, medians
 
 LIMIT = 1.15
-TRIES = {False: 6, True: 12}  # of all cases, of the quick ones
-SECONDS = {False: 1.0, True: 0.4}  # for a case and try
+TRIES = 6
 RECORDED = 5  # tries whose median is recorded
 INPUTS = 8
 FILE = Path(__file__).with_name("gate.json")
 Call = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A case: ``make()`` returns our call and torch's. ``quick`` cases are those of `make bench-gate ARGS=--quick`."""
-
-    name: str
-    make: Callable[[], tuple[Call, Call]]
-    quick: bool = False
 
 
 def _backward(function: Callable[..., torch.Tensor], *leaves: torch.Tensor) -> Call:
@@ -53,61 +40,38 @@ def _backward(function: Callable[..., torch.Tensor], *leaves: torch.Tensor) -> C
     return lambda: torch.autograd.grad(function(*given), given, g)
 
 
-def _softmax(x: torch.Tensor) -> torch.Tensor:
-    return torch.softmax(x, -1)
+def _rows(rows: int, n: int, name: str, **params: float) -> list[Call]:
+    generator = torch.Generator().manual_seed(0)
+    # Several inputs in turn: the processor would learn the branches of a single one.
+    inputs = [torch.randn(rows, n, generator=generator) for _ in range(INPUTS)]
+    both = (sa.make(name, **params), partial(torch.softmax, dim=-1))
+    turns = [itertools.cycle([_backward(function, x) for x in inputs]) for function in both]
+    return [lambda turn=turn: next(turn)() for turn in turns]  # type: ignore[misc]
 
 
-def _turns(calls: list[Call]) -> Call:
-    """A call that makes the calls in turn."""
-    following = itertools.cycle(calls)
-    return lambda: next(following)()
-
-
-def _rows(name: str, rows: int, n: int, **params: float) -> Callable[[], tuple[Call, Call]]:
-    def make() -> tuple[Call, Call]:
-        drawn, ours = torch.Generator().manual_seed(0), sa.make(name, **params)
-        # Several inputs in turn: the processor would learn the branches of a single one.
-        inputs = [torch.randn(rows, n, generator=drawn) for _ in range(INPUTS)]
-        return _turns([_backward(ours, x) for x in inputs]), _turns([_backward(_softmax, x) for x in inputs])
-
-    return make
-
-
-def _attention(n: int, heads: int, mapping: str = "sparsemax", **forms: Any) -> Callable[[], tuple[Call, Call]]:
+def _attention(n: int, mapping: str = "sparsemax", **forms: Any) -> list[Call]:
     """Causal attention with a support of 2 %, forward and backward; torch's function gets a window as its mask."""
-
-    def make() -> tuple[Call, Call]:
-        q, k, v = (x[None] for x in drawn(AttentionCase(n, heads, 0.02, True, mapping)))
-        made = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
-        theirs: dict[str, Any] = {"is_causal": True}
-        if "window" in forms:
-            back = torch.arange(n).unsqueeze(-1) - torch.arange(n)
-            theirs = {"attn_mask": (back >= 0) & (back <= forms["window"][0])}
-        ours = _backward(lambda q, k, v: sa.sparse_attention(q, k, v, made, causal=True, **forms), q, k, v)
-        return ours, _backward(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **theirs), q, k, v)
-
-    return make
+    tensors = [x[None] for x in drawn(AttentionCase(n, 4, 0.02, True, mapping))]
+    made = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
+    theirs: dict[str, Any] = {"is_causal": True}
+    if "window" in forms:
+        back = torch.arange(n).unsqueeze(-1) - torch.arange(n)
+        theirs = {"attn_mask": (back >= 0) & (back <= forms["window"][0])}
+    ours = partial(sa.sparse_attention, mapping=made, causal=True, **forms)
+    return [_backward(f, *tensors) for f in (ours, partial(F.scaled_dot_product_attention, **theirs))]
 
 
-def _decoding() -> tuple[Call, Call]:
+def _decoding() -> list[Call]:
     """One query of 8 heads on 4,096 keys."""
-    drawn = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 8, n, 64, generator=drawn) for n in (1, 4096, 4096))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 8, n, 64, generator=generator) for n in (1, 4096, 4096))
     cache = sa.KeyCache("sparsemax")
     cache.append(k, v)
-    return lambda: cache.attend(4 * q), lambda: F.scaled_dot_product_attention(q, k, v)
-
-
-def _training(mapping: str) -> Callable[[], tuple[Call, Call]]:
-    """An update of an encoder of two layers and width 128, 16 sequences of 64; with the mapping, and torch's own."""
-
-    def make() -> tuple[Call, Call]:
-        return _update(mapping), _update("")
-
-    return make
+    return [lambda: cache.attend(4 * q), lambda: F.scaled_dot_product_attention(q, k, v)]
 
 
 def _update(mapping: str) -> Call:
+    """An update of an encoder of two layers and width 128, 16 sequences of 64; without a mapping, torch's own."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True)
     model = nn.Sequential(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(128, 128))
@@ -124,75 +88,62 @@ def _update(mapping: str) -> Call:
     return update
 
 
-GATES = (
-    Gate("rows: sparsemax 1280x30", _rows("sparsemax", 1280, 30), True),
-    Gate("rows: sparsemax 512x4096", _rows("sparsemax", 512, 4096)),
-    Gate("rows: entmax 1.5 1280x30", _rows("entmax", 1280, 30, alpha=1.5), True),
-    Gate("rows: entmax 1.5 512x4096", _rows("entmax", 512, 4096, alpha=1.5)),
-    Gate("rows: entmax 1.3 3200x50", _rows("entmax", 3200, 50, alpha=1.3)),
-    Gate("rows: pnormmax 3200x50", _rows("pnormmax", 3200, 50)),
-    Gate("rows: fusedmax 3200x50", _rows("fusedmax", 3200, 50), True),
-    Gate("rows: oscarmax 3200x50", _rows("oscarmax", 3200, 50)),
-    Gate("attention: sparsemax 512x4", _attention(512, 4), True),
-    Gate("attention: sparsemax 2048x4", _attention(2048, 4)),
-    Gate("attention: entmax 1.5 2048x4", _attention(2048, 4, "entmax15")),
-    Gate("attention: window of 256, 2048x4", _attention(2048, 4, window=(255, 0))),
-    Gate("attention: decoding, 4096 keys", _decoding, True),
-    Gate("training: sparsemax", _training("sparsemax"), True),
-    Gate("training: fusedmax", _training("fusedmax")),
-)
+CASES: dict[str, Callable[[], list[Call]]] = {  # each makes our call and torch's
+    "rows: sparsemax 1280x30": partial(_rows, 1280, 30, "sparsemax"),
+    "rows: sparsemax 512x4096": partial(_rows, 512, 4096, "sparsemax"),
+    "rows: entmax 1.5 1280x30": partial(_rows, 1280, 30, "entmax", alpha=1.5),
+    "rows: entmax 1.5 512x4096": partial(_rows, 512, 4096, "entmax", alpha=1.5),
+    "rows: entmax 1.3 3200x50": partial(_rows, 3200, 50, "entmax", alpha=1.3),
+    "rows: pnormmax 3200x50": partial(_rows, 3200, 50, "pnormmax"),
+    "rows: fusedmax 3200x50": partial(_rows, 3200, 50, "fusedmax"),
+    "rows: oscarmax 3200x50": partial(_rows, 3200, 50, "oscarmax"),
+    "attention: sparsemax 512x4": partial(_attention, 512),
+    "attention: sparsemax 2048x4": partial(_attention, 2048),
+    "attention: entmax 1.5 2048x4": partial(_attention, 2048, "entmax15"),
+    "attention: window of 256, 2048x4": partial(_attention, 2048, window=(255, 0)),
+    "attention: decoding, 4096 keys": _decoding,
+    "training: sparsemax": lambda: [_update("sparsemax"), _update("")],
+    "training: fusedmax": lambda: [_update("fusedmax"), _update("")],
+}
 
 
-def ratio(gate: Gate, seconds: float) -> float:
+def ratio(name: str, seconds: float) -> float:
     """Time of our call over that of torch's: medians, in turns."""
-    ours, theirs = gate.make()
-    found = medians({"ours": ours, "theirs": theirs}, seconds)
+    found = medians(dict(zip(("ours", "theirs"), CASES[name]())), seconds)
     return found["ours"] / found["theirs"]
 
 
-def check(
-    gates: Sequence[Gate], committed: Mapping[str, float], tries: int, measured: Callable[[Gate], float]
-) -> dict[str, float]:
-    """The smallest ratio of each case in at most ``tries`` rounds over the cases that are above their limit.
-
-    Raises:
-        ValueError: a case has no committed ratio.
-    """
-    if missing := [gate.name for gate in gates if gate.name not in committed]:
-        raise ValueError(f"no committed ratio for {', '.join(missing)}: make bench-gate ARGS=--record")
+def smallest(committed: Mapping[str, float], measured: Callable[[str], float]) -> dict[str, float]:
+    """The smallest ratio of each case in at most TRIES rounds over the cases that are above their limit."""
     best: dict[str, float] = {}
-    open_ = list(gates)
-    for _ in range(tries):
-        for gate in open_:
-            best[gate.name] = min(measured(gate), best.get(gate.name, float("inf")))
-        open_ = [gate for gate in open_ if best[gate.name] > LIMIT * committed[gate.name]]
+    open_ = list(committed)
+    for _ in range(TRIES):
+        for name in open_:
+            best[name] = min(measured(name), best.get(name, float("inf")))
+        open_ = [name for name in open_ if best[name] > LIMIT * committed[name]]
     return best
 
 
-def run(quick: bool, record: bool) -> int:
-    """`scripts/bench_gate.py`: check or record this instruction set; returns the exit status."""
+def run(only: Sequence[str], seconds: float, record: bool) -> int:
+    """`scripts/bench.py --check`: check the cases whose names start with one of `only`; the exit status.
+
+    With `record`, their ratios are written to FILE first. Raises ValueError if some are not there, or `only` fits no case.
+    """
     torch.set_num_threads(1)
     keep_freed_memory()
-    isa = sa.kernels.backend("native").instruction_set()
-    known = json.loads(FILE.read_text()) if FILE.is_file() else {}
-    gates = [gate for gate in GATES if gate.quick or not quick]
+    isa, kept = sa.kernels.backend("native").instruction_set(), json.loads(FILE.read_text())
+    committed, names = kept.setdefault(isa, {}), [name for name in CASES if name.startswith(tuple(only))]
     if record:
-        rounds = [[ratio(gate, SECONDS[False]) for gate in gates] for _ in range(RECORDED)]
-        found = {gate.name: round(statistics.median(r), 3) for gate, r in zip(gates, zip(*rounds))}
-        known[isa] = known.get(isa, {}) | found
-        FILE.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
-        print("\n".join(f"{name:34} {value:6.3f}" for name, value in found.items()), f"\nwritten to {FILE} ({isa})")
-        return 0
-    if isa not in known:
-        print(f"bench-gate: no ratios were recorded for {isa}, so nothing is checked; make bench-gate ARGS=--record")
-        return 0
-    best = check(gates, known[isa], TRIES[quick], lambda gate: ratio(gate, SECONDS[quick]))
+        for name in names:
+            committed[name] = round(statistics.median(ratio(name, seconds) for _ in range(RECORDED)), 3)
+        FILE.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
+    if not names or not committed.keys() >= set(names):
+        raise ValueError(f"not all ratios of --only {','.join(only)!r} are committed for {isa}; --record writes them")
+    best = smallest({name: committed[name] for name in names}, lambda name: ratio(name, seconds))
+    slow = [name for name, value in best.items() if value > LIMIT * committed[name]]
     print(f"{isa}, ratio to torch: {'':11} now, committed")
-    slow = []
     for name, value in best.items():
-        over = value > LIMIT * known[isa][name]
-        slow += [name] if over else []
-        print(f"{name:34} {value:6.3f} {known[isa][name]:6.3f}{'  SLOWER' if over else ''}")
+        print(f"{name:34} {value:6.3f} {committed[name]:6.3f}{'  SLOWER' if name in slow else ''}")
     if slow:
-        print(f"{len(slow)} of {len(best)} more than {LIMIT - 1:.0%} slower in {TRIES[quick]} tries", file=sys.stderr)
-    return 1 if slow else 0
+        print(f"{len(slow)} of {len(best)} more than {LIMIT - 1:.0%} slower in {TRIES} tries", file=sys.stderr)
+    return int(bool(slow))
