@@ -68,10 +68,8 @@ bench-lm: developer ## train a causal language model over 4,096 bytes with softm
 	@$(RUN)/language_model.py $(ARGS)
 bench-training: developer ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_training.py $(ARGS)
-gpu-wheels: setup ## collect in WHEELS (default wheels) the packages that gpu-proof needs on a machine with torch and without a network
-	@$(RUN)/gpu_proof.py collect --wheels $(or $(WHEELS),wheels) $(ARGS)
-gpu-proof: ## test this machine's GPU: PART=kernels|training|table; without .venv: WHEELS=folder PYTHON=python3 (docs/reference/gpu.md)
-	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
+gpu-wheels: developer ## collect in WHEELS (default wheels) the packages that test-gpu needs on a machine with torch and without a network
+	@$(BIN)/python -m benchmarks.wheels collect $(or $(WHEELS),wheels) $(ARGS)
 docs: developer ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the site: build/site/index.html"
@@ -86,6 +84,8 @@ test-cpus: developer ## tests that depend on the processor, as without AVX-512 a
 	@ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
 test-slow: developer ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
+test-gpu: ## run the kernels, attention and training on this machine's GPU; without .venv: WHEELS=folder PYTHON=python3 (docs/reference/gpu.md)
+	@$(if $(WHEELS),$(PYTHON) -m benchmarks.wheels run $(WHEELS),$(BIN)/python) -m pytest -rA -m gpu tests/gpu $(ARGS)
 test-slurm: developer ## test a sweep with every kind of fault on a one-node Slurm, installed if possible
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
 test-fresh: ## install and run on fresh Debian 12, 13 and testing, and on machines with faults (needs root and debootstrap); SUITES="trixie faults" FULL=1
@@ -120,4 +120,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures results demo \
-	data bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean
+	data bench bench-attention bench-lm bench-training gpu-wheels pages test test-cpus test-slow test-gpu test-slurm test-fresh crash-test mutants golden lint types lock clean

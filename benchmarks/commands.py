@@ -35,6 +35,7 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     """`scripts/bench.py`: time the mappings. Raises ValueError if `only` matches no mapping."""
     import benchmarks as bench
     import sparse_attention as sa
+    from benchmarks import table
     from benchmarks.peers import versions
 
     torch.set_num_threads(threads)
@@ -49,7 +50,7 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     if not cases and not continuous and not structured:
         labels = ", ".join([*(case.label for some in every for case in some), *sa.names("simplex")])
         raise ValueError(f"--only {only!r} matches no mapping; there are {labels}")
-    backend = sa.kernels.select("sparsemax", torch.zeros(1, 1))
+    backend = sa.kernels.select("sparsemax", torch.zeros(1, 1, device=table.device()))
     kernels = backend.__name__.rsplit(".", 1)[1]
     if kernels == "native":
         kernels += f" ({backend.instruction_set()})"

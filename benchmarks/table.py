@@ -2,7 +2,7 @@
 
 Every number is a ratio to ``torch.softmax`` (or to its forward and backward) in the same run: all implementations take
 turns, so that a busy machine slows them equally, and medians over many turns are compared. With one thread, times are
-the thread's processor time; with several threads, wall-clock time.
+the thread's processor time; with several threads or on a GPU, wall-clock time.
 """
 
 from __future__ import annotations
@@ -86,18 +86,28 @@ def keep_freed_memory() -> None:
     mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
-def medians(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+def device() -> str:
+    """Where rows are timed: on the GPU if there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def medians(functions: dict[str, Callable[[], Any]], seconds: float, device: str = "cpu") -> dict[str, float]:
     """Median nanoseconds of each function, called in turns for about ``seconds`` in total (at least five turns)."""
-    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+    cuda = device == "cuda"
+    calls = 10 if cuda else 1  # waiting for the GPU takes longer than a small mapping
+    clock = time.thread_time_ns if torch.get_num_threads() == 1 and not cuda else time.perf_counter_ns
     taken: dict[str, list[int]] = {name: [] for name in functions}
     for function in functions.values():
         function()
     stop = time.perf_counter() + seconds
     while time.perf_counter() < stop or len(next(iter(taken.values()))) < 5:
         for name, function in functions.items():
+            torch.cuda.synchronize() if cuda else None
             before = clock()
-            function()
-            taken[name].append(clock() - before)
+            for _ in range(calls):
+                function()
+            torch.cuda.synchronize() if cuda else None
+            taken[name].append((clock() - before) // calls)
         if len(next(iter(taken.values()))) >= 400:
             break
     return {name: statistics.median(times) for name, times in taken.items()}
@@ -120,7 +130,7 @@ def measure(
     rows = {label: Row(label, [], [], case if label == case.label else None) for label in (case.label, *others)}
     for r, n in shapes:
         torch.manual_seed(0)
-        x, g = torch.randn(r, n) * case.scale, torch.randn(r, n)
+        x, g = (torch.randn(r, n, device=device()) * scale for scale in (case.scale, 1))
         contestants: dict[str, Contestant] = {"softmax": lambda z: torch.softmax(z, -1), case.label: case.function(x)}
         for label, peer in others.items():
             try:
@@ -131,14 +141,14 @@ def measure(
                     contestants[label] = peer
             except (RuntimeError, ValueError, TypeError, NotImplementedError):
                 pass
-        forward = medians({k: functools.partial(f, x) for k, f in contestants.items()}, seconds)
+        forward = medians({k: functools.partial(f, x) for k, f in contestants.items()}, seconds, device())
         trained = {k: _both(f, x, g) for k, f in contestants.items()}
         for label in list(trained):
             try:
                 trained[label]()
             except RuntimeError:  # the peer has no gradient
                 del trained[label]
-        both = medians(trained, seconds)
+        both = medians(trained, seconds, device())
         for label, row in rows.items():
             row.forward.append(forward[label] / forward["softmax"] if label in forward else None)
             row.both.append(both[label] / both["softmax"] if label in both else None)
@@ -162,13 +172,16 @@ def _processor() -> str:
 
 def markdown(rows: list[Row], shapes: tuple[tuple[int, int], ...], versions: dict[str, str], kernels: str) -> str:
     """The page: one table for forward, one for forward+backward; ratios above the target of their case are bold."""
+    machine = (
+        _processor() if device() == "cpu" else f"{torch.cuda.get_device_name()} for rows, {_processor()} for the rest"
+    )
     lines = [
         "# Benchmarks",
         "",
         "Times are ratios to `torch.softmax` in the same run, with float32 normal scores. Lower is better; bold is above our",
         "target. Freed memory is reused (`benchmarks.keep_freed_memory`). `make bench` updates this page.",
         "",
-        f"Machine: {_processor()}, {torch.get_num_threads()} thread(s); kernels: {kernels}; Python "
+        f"Machine: {machine}, {torch.get_num_threads()} thread(s); kernels: {kernels}; Python "
         f"{platform.python_version()}, " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
         "",
     ]

@@ -1,4 +1,8 @@
-"""Collect the wheels that a machine with torch but without a network needs for training, and use them there."""
+"""Collect the wheels that tests/gpu needs on a machine with torch but without a network, and use them there.
+
+python -m benchmarks.wheels collect FOLDER 3.11 3.12                    # with a network and .venv: make gpu-wheels
+python -m benchmarks.wheels run FOLDER -m pytest -m gpu tests/gpu       # there: make test-gpu WHEELS=FOLDER
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-# Packages that training and its tables import; the packages required by these are added.
+# Packages that the tests, training and its tables import; the packages required by these are added.
 ROOTS = (
-    "fairseq-fixed", "bitarray", "regex", "tqdm", "hydra-core", "omegaconf", "numpy", "scipy", "scikit-learn", "sacrebleu", "rouge-score", "sacremoses", "subword-nmt",
-    "sentencepiece", "safetensors", "jinja2", "matplotlib", "rich", "pillow", "pyyaml", "entmax",
+    "pytest", "fairseq-fixed", "bitarray", "regex", "tqdm", "hydra-core", "omegaconf", "numpy", "scipy", "scikit-learn", "sacrebleu", "rouge-score", "sacremoses",
+    "subword-nmt", "sentencepiece", "safetensors", "jinja2", "matplotlib", "rich", "pillow", "pyyaml", "entmax",
 )  # fmt: skip
 PEERS = {"adasplash": "0.2.2"}  # only timed beside ours on a GPU; not installed here
 THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # installed with the machine's torch
@@ -22,32 +27,17 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
 ]
 
 
-def use(wheels: Path) -> None:
-    """Install the wheels for this Python into a subfolder of `wheels`, without a network, and restart the command."""
-    if os.environ.get("GPU_PROOF_WHEELS"):
-        return
+def run(wheels: Path, arguments: Sequence[str]) -> None:
+    """Become `python ARGUMENTS` with the wheels for this Python, installed into a subfolder without a network."""
     major, minor = sys.version_info[:2]
     fits = re.compile(rf"-(cp{major}{minor}|py[23]|py{major}{minor}|py2\.py3|cp3\d+-abi3)-")
     target = wheels / f"site-{major}.{minor}"
     if not target.exists():
         files = [str(w) for w in sorted(wheels.glob("*.whl")) if fits.search(w.name)]
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-index",
-            "--no-deps",
-            "--no-compile",
-            "--target",
-            str(target),
-        ]
-        subprocess.run([*pip, *files], check=True)
-    path = os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
-    os.execve(
-        sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONPATH": path, "GPU_PROOF_WHEELS": str(wheels)}
-    )
+        pip = [sys.executable, "-m", "pip", "install", "-q"]
+        subprocess.run([*pip, "--no-index", "--no-deps", "--no-compile", "--target", str(target), *files], check=True)
+    path = os.pathsep.join(filter(None, [str(target.resolve()), os.environ.get("PYTHONPATH")]))
+    os.execve(sys.executable, [sys.executable, *arguments], os.environ | {"PYTHONPATH": path})
 
 
 def needed() -> dict[str, str]:
@@ -94,3 +84,10 @@ def collect(folder: Path, versions: list[str]) -> int:
                 missing.append(f"{name} {version} for {python}")
     print(f"{len(list(folder.glob('*.whl')))} wheels in {folder}", *(f"no wheel: {one}" for one in missing), sep="\n")
     return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    command, folder, *rest = sys.argv[1:]
+    if command == "run":
+        run(Path(folder), rest)
+    sys.exit(collect(Path(folder), rest or ["3.11", "3.12"]))

@@ -140,7 +140,7 @@ def test_help_ends_with_what_to_run_next(script, name):
 
 WITH_EXAMPLES = (
     "bench", "bench_attention", "bench_training", "compare", "crash_test", "data", "evaluate", "export", "extract_features",
-    "figures", "gpu_proof", "language_model", "mutants", "paper_figures", "predict", "properties_table", "reproduce", "results", "store",
+    "figures", "language_model", "mutants", "paper_figures", "predict", "properties_table", "reproduce", "results", "store",
     "train", "wandb_dashboard", "wandb_upload",
 )  # fmt: skip
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from syncs import syncs
 from torch.profiler import ProfilerActivity, profile
 
 import sparse_attention as sa
-from benchmarks.syncs import syncs
 from sparse_attention.mappings.continuous import (
     BetaGaussian,
     ContinuousAttention1d,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks import (
@@ -27,6 +28,7 @@ from benchmarks import (
     measure,
     measure_continuous,
     measure_structured,
+    wheels,
 )
 
 
@@ -121,3 +123,18 @@ def test_structures_are_timed_beside_the_loop_in_python() -> None:
     assert {c.target for c in STRUCTURED_CASES} == {None, 0.15, 0.5}
     for c in STRUCTURED_CASES:
         assert c.function()(torch.randn(1, *c.shape[1:])).shape == (1, *c.shape[1:])
+
+
+def test_the_wheels_hold_what_training_imports_and_no_torch() -> None:
+    pytest.importorskip("fairseq")
+    names = wheels.needed()
+    assert {"pytest", "fairseq-fixed", "hydra-core", "antlr4-python3-runtime", "numpy"} <= set(names)
+    assert not {n for n in names if n.startswith(("torch", "nvidia", "triton"))}
+
+
+def test_a_command_runs_with_the_wheels(tmp_path: Path, root: Path) -> None:
+    folder = tmp_path / "site-{}.{}".format(*sys.version_info)
+    folder.mkdir()
+    (folder / "unpacked.py").write_text("print('found')")
+    command = [sys.executable, "-m", "benchmarks.wheels", "run", str(tmp_path), "-m", "unpacked"]
+    assert subprocess.run(command, capture_output=True, text=True, cwd=root).stdout == "found\n"

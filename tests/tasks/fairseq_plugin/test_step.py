@@ -11,8 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 from omegaconf import OmegaConf
+from syncs import syncs
 
-from benchmarks.syncs import syncs
 from repro import cell as cells
 from repro.store import Store
 from tasks.config.compose import composer, module_of

@@ -1,0 +1,283 @@
+"""Fused attention on the GPU against the composition of matrix products and mapping, in float64 on the CPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import sparse_attention as sa
+from sparse_attention.fused import composition, forms, reading
+from sparse_attention.kernels.triton import _INTERPRETED, attention
+
+pytestmark = pytest.mark.gpu
+KERNELS = ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
+BLOCK = 16 if _INTERPRETED else 64
+# The last digits of tied scores depend on the processor. Half precision rounds weights and their gradients.
+TOLERANCE = {torch.float32: 5e-6, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+if _INTERPRETED:
+    import numpy as np
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, tl
+
+    _dot = InterpreterBuilder.create_dot
+
+    def _widened(x):
+        """Triton 3.9's interpreter multiplies the bit patterns of bfloat16 as whole numbers: give it their values."""
+        if x.dtype.scalar is not tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    InterpreterBuilder.create_dot = lambda self, a, b, *rest: _dot(self, _widened(a), _widened(b), *rest)
+
+# Name, alpha, H, G, n, m, d, e, causal, lengths.
+CASES = [
+    ("causal, grouped", 2.0, 2, 1, 18, 37, 5, 3, True, None),
+    ("causal, grouped", 1.5, 2, 1, 18, 37, 5, 3, True, None),
+    ("more queries than keys", 2.0, 1, 1, 20, 7, 4, 4, True, None),
+    ("lengths", 1.5, 2, 2, 5, 33, 16, 17, False, [0, 21]),
+    ("causal and lengths", 1.3, 2, 2, 9, 20, 4, 4, True, [20, 15]),
+    ("ties", 2.0, 1, 1, 3, 35, 4, 4, False, None),
+    ("ties", 1.5, 1, 1, 3, 35, 4, 4, False, None),
+    ("huge scores", 2.0, 1, 1, 4, 40, 4, 4, False, None),
+    ("one query", 2.0, 2, 1, 1, 50, 8, 8, False, None),
+    ("one key", 1.5, 1, 1, 3, 1, 8, 8, False, None),
+    ("excluded and spoilt", 2.0, 1, 1, 4, 20, 4, 4, False, None),
+]
+HALVES = (torch.float16, torch.bfloat16)
+TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in CASES[:2] for dtype in HALVES]
+# Name, alpha, H, G, n, m, causal, lengths, and of what the spans and the bias consist: windows reach over several blocks,
+# so that the first one seen is not the first; some queries see nothing, or only the pinned key 0.
+FORMS = [
+    ("window", 2.0, 2, 1, 60, 70, True, None, {"window": (20, 0)}),
+    ("window on both sides, one for each head", 1.5, 2, 2, 40, 40, False, None, {"window": (18, 5), "per head": True}),
+    ("packed, lengths", 1.3, 2, 1, 50, 50, False, [50, 43], {"packed": (0, 3, 3, 33, 50)}),
+    ("pinned window", 2.0, 2, 1, 60, 61, True, None, {"window": (16, 0), "pinned": True}),
+    ("pinned, empty spans", 1.5, 1, 1, 40, 41, False, [40], {"empty": True, "pinned": True}),
+    ("empty spans", 1.5, 1, 1, 40, 41, False, None, {"empty": True}),
+    ("bias", 1.5, 4, 2, 20, 37, True, None, {"bias": (2, 2, 20, 37), "lead": (2, 2)}),
+    ("bias of keys", 2.0, 4, 2, 20, 37, False, None, {"bias": (2, 1, 1, 37), "lead": (2, 2)}),
+    ("bias of heads", 1.3, 2, 2, 20, 37, False, [37, 9], {"bias": (2, 20, 1)}),
+    ("mask", 2.0, 4, 2, 20, 37, True, None, {"mask": (2, 1, 20, 37), "lead": (2, 2)}),
+    ("alpha per head", 0.0, 4, 2, 20, 37, True, None, {"alphas": (1.1, 2.0, 1.5, 1.3)}),
+    ("alpha per head, bias, pinned window", 0.0, 2, 2, 40, 40, True, None, {"alphas": (1.25, 1.8), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
+    ("mask and bias, pinned window", 1.5, 2, 2, 40, 40, True, None, {"mask": (40,), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
+]  # fmt: skip
+
+
+def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Small whole numbers over 4: every type holds them, and float32 holds their products, so that all see the same scores."""
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(shape, generator=generator) * 8).round() / 4 for shape in shapes]
+
+
+def relative(found: Tensor, expected: Tensor, least: float = 1.0) -> Tensor:
+    """Differences relative to the largest expected entry, in which `least` counts, too."""
+    found, expected = found.detach().cpu().double(), expected.detach()
+    return (found - expected).abs() / expected.abs().max().clamp(min=least)
+
+
+@pytest.mark.parametrize("case, dtype", TYPED, ids=[f"{case[0]}, {case[1]:g}, {dtype}" for case, dtype in TYPED])
+def test_the_kernels_equal_the_composition(case, dtype, device, launched) -> None:
+    name, alpha, H, G, n, m, d, e, causal, lengths = case
+    q, k, v, g = drawn(m, (H, n, d), (G, m, d), (G, m, e), (H, n, e))
+    k = k[:, :1].expand_as(k) if name == "ties" else k * 2.0**14 if name == "huge scores" else k
+    q[0, 0, 0] = torch.nan if name == "excluded and spoilt" else q[0, 0, 0]
+    lengths = None if lengths is None else torch.tensor(lengths)
+    keep = composition.visible(n, m, lengths, causal)
+    q, k, v, g = (x.to(dtype) for x in (q, k, v, g))
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    ours, lengths = [x.to(device).contiguous() for x in (q, k, v)], None if lengths is None else lengths.to(device)
+    out, saved = attention.forward(*ours, alpha=alpha, scale=0.25, causal=causal, lengths=lengths, block=BLOCK)
+    found = (out, *attention.backward(g.to(device), *ours, saved))
+    assert launched == KERNELS
+    with sa.kernels.use("reference"):
+        expected, weights = composition.attend(*wide, 0.25, composition.of_alpha(alpha), keep)
+        expected = (expected, *torch.autograd.grad(expected, wide, g.double()))
+    rows = slice(None)
+    if name == "excluded and spoilt":  # the query with NaN is lost, the others are not; dk and dv sum over all
+        assert out[0, 0].isnan().all() and found[1][0, 0].isnan().all()
+        rows = slice(1, None)
+        found, expected = [[x[:, rows] for x in xs[:2]] for xs in (found, expected)]
+    assert max(float(relative(*pair).max()) for pair in zip(found, expected)) <= TOLERANCE[dtype]
+    scores = reading.times(wide[0] * 0.25, wide[1].mT) * (alpha - 1)
+    scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
+    support = (scores - saved.top.cpu().double()[..., None]) - saved.tau.cpu().double()[..., None] > 1e-7
+    assert torch.equal(support[:, rows], (weights > 1e-14)[:, rows])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form[0] for form in FORMS])
+def test_forms_equal_the_composition(form, device, launched) -> None:
+    """Spans, biases, masks and one alpha for each head, with the gradients of the bias and the alphas."""
+    name, alpha, H, G, n, m, causal, lengths, parts = form
+    q, k, v, g = drawn(n, (H, n, 8), (G, m, 8), (G, m, 6), (H, n, 6))
+    generator = torch.Generator().manual_seed(n)
+    lengths = None if lengths is None else torch.tensor(lengths)
+    spans = None
+    if "window" in parts or "packed" in parts:
+        ends = torch.tensor(parts["packed"]) if "packed" in parts else None
+        spans = forms.spans_of(n, m, parts.get("window"), ends, q.device)[None]
+        if "per head" in parts:
+            spans = torch.cat([spans, (spans - 7).clamp(min=0)])
+    if "empty" in parts:
+        at = torch.arange(n) % 20
+        spans = torch.stack([at + 15, torch.where(at % 3 == 0, at, at + 17)], -1)[None]
+        spans[:, :16] = 5  # a whole block of queries
+    pinned, lead = parts.get("pinned", False), parts.get("lead", (H,))
+    mask = torch.rand(parts["mask"], generator=generator) > 0.3 if "mask" in parts else None
+    bias = torch.randn(parts["bias"], generator=generator).mul(8).round().div(4) if "bias" in parts else None
+    if bias is not None and bias.shape[-1] > 1:
+        bias[..., 3] = -torch.inf  # hides the key
+    alphas = torch.tensor(parts["alphas"]) if "alphas" in parts else None
+    given = {"lengths": lengths, "spans": spans, "bias": bias, "mask": mask, "alphas": alphas}
+    given = {key: None if x is None else x.to(device) for key, x in given.items()}
+    ours = [x.to(device) for x in (q, k, v)]
+    out, saved = attention.forward(
+        *ours, alpha=alpha, scale=0.25, causal=causal, lead=lead, pinned=pinned, block=BLOCK, **given
+    )
+    found = [x for x in (out, *attention.gradients(g.to(device), *ours, saved, given["bias"])) if x is not None]
+    assert launched == KERNELS
+    keep = composition.visible(n, m, lengths, causal, None, spans, pinned)
+    keep = torch.ones(n, m, dtype=torch.bool) if keep is None else keep
+    if mask is not None:
+        keep = keep & mask.expand(*lead, n, m).reshape(-1, n, m)
+    wide = [x.double().requires_grad_() for x in (q, k, v, bias, alphas) if x is not None]
+    added = torch.zeros(1) if bias is None else wide[3].expand(*lead, n, m).reshape(-1, n, m)
+    keep = keep & (added > -torch.inf)
+    entmax = composition.of_alpha(alpha, None if alphas is None else wide[-1])
+    with sa.kernels.use("reference"):
+        expected, weights = composition.attend(
+            *wide[:3], 0.25, lambda x, keep: entmax(x + added.masked_fill(added == -torch.inf, 0), keep), keep
+        )
+        expected = [expected, *torch.autograd.grad(expected, wide, g.double())]
+    # the gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1
+    limit = TOLERANCE[torch.float32] * (4 if "alphas" in parts else 1)
+    assert max(float(relative(*pair).max()) for pair in zip(found, expected, strict=True)) <= limit
+    blank = saved.flags.cpu() == 0
+    support = F.max_pool2d(F.pad((weights > 1e-14).float(), (0, -m % BLOCK, 0, -n % BLOCK)), BLOCK) > 0
+    assert not (support & blank).any()
+    assert not _INTERPRETED or name != "empty spans" or blank.double().mean() > 0.5, "no blocks were skipped"
+
+
+def apart(tensors: list[Tensor], device: str, dtype: torch.dtype, second: bool = False, **given: Any) -> list[Tensor]:
+    """`relative` for `sa.sparse_attention` of q, k, v: the output, gradients, and with `second` the gradients of these.
+
+    Floating-point tensors in `given` are parameters with a gradient.
+    """
+    sides = []
+    for where, to in ((device, dtype), ("cpu", torch.float64)):
+        own = {key: x.to(where) if isinstance(x, Tensor) else x for key, x in given.items()}
+        learned = [key for key, x in own.items() if isinstance(x, Tensor) and x.is_floating_point()]
+        own |= {key: own[key].to(to, copy=True).requires_grad_() for key in learned}
+        leaves = [*(x.to(where, to, copy=True).requires_grad_() for x in tensors), *(own[key] for key in learned)]
+        with sa.kernels.use(sa.kernels.active() if to is dtype else "reference"):
+            assert sa.fused.plan(*leaves[:3], **own).path == ("fused" if to is dtype else "composition")
+            out = sa.sparse_attention(*leaves[:3], **own)
+            plain = torch.autograd.grad(out.sum(), leaves, retain_graph=True)  # of a vector without memory of its own
+            first = torch.autograd.grad(out.square().sum(), leaves, create_graph=second, retain_graph=True)
+            again = torch.autograd.grad(sum(x.square().sum() for x in first), leaves) if second else ()
+        sides.append([x.detach().cpu().double() for x in (out, *plain, *first, *again)])
+    return [relative(*pair, 1e-3) for pair in zip(*sides, strict=True)]
+
+
+def several(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(5))
+
+
+CAUSAL: dict[str, Any] = {"mapping": "sparsemax", "causal": True}
+CALLS: list[dict[str, Any]] = [
+    CAUSAL | {"second": True},
+    {"mapping": "entmax", "alpha": 1.5, "causal": True, "second": True},
+    {"mapping": "entmax", "alpha": torch.tensor([1.25, 2.0]), "causal": True, "second": True},
+    CAUSAL | {"window": (2, 0)},
+    {"mapping": "sparsemax", "window": (1, 2), "sink": torch.tensor([0.5, -0.5])},
+    CAUSAL | {"cu_seqlens": torch.tensor([0, 2, 2, 6]), "slopes": torch.tensor([0.5, 0.25])},
+    CAUSAL | {"bias": several(2, 1, 6, 6)},
+    CAUSAL | {"bias": several(2, 1, 6)},
+    {"mapping": "sparsemax", "slopes": torch.tensor([0.5, 0.25])},
+    CAUSAL | {"scale": torch.tensor([0.5, 1.5])},
+    CAUSAL | {"mask": several(2, 2, 6, 6) > -0.3, "sink": torch.tensor([0.5, -0.5])},
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[f"{i} {', '.join(call)}" for i, call in enumerate(CALLS)])
+def test_every_public_form_takes_the_kernels(call, device, launched) -> None:
+    """A batch of two with two heads, whose channels lie apart in memory."""
+    tensors = [torch.randn(2, 2, 4, 6, generator=torch.Generator().manual_seed(i)).mT for i in range(3)]
+    assert max(float(x.max()) for x in apart(tensors, device, torch.float32, **call)) < 3e-6
+    assert launched[:3] == KERNELS
+
+
+# H, G, n, m, d, causal; half of the heads are padded. Tolerances of the output, and of 99 % of the entries of a gradient:
+# rounding may move a key at the threshold into or out of the support, and the gradient of sparsemax jumps there.
+SHAPES = [(2, 1, 9, 40, 4, True)]
+if not _INTERPRETED:
+    SHAPES = [
+        (4, 4, 300, 500, 64, False),
+        (4, 2, 300, 500, 64, True),
+        (2, 1, 1, 700, 128, True),
+        (2, 2, 65, 30, 20, True),
+    ]
+LIMITS = {torch.float32: (1e-5, 1e-4), torch.float16: (2.0**-9, 2.0**-8), torch.bfloat16: (2.0**-6, 2.0**-5)}
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("alpha", [2.0, 1.5])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sizes_of_models(shape, alpha, dtype, device, launched) -> None:
+    heads, groups, n, m, d, causal = shape
+    torch.manual_seed(0)
+    tensors = [torch.randn(1, *size).to(dtype) for size in ((heads, n, d), (groups, m, d), (groups, m, d))]
+    lengths = torch.full((1, heads), m)
+    lengths[:, ::2] = m // 2
+    out, *gradients = apart(tensors, device, dtype, mapping="entmax", alpha=alpha, causal=causal, lengths=lengths)
+    assert launched == KERNELS + KERNELS[1:]  # one forward, two backwards
+    error, slope = LIMITS[dtype]
+    assert float(out.max()) <= error and max(float(x.flatten().quantile(0.99)) for x in gradients) <= slope
+
+
+def test_no_keys_give_zeros(device) -> None:
+    q, empty = torch.ones(2, 3, 4, device=device), torch.ones(1, 0, 4, device=device)
+    out, saved = attention.forward(q, empty, empty, alpha=2.0, scale=1.0)
+    dq, dk, _ = attention.backward(q, q, empty, empty, saved)
+    assert not out.any() and not dq.any() and dk.shape == empty.shape
+
+
+def test_what_the_kernels_refuse(device) -> None:
+    q = torch.ones(2, 3, 4, device=device)
+    wide = torch.ones(1, 2, 129, device=device)
+    assert "129 and 129 channels" in attention.refusal(wide, wide, wide, 2.0)
+    assert "alpha is 1.05" in attention.refusal(q, q, q, 1.05)
+    assert "torch.float64" in attention.refusal(q.double(), q.double(), q.double(), 2.0)
+    assert "torch.float16" in attention.refusal(q, q.half(), q, 2.0)
+    assert attention.refusal(q, q, q, 1.1) is None
+    plan = sa.fused.plan(*[q.unsqueeze(0)] * 3, "entmax", alpha=torch.tensor([1.05, 2.0], device=device))
+    assert plan.path == "composition" and "alpha ranges from 1.05 to 2; fused are 1.1 to 2" in plan
+
+
+@pytest.mark.skipif(_INTERPRETED, reason="times of the interpreter mean nothing")
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("n", [4096, 16384])
+def test_times_beside_other_attention(n, causal, device, launched) -> None:
+    """Prints milliseconds in bfloat16, forward and with the backward, of torch's softmax, ours and AdaSplash if installed."""
+    from triton.testing import do_bench
+
+    torch.manual_seed(0)
+    q, k, v, g = (torch.randn(1, 16, n, 64, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(4))
+    attends = {"softmax": partial(F.scaled_dot_product_attention, is_causal=causal)}
+    for alpha in (2.0, 1.5):
+        attends[f"ours, {alpha}"] = partial(sa.sparse_attention, mapping="entmax", alpha=alpha, causal=causal)
+    try:
+        from adasplash import adasplash
+
+        attends |= {f"AdaSplash, {alpha}": partial(adasplash, alpha=alpha, is_causal=causal) for alpha in (2.0, 1.5)}
+    except ImportError:
+        print("AdaSplash is not installed")
+    for label, attend in attends.items():
+        forward = do_bench(partial(attend, q, k, v))
+        both = do_bench(lambda attend=attend: torch.autograd.grad(attend(q, k, v), (q, k, v), g))
+        print(f"n = {n}, {label}: {forward:.3f}, {both:.3f} ms")
+    assert launched
