@@ -5,7 +5,7 @@
 # The ordinary user also trains the golden cells: with g++ their weights must be the same in every suite, and their scores within 1e-12;
 # without, the scores must be within the tolerance of tests/test_golden.py of those recorded.
 # "faults" are machines without g++ and without something else (see below): each must end in the same toy cell, if need be by doing what the error says.
-# FULL=1 also runs the demo, the wheel and the fast tests, as the ordinary user with g++.
+# FULL=1 also runs the demo and the fast tests, as the ordinary user with g++.
 # FRESH=FOLDER (default /var/tmp/fresh) keeps the roots between runs, and one cache of packages that all machines share: only the first machine
 # of each suite downloads. CACHE="" gives every machine its own: 3 GB each.
 set -euo pipefail
@@ -121,7 +121,7 @@ whole() { # SUITE
         echo "$said: $(chroot "$at/root" python3 --version), weights $found, make setup again in $again"
         [ "$user" = root ] || golden "$said" "$kind"
         if [ -n "${FULL:-}" ] && [ "$user" = ann ] && [ -n "$compiler" ]; then
-          for command in "make demo" "make wheel" "make test"; do
+          for command in "make demo" "make test"; do
             if as "$user" "$command" >"$at/${command/ /-}.log" 2>&1; then echo "$said: $command"; else
               fails "$said: $command fails: $(last "$at/${command/ /-}.log")"
             fi
