@@ -164,13 +164,22 @@ def command(root):
 
 @pytest.fixture(scope="session")
 def script(tmp_path_factory, root, isolated):
-    """`script("train.py", *arguments, **environment)`: run an entry point in a process of its own; the finished process."""
+    """`script("train.py", *arguments, **environment)`: run an entry point in a fork of this process; the finished process.
+
+    Python starts anew if the environment sets what is read at its start.
+    """
+    import forked
+
+    import tasks.fairseq_plugin.training  # noqa: F401
+
     data = isolated / "data"
 
     def run(name: str, *arguments: str, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
         command = [sys.executable, str(root / "scripts" / name), *arguments]
         env = os.environ | {"SPARSE_ATTENTION_DATA": str(data), "PYTHONWARNINGS": "ignore"} | environment
         folder = tmp_path_factory.mktemp("cwd")
+        if not any(name.startswith(forked.AT_START) for name in environment):
+            return forked.run(root / "scripts" / name, arguments, env, folder, timeout)
         return subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, env=env, cwd=folder, check=False
         )

@@ -96,7 +96,7 @@ print(max(abs(x - b[n][k]) / max(abs(x), 1e-3) for n in a for k, x in a[n].items
 
 golden() { # SAID KIND: train the golden cells as ann and compare them with the other machines of this KIND
   local kept=$FRESH/golden-$2 found far
-  as ann "GOLDEN=record .venv/bin/python -m pytest -q tests/test_golden.py -k golden_cell --basetemp=/tmp/golden" >"$at/golden.log" 2>&1 ||
+  as ann "make developer && GOLDEN=record .venv/bin/python -m pytest -q tests/test_golden.py -k golden_cell --basetemp=/tmp/golden" >"$at/golden.log" 2>&1 ||
     { fails "$1: golden cells fail: $(last "$at/golden.log")" && return; }
   found=$(cd "$at/root/tmp/golden" && find . -name weights.safetensors | sort | xargs sha256sum | sha256sum | cut -c1-16)
   [ -n "${expected[golden-$2]:-}" ] || { rm -rf "$kept" && cp -r "$at/root$HERE/tests/golden" "$kept"; }

@@ -1,0 +1,86 @@
+"""Run a script in a fork of this process, which has torch and fairseq loaded: starting Python anew would take most of the time."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tasks.fairseq_plugin.compat import detach_config_store
+
+# variables that Python or a library reads once, when it starts
+AT_START = ("PYTHON", "SPARSE_ATTENTION_KERNELS", "OMP_", "LD_", "PATH")
+
+
+def run(
+    script: Path, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: float
+) -> subprocess.CompletedProcess:
+    """Like `subprocess.run([sys.executable, script, *arguments], ...)` with output as text."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        sys.stdout.flush(), sys.stderr.flush()
+        child = os.fork()
+        if not child:
+            _become(script, arguments, environment, cwd, out.fileno(), err.fileno())
+        status, until = None, time.monotonic() + timeout
+        while status is None:
+            ended, told = os.waitpid(child, os.WNOHANG)
+            if ended:
+                status = os.waitstatus_to_exitcode(told)
+            elif time.monotonic() > until:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                raise subprocess.TimeoutExpired([str(script), *arguments], timeout)
+            else:
+                time.sleep(0.01)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+    return subprocess.CompletedProcess([str(script), *arguments], status, *texts)
+
+
+def _become(
+    script: Path, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, out: int, err: int
+) -> None:
+    """Be the script, in the child; never returns."""
+    status = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, range(3), "rww")
+        sys.stderr.reconfigure(line_buffering=True)
+        for name in set(os.environ) - set(environment):
+            del os.environ[name]
+        os.environ.update(environment)
+        os.chdir(cwd)
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
+        sys.argv[:] = [str(script), *arguments]
+        sys.path.insert(0, str(script.parent))
+        for name in [name for name in sys.modules if name.startswith("_entry")]:
+            del sys.modules[name]
+        detach_config_store()
+        runpy.run_path(str(script), run_name="__main__")
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                status = status or 120
+        os._exit(status)
