@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-import entmax
 import pytest
 import torch
-import torch.nn.functional as F
+from attention_oracles import bisected, distances, formula, named, visible
 
 import sparse_attention as sa
 
@@ -24,51 +23,23 @@ def tensors(n=40, m=40, B=2, d=16, dtype=torch.float64, spread=3.0):
     return [(q * spread).requires_grad_(), k.requires_grad_(), v.requires_grad_()]
 
 
-def formula(q, k, v, name, params, keep=None, added=0.0, sink=None):
-    """The definition in float64 by loops over nothing: scores, what is added, the sink's score, the mapping, the values."""
-    k, v = (x.double().repeat_interleave(2, -3) for x in (k, v))
-    x = q.double() @ k.mT * q.shape[-1] ** -0.5 + added
-    if sink is not None:
-        x = torch.cat([sink.double().view(4, 1, 1).expand(*x.shape[:-1], 1), x], -1)
-        v = F.pad(v, (0, 0, 1, 0))
-        keep = None if keep is None else F.pad(keep.expand(*keep.shape[:-1], x.shape[-1] - 1), (1, 0), value=True)
-    p = getattr(sa, name)(x, mask=keep, **params)
-    return p @ v, p if sink is None else p[..., 1:]
-
-
-def windowed(n, m, left, right, causal=False):
-    i, j = torch.arange(m - n, m)[:, None], torch.arange(m)
-    keep = (j >= i - (m if left is None else left)) & (j <= i + (m if right is None else right))
-    return keep & (j <= i) if causal else keep
-
-
-def same_sequence():
-    of = torch.tensor([sum(end <= i for end in ENDS[1:]) for i in range(40)])
-    return of[:, None] == of
-
-
-def distances(n=40, m=40):
-    i, j = torch.arange(m - n, m)[:, None], torch.arange(m)
-    return (j - i).double()
-
-
-ALiBi = SLOPES.view(4, 1, 1) * distances()
+ALiBi = SLOPES.view(4, 1, 1) * distances(40, 40).double()
 BIAS = torch.randn(4, 40, 40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-CAUSAL = windowed(40, 40, None, 0)
+CAUSAL = visible(40, 40, None, 0)
 GAPS = torch.rand(2, 1, 40, 40, generator=torch.Generator().manual_seed(6)) > 0.5
 FORMS = {
-    "window": ({"window": (5, 2)}, {"keep": windowed(40, 40, 5, 2)}),
-    "left": ({"window": (0, None)}, {"keep": windowed(40, 40, 0, None)}),
-    "causal window": ({"window": (7, 9), "causal": True}, {"keep": windowed(40, 40, 7, 9, True)}),
-    "packed": ({"cu_seqlens": torch.tensor(ENDS)}, {"keep": same_sequence()}),
+    "window": ({"window": (5, 2)}, {"keep": visible(40, 40, 5, 2)}),
+    "left": ({"window": (0, None)}, {"keep": visible(40, 40, 0, None)}),
+    "causal window": ({"window": (7, 9), "causal": True}, {"keep": visible(40, 40, 7, 9, True)}),
+    "packed": ({"cu_seqlens": torch.tensor(ENDS)}, {"keep": visible(40, 40, ends=torch.tensor(ENDS))}),
     "packed causal window": (
         {"cu_seqlens": torch.tensor(ENDS, dtype=torch.int32), "causal": True, "window": (4, None)},
-        {"keep": same_sequence() & windowed(40, 40, 4, None, True)},
+        {"keep": visible(40, 40, ends=torch.tensor(ENDS)) & visible(40, 40, 4, None, True)},
     ),
-    "mask of spans": ({"mask": windowed(40, 40, 6, 1)}, {"keep": windowed(40, 40, 6, 1)}),
+    "mask of spans": ({"mask": visible(40, 40, 6, 1)}, {"keep": visible(40, 40, 6, 1)}),
     "mask and window": (
-        {"mask": windowed(40, 40, 3, 9), "window": (8, 2)},
-        {"keep": windowed(40, 40, 3, 2)},
+        {"mask": visible(40, 40, 3, 9), "window": (8, 2)},
+        {"keep": visible(40, 40, 3, 2)},
     ),
     "left padding": (
         {"mask": (torch.arange(40) >= torch.tensor([[3], [30]]))[:, None, None]},
@@ -76,17 +47,17 @@ FORMS = {
     ),
     "window and lengths": (
         {"window": (9, 9), "lengths": torch.tensor([31, 8])},
-        {"keep": windowed(40, 40, 9, 9) & (torch.arange(40) < torch.tensor([[31], [8]]))[:, None, None]},
+        {"keep": visible(40, 40, 9, 9) & (torch.arange(40) < torch.tensor([[31], [8]]))[:, None, None]},
     ),
     "slopes": ({"slopes": SLOPES, "causal": True}, {"keep": CAUSAL, "added": ALiBi}),
     "slopes and window": (
         {"slopes": SLOPES, "causal": True, "window": (8, 0)},
-        {"keep": windowed(40, 40, 8, 0), "added": ALiBi},
+        {"keep": visible(40, 40, 8, 0), "added": ALiBi},
     ),
     "slopes on both sides": ({"slopes": SLOPES}, {"added": -ALiBi.abs()}),
     "slopes and window that ends at the query": (
         {"slopes": SLOPES, "window": (8, 0)},
-        {"keep": windowed(40, 40, 8, 0), "added": ALiBi},
+        {"keep": visible(40, 40, 8, 0), "added": ALiBi},
     ),
     "bias": ({"bias": BIAS, "causal": True}, {"keep": CAUSAL, "added": BIAS}),
     "bias and slopes": ({"bias": BIAS, "slopes": SLOPES, "causal": True}, {"keep": CAUSAL, "added": BIAS + ALiBi}),
@@ -94,7 +65,7 @@ FORMS = {
     "causal sink": ({"sink": SLOPES, "causal": True}, {"sink": SLOPES, "keep": CAUSAL}),
     "sink, slopes, window": (
         {"sink": SLOPES, "slopes": SLOPES, "window": (6, 0), "causal": True},
-        {"sink": SLOPES, "added": ALiBi, "keep": windowed(40, 40, 6, 0)},
+        {"sink": SLOPES, "added": ALiBi, "keep": visible(40, 40, 6, 0)},
     ),
     "sink, slopes, lengths": (
         {"sink": SLOPES, "slopes": SLOPES, "causal": True, "lengths": torch.tensor([0, 33])},
@@ -120,7 +91,7 @@ def test_every_form_is_the_formula(form, name, params, dtype):
     given, expected = FORMS[form]
     x = tensors(dtype=dtype)
     out = sa.sparse_attention(*x, name, **given, **params)
-    want, p = formula(*x, name, params, **expected)
+    want, p = formula(named(name, **params), *x, **expected)
     close = {"atol": 3e-5 if dtype == torch.float32 else 1e-10, "rtol": 0}
     assert out.dtype == dtype
     torch.testing.assert_close(out.double(), want, **close)
@@ -190,7 +161,7 @@ def test_biases_that_are_not_finite(name):
     bias[:, :, ::3] = -torch.inf  # hides keys
     bias[0, 7] = -torch.inf  # all of a query's
     out = sa.sparse_attention(q, k, v, name, bias=bias)
-    want, _ = formula(q, k, v, name, {}, bias > -torch.inf, bias.clamp(min=-9).double())
+    want, _ = formula(named(name), q, k, v, bias > -torch.inf, added=bias.clamp(min=-9).double())
     torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
     for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (out, want))):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
@@ -200,32 +171,6 @@ def test_biases_that_are_not_finite(name):
     rest = torch.ones(4, 40, dtype=torch.bool)
     rest[1, 4] = rest[2, 5] = False
     assert torch.equal(spoilt[:, rest], out[:, rest])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", [(), (4,), (4, 1), (4, 1, 1), (2, 1, 1, 1), (2, 4, 1, 1)], ids=str)
-def test_a_learned_alpha_is_fused_and_the_one_of_bisection(shape, causal):
-    q, k, v = (t.detach().requires_grad_() for t in tensors(64, 150, dtype=torch.float32))
-    alpha = (1.05 + torch.rand(shape, generator=torch.Generator().manual_seed(2)) * 0.9).requires_grad_()
-    assert sa.fused.plan(q, k, v, "entmax", alpha=alpha, causal=causal).path == "fused"
-    out = sa.sparse_attention(q, k, v, "entmax", alpha=alpha, causal=causal)
-    x = q.double() @ k.double().repeat_interleave(2, 1).mT / 4
-    x = x.masked_fill(~windowed(64, 150, None, 0), -1e4) if causal else x
-    each = (
-        alpha.double().reshape(*[1] * (4 - alpha.ndim), *shape)
-        if alpha.ndim != 1 and shape != (4, 1)
-        else alpha.double()
-    )
-    each = each.view(4, 1, 1) if shape in ((4,), (4, 1)) else each
-    want = entmax.entmax_bisect(x, each.expand(2, 4, 64, 1), n_iter=60) @ v.double().repeat_interleave(2, 1)
-    torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
-    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(4))
-    for a, b in zip(*(torch.autograd.grad(y, (alpha, q, k, v), g.to(y.dtype)) for y in (out, want))):
-        torch.testing.assert_close(a, b, atol=2e-3 * float(b.abs().max()), rtol=0)
-    few = sa.sparse_attention(q, k, v, "entmax", alpha=alpha.detach() * 0 + 1.01, causal=causal)
-    torch.testing.assert_close(
-        few, sa.sparse_attention(q, k, v, "entmax", alpha=1.01, causal=causal), atol=3e-5, rtol=0
-    )
 
 
 def test_a_module_that_learns_an_alpha_for_each_head_is_fused():
@@ -238,20 +183,12 @@ def test_a_module_that_learns_an_alpha_for_each_head_is_fused():
     torch.testing.assert_close(slope, want, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("n", "m"), [(3, 40), (40, 3), (1, 40), (40, 1)], ids=str)
-@pytest.mark.parametrize("given", [{"window": (4, 1)}, {"window": (4, 9), "causal": True}], ids=str)
-def test_windows_are_aligned_at_the_last_key(n, m, given):
-    x = tensors(n, m, dtype=torch.float32)
-    want, _ = formula(*x, "sparsemax", {}, windowed(n, m, *given["window"], causal=given.get("causal", False)))
-    torch.testing.assert_close(sa.sparse_attention(*x, "sparsemax", **given).double(), want, atol=3e-5, rtol=0)
-
-
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("spread", [0.3, 4.0])
 def test_long_windows_are_exact_also_where_integers_screen_the_keys(name, spread):
     n, left = 2600, 2200
     q, k, v = (t.detach()[:1, :1] for t in tensors(n, n, d=64, dtype=torch.float32, spread=spread))
-    keep = windowed(n, n, left, 0)
+    keep = visible(n, n, left, 0)
     assert sa.fused.plan(q, k, v, name, window=(left, 0)).path == "fused"
     out = sa.sparse_attention(q, k, v, name, window=(left, 0))
     p = getattr(sa, name)(q.double() @ k.double().mT / 8, mask=keep)
@@ -263,11 +200,11 @@ def test_a_query_far_from_float32_and_a_key_outside_the_window():
     q[0, 0, 20] *= 1e25  # its scores are finite, but not their squares
     k[0, 0, 30] = torch.nan
     v[0, 0, 30] = torch.inf
-    given, keep = {"window": (5, 2)}, windowed(40, 40, 5, 2)
+    given, keep = {"window": (5, 2)}, visible(40, 40, 5, 2)
     out = sa.sparse_attention(q, k, v, "sparsemax", **given)
     blind = keep.clone()
     blind[:, 30] = False
-    want, _ = formula(q, torch.nan_to_num(k), torch.nan_to_num(v, posinf=0.0), "sparsemax", {}, blind)
+    want, _ = formula(named("sparsemax"), q, torch.nan_to_num(k), torch.nan_to_num(v, posinf=0.0), blind)
     sees = keep[:, 30]  # the heads 0 and 1 read the first group
     assert out[0, :2, sees].isnan().all() and out[0, 2:].isfinite().all()
     torch.testing.assert_close(out[:, :, ~sees].double(), want[:, :, ~sees], atol=3e-5, rtol=0)
@@ -283,25 +220,31 @@ def test_a_tensor_with_one_number_per_head_is_read_per_head(n):
     for given in (alpha, alpha[:, None], alpha.view(4, 1, 1), alpha.view(1, 4, 1, 1)):
         torch.testing.assert_close(sa.sparse_attention(q, k, v, "entmax", alpha=given), want)
     torch.testing.assert_close(sa.sparse_attention(q, k, v, module), want)
+    few, outside = [x.float() for x in (q, k, v)], torch.full((4,), 1.01)  # an alpha without a kernel
+    torch.testing.assert_close(*(sa.sparse_attention(*few, "entmax", alpha=one) for one in (outside, 1.01)))
     with pytest.raises(ValueError, match=r"alpha has shape \(3,\); one number per head is \(4,\)"):
         sa.sparse_attention(q, k, v, "entmax", alpha=alpha[:3])
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (4, 1, 1), (1, 4, 1, 1), (2, 1, 40, 1)], ids=str)
-@pytest.mark.parametrize("form", [{}, {"sink": SLOPES}, {"slopes": SLOPES, "causal": True}], ids=str)
-def test_a_learned_scale(shape, form):
+SHAPES = [("alpha", (4, 1)), ("alpha", (4, 1, 1)), ("alpha", (2, 1, 1, 1)),
+          ("scale", ()), ("scale", (4, 1, 1)), ("scale", (1, 4, 1, 1))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "shape"), SHAPES, ids=str)
+def test_a_learned_alpha_or_scale_is_fused_and_the_one_of_the_formula(name, shape):
+    """In shapes that test_fuzz.py does not draw."""
     q, k, v = (t.detach().float().requires_grad_() for t in tensors())
-    scale = (torch.rand(shape, generator=torch.Generator().manual_seed(3)) + 0.1).requires_grad_()
-    assert sa.fused.plan(q, k, v, "sparsemax", scale=scale, **form).path == "fused"
-    out = sa.sparse_attention(q, k, v, "sparsemax", scale=scale, **form)
-    long = scale.double().view(4, 1, 1) if scale.ndim == 1 else scale.double()
-    added = ALiBi if "slopes" in form else 0.0
-    want, _ = formula(
-        q * (long * 4), k, v, "sparsemax", {}, CAUSAL if "causal" in form else None, added, form.get("sink")
-    )
+    low, high = {"alpha": (1.05, 1.95), "scale": (0.1, 1.1)}[name]
+    learned = low + (high - low) * torch.rand(shape, generator=torch.Generator().manual_seed(3))
+    given = {"alpha": 2.0, "scale": None, name: learned.requires_grad_()}
+    assert sa.fused.plan(q, k, v, "entmax", causal=True, **given).path == "fused"
+    out = sa.sparse_attention(q, k, v, "entmax", causal=True, **given)
+    exact = given | {name: learned.double().view(4, 1, 1) if shape == (4, 1) else learned.double()}
+    want, _ = formula(bisected(exact["alpha"]), q, k, v, CAUSAL, exact["scale"])
     torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
-    for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v, scale)) for y in (out, want))):
-        torch.testing.assert_close(a, b, atol=2e-3, rtol=1e-3)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(4))
+    for a, b in zip(*(torch.autograd.grad(y, (learned, q, k, v), g.to(y.dtype)) for y in (out, want))):
+        torch.testing.assert_close(a, b, atol=2e-3 * float(b.abs().max()), rtol=0)
 
 
 def test_gradients_of_slopes_sinks_and_biases():
@@ -326,7 +269,7 @@ def test_second_derivatives_and_compiled_calls_see_the_same_keys():
         return sa.sparse_attention(*x, "sparsemax", causal=True, window=(6, 0)).square().sum()
 
     def right(*x):
-        return formula(*x, "sparsemax", {}, windowed(40, 40, 6, 0))[0].square().sum()
+        return formula(named("sparsemax"), *x, visible(40, 40, 6, 0))[0].square().sum()
 
     def twice(f):
         return torch.autograd.grad(sum(g.sin().sum() for g in torch.autograd.grad(f(*x), x, create_graph=True)), x)
@@ -343,10 +286,10 @@ def test_second_derivatives_and_compiled_calls_see_the_same_keys():
 
 def test_half_precision_keeps_far_positions_apart():
     q, k, v = (t.detach().bfloat16() for t in tensors(600, 600))
-    added = SLOPES.view(4, 1, 1) * distances(600, 600)
+    added = SLOPES.view(4, 1, 1) * distances(600, 600).double()
     out = sa.sparse_attention(q, k, v, "sparsemax", causal=True, slopes=SLOPES)
     assert out.dtype == torch.bfloat16
-    want, _ = formula(q, k, v, "sparsemax", {}, windowed(600, 600, None, 0), added)
+    want, _ = formula(named("sparsemax"), q, k, v, visible(600, 600, None, 0), added=added)
     torch.testing.assert_close(out.double(), want, atol=2e-2, rtol=1e-2)
 
 

@@ -9,6 +9,7 @@ import math
 import entmax
 import pytest
 import torch
+from attention_oracles import distances, formula, visible
 from torch.utils.flop_counter import FlopCounterMode
 
 import sparse_attention as sa
@@ -160,6 +161,9 @@ def test_masks_lengths_and_beams():
     out = cache.attend(q[:, :, -1:], mask=mask, lengths=lengths)
     torch.testing.assert_close(out, sa.sparse_attention(q[:, :, -1:], k, v, mask=mask, lengths=lengths))
     assert (out[0] == 0).all()
+    torch.testing.assert_close(
+        cache.attend(q[:, :, -1:], mask=mask[0, 0, 0]), cache.attend(q[:, :, -1:], mask=mask[:1])
+    )
     cache.reorder(torch.tensor([1, 1])).crop(60)
     torch.testing.assert_close(cache.attend(q[:1, :, -1:].expand(2, -1, -1, -1))[0], sa.sparse_attention(q[0, :, -1:], k[1, :, :60], v[1, :, :60]))  # fmt: skip
     assert len(cache.append(k[:, :, :5], v[:, :, :5])) == 65 and torch.equal(cache.keys[:, :, 60:], k[:, :, :5])
@@ -206,7 +210,7 @@ def test_padding_hides_the_same_keys_whatever_says_so(mapping, B, H, G, dtype):
             torch.full((B,), 64),
             torch.arange(B * H).view(B, H) * 5,
         ):
-            lengths = lengths.to(torch.int32 if n == 1 else torch.int64)
+            lengths = lengths.to(torch.int32 if n == 1 and B > 1 else torch.int64)
             keep = torch.arange(64) < lengths.view(B, -1, 1, 1)  # [B, H or 1, 1, m]
             want = sa.sparse_attention(*(x.double() for x in (one, k, v)), name, mask=keep & causal, **params).to(dtype)
             torch.testing.assert_close(cache.attend(one, lengths=lengths), want, **slack)
@@ -220,17 +224,6 @@ def test_padding_hides_the_same_keys_whatever_says_so(mapping, B, H, G, dtype):
         torch.testing.assert_close(
             cache.attend(one), sa.sparse_attention(one, k, v, name, causal=True, **params), **slack
         )
-
-
-def test_lengths_of_one_entry_with_several_heads():
-    """The shortest form: one length, read once a head, from memory that holds it once."""
-    make = torch.Generator().manual_seed(0)
-    k, v, q = (torch.randn(1, h, n, d, generator=make) for h, n, d in ((1, 64, 16), (1, 64, 8), (4, 1, 16)))
-    cache = sa.KeyCache("sparsemax").append(k, v)
-    want = sa.sparse_attention(q, k[:, :, :3], v[:, :, :3], "sparsemax")
-    torch.testing.assert_close(cache.attend(q, lengths=torch.tensor([3])), want)
-    torch.testing.assert_close(cache.attend(q, mask=torch.arange(64) < 3), want)
-    torch.testing.assert_close(cache.attend(q, mask=(torch.arange(64) < 3)[None, None, None]), want)
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -261,24 +254,19 @@ def formed(names, m, H):
 
 def by_definition(q, k, v, alpha, own, bias, gamma=1.0):
     """The formula in float64, with the entmax package's mappings."""
-    q, k, v = (x.double() for x in (q, k, v))
-    H, m = q.shape[1], k.shape[2]
-    k, v = (x.repeat_interleave(H // x.shape[1], 1) for x in (k, v))
-    scale = own["scale"].double().view(H, 1, 1) if "scale" in own else q.shape[-1] ** -0.5
-    x = (q @ k.mT) * scale
-    far = torch.arange(1 - m, 1)
+    m = k.shape[2]
+    added = torch.zeros(m, dtype=torch.float64) if bias is None else bias.double()
     if "slopes" in own:
-        x = x + own["slopes"].double().view(H, 1, 1) * far
-    if bias is not None:
-        x = x + bias.double()
-    if "window" in own:
-        x = x.masked_fill(far < -own["window"][0], -math.inf)
-    if "sink" in own:
-        x = torch.cat([own["sink"].double().view(1, H, 1, 1).expand(len(x), H, 1, 1), x], -1)
-        v = torch.cat([torch.zeros_like(v[:, :, :1]), v], 2)
-    blind = (x == -math.inf).all(-1, keepdim=True)
-    p = (entmax.sparsemax if alpha == 2.0 else entmax.entmax15)(x.masked_fill(blind, 0.0) / gamma, -1)
-    return p.masked_fill(blind, 0.0) @ v
+        added = added + own["slopes"].double().view(-1, 1, 1) * distances(1, m)
+
+    def mapped(x, keep):
+        x = x.masked_fill(~keep, -math.inf)
+        blind = (x == -math.inf).all(-1, keepdim=True)
+        p = (entmax.sparsemax if alpha == 2.0 else entmax.entmax15)(x.masked_fill(blind, 0.0) / gamma, -1)
+        return p.masked_fill(blind, 0.0)
+
+    keep = visible(1, m, *own.get("window", ()))
+    return formula(mapped, q, k, v, keep, own.get("scale"), added, own.get("sink"))[0]
 
 
 @pytest.mark.parametrize("dtype, names, alpha", itertools.product(DTYPES, FORMS, (1.5, 2.0)))
