@@ -100,9 +100,9 @@ FORMS = {
 }  # fmt: skip
 
 
-def with_the_same_mask(factors, q, k, v, alpha=None, causal=False, bias=0.0, sink=None, mask=True, window=(None, None), scale=None, lam=None):  # fmt: skip
+def with_the_same_mask(factors, q, k, v, alpha=None, causal=False, bias=0.0, sink=None, mask=True, window=(), scale=None, lam=None):  # fmt: skip
     """The output in float64, with what dropout multiplies the weights by."""
-    keep = visible(N, M, *window, causal) & mask
+    keep = visible(N, M, *window, causal=causal) & mask
     mapped = bisected(alpha) if lam is None else named("fusedmax", lam=lam)
     return formula(mapped, q, k, v, keep, scale, bias, sink, factors)[0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -32,6 +31,14 @@ from benchmarks import (
 )
 
 
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_every_case_is_a_mapping_with_targets() -> None:
     torch.manual_seed(0)
     for case in CASES:
@@ -43,23 +50,18 @@ def test_every_case_is_a_mapping_with_targets() -> None:
     assert {n for _, n in SHAPES} == {30, 50, 128, 512, 4096, 32000}
 
 
-def test_measure_times_peers_beside_ours_and_leaves_gaps_for_those_that_fail() -> None:
+def test_measure_times_peers_beside_ours_and_leaves_gaps_for_those_that_fail(one_thread) -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("not for these scores")
 
     def without_gradient(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x, -1).detach()
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        # Ten softmaxes cost several times one: a ratio that is wrong by construction would show.
-        slow = lambda x: sum(torch.softmax(x, -1) for _ in range(10)) / 10  # noqa: E731
-        case = Case("sparsemax", "sparsemax", {}, ((1.5, 1), (2, 1.3)))
-        peers = {"broken": broken, "flat": without_gradient, "slow": slow}
-        ours, *others = measure(case, ((400, 64), (100, 500)), 0.1, peers)
-    finally:
-        torch.set_num_threads(before)
+    # Ten softmaxes cost several times one: a ratio that is wrong by construction would show.
+    slow = lambda x: sum(torch.softmax(x, -1) for _ in range(10)) / 10  # noqa: E731
+    case = Case("sparsemax", "sparsemax", {}, ((1.5, 1), (2, 1.3)))
+    peers = {"broken": broken, "flat": without_gradient, "slow": slow}
+    ours, *others = measure(case, ((400, 64), (100, 500)), 0.1, peers)
     rows = {row.label: row for row in others}
     assert ours.case is case and all(v > 0 for v in ours.forward + ours.both if v is not None)
     assert None not in ours.forward and len(ours.forward) == len(ours.both) == 2
@@ -75,15 +77,10 @@ def test_figures_above_target_stand_out() -> None:
     assert "native (avx2)" in page and "torch 1" in page
 
 
-def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out() -> None:
+def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out(one_thread) -> None:
     assert {(c.dim, c.alpha, c.target) for c in CONTINUOUS_CASES} >= {(2, 1.0, 1.0), (2, 2.0, 40.0)}
     cases = (ContinuousCase("flat", 1, 2.0, 4), ContinuousCase("plane", 2, 2.0, 100, 1e-6, "paper-code"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        rows = measure_continuous(cases, 0.05)
-    finally:
-        torch.set_num_threads(before)
+    rows = measure_continuous(cases, 0.05)
     for row in rows:
         assert len(row.forward) == len(row.both) == 3 and min(row.forward + row.both) > 0
     page = markdown_continuous([*rows, ContinuousRow(CONTINUOUS_CASES[2], [0.1, 0.1, 0.1], [0.9, 1.1, 0.5])])
@@ -91,27 +88,11 @@ def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out() -
     assert "| 0.90 | **1.10** | 0.50 | 1 |" in page
 
 
-def test_command_prints_the_table_and_refuses_unknown_names(root: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    command = [
-        sys.executable,
-        str(root / "scripts" / "bench.py"),
-        "--seconds",
-        "0.05",
-        "--shapes",
-        "64x30",
-        "--output",
-        "-",
-    ]
-    done = subprocess.run(
-        [*command, "--only", "sparsemax"], capture_output=True, text=True, env=environment, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \**\d", done.stdout, re.M)) == 2
-    done = subprocess.run(
-        [*command, "--only", "sparsmax"], capture_output=True, text=True, env=environment, timeout=300
-    )
-    assert done.returncode == 2 and "entmax 1.5" in done.stderr
+def test_command_prints_the_table_and_refuses_unknown_names(command, capsys, one_thread) -> None:
+    given = ("--seconds", "0.05", "--shapes", "64x30", "--output", "-")
+    assert not command("bench", *given, "--only", "sparsemax")
+    assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \**\d", capsys.readouterr().out, re.M)) == 2
+    assert command("bench", *given, "--only", "sparsmax") == 2 and "entmax 1.5" in capsys.readouterr().err
 
 
 def test_structures_are_timed_beside_the_loop_in_python() -> None:

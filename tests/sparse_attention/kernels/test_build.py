@@ -56,15 +56,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out.strip(), err
 
 
-def built_together(root: Path, cache: Path, processes: int) -> None:
-    running = [start(root, SPARSE_ATTENTION_CACHE=str(cache)) for _ in range(processes)]
-    results = [finish(process) for process in running]
-    assert all(out == "sparse_attention.kernels.native" for out, _ in results), results
-    libraries = list(cache.glob("*.so"))
-    assert len(libraries) == 1 and build.is_intact(libraries[0])
-    assert not list(cache.glob("*.tmp"))
-
-
 @needs_compiler
 def test_every_library_is_there() -> None:
     """Tests of the kernels skip where there are none: sources that no longer compile must not hide behind that."""
@@ -78,46 +69,42 @@ def test_every_library_is_there() -> None:
 
 
 @needs_compiler
-def test_eight_processes_build_at_once_then_damage_is_repaired(root: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    built_together(root, cache, 8)
-    library = next(cache.glob("*.so"))
-    whole = library.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:5000] + b"\0" * 64 + whole[5064:], b""):
-        library.unlink()
-        library.write_bytes(damaged)
-        assert not build.is_intact(library)
-    out, _ = finish(start(root, SPARSE_ATTENTION_CACHE=str(cache)))
-    assert out == "sparse_attention.kernels.native"
-    assert build.is_intact(library)
-
-
-@needs_compiler
-@pytest.mark.slow
-def test_a_hundred_processes_build_at_once(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    log = tmp_path / "compilations"
-    compiler = tmp_path / "c++"
+@pytest.mark.parametrize("processes", [8, pytest.param(100, marks=pytest.mark.slow)])
+def test_processes_build_at_once_then_damage_is_repaired_ahead_of_use(root: Path, tmp_path: Path, processes) -> None:
+    cache, log, compiler = tmp_path / "cache", tmp_path / "compilations", tmp_path / "c++"
     compiler.write_text(
         f'#!/bin/sh\n[ "$1" = --version ] || echo $$ >> "{log}"\nexec {shutil.which(build.compilers()[0][0])} "$@"\n'
     )
     compiler.chmod(0o755)
-    environment = os.environ | {"SPARSE_ATTENTION_CACHE": str(cache), "CXX": str(compiler)}
-    command = [sys.executable, "-I", "-c", BUILD, str(build.__file__)]
-    pipe = subprocess.PIPE
+    own = {"SPARSE_ATTENTION_CACHE": str(cache), "CXX": str(compiler)}
+    environment = os.environ | own | {"PYTHONPATH": str(root)}
+    command, pipe = [sys.executable, "-I", "-c", BUILD, str(build.__file__)], subprocess.PIPE
     running = [
-        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(100)
+        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        for _ in range(processes)
     ]
     for process in running:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     results = [finish(process) for process in running]
-    assert {out for out, _ in results} <= {"avx512", "avx2", "portable"} and len(results) == 100
-    libraries = list(cache.glob("*.so"))
-    assert len(libraries) == 1 and build.is_intact(libraries[0])
-    assert not list(cache.glob("*.tmp"))
+    assert {out for out, _ in results} <= {"avx512", "avx2", "portable"} and len(results) == processes
+    (library,) = cache.glob("*.so")
+    assert build.is_intact(library) and not list(cache.glob("*.tmp"))
     assert len(log.read_text().split()) == 1, "one compiles, the others wait for it"
+
+    whole = library.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:5000] + b"\0" * 64 + whole[5064:], b""):
+        library.unlink()
+        library.write_bytes(damaged)
+        assert not build.is_intact(library)
+    ahead = [sys.executable, "-m", "sparse_attention.kernels.native"]
+    done = subprocess.run(ahead, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and str(cache) in done.stdout and build.is_intact(library)
+    assert done.stderr.count("compiling the CPU kernels for float ") == 1
+    assert done.stderr.count("compiling the CPU kernels for double ") == 1
+    out, err = finish(start(root, **own))
+    assert out == "sparse_attention.kernels.native" and "compiling" not in err
 
 
 @needs_compiler
@@ -127,7 +114,7 @@ def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path,
     environment = os.environ | {"SPARSE_ATTENTION_NATIVE_ISA": isa, "SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        + [str(Path(__file__).with_name(f"test_{name}.py")) for name in ("native", "given", "fused_attention")],
+        + [str(Path(__file__).with_name(f"test_{name}.py")) for name in ("native", "masked", "fused_attention")],
         env=environment | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
@@ -137,25 +124,25 @@ def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path,
     assert "passed" in done.stdout and "skipped" not in done.stdout
 
 
-@pytest.mark.parametrize("how", ["empty path", "CC=false", "broken compiler"])
-def test_without_a_compiler_the_reference_answers_and_one_warning_says_why(
+@pytest.mark.parametrize("how", ["empty path", "CC=false", "broken compiler", "file for a folder"])
+def test_where_nothing_can_be_built_the_reference_answers_and_one_warning_says_why(
     root: Path, tmp_path: Path, how: str
 ) -> None:
-    environment = {"SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
-    if how == "empty path":
-        environment["PATH"] = str(tmp_path)
-    elif how == "CC=false":
-        environment["CC"] = "false"
-    else:
-        broken = tmp_path / "c++"
-        broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit 0\necho no luck >&2; exit 1\n')
-        broken.chmod(0o755)
-        environment["CXX"] = str(broken)
-    out, err = finish(start(root, **environment))
+    broken = tmp_path / "c++"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit 0\necho no luck >&2; exit 1\n')
+    broken.chmod(0o755)
+    environment, said = {
+        "empty path": ({"PATH": str(tmp_path / "empty")}, "CXX"),
+        "CC=false": ({"CC": "false"}, "CXX"),
+        "broken compiler": ({"CXX": str(broken)}, "no luck"),
+        "file for a folder": ({"SPARSE_ATTENTION_CACHE": str(broken)}, "set SPARSE_ATTENTION_CACHE to a folder"),
+    }[how]
+    out, err = finish(start(root, **({"SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")} | environment)))
     assert out == "sparse_attention.kernels.reference"
-    assert err.count("RuntimeWarning") == 1 and "CXX" in err, err
-    if how == "broken compiler":
-        assert "no luck" in err
+    assert err.count("RuntimeWarning") == 1 and said in err, err
+    assert ("CXX" in err) == (how != "file for a folder") == ("C++ compiler" in err), (
+        "the compiler is not blamed for it"
+    )
 
 
 def test_cache_directory_is_private_and_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,26 +172,6 @@ def test_the_key_depends_on_what_the_library_depends_on() -> None:
         build.cache_key(["g++"], "12.2", "auto", "double"),
     ]
     assert len({base, *others}) == 5 and base == build.cache_key(["g++"], "12.2", "auto", "float")
-
-
-@needs_compiler
-def test_a_build_is_announced_once_and_can_be_made_ahead(root: Path, tmp_path: Path) -> None:
-    cache = str(tmp_path / "cache")
-    command = [sys.executable, "-m", "sparse_attention.kernels.native"]
-    environment = os.environ | {"SPARSE_ATTENTION_CACHE": cache, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and cache in done.stdout
-    assert done.stderr.count("compiling the CPU kernels for float ") == 1
-    assert done.stderr.count("compiling the CPU kernels for double ") == 1
-    out, err = finish(start(root, SPARSE_ATTENTION_CACHE=cache))
-    assert out.endswith("native") and "compiling" not in err
-
-
-def test_the_compiler_is_not_blamed_for_the_folder(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    out, err = finish(start(root, SPARSE_ATTENTION_CACHE=str(tmp_path / "file")))
-    assert out == "sparse_attention.kernels.reference"
-    assert "set SPARSE_ATTENTION_CACHE to a folder" in err and "C++ compiler" not in err, err
 
 
 def test_unknown_instruction_set_names_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:

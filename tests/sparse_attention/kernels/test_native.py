@@ -125,21 +125,6 @@ def test_constrained_sparsemax(scale: float) -> None:
             np.testing.assert_allclose(p.double().numpy(), expected, rtol=0, atol=tolerance, err_msg=f"{shape} {dtype}")
 
 
-def test_constrained_sparsemax_gradients() -> None:
-    generator = np.random.default_rng(2)
-    x, u = constrained_rows(generator, (18, 9), 1.0)
-    g = generator.normal(size=x.shape)
-    op = native.OPS["constrained_sparsemax"]
-    scores, bounds = torch.tensor(x), torch.tensor(u)
-    p, saved = op.forward(scores, bounds=bounds)
-    dx, du = op.backward(torch.tensor(g), p, saved, bounds=bounds)
-    for i in range(len(x)):
-        by_x = oracles.vector_jacobian(lambda v, i=i: oracles.constrained_sparsemax(v, u[i]), x[i], g[i])
-        by_u = oracles.vector_jacobian(lambda v, i=i: oracles.constrained_sparsemax(x[i], v), u[i], g[i])
-        np.testing.assert_allclose(dx[i].numpy(), by_x, atol=1e-7)
-        np.testing.assert_allclose(du[i].numpy(), by_u, atol=1e-7)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [2, 9, 41])
 def test_fusedmax_of_dense_rows_whatever_stands_in_the_other_lanes(n: int, dtype: torch.dtype) -> None:
@@ -250,16 +235,6 @@ def test_total_variation_of_smooth_rows(kind: str, lam: float) -> None:
 def _stretches(mask: np.ndarray) -> list[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(int), [0]))))
     return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-def test_excluded_positions_make_neighbours_adjacent() -> None:
-    x = torch.tensor([[1.0, -torch.inf, 0.95, -3.0]])
-    p, saved = native.OPS["fusedmax"].forward(x, lam=0.2, gamma=1.0)
-    q, _ = native.OPS["fusedmax"].forward(torch.tensor([[1.0, 0.95, -3.0]]), lam=0.2, gamma=1.0)
-    assert torch.equal(p[0, [0, 2, 3]], q[0]) and p[0, 0] == p[0, 2] > 0
-    # One group across the hole: each gets the group's average, and the average is all there is.
-    dx = native.OPS["fusedmax"].backward(torch.tensor([[1.0, 5.0, 3.0, 7.0]]), p, saved, lam=0.2, gamma=1.0)
-    assert torch.equal(dx, torch.zeros(1, 4))
 
 
 def test_threads_do_not_change_the_result() -> None:
