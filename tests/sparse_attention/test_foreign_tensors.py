@@ -156,14 +156,6 @@ def test_rows_on_several_devices(tmp_path):
         dist.destroy_process_group()
 
 
-def test_sizes_of_nothing_and_one(kernel):
-    for name in KERNELS:
-        m = sa.make(name)
-        for shape in ((0, 5), (3, 0), (0,), (0, 0), (2, 0, 4)):
-            assert m(torch.empty(shape)).shape == shape
-        same([m(torch.randn(2, 1)), m(torch.tensor(3.0))], [torch.ones(2, 1), torch.tensor(1.0)])
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_rows_in_three_dimensions(name):
     """The last dimension alone is a row, also where the operators reshape what they are given."""

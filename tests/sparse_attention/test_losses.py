@@ -58,21 +58,6 @@ def test_closed_forms_of_the_maximum():
     assert torch.allclose(value, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", REGULARISED)
-def test_fenchel_young_losses(kernel, name):
-    m = sa.make(name)
-    x, t = x_and_target()
-    x.requires_grad_()
-    loss = sa.losses.fenchel_young(x, t, m, reduction="none")
-    assert (loss >= -1e-12).all()
-    (g,) = torch.autograd.grad(loss.sum(), x)
-    assert torch.allclose(g, m(x) - t, atol=1e-12)
-    assert torch.allclose(sa.losses.fenchel_young(x, m(x).detach(), m), torch.zeros((), dtype=D), atol=1e-10)
-    y = torch.tensor([0, 1, 2, 3, 4, 0])
-    one_hot = torch.nn.functional.one_hot(y, 5).to(D)
-    assert torch.allclose(sa.losses.fenchel_young(x, y, m), sa.losses.fenchel_young(x, one_hot, m), atol=1e-12)
-
-
 def test_losses_with_excluded_scores_are_finite(kernel):
     x = torch.tensor([[1.0, -math.inf, 0.3], [0.2, 0.1, -math.inf]], requires_grad=True)
     y = torch.tensor([0, 1])
@@ -101,14 +86,6 @@ def test_sparsemax_loss_is_the_printed_one():
     z = torch.linspace(-3, 3, 13, dtype=D)
     huber = sa.losses.sparsemax_loss(torch.stack([z, 0 * z], -1), torch.zeros(13, dtype=torch.long), reduction="none")
     assert torch.allclose(huber, torch.where(z >= 1, 0.0, torch.where(z <= -1, -z, (z - 1) ** 2 / 4)), atol=1e-12)
-
-
-def test_softmax_loss_is_cross_entropy():
-    x, t = x_and_target()
-    cross = torch.nn.functional.cross_entropy
-    assert torch.allclose(sa.losses.softmax_loss(x, t), cross(x, t), atol=1e-12)
-    y = torch.randint(5, (6,))
-    assert torch.allclose(sa.losses.softmax_loss(x, y, reduction="sum"), cross(x, y, reduction="sum"), atol=1e-12)
 
 
 def double_sum(z, eta, width, scale, half, corrected):
@@ -198,18 +175,3 @@ def test_hinge_gradients_masks_and_memory():
         assert torch.allclose(loss(z.T, y.T, dim=0), loss(z, y), atol=1e-12)
         # A K x K matrix would need 320 GB.
         loss(torch.randn(1, 200_000), (torch.rand(1, 200_000) > 0.5).float())
-
-
-def test_mistakes_are_explained():
-    x, t = x_and_target()
-    for mapping in ("sparsehourglass", "sum_normalization", "sparsegen_exp"):
-        with pytest.raises(ValueError, match="no Fenchel-Young loss"):
-            sa.losses.fenchel_young(x, t, mapping)
-    with pytest.raises(ValueError, match="mode='exact'"):
-        sa.max_omega(x, sa.make("oscarmax", mode="paper"))
-    with pytest.raises(ValueError, match="reduction='avg' is not one of"):
-        sa.losses.sparsemax_loss(x, t, reduction="avg")
-    with pytest.raises(ValueError, match="class indices of shape"):
-        sa.losses.sparsemax_loss(x, torch.zeros(5, dtype=torch.long))
-    with pytest.raises(ValueError, match="must have the shape"):
-        sa.losses.sparsegen_hinge(x, t[:2])

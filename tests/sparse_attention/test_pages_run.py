@@ -19,8 +19,16 @@ CHECKS: dict[str, tuple[int, str]] = {  # how many blocks, and what holds after 
     "start/library.md": (15, "(p[2] == 0).all() and step.shape == (1, 4, 1, 32)"),
     "guides/losses.md": (4, "y.shape == (4, 30) and loss.ndim == 0"),
     "guides/structured.md": (2, "(p[:, 5] == 0).all() and x.grad.isfinite().all() and found.gap.shape == (8,)"),
-    "reference/mappings/own.md": (3, "first[0, 0] > second[0, 0] and 'mymax' in sa.names()"),
+    "reference/mappings/own.md": (3, "first[0, 0] > second[0, 0] and own(sa.make('mymax', sharpness=3.0))"),
 }
+
+
+def own(mapping: Any) -> bool:
+    """Sparse distributions over what a mask keeps, and uniform ones of equal scores."""
+    mask = torch.arange(6) < 4
+    p = mapping(torch.cat((torch.randn(50, 6), torch.full((1, 6), 0.1))), mask=mask)
+    sums = (p[:, ~mask] == 0).all() and torch.allclose(p.sum(-1), torch.ones(51))
+    return bool(sums and torch.allclose(p[-1, mask], torch.tensor(0.25)) and (p[:, mask] == 0).any())
 
 
 @pytest.fixture(autouse=True)
@@ -40,4 +48,4 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(compile(code, page, "exec"), names)
         assert out.getvalue() == shown, code
-    assert len(blocks) >= count and eval(check, names)
+    assert len(blocks) >= count and eval(check, {"own": own, **names})

@@ -197,12 +197,6 @@ def test_attention_takes_them(name):
     )
 
 
-@pytest.mark.parametrize("name", sa.names("unnormalised"))
-def test_losses_refuse_them(name):
-    with pytest.raises(ValueError, match=f"{name} is not the gradient of a smoothed maximum"):
-        sa.losses.fenchel_young(torch.randn(2, 4), torch.tensor([0, 1]), name)
-
-
 def test_names_that_moved_warn():
     with pytest.warns(DeprecationWarning, match=r"alpha_relu moved: use sparse_attention\.alpha_relu.*0\.3\.0"):
         from sparse_attention.unnormalised import alpha_relu

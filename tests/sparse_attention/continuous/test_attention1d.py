@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import quad
+from integrals import line, t64
 
 from sparse_attention.mappings.continuous import (
     BetaGaussian,
@@ -30,24 +29,13 @@ BASIS = GaussianBasis1d(
 )
 
 
-def t64(x):
-    return torch.tensor(x, dtype=torch.float64)
+def bump(density, function, centre, width):
+    """int function(t, p(t)) N(t; centre, width^2) dt."""
 
+    def weighted(t, p):
+        return function(t, p) * math.exp(-0.5 * ((t - centre) / width) ** 2) / (width * math.sqrt(2 * math.pi))
 
-def integral(density, function, centre, width):
-    """int function(t) p(t)^power N(t; centre, width^2), adaptive, told where the bumps are."""
-    low, high = (float(x) for x in density.support())
-    if math.isinf(low):
-        reach = 14 * float(density.scale) ** 0.5
-        low, high = float(density.loc) - reach, float(density.loc) + reach
-    cuts = sorted({min(max(c, low), high) for c in (centre - 9 * width, centre, centre + 9 * width)})
-    edges = [low, *[c for c in cuts if low < c < high], high]
-
-    def integrand(t):
-        return function(t) * math.exp(-0.5 * ((t - centre) / width) ** 2) / (width * math.sqrt(2 * math.pi))
-
-    options = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 200}
-    return sum(quad(integrand, a, b, **options)[0] for a, b in itertools.pairwise(edges))
+    return line(density, weighted, cuts=(centre - 9 * width, centre, centre + 9 * width))
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -58,29 +46,22 @@ def test_forward_equals_quadrature(alpha, mu, sigma_sq):
     r = continuous_attention_1d(t64(mu), t64(sigma_sq), BASIS, alpha)
     d = BetaGaussian(t64(mu), t64(sigma_sq), alpha)
     centres, widths = (x.tolist() for x in BASIS.tensors())
-    exact = [integral(d, lambda t: float(d.pdf(t64(t))), c, w) for c, w in zip(centres, widths)]
+    exact = [bump(d, lambda t, p: p, c, w) for c, w in zip(centres, widths)]
     assert np.allclose(r.numpy(), exact, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_jacobian_is_the_generalised_covariance(alpha):
     """Eq. 18 by quadrature of Eq. 17: |p|^(2-alpha) (E[phi psi] - E[phi] E[psi]) under the escort density."""
-    mu, sigma_sq = 0.35, 0.06
-    d = BetaGaussian(t64(mu), t64(sigma_sq), alpha)
-    low, high = (float(x) for x in d.support())
-    if math.isinf(low):
-        low, high = mu - 4, mu + 4
-    escort = lambda t: float(d.pdf(t64(t))) ** (2 - alpha)  # noqa: E731
-    options = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 200, "points": [mu]}
-    norm = quad(escort, low, high, **options)[0]
-    theta = to_canonical(t64(mu), t64(sigma_sq))
-    jacobian = torch.autograd.functional.jacobian(lambda t: rho(t, BASIS, alpha), theta)
+    mu, sigma_sq = t64(0.35), t64(0.06)
+    d = BetaGaussian(mu, sigma_sq, alpha)
+    escorts = [lambda t, p, n=power: t**n * p ** (2 - alpha) for power in range(3)]
+    norm, *phi = (line(d, escort) for escort in escorts)
+    jacobian = torch.autograd.functional.jacobian(lambda t: rho(t, BASIS, alpha), to_canonical(mu, sigma_sq))
     for j, (c, w) in enumerate(zip(*(x.tolist() for x in BASIS.tensors()))):
-        psi = integral(d, escort, c, w) / norm
-        for i, power in enumerate((1, 2)):
-            phi = quad(lambda t, n=power: t**n * escort(t), low, high, **options)[0] / norm
-            both = integral(d, lambda t, n=power: t**n * escort(t), c, w) / norm
-            assert float(jacobian[j, i]) == pytest.approx(norm * (both - phi * psi), abs=2e-10)
+        psi, *both = (bump(d, escort, c, w) for escort in escorts)
+        for i in (0, 1):
+            assert float(jacobian[j, i]) == pytest.approx(both[i] - phi[i] * psi / norm, abs=2e-10)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -152,18 +133,6 @@ def test_errors_name_value_set_and_step():
         GaussianBasis1d.linspaced(33)
     with pytest.raises(ValueError, match="positive standard deviations"):
         GaussianBasis1d([0.0], [0.0])
-
-
-def test_variance_is_not_the_parabolas_parameter():
-    """The figures of the moment-matching note: half width .500 against .645 for V = 1/12, .114 against .071 for
-    .001.
-    """
-    from sparse_attention.mappings.continuous import half_width, matched_sigma_sq
-
-    for variance, raw, right in ((1 / 12, 0.500, 0.645), (0.001, 0.114, 0.071)):
-        v = t64(variance)
-        assert float(half_width(v, 2)) == pytest.approx(raw, abs=1e-3)
-        assert float(half_width(matched_sigma_sq(v, 2), 2)) == pytest.approx(right, abs=1e-3)
 
 
 def test_whole_numbers_give_the_default_type_and_halves_stay():

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from integrals import plane, t64
 from scipy.integrate import dblquad
 from scipy.stats import multivariate_normal
 
@@ -38,31 +39,11 @@ MIXED = GaussianBasis2d(
 )
 
 
-def t64(x):
-    return torch.tensor(x, dtype=torch.float64)
-
-
 def covariances(count, scale, seed=0):
     """Random covariances of attention, anisotropic and tilted."""
     rng = torch.Generator().manual_seed(seed)
     m = 0.4 * torch.randn(count, 2, 2, dtype=torch.float64, generator=rng) + torch.eye(2)
     return scale * (m @ m.mT), torch.rand(count, 2, dtype=torch.float64, generator=rng)
-
-
-def brute(d, basis, function=None, points=(100, 240)):
-    """int p psi_j by Gauss-Legendre x trapezoid over the ellipse; `function(t, p)` replaces p."""
-    u, w = np.polynomial.legendre.leggauss(points[0])
-    u, w = (u + 1) / 2, w / 2
-    v = np.arange(points[1]) * 2 * np.pi / points[1]
-    y = np.stack([np.outer(u, np.cos(v)), np.outer(u, np.sin(v))], -1)
-    a = d.support_map().numpy()
-    t = d.loc.numpy() + y @ a.T
-    density = d.pdf(torch.from_numpy(t)).numpy()
-    value = density if function is None else function(t, density)  # [U, V] or [U, V, ...]
-    weight = np.outer(w * u, np.full(points[1], 2 * np.pi / points[1])) * abs(np.linalg.det(a))
-    psi = basis.evaluate(torch.from_numpy(t)).numpy() if basis is not None else np.ones((*t.shape[:-1], 1))
-    weighted = (weight.reshape(*weight.shape, *[1] * (value.ndim - 2)) * value).reshape(weight.size, -1)
-    return (psi.reshape(weight.size, -1).T @ weighted).reshape(psi.shape[-1], *value.shape[2:])
 
 
 @pytest.mark.parametrize(("variance", "tilt"), [(0.0005, 0.3), (0.01, -0.6), (0.08, 0.0)])
@@ -111,7 +92,7 @@ def test_both_rules_equal_a_brute_force_rule(alpha, scale):
     slices = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="slices")
     angular = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="angular")
     for i in range(2):
-        exact = brute(MultivariateBetaGaussian(mu[i], sigma[i], alpha), GRID, points=(120, 400))
+        exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), GRID, points=(120, 400))
         assert np.allclose(slices[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
         assert np.allclose(angular[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
 
@@ -126,7 +107,7 @@ def test_any_basis(alpha):
             centres, spread = MIXED.tensors()
             exact = [multivariate_normal.pdf(mu[i], c, s + sigma[i]) for c, s in zip(centres, spread)]
         else:
-            exact = brute(MultivariateBetaGaussian(mu[i], sigma[i], alpha), MIXED)
+            exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), MIXED)
         assert np.allclose(r[i].numpy(), exact, rtol=1e-9, atol=1e-11)
 
 
@@ -152,10 +133,10 @@ def test_gradient_is_the_generalised_covariance(alpha):
     escort = lambda t, p: p ** (2 - alpha)  # noqa: E731
     phi1 = lambda t, p: escort(t, p)[..., None] * t  # noqa: E731
     phi2 = lambda t, p: escort(t, p)[..., None, None] * t[..., :, None] * t[..., None, :]  # noqa: E731
-    norm = brute(d, None, escort)[0]
-    psi = brute(d, SMALL, escort)
-    by_theta1 = brute(d, SMALL, phi1) - psi[:, None] * brute(d, None, phi1) / norm
-    by_theta2 = brute(d, SMALL, phi2) - psi[:, None, None] * brute(d, None, phi2) / norm
+    norm = plane(d, None, escort)[0]
+    psi = plane(d, SMALL, escort)
+    by_theta1 = plane(d, SMALL, phi1) - psi[:, None] * plane(d, None, phi1) / norm
+    by_theta2 = plane(d, SMALL, phi2) - psi[:, None, None] * plane(d, None, phi2) / norm
     theta1, theta2 = to_canonical_2d(mu, sigma)
     for basis in (SMALL, GaussianBasis2d(*SMALL.tensors())):
         rule = "slices" if basis is SMALL else "angular"

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from integrals import line, plane, t64
 from scipy import optimize, stats
 from scipy.integrate import quad
 
@@ -28,10 +29,6 @@ from sparse_attention.mappings.continuous import (
 )
 
 
-def t64(x):
-    return torch.tensor(x, dtype=torch.float64)
-
-
 def cosh_family(mu, sigma):
     return LocationScale(t64(mu), t64(sigma), torch.cosh, torch.sinh)
 
@@ -49,34 +46,17 @@ LINE = {
 }
 
 
-def integrate(density, function):
-    """int function(t, p(t)) dt over the support by adaptive quadrature, split at the middle (some densities have a
-    kink).
-    """
-    low, high = (float(x) for x in density.support())
-    middle = float(density.loc)
-    if math.isinf(low):
-        reach = 40 * float(density.variance) ** 0.5
-        low, high = middle - reach, middle + reach
-
-    def integrand(t):
-        return function(t, float(density.pdf(t64(t))))
-
-    options = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 400}
-    return quad(integrand, low, middle, **options)[0] + quad(integrand, middle, high, **options)[0]
-
-
 @pytest.mark.parametrize("name", LINE)
 def test_moments_and_entropies_equal_quadrature(name):
     d = LINE[name]
-    assert integrate(d, lambda t, p: p) == pytest.approx(1, abs=1e-9)
-    assert integrate(d, lambda t, p: t * p) == pytest.approx(float(d.mean), abs=1e-9)
-    variance = integrate(d, lambda t, p: (t - float(d.mean)) ** 2 * p)
+    assert line(d, lambda t, p: p) == pytest.approx(1, abs=1e-9)
+    assert line(d, lambda t, p: t * p) == pytest.approx(float(d.mean), abs=1e-9)
+    variance = line(d, lambda t, p: (t - float(d.mean)) ** 2 * p)
     assert variance == pytest.approx(float(d.variance), rel=1e-8)
-    shannon = integrate(d, lambda t, p: -p * math.log(p) if p > 0 else 0.0)
+    shannon = line(d, lambda t, p: -p * math.log(p) if p > 0 else 0.0)
     assert shannon == pytest.approx(float(d.entropy(1)), abs=1e-7)
     for alpha in (4 / 3, 1.5, 2.0):
-        tsallis = (1 - integrate(d, lambda t, p, alpha=alpha: p**alpha)) / (alpha * (alpha - 1))
+        tsallis = (1 - line(d, lambda t, p, alpha=alpha: p**alpha)) / (alpha * (alpha - 1))
         assert tsallis == pytest.approx(float(d.entropy(alpha)), abs=1e-8)
     assert float(d.entropy()) == float(d.entropy(d.alpha))
 
@@ -173,30 +153,21 @@ def test_wrong_parameters_are_named(bad):
 SIGMA2 = [[0.09, 0.03], [0.03, 0.05]]
 
 
-def polar_integral(d, function):
-    """int function(t, p) over the support ellipse, 2-D, by a Gauss x trapezoid rule of its own."""
-    u, w = np.polynomial.legendre.leggauss(200)
-    u, w = (u + 1) / 2, w / 2
-    v = np.arange(64) * 2 * np.pi / 64
-    y = np.stack([np.outer(u, np.cos(v)), np.outer(u, np.sin(v))], -1)
-    a = d.support_map().numpy()
-    t = d.loc.numpy() + y @ a.T
-    p = d.pdf(torch.from_numpy(t)).numpy()
-    weight = np.outer(w * u, np.full(64, 2 * np.pi / 64)) * abs(np.linalg.det(a))
-    return np.tensordot(weight, function(t, p), axes=([0, 1], [0, 1]))
+def polar(d, function):
+    return plane(d, None, function, points=(200, 64))[0]
 
 
 @pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3, 1.25])
 def test_planar_family_equals_quadrature(alpha):
     d = MultivariateBetaGaussian(t64([0.2, 0.7]), t64(SIGMA2), alpha)
-    assert polar_integral(d, lambda t, p: p) == pytest.approx(1, abs=1e-10)
+    assert polar(d, lambda t, p: p) == pytest.approx(1, abs=1e-10)
     centred = lambda t: t - d.loc.numpy()  # noqa: E731
-    cov = polar_integral(d, lambda t, p: p[..., None, None] * centred(t)[..., :, None] * centred(t)[..., None, :])
+    cov = polar(d, lambda t, p: p[..., None, None] * centred(t)[..., :, None] * centred(t)[..., None, :])
     assert np.allclose(cov, d.covariance.numpy(), atol=1e-10)
     for a in (1.5, 2.0):
-        tsallis = (1 - polar_integral(d, lambda t, p, a=a: p**a)) / (a * (a - 1))
+        tsallis = (1 - polar(d, lambda t, p, a=a: p**a)) / (a * (a - 1))
         assert tsallis == pytest.approx(float(d.entropy(a)), abs=1e-9)
-    shannon = polar_integral(d, lambda t, p: -p * np.log(np.maximum(p, 1e-300)))
+    shannon = polar(d, lambda t, p: -p * np.log(np.maximum(p, 1e-300)))
     assert shannon == pytest.approx(float(d.entropy(1)), abs=1e-5)
     matched = MultivariateBetaGaussian(d.loc, matched_covariance(d.covariance, alpha), alpha)
     assert torch.allclose(matched.sigma, d.sigma, atol=1e-13)

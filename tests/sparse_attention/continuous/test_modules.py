@@ -263,11 +263,8 @@ def test_registry_knows_the_transforms():
     assert torch.allclose(r, layer(torch.randn(2, 36, 4), weights=weights)[1].r, atol=1e-6)
 
 
-def test_what_is_not_said_is_what_the_documentation_says():
+def test_the_default_basis_and_numbers_of_components():
     assert ContinuousAttention1d().basis == GaussianBasis1d.linspaced(64) != GaussianBasis1d.linspaced(62)
-    many = MultimodalAttention2d()
-    assert (many.max_components, many.penalty, many.initial_variance, many.alpha) == (4, 5.0, 0.001, 1.0)
-    assert many.grid == (14, 14)
     with pytest.raises(ValueError, match="max_components=0"):
         MultimodalAttention2d(max_components=0)
     assert MultimodalAttention2d(max_components=1).max_components == 1

@@ -224,16 +224,6 @@ def test_causal_masks_of_torch(name, sizes):
         torch.testing.assert_close(out, reference(f, q, k, v, keep))
 
 
-@pytest.mark.parametrize("name", ["sparsemax", "entmax"])
-def test_gradcheck(name):
-    torch.manual_seed(0)
-    tensors = [torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    mask = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
-    torch.autograd.gradcheck(
-        lambda *x: sdpa.scaled_dot_product_attention(*x, **MAPPINGS[name][0]), (*tensors, mask), eps=1e-7
-    )
-
-
 def test_use_replaces_the_function_in_code_of_others():
     early = F.scaled_dot_product_attention  # also a name bound before the block
 

@@ -124,8 +124,8 @@ def test_too_few_steps_are_told(monkeypatch):
 
 
 def test_regions_are_equal_to_the_last_digit_and_derivatives_are_those_of_the_value():
-    x = (0.15 * randn(2, 4, 5)).requires_grad_()
-    keep = torch.rand(2, 4, 5, generator=torch.Generator().manual_seed(4)) > 0.2
+    x = (0.15 * randn(2, 3, 4)).requires_grad_()
+    keep = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(4)) > 0.2
     lam, gamma = (torch.tensor(v, dtype=F64, requires_grad=True) for v in ([0.1, 0.2], [0.7, 1.5]))
     p = sa.tvmax(x, lam=lam, gamma=gamma, mask=keep)
     for one in p:
