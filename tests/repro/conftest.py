@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 
 import fake_family  # registers itself as a family
 import pytest
@@ -88,6 +90,21 @@ def cell(config):
 @pytest.fixture
 def store(tmp_path) -> Store:
     return Store(tmp_path / "outputs")
+
+
+@pytest.fixture
+def entry(store):
+    return store.entry("toy", "softmax", "abc")
+
+
+@pytest.fixture
+def full():
+    """Stands for any call that a full disk refuses."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return refuse
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -54,13 +55,8 @@ def prepare(config, progress) -> Prepared:
     if data.get("trace"):
         with open(data["trace"], "a") as file:
             file.write(f"{os.getpid()} prepared {data['content']}\n")
-    facts = {
-        "name": "fake",
-        "provenance": "invented",
-        "sizes": {"train": 5},
-        "sha256": "0123456789abcdef",
-        "notes": ["a note"],
-    }
+    facts = {"name": "fake", "provenance": "invented", "sizes": {"train": 5}}
+    facts |= {"sha256": "0123456789abcdef", "notes": ["a note"]}
     test = None if data.get("testless") else _test("test", data)
     return Prepared(sha256(data["content"]), data.get("folder", "encoded"), facts, told(data.get("shortfalls")), test)
 
@@ -114,7 +110,8 @@ def train(config, prepared, folder: Path, monitor) -> Training:
     (folder / "weights.safetensors").write_text(f"{score}")
     (folder / "encoding").mkdir(exist_ok=True)
     (folder / "encoding" / "dict.txt").write_text("word 1\n")
-    return Training({} if behaviour == "nothing" else {"dev/score": score, "best_epoch": 1.0})
+    other = {"nothing": {}, "not a number": {"dev/loss": float("nan"), "dev/score": score}}
+    return Training(other.get(behaviour, {"dev/score": score, "best_epoch": 1.0}))
 
 
 def evaluate(config, folder: Path, test: TestSet, monitor) -> Evaluation:
@@ -133,3 +130,19 @@ def evaluate(config, folder: Path, test: TestSet, monitor) -> Evaluation:
         {f"{name}/score": score, f"{name}/other": score / 2}, {f"{name}/score": "fake|v2"}, rows, {"p": torch.eye(2)},
         {"answers.json": f"[{score}]".encode()},
     )  # fmt: skip
+
+
+def ran(cell, store) -> list[tuple[str, str]]:
+    """(process, "train" or the test set) of each training and evaluation of a cell."""
+    lines = cell.entry(store).path("checkpoints/runs").read_text().splitlines()
+    return [(process, test or "train") for process, _, test in (line.partition(" ") for line in lines)]
+
+
+def runs(cell, store) -> list[str]:
+    return [what for _, what in ran(cell, store)]
+
+
+def cured(cell):
+    """The same cell without its behaviour, which its identity must not see here."""
+    config = {**cell.config, "task": {**cell.config["task"], "behaviour": "measure"}}
+    return replace(cell, config=config, known_id=cell.training_id)

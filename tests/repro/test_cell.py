@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import errno
+import itertools
 import json
 import os
 import shutil
@@ -12,25 +12,11 @@ from dataclasses import replace
 import fake_family
 import pytest
 import yaml
+from fake_family import cured, runs
 
 from repro import cell as cells
 from repro import files, plugins
-from repro.protocol import Training
 from repro.store import Damaged, StoreError
-
-
-def runs(cell, store) -> list[str]:
-    """What was done: the first word of a line is the process, the second (of an evaluation) the test set."""
-    return [
-        line.partition(" ")[2] or "train"
-        for line in (cell.entry(store).path("checkpoints") / "runs").read_text().splitlines()
-    ]
-
-
-def behaving(cell, behaviour):
-    """The same cell with other behaviour, which its identity must not see here."""
-    config = {**cell.config, "task": {**cell.config["task"], "behaviour": behaviour}}
-    return replace(cell, config=config, known_id=cell.training_id)
 
 
 def test_plugins_are_loaded_once_and_by_their_content(tmp_path):
@@ -50,7 +36,7 @@ def test_plugins_are_loaded_once_and_by_their_content(tmp_path):
 @pytest.mark.parametrize(
     "content, said", [(None, "FileNotFoundError"), ("import nowhere_at_all", "nowhere_at_all"), ("1/0", "ZeroDivision")]
 )
-def test_a_broken_plugin_is_named(tmp_path, content, said):
+def test_a_broken_plugin_is_named_and_fails_its_cell(cell, store, tmp_path, content, said):
     plugin = tmp_path / "broken.py"
     if content is not None:
         plugin.write_text(content)
@@ -58,6 +44,8 @@ def test_a_broken_plugin_is_named(tmp_path, content, said):
         with pytest.raises(ValueError, match=said) as caught:
             plugins.load([str(plugin)])
         assert str(plugin) in str(caught.value)
+    outcome = cells.run(replace(cell(), config=cell().config | {"plugins": [str(plugin)]}), store)
+    assert outcome.state == "failed" and said in outcome.error
 
 
 def test_a_finished_cell_has_everything(cell, store):
@@ -69,12 +57,8 @@ def test_a_finished_cell_has_everything(cell, store):
     assert found.metrics == {
         "dev/score": 0.1, "best_epoch": 1.0, "test/score": 49.9, "test/other": 24.95, "further/score": 49.9, "further/other": 24.95,
     }  # fmt: skip
-    assert found.baselines["constant"] == {
-        "test/score": 1.5,
-        "test/text": "the same",
-        "further/score": 1.5,
-        "further/text": "the same",
-    }
+    told = {"score": 1.5, "text": "the same"}
+    assert found.baselines["constant"] == {f"{name}/{k}": v for name in ("test", "further") for k, v in told.items()}
     assert found.signatures["further/score"] == "fake|v2" and found.facts["provenance"] == "invented"
     assert found.tests["further"]["name"] == "further" and found.seconds >= 0
     level = found.evaluations["further"]
@@ -87,12 +71,8 @@ def test_a_finished_cell_has_everything(cell, store):
     page = yaml.safe_load(entry.path("config.yaml").read_text())
     assert page["mapping"] == mine.config["mapping"] and page["module"] == "fake_family"
     record = json.loads(entry.path("provenance.json").read_text())
-    assert (
-        record["seed"] == 1
-        and record["data_sha256"] == mine.prepared.sha256
-        and record["kernels"]
-        and "locked" in record
-    )
+    assert record["seed"] == 1 and record["data_sha256"] == mine.prepared.sha256
+    assert record["kernels"] and "locked" in record
     assert record["packages"]["torch"] and record["code"].get("commit", "outside a checkout")
     from safetensors.torch import load_file
 
@@ -142,30 +122,29 @@ def test_a_failed_evaluation_does_not_lose_the_training(cell, store):
     assert cells.run(mine, store).state == "done" and runs(mine, store) == ["train", "test", "test"]
 
 
-def test_a_failure_is_recorded_with_its_traceback(cell, store):
+def test_a_failure_is_recorded_with_its_traceback_and_tried_again(cell, store):
     failing = cell(task__behaviour="raise")
-    outcome = cells.run(failing, store)
     entry = failing.entry(store)
-    assert outcome.state == "failed" and entry.state() == failing.state(store) == "failed"
-    assert outcome.error.startswith("RuntimeError: the cat sat on the keyboard")
+    for _ in range(2):
+        outcome = cells.run(failing, store)
+        assert outcome.state == "failed" and entry.state() == failing.state(store) == "failed"
+        assert outcome.error.startswith("RuntimeError: the cat sat on the keyboard")
     status = entry.status()
     assert status["error"] == "RuntimeError: the cat sat on the keyboard" == outcome.reason
     assert "fake_family.py" in status["traceback"] and 'raise RuntimeError("the cat' in status["traceback"]
-    assert not entry.path("claim").exists() and not entry.finished()
+    assert not entry.path("claim").exists() and not entry.finished() and runs(failing, store) == ["train", "train"]
+    assert cells.run(cured(failing), store).state == "done"
+    assert json.loads(entry.path("provenance.json").read_text())["attempt"] == 3
 
 
-def test_a_failed_cell_is_tried_again_and_attempts_are_counted(cell, store):
-    failing = cell(task__behaviour="raise")
-    for _ in range(2):
-        assert cells.run(failing, store).state == "failed"
-    assert runs(failing, store) == ["train", "train"]
-    assert cells.run(behaving(failing, "measure"), store).state == "done"
-    assert json.loads(failing.entry(store).path("provenance.json").read_text())["attempt"] == 3
+WRONG = {
+    "nothing": "returned no metrics",
+    "wrong set": "expected are test/...",
+    "not a number": "dev/loss: nan; lower optim.lr",
+}
 
 
-@pytest.mark.parametrize(
-    "behaviour, said", [("nothing", "returned no metrics"), ("wrong set", "expected are test/...")]
-)
+@pytest.mark.parametrize("behaviour, said", WRONG.items())
 def test_a_family_that_measures_nothing_or_something_else_is_told(cell, store, behaviour, said):
     outcome = cells.run(cell(task__behaviour=behaviour), store)
     assert outcome.state == "failed" and said in outcome.error
@@ -179,25 +158,16 @@ def test_a_cell_somebody_else_runs_is_busy(cell, store):
     assert mine.found(store) is None
 
 
-def test_a_broken_plugin_fails_the_cell(cell, store, tmp_path):
-    bad = tmp_path / "bad.py"
-    bad.write_text("1/0")
-    outcome = cells.run(replace(cell(), config=cell().config | {"plugins": [str(bad)]}), store)
-    assert outcome.state == "failed" and "ZeroDivision" in outcome.error
-
-
-def test_full_disk_fails_clearly_and_leaves_the_store_whole(cell, store, monkeypatch):
+def test_full_disk_fails_clearly_and_leaves_the_store_whole(cell, store, monkeypatch, full):
     """The disk fills up while the predictions are written; afterwards the same call finishes the cell."""
     cells.run(cell(seed=7), store)
     real = os.replace
 
-    def full(source, target):
-        if "predictions" in str(target):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(source, target)
+    def replacing(source, target):
+        (full if "predictions" in str(target) else real)(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", full)
+        patch.setattr(files.os, "replace", replacing)
         outcome = cells.run(cell(), store)
     entry = cell().entry(store)
     assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left while writing")
@@ -207,46 +177,29 @@ def test_full_disk_fails_clearly_and_leaves_the_store_whole(cell, store, monkeyp
     assert cells.run(cell(), store).state == "done" and runs(cell(), store) == ["train", "test", "test"]
 
 
-def test_run_reports_a_disk_that_takes_nothing(cell, store, monkeypatch):
-    """Not even the failure can be recorded."""
+def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, store, monkeypatch, full):
+    """It has room for the first `seed - 1` writes of a cell, so for the first cell not even the failure can be recorded."""
+    real, room = os.fsync, []
 
-    def full(*args, **kwargs):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fsync(handle):
+        if not room:
+            full()
+        real(room.pop() and handle)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "open", full, raising=False)
-        outcome = cells.run(cell(), store)
-    assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left")
-    assert "could not be recorded" in outcome.error
-    assert cells.run(cell(), store).state == "done"
-
-
-@pytest.mark.parametrize("nth", range(1, 20))
-def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, store, monkeypatch, nth):
-    cells.run(cell(seed=7), store)
-    real, calls = os.fsync, []
-
-    def full(handle):
-        calls.append(handle)
-        if len(calls) >= nth:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(handle)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files.os, "fsync", full)
-        outcome = cells.run(cell(), store)
-    if len(calls) >= nth and outcome.state != "done":
-        assert outcome.state == "failed" and "no space left" in outcome.error.splitlines()[0]
-    assert cell(seed=7).done(store) and not [p for p in store.root.rglob(".*") if p.is_file()]
-    assert cells.run(cell(), store).state in ("done", "skipped")
-    assert cell().found(store).metrics["test/score"] == 49.9
-    assert nth < 19 or len(calls) < nth, "there are more writes than this test tries"
-
-
-def test_a_loss_that_is_no_number_is_not_done(cell, store, monkeypatch):
-    monkeypatch.setattr(fake_family, "train", lambda *_: Training({"dev/loss": float("nan"), "dev/score": 1.0}))
-    outcome = cells.run(cell(), store)
-    assert outcome.state == "failed" and "dev/loss: nan; lower optim.lr" in outcome.error
+    for seed in range(1, 20):
+        room[:] = [True] * (seed - 1)
+        mine = cell(seed=seed)
+        with monkeypatch.context() as patch:
+            patch.setattr(files.os, "fsync", fsync)
+            outcome = cells.run(mine, store)
+        if not room and outcome.state != "done":
+            assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left")
+            assert seed > 1 or "could not be recorded" in outcome.error
+        assert not [p for p in store.root.rglob(".*") if p.is_file()]
+        assert cells.run(mine, store).state in ("done", "skipped")
+        assert mine.found(store).metrics["test/score"] == pytest.approx(50 - seed / 10)
+        assert all(cell(seed=finished).done(store) for finished in range(1, seed))
+    assert room and seed > 10, "there are more writes than this test tries"
 
 
 def test_names_that_leave_the_store_are_refused_before_the_data_are_prepared(cell):
@@ -257,13 +210,12 @@ def test_names_that_leave_the_store_are_refused_before_the_data_are_prepared(cel
 # ---- damage
 
 
-@pytest.mark.parametrize(
-    "name", ["weights.safetensors", "metrics.json", "config.yaml", "encoding/dict.txt", "manifest.json"]
-)
-@pytest.mark.parametrize("how", ["{}", "[]", "gone", "x"])
+FILES = ("weights.safetensors", "metrics.json", "config.yaml", "encoding/dict.txt")
+WAYS = [*itertools.product(FILES, ("{}", "[]", "gone", "x")), *(("manifest.json", how) for how in ("{}", "[]", "x"))]
+
+
+@pytest.mark.parametrize("name, how", WAYS)
 def test_a_damaged_training_is_named_moved_aside_and_trained_again(cell, store, name, how):
-    if (name, how) == ("manifest.json", "gone"):
-        pytest.skip("without a manifest it is not finished, which is no damage")
     cells.run(cell(), store)
     entry = cell().entry(store)
     entry.path(name).unlink() if how == "gone" else entry.path(name).write_text(how)
@@ -274,9 +226,8 @@ def test_a_damaged_training_is_named_moved_aside_and_trained_again(cell, store, 
     assert cells.run(cell(), store).state == "done" and cell().done(store)
     aside = entry.folder.with_name(f"{entry.folder.name}.damaged-1")
     assert (aside / "evaluations").is_dir() and (aside / "checkpoints" / "runs").is_file()
-    assert not (aside / "claim").exists() and sorted(e.folder.name for e in store) == sorted(
-        {cell().training_id, cell(seed=2).training_id}
-    )
+    assert not (aside / "claim").exists()
+    assert {e.folder.name for e in store} == {cell().training_id, cell(seed=2).training_id}
     assert "was damaged and is now in" in entry.path("log.txt").read_text()
 
 
@@ -286,20 +237,8 @@ def test_a_second_damage_has_the_next_number(cell, store):
         cell().entry(store).path("weights.safetensors").write_text("nonsense")
     cells.run(cell(), store)
     folder = cell().entry(store).folder
-    assert sorted(p.name for p in folder.parent.iterdir()) == [
-        folder.name,
-        f"{folder.name}.damaged-1",
-        f"{folder.name}.damaged-2",
-    ]
-
-
-def test_metrics_that_hold_nothing_are_damage_even_when_the_manifest_agrees(cell, store):
-    cells.run(cell(), store)
-    entry = cell().entry(store)
-    entry.path("metrics.json").write_text("[]")
-    entry.finish()
-    with pytest.raises(Damaged, match="holds no metrics"):
-        cell().found(store)
+    names = [f"{folder.name}{end}" for end in ("", ".damaged-1", ".damaged-2")]
+    assert sorted(p.name for p in folder.parent.iterdir()) == names
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "predictions.jsonl.gz", "attention.safetensors", "answers.json"])

@@ -43,18 +43,9 @@ def of(*runs: float) -> Summary:
 
 def test_no_interval_leaves_the_range_of_its_score():
     assert "90 % interval [0.00, 48.54] crosses" in judge(of(1.0, 14.0), replace(PRINTED, value=8.0), BLEU).text
-    bounds = {
-        m.unit: m.bounds
-        for m in (replace(BLEU, unit=u) for u in ("share", "%", "ROUGE points", "F1 (0-1)", "nats", "words"))
-    }
-    assert bounds == {
-        "share": (0, 1),
-        "%": (0, 100),
-        "ROUGE points": (0, 100),
-        "F1 (0-1)": (0, 1),
-        "nats": (-math.inf, math.inf),
-        "words": (0, math.inf),
-    }
+    highest = {"share": 1, "F1 (0-1)": 1, "%": 100, "ROUGE points": 100, "words": math.inf}
+    assert {u: replace(BLEU, unit=u).bounds for u in highest} == {u: (0, high) for u, high in highest.items()}
+    assert replace(BLEU, unit="nats").bounds == (-math.inf, math.inf)
     assert replace(BLEU, unit="%", better=0).bounds == (-math.inf, math.inf), "a change in per cent can be negative"
 
 
@@ -116,19 +107,14 @@ def test_the_tolerance_is_in_the_metric_s_own_unit():
         assert found.word == APART and "is not in the unit of" in found.text
 
 
-@pytest.mark.parametrize(
-    "ours, printed, metric, said",
-    [
-        (of(36.0, 36.1), replace(PRINTED, note="columns"), BLEU, "ambiguous"),
-        (of(36.0, 36.1), PRINTED, replace(BLEU, tolerance=None), "no tolerance is stated for bleu"),
-    ],
-)  # fmt: skip
-def test_numbers_that_cannot_be_held_against_each_other(ours, printed, metric, said):
-    found = judge(ours, printed, metric)
-    assert found.word == APART and said in found.text
-
-
-def test_a_score_that_is_not_there_is_inconclusive():
+def test_numbers_that_cannot_be_held_against_each_other():
+    ours = of(36.0, 36.1)
+    for printed, metric, said in (
+        (replace(PRINTED, note="columns"), BLEU, "ambiguous"),
+        (PRINTED, replace(BLEU, tolerance=None), "no tolerance is stated for bleu"),
+    ):
+        found = judge(ours, printed, metric)
+        assert found.word == APART and said in found.text
     assert judge(None, PRINTED, BLEU).text == "inconclusive: no finished cell has this score"
 
 
@@ -147,8 +133,8 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "code_version", lambda: {"commit": "cafe", "dirty": False})
 
     def make(
-        change=lambda page: None, overrides=(), profile="paper", records=RECORDS, before=lambda cells: None
-    ) -> Verdict:
+        change=lambda page: None, overrides=(), profile="paper", records=RECORDS, before=lambda levels: None
+    ) -> Verdict | None:
         def page_of(page):
             page["columns"]["a"]["published"] = [
                 {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
@@ -160,7 +146,8 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
         cells = list(plan.cells.values())
         for cell in cells:
             run(cell, store)
-        before([s.cell for s in plan.at(0, 0)])
+        first = [s.cell for s in plan.at(0, 0)]
+        before([(cell.entry(store), *(cell.evaluation(store, t) for t in cell.tests)) for cell in first])
         (verdict,) = build(plan, store, records).blocks[0].rows[0].verdicts
         return verdict
 
@@ -171,20 +158,42 @@ def test_the_paper_s_setting_gets_a_verdict(judged):
     assert judged() == Verdict(REPRODUCED, ("90 % interval [49.6, 50.0] within 49.8 ± 1",))
 
 
+HARMLESS = (
+    "runtime.threads=2",
+    "+paths.outputs=x",
+    "logger.name=csv",
+    "++launcher.name=local",
+)  # where and how it runs
+
+
 @pytest.mark.parametrize(
-    "override", ["runtime.threads=2", "+paths.outputs=x", "logger.name=csv", "++launcher.name=local"]
+    "options, word",
+    [
+        *(({"overrides": [override]}, REPRODUCED) for override in HARMLESS),
+        ({"records": records(value=45.0)}, MISSED),
+        ({"records": records(value=48.8)}, OPEN),
+    ],
 )
-def test_where_and_how_it_runs_costs_no_verdict(judged, override):
-    assert judged(overrides=[override]).word == REPRODUCED
-
-
-def test_another_number_is_not_reproduced(judged):
-    assert judged(records=records(value=45.0)).word == MISSED
-    assert judged(records=records(value=48.8)).word == OPEN
+def test_a_verdict_is_about_the_number_and_not_about_where_it_was_run(judged, options, word):
+    assert judged(**options).word == word
 
 
 PAPER = {"columns": ["a"], "seeds": [1]}
 SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/score")]
+TYPED = (
+    "~decode.beam=1",
+    "+data.limits=10",
+    "train.max_epochs=2",
+    "data.content=mine",
+    "decode.beam=1",
+    "+optim.foo=2",
+)
+IN_THE_PAGE = {
+    **{f"{line}=1": f"the experiment sets {line.strip('+')}" for line in ("train.max_epochs", "+train.max_epochs")},
+    **{f"{key}=9": f"the experiment sets {key}" for key in ("decode.beam", "data.limits")},
+    **{f"data.shortfalls={why}": why for why in ("200 of 900 pairs", "tiny stands for a corpus")},
+    "data.test_shortfalls=generated text": "generated text",
+}
 
 
 @pytest.mark.parametrize(
@@ -203,26 +212,15 @@ SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/sco
         (lambda page: None, {"records": records(data={"data": "imdb"})}, "data set invented where the paper has imdb"),
         (lambda page: None, {"records": records(data={"S": "recall"})}, "our score against the paper's S, which is recall"),
         (lambda page: None, {"records": records(value=0.498)}, "not in the unit"),
-        (lambda page: None, {"overrides": ["~decode.beam=1"]}, "override ~decode.beam=1"),
-        (lambda page: None, {"overrides": ["+data.limits=10"]}, "override +data.limits=10"),
         (lambda page: page["rows"][0].update(overrides=["mapping.mode=exact"]), {}, "computed with mode=exact"),
         (lambda page: page["rows"][0].update(mapping="sparsemax"), {}, "mapping sparsemax where the paper has softmax"),
         (lambda page: page["rows"][0].update(overrides=["train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
-        (column(overrides=["train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
-        (column(overrides=["+train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
         (column(select={"metric": "test/score"}), {}, "chosen by test/score, not on dev"),
-        (column(overrides=["decode.beam=2"]), {}, "the experiment sets decode.beam"),
-        (column(overrides=["data.limits=9"]), {}, "the experiment sets data.limits"),
         (lambda page: page["rows"][0].update(grids={"g": {"train.max_epochs": [1]}}), {}, "the experiment sets train.max_epochs"),
         (column(show=[{"metric": "dev/score", "label": "s"}], published=[{"label": "p", "dataset": "D", "metrics": ["S"], "against": ["dev/score"]}]),
          {}, "a dev score against a test number"),
-        (lambda page: None, {"overrides": ["train.max_epochs=2"]}, "override train.max_epochs=2"),
-        (lambda page: None, {"overrides": ["data.content=mine"]}, "override data.content=mine"),
-        (lambda page: None, {"overrides": ["decode.beam=1"]}, "override decode.beam=1"),
-        (lambda page: None, {"overrides": ["+optim.foo=2"]}, "override +optim.foo=2"),
-        (column(overrides=["data.shortfalls=200 of 900 pairs"]), {}, "200 of 900 pairs"),
-        (column(overrides=["data.test_shortfalls=generated text"]), {}, "generated text"),
-        (column(overrides=["data.shortfalls=tiny stands for a corpus"]), {}, "tiny stands for a corpus"),
+        *((lambda page: None, {"overrides": [typed]}, f"override {typed}") for typed in TYPED),
+        *((column(overrides=[line]), {}, said) for line, said in IN_THE_PAGE.items()),
         (column(label="DE-EN; stands for IWSLT", overrides=["data.shortfalls=tiny stands for a corpus"]), {}, "tiny stands for IWSLT"),
         (column(overrides=["data.testless=1"]), {}, "no test set 'test'"),
         (column(show=SHOW, evaluate=["duc"], published=[{"label": "p", "dataset": "D", "metrics": ["S"], "against": ["test/other"]}]),
@@ -240,72 +238,66 @@ def test_a_plugin_may_have_replaced_a_mapping(judged, tmp_path):
     assert "plugin mine.py" in judged(overrides=[f"plugins={tmp_path / 'mine.py'}"]).why
 
 
-def test_a_damaged_cell_is_a_lost_one(judged, store):
-    found = judged(before=lambda cells: [c.entry(store).path("weights.safetensors").write_text("x") for c in cells])
-    assert found.word == OPEN and found.why[0] == "3 of 3 cells are missing"
-
-
-def edited(store, name: str, **values):
+def edited(name: str, **values):
     """`before=edited(...)`: the first cell's training and evaluation say otherwise."""
 
-    def edit(cells):
-        for level in (cells[0].entry(store), cells[0].evaluation(store, cells[0].tests[0])):
+    def edit(levels):
+        for level in levels[0]:
             write_json(level.path(name), read_json(level.path(name)) | values)
             level.finish()
 
     return edit
 
 
+def lost(name: str, kept: int = 0, unnoticed: bool = False):
+    """`before=lost(...)`: the trainings behind the first `kept` have lost a file, and their manifests say so or not."""
+
+    def lose(levels):
+        for entry, *_ in levels[kept:]:
+            entry.path(name).unlink()
+            if unnoticed:
+                entry.finish()
+
+    return lose
+
+
 IN_DOUBT = {"records": records(chosen=["task.behaviour"])}
 SEEDS = {"columns": ["a"], "comparable": True}
+NONE = ["3 of 3 cells are missing", "no finished cell has this score"]
+ALONE = "one seed has no spread; two or more are needed"
+LEARNING = "still learning: best epoch 2 of 2, too few epochs to know the noise"
+OLD = "{} of recipe 9, today's is 1"
+DIRTY = {"commit": "cafe", "dirty": True}
 
 
 @pytest.mark.parametrize(
-    "change, options, said",
+    "change, options, why",
     [
-        (lambda page: None, {"overrides": ["seed=1"]}, "one seed has no spread"),
-        (lambda page: page["profiles"].update(paper=SEEDS | {"seeds": [1]}), {}, "one seed has no spread"),
-        (lambda page: page["profiles"].update(paper=SEEDS | {"seeds": [2, 2, 2]}), {}, "one seed has no spread"),
-        (column(overrides=["task.behaviour=raise"]), IN_DOUBT, "3 of 3 cells are missing"),
-        (column(overrides=["task.behaviour=learning"]), IN_DOUBT, "still learning: best epoch 2 of 2, too few epochs to know the noise"),
-    ],
-)  # fmt: skip
-def test_what_the_run_leaves_in_doubt_is_inconclusive(judged, change, options, said):
-    """All of these have the printed score, or would."""
-    found = judged(change, **options)
-    assert found.word == OPEN and said in ": ".join(found.why), found
-
-
-def test_one_seed_of_three_is_inconclusive(judged, store):
-    found = judged(before=lambda cells: [c.entry(store).path("weights.safetensors").unlink() for c in cells[1:]])
-    assert found.word == OPEN and found.why == (
-        "2 of 3 cells are missing",
-        "one seed has no spread; two or more are needed",
-    )
-
-
-@pytest.mark.parametrize(
-    "name, values, said",
-    [
-        ("provenance.json", {"code": {"commit": "cafe", "dirty": True}}, "the code had uncommitted changes"),
-        ("provenance.json", {"code": {}}, "the code's version is not recorded"),
-        ("metrics.json", {"recipe": 9}, "training of recipe 9, today's is 1"),
-        ("metrics.json", {"recipe": 9}, "evaluation of recipe 9, today's is 1"),
+        (lambda page: None, {"overrides": ["seed=1"]}, [ALONE]),
+        (lambda page: page["profiles"].update(paper=SEEDS | {"seeds": [1]}), {}, [ALONE]),
+        (lambda page: page["profiles"].update(paper=SEEDS | {"seeds": [2, 2, 2]}), {}, [ALONE]),
+        (lambda page: None, {"before": lost("weights.safetensors", 1)}, ["2 of 3 cells are missing", ALONE]),
+        (lambda page: None, {"before": lost("weights.safetensors")}, NONE),
+        (column(overrides=["task.behaviour=raise"]), IN_DOUBT, NONE),
+        (column(overrides=["task.behaviour=learning"]), IN_DOUBT, [LEARNING]),
+        (
+            lambda page: None,
+            {"before": lost("curves.csv", unnoticed=True)},
+            ["not recorded: best epoch 1 of 1, no curve"],
+        ),
+        (lambda page: None, {"before": edited("provenance.json", code=DIRTY)}, ["the code had uncommitted changes"]),
+        (lambda page: None, {"before": edited("provenance.json", code={})}, ["the code's version is not recorded"]),
+        (
+            lambda page: None,
+            {"before": edited("metrics.json", recipe=9)},
+            [OLD.format("training"), OLD.format("evaluation")],
+        ),
     ],
 )
-def test_code_that_is_not_known_is_inconclusive(judged, store, name, values, said):
-    found = judged(before=edited(store, name, **values))
-    assert found.word == OPEN and said in found.why
-
-
-def test_a_cell_without_its_curve_is_inconclusive(judged, store):
-    def lose(cells):
-        for cell in cells:
-            entry = cell.entry(store)
-            entry.path("curves.csv").unlink()
-            entry.finish()
-
-    assert judged(before=lose).why == ("not recorded: best epoch 1 of 1, no curve",)
+def test_what_the_run_leaves_in_doubt_is_inconclusive(judged, change, options, why):
+    """All of these have the printed score, or would."""
+    found = judged(change, **options)
+    assert found.word == OPEN and list(found.why) == why, found
 
 
 def test_a_shortfall_that_was_stored_still_counts(judged, store, monkeypatch):
@@ -318,15 +310,8 @@ def test_a_shortfall_that_was_stored_still_counts(judged, store, monkeypatch):
     assert judged(column(overrides=["data.shortfalls=a part"])).why[0] == "a part"
 
 
-def test_a_row_of_one_s_own_has_no_verdict(experiment, tools, store):
-    def change(page):
-        page["rows"][0]["published"] = ""
-        page["columns"]["a"]["published"] = [
-            {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
-        ]
-
-    (plan,) = plans.make([experiment(change, "paper")], tools)
-    assert build(plan, store, RECORDS).blocks[0].rows[0].verdicts == [None]
+def test_a_row_of_one_s_own_has_no_verdict(judged):
+    assert judged(lambda page: page["rows"][0].update(published="")) is None
 
 
 def test_all_reasons_are_given(judged):
