@@ -23,15 +23,6 @@ from repro.store import Damaged, Store, StoreError
 FORK = mp.get_context("fork")
 
 
-@pytest.fixture
-def entry(store):
-    return store.entry("toy", "softmax", "abc")
-
-
-def leftovers(folder) -> list[str]:
-    return sorted(p.name for p in folder.rglob(".*"))
-
-
 # ---- what a disk says
 
 
@@ -62,8 +53,7 @@ def test_write_replaces_whole_files_and_leaves_nothing_behind(tmp_path):
 
 
 def test_readers_never_see_a_part(tmp_path):
-    path = tmp_path / "file"
-    sizes = [10, 2_000_000]
+    path, sizes = tmp_path / "file", [10, 2_000_000]
     write_atomic(path, b"x" * sizes[0])
 
     def write_forever():
@@ -72,15 +62,12 @@ def test_readers_never_see_a_part(tmp_path):
 
     writer = FORK.Process(target=write_forever)
     writer.start()
-    seen = set()
-    end = time.monotonic() + 1.5
+    seen, end = set(), time.monotonic() + 1.5
     while time.monotonic() < end:
         seen.add(len(path.read_bytes()))
     os.kill(writer.pid, signal.SIGKILL)
     writer.join()
-    seen.add(len(path.read_bytes()))
-    assert seen <= set(sizes)
-    assert len(seen) == 2, "the writer did not get to write; the test shows nothing"
+    assert {*seen, len(path.read_bytes())} == set(sizes), "one size alone: the writer did not get to write"
 
 
 def finish(level, metrics) -> None:
@@ -113,20 +100,13 @@ def test_an_unreadable_status_counts_as_absent(entry, content):
 
 
 def test_a_manifest_lists_its_own_level_alone(entry):
-    for name in (
-        "encoding/dict.txt",
-        "checkpoints/last.pt",
-        "evaluations/e/metrics.json",
-        "log.txt",
-        "claim",
-        ".hidden",
-        "logs/events",
-    ):
+    later = ("checkpoints/last.pt", "log.txt", "evaluations/e/metrics.json")
+    for name in ("encoding/dict.txt", "claim", ".hidden", "logs/events", *later):
         write_atomic(entry.path(name), b"x")
     entry.set_status("running")
     finish(entry, {"metrics": {"a": 1.0}})
     assert set(json.loads(entry.path("manifest.json").read_text())["files"]) == {"encoding/dict.txt", "metrics.json"}
-    for name in ("checkpoints/last.pt", "log.txt", "evaluations/e/metrics.json"):
+    for name in later:
         entry.path(name).write_bytes(b"changed later")
     entry.path("new").write_bytes(b"put there by hand")
     assert entry.damage() is None
@@ -159,12 +139,12 @@ def test_verdicts_are_cached_until_a_file_changes(entry, monkeypatch):
     assert entry.damage() == "weights is not what was written" and "weights" in opened
 
 
-def test_predictions_survive_and_are_byte_identical_for_equal_content(entry):
+def test_predictions_survive_and_are_byte_identical_for_equal_content(entry, monkeypatch):
     level = entry.evaluation("e")
     records = [{"output": "été “x”", "index": 0}, {"output": "", "index": 1}]
     level.write_predictions(records)
     first = level.path("predictions.jsonl.gz").read_bytes()
-    time.sleep(1.1)  # gzip would write the time in seconds
+    monkeypatch.setattr(time, "time", lambda: 1e9)  # which gzip would write
     level.write_predictions(iter(records))
     assert level.predictions() == records
     assert level.path("predictions.jsonl.gz").read_bytes() == first
@@ -193,84 +173,48 @@ def test_a_name_never_leaves_the_store(store, name):
 
 
 @pytest.mark.parametrize("step", ["open", "fsync", "replace"])
-def test_full_disk_is_explained_and_keeps_the_old_file(entry, monkeypatch, step):
-    write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
-
-    def full(*args, **kwargs):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_full_disk_is_explained_and_keeps_the_old_file(entry, monkeypatch, full, step):
+    path = entry.path("metrics.json")
+    write_json(path, {"metrics": {"dev/score": 1.0}})
     with monkeypatch.context() as patch:
-        if step == "open":
-            patch.setattr(files, "open", full, raising=False)
-        else:
-            patch.setattr(files.os, step, full)
-        with pytest.raises(StoreError, match="no space left") as caught:
-            write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 2.0}})
-    assert "metrics.json" in str(caught.value)
-    assert "run the same command again" in str(caught.value)
-    assert json.loads(entry.path("metrics.json").read_text()) == {"metrics": {"dev/score": 1.0}}
-    assert leftovers(entry.folder) == []
+        patch.setattr(files if step == "open" else files.os, step, full, raising=False)
+        with pytest.raises(StoreError, match=r"no space left .*metrics\.json.* run the same command again"):
+            write_json(path, {"metrics": {"dev/score": 2.0}})
+    assert json.loads(path.read_text()) == {"metrics": {"dev/score": 1.0}}
+    assert os.listdir(entry.folder) == ["metrics.json"]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 256 KiB, in a mount namespace of a child: `small_disk(code)` runs Python there."""
-
-    def run(code: str) -> subprocess.CompletedProcess:
-        folder = tmp_path / "disk"
-        folder.mkdir(exist_ok=True)
-        inner = f'mount -t tmpfs -o size=256k none "{folder}" && exec "{sys.executable}" -c "$CODE" "{folder}"'
-        return subprocess.run(
-            ["unshare", "--mount", "--map-root-user", "sh", "-c", inner], capture_output=True, text=True, timeout=120,
-            env=os.environ | {"CODE": code, "PYTHONPATH": os.pathsep.join([str(p) for p in sys.path if p])}, check=False,
-        )  # fmt: skip
-
-    try:
-        probe = run("print('up')")
-    except FileNotFoundError:
-        pytest.skip("no unshare command here")
-    if probe.stdout.strip() != "up":
-        pytest.skip(f"no private file systems here: {probe.stderr.strip()[:200]}")
-    return run
-
-
-def test_full_file_system(small_disk):
-    code = """
-import sys
+FILL = """
+import os, sys
 from pathlib import Path
 from repro.store import Store, StoreError, write_json
 entry = Store(sys.argv[1]).entry("toy", "softmax", "abc")
 write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
 Path(sys.argv[1], "ballast").write_bytes(b"x" * 180_000)
 try:
-    entry.evaluation("e").write_predictions({"output": __import__("os").urandom(50).hex()} for _ in range(5000))
+    entry.evaluation("e").write_predictions({"output": os.urandom(50).hex()} for _ in range(5000))
 except StoreError as error:
-    print("StoreError", error)
-print(entry.path("metrics.json").read_text().split(), sorted(p.name for p in entry.folder.rglob("*")))
+    print(error)
+print(entry.path("metrics.json").read_text().split(), os.listdir(entry.evaluation("e").folder))
 """
-    done = small_disk(code)
+
+
+def test_full_file_system(tmp_path):
+    """A real one, of 256 KiB in a mount namespace of a child."""
+    command = (
+        f'mount -t tmpfs -o size=256k none "{tmp_path}" && echo up && exec "{sys.executable}" -c "$CODE" "{tmp_path}"'
+    )
+    environment = os.environ | {"CODE": FILL, "PYTHONPATH": os.pathsep.join([str(p) for p in sys.path if p])}
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare command here")
+    unshare = ["unshare", "--mount", "--map-root-user", "sh", "-c", command]
+    done = subprocess.run(unshare, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    up, *said = done.stdout.splitlines() or [""]
+    if up != "up":
+        pytest.skip(f"no private file systems here: {done.stderr.strip()[:200]}")
     assert done.returncode == 0, done.stderr
-    first, last = done.stdout.strip().splitlines()
-    assert first.startswith("StoreError no space left while writing")
-    assert last == """['{', '"metrics":', '{', '"dev/score":', '1.0', '}', '}'] ['e', 'evaluations', 'metrics.json']"""
-
-
-def as_nobody(work) -> str:
-    """Run `work` in a child without root's right to write everywhere; returns what it returns."""
-    receiver, sender = FORK.Pipe(duplex=False)
-
-    def child():
-        if os.getuid() == 0:
-            os.setgroups([])
-            os.setuid(65534)
-        sender.send(work())
-
-    process = FORK.Process(target=child)
-    process.start()
-    sender.close()
-    answer = receiver.recv()
-    process.join()
-    return answer
+    assert said[0].startswith("no space left while writing")
+    assert said[1:] == ["""['{', '"metrics":', '{', '"dev/score":', '1.0', '}', '}'] []"""]
 
 
 @pytest.fixture
@@ -284,21 +228,25 @@ def locked():
 
 
 def test_read_only_folder_says_what_to_set(locked):
-    entry = Store(locked).entry("toy", "softmax", "abc")
+    """Asked in a child that has no right of root's to write everywhere."""
+    entry, (receiver, sender) = Store(locked).entry("toy", "softmax", "abc"), FORK.Pipe(duplex=False)
 
-    def attempt() -> str:
-        said = []
+    def attempt():
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setuid(65534)
         for work in (lambda: write_json(entry.path("status.json"), {}), lambda: entry.locked().__enter__()):
             try:
-                work()
-                said.append("nothing happened")
+                sender.send(f"nothing happened: {work()}")
             except StoreError as error:
-                said.append(str(error))
-        return "\n".join([*said, entry.state()])
+                sender.send(str(error))
+        sender.send(entry.state())
 
-    write, claim, state = as_nobody(attempt).splitlines()
+    process = FORK.Process(target=attempt)
+    process.start()
+    sender.close()
+    write, claim, state = (receiver.recv() for _ in range(3))
+    process.join()
     for said in (write, claim):
-        assert "cannot be written" in said
-        assert "set paths.outputs" in said
-        assert str(locked) in said
+        assert "cannot be written" in said and "set paths.outputs" in said and str(locked) in said
     assert state == "queued"
