@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_family import runs
 
 from repro import cell as cells
 from repro import plan as plans
@@ -35,12 +36,24 @@ def planned(experiment, tools, store):
     return make
 
 
-def test_a_run_prints_its_table_and_the_next_one_reads_it(planned, store, capfd):
+def test_a_run_prints_its_table_and_the_next_ones_make_what_is_missing(planned, store, capfd):
     assert reproduce.Driver(planned(), store).run() == 0
     said = capfd.readouterr()
     assert "A table" in said.out and "2 cells run, 0 reused, 0 failed" in said.out
     assert (store.root / "tables" / "fake_demo.md").is_file() and (store.root / "report" / "fake_demo.html").is_file()
     assert said.err.count("done fake: plain, A, seed 1") == said.err.count("done fake: tuned, A, seed 1") == 1
+    assert "2 cells: 0 finished before, 2 to run on" in said.err
+    # a further evaluation does not train
+    driver = reproduce.Driver(planned(lambda page: page["columns"]["a"].update(evaluate=["duc"])), store)
+    assert not driver.done and driver.run() == 0
+    assert "2 cells: 0 finished before, 0 to run, 2 to evaluate on" in capfd.readouterr().err
+    assert [runs(cell, store) for cell in driver.cells.values()] == [["train", "test", "duc"]] * 2
+    # a damaged cell is run again
+    cell = next(iter(driver.cells.values()))
+    cell.entry(store).path("weights.safetensors").write_text("x")
+    assert reproduce.Driver(planned(), store).run() == 0
+    said = capfd.readouterr()
+    assert "what is stored is damaged" in said.err and "1 cells run, 1 reused, 0 failed" in said.out
     assert reproduce.Driver(planned(), store).run() == 0
     assert "0 cells run, 2 reused, 0 failed" in capfd.readouterr().out
 
@@ -89,29 +102,6 @@ def test_a_cell_of_another_process_is_waited_for_and_never_failed(planned, store
     thread.join()
     said = capfd.readouterr()
     assert "waiting for it" in said.err and "0 failed" in said.out
-
-
-def test_a_damaged_cell_is_run_again(planned, store, capfd):
-    assert reproduce.Driver(planned(), store).run() == 0
-    cell = next(iter(reproduce.Driver(planned(), store).cells.values()))
-    cell.entry(store).path("weights.safetensors").write_text("x")
-    assert reproduce.Driver(planned(), store).run() == 0
-    said = capfd.readouterr()
-    assert (
-        "what is stored is damaged" in said.err and "1 cells run, 1 reused, 0 failed" in said.out and cell.done(store)
-    )
-
-
-def test_a_further_evaluation_does_not_train(planned, store, capfd):
-    assert reproduce.Driver(planned(), store).run() == 0
-    assert "2 cells: 0 finished before, 2 to run on" in capfd.readouterr().err
-    more = planned(lambda page: page["columns"]["a"].update(evaluate=["duc"]))
-    driver = reproduce.Driver(more, store)
-    assert not driver.done and driver.run() == 0
-    assert "2 cells: 0 finished before, 0 to run, 2 to evaluate on" in capfd.readouterr().err
-    for cell in driver.cells.values():
-        done = (cell.entry(store).path("checkpoints") / "runs").read_text().splitlines()
-        assert [line.partition(" ")[2] for line in done] == ["", "test", "duc"]
 
 
 COMMAND = """

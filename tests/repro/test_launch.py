@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_family import ran
 
 from repro import launch
 from repro.files import StoreError
@@ -24,11 +25,6 @@ def run(cells, store, retries=0, **runtime):
     """(seed -> outcome, notes)."""
     events = list(launch.run(cells, store, {"name": "local", "retries": retries}, RUNTIME | runtime))
     return {e.cell.seed: e.outcome for e in events if e.outcome}, [e.text for e in events if e.kind == "note"]
-
-
-def runs(cell, store) -> list[str]:
-    """One line a training or evaluation: the process, and the test set."""
-    return cell.entry(store).path("checkpoints/runs").read_text().splitlines()
 
 
 def test_a_worker_runs_the_plugin_that_the_command_named_and_no_other(cell, store, tmp_path):
@@ -51,22 +47,15 @@ def test_a_killed_cell_is_begun_again_as_often_as_asked_and_one_that_fails_is_no
     stubborn = cell(seed=2, task__behaviour="kill")
     ended, _ = run([stubborn], store, retries=2)
     assert ended[2].state == "failed" and ended[2].machine and "restarted 2 times" in ended[2].error
-    assert len(runs(stubborn, store)) == 3
+    assert len(ran(stubborn, store)) == 3
     wrong = cell(seed=3, task__behaviour="raise")
     ended, notes = run([wrong], store, retries=3)
-    assert "the cat sat" in ended[3].error and not ended[3].machine and len(runs(wrong, store)) == 1
+    assert "the cat sat" in ended[3].error and not ended[3].machine and len(ran(wrong, store)) == 1
 
 
 def test_progress_is_read_from_the_status_of_a_cell_anywhere(cell):
-    status = {
-        "state": "running",
-        "time": 1e9,
-        "attempt": 2,
-        "job": "7_0",
-        "stage": "epoch 3/9",
-        "fraction": 0.25,
-        "loss": 1.5,
-    }
+    status = {"state": "running", "time": 1e9, "attempt": 2, "job": "7_0"}
+    status |= {"stage": "epoch 3/9", "fraction": 0.25, "loss": 1.5}
     event = pool.progress(cell(), status)
     assert (event.kind, event.text, event.fraction, event.stats) == ("stage", "epoch 3/9", 0.25, {"loss": 1.5})
 
@@ -77,7 +66,7 @@ def test_a_signal_stops_a_cell_which_is_no_failure_of_its_own(cell, store, numbe
     for event in launch.run([hanging], store, {"name": "local", "retries": 0}, RUNTIME):
         seen.append(event)
         if event.kind == "stage":
-            os.kill(int(runs(hanging, store)[0]), number)
+            os.kill(int(ran(hanging, store)[0][0]), number)
     assert seen[-1].outcome.machine and signal.Signals(number).name in seen[-1].outcome.error
     assert hanging.entry(store).state() == "lost" and not hanging.entry(store).path("claim").exists()
 
@@ -175,10 +164,9 @@ def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
     assert devices.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
     with pytest.raises(StoreError, match=r"devices=\[3\].*shows 3 GPU.*numbers up to 2"):
         devices.places(RUNTIME | {"device": "cuda", "devices": [3]})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(StoreError, match=r"devices=\[0\].*shows 0 GPU"):
-        devices.places(RUNTIME | {"devices": [0]}, count=lambda: 0) if monkeypatch.delenv(
-            "CUDA_VISIBLE_DEVICES"
-        ) is None else None
+        devices.places(RUNTIME | {"devices": [0]}, count=lambda: 0)
 
 
 def test_workers_see_their_gpu_alone(cell, store, monkeypatch):
@@ -194,7 +182,7 @@ def test_workers_see_their_gpu_alone(cell, store, monkeypatch):
 def test_one_cell_runs_in_a_process_of_its_own_if_its_gpus_are_chosen(cell, store):
     apart = cell(runtime__devices="none", runtime__workers=1)
     assert launch.one(apart, store, lambda event: None).state == "done"
-    assert runs(apart, store)[0] != str(os.getpid())
+    assert ran(apart, store)[0][0] != str(os.getpid())
 
 
 def test_slurm_without_a_controller_names_the_other_launcher(tmp_path, monkeypatch):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 
 import pytest
+from fake_family import cured, ran
 
 from repro import cell as cells
 from repro import launch
@@ -28,6 +28,8 @@ def test_a_dead_worker_is_reported_and_the_rest_finishes(cell, store, behaviour,
     assert cells[1].entry(store).state() == "failed"
     assert said in cells[1].entry(store).status()["error"]
     assert [c.state(store) for c in cells] == ["done", "failed", "done"]
+    processes = {ran(one, store)[0][0] for one in cells}
+    assert len(processes) == 3 and str(os.getpid()) not in processes, "more than the two at a time"
     for seed in (1, 2, 3):
         said = [(e.text, e.fraction, dict(e.stats)) for e in events if (e.kind, e.cell.seed) == ("stage", seed)]
         assert ("training", 0.425, {"loss": 1.0}) in said, said
@@ -49,13 +51,6 @@ def test_a_cell_killed_behind_its_last_file_is_done(cell, store):
     assert pool._died(whole, store, -9, 1.0).state == "done" and whole.entry(store).state() == "done"
 
 
-def test_every_cell_has_its_own_process(cell, store):
-    cells = [cell(seed=s) for s in (1, 2, 3)]
-    list(pool.run(cells, store, [None], threads=1))
-    pids = {c.entry(store).path("checkpoints/runs").read_text().split()[0] for c in cells}
-    assert len(pids) == 3 and str(os.getpid()) not in pids
-
-
 def test_workers_work_at_the_same_time(cell, store):
     cells = [cell(seed=s, task__behaviour="slow", task__seconds=2.0) for s in (1, 2, 3, 4)]
     list(pool.run([cell(seed=9)], store, [None], threads=1))  # the fork server is up
@@ -64,18 +59,20 @@ def test_workers_work_at_the_same_time(cell, store):
     assert time.monotonic() - started < 7.0  # one after another: more than 8
 
 
-def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, store):
+@pytest.mark.parametrize("terminal", [False, True])
+def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, store, capfd, terminal):
+    """A terminal sends it to both: the worker saves what it has, and prints no traceback beside the command's sentence."""
     hanging = cell(task__behaviour="hang")
     events = pool.run([hanging], store, [None], threads=1)
     assert next(events).kind == "stage"
-    pid = int(hanging.entry(store).path("checkpoints/runs").read_text())
+    pid = int(ran(hanging, store)[0][0])
+    if terminal:
+        os.kill(pid, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         events.throw(KeyboardInterrupt)
-    assert not alive(pid)
-    assert hanging.entry(store).state() == "lost"
-    config = {**hanging.config, "task": {**hanging.config["task"], "behaviour": "measure"}}
-    cured = replace(hanging, config=config, known_id=hanging.training_id)
-    assert outcomes(pool.run([cured], store, [None], 1))[1].state == "done"
+    assert not alive(pid) and "Traceback" not in capfd.readouterr().err
+    assert hanging.entry(store).state() == "lost" and not (terminal and hanging.entry(store).path("claim").exists())
+    assert outcomes(pool.run([cured(hanging)], store, [None], 1))[1].state == "done"
 
 
 def alive(pid: int) -> bool:
@@ -99,7 +96,7 @@ def test_one_cell_runs_in_this_process_and_tells_while_it_runs(cell, store):
     ended = [launch.one(one, store, show) for one in cells]
     assert [o.state for o in ended] == ["done", "failed"]
     assert {s: o.state for s, o in outcomes(e for e, _ in events).items()} == {1: "done", 2: "failed"}
-    assert cells[0].entry(store).path("checkpoints/runs").read_text().split()[0] == str(os.getpid())
+    assert ran(cells[0], store)[0] == (str(os.getpid()), "train")
     said = [(e.cell.seed, e.kind, done) for e, done in events]
     assert said == [
         (1, "stage", False), (1, "note", False), (1, "stage", False), (1, "end", True), (2, "stage", False), (2, "end", False),
@@ -108,15 +105,3 @@ def test_one_cell_runs_in_this_process_and_tells_while_it_runs(cell, store):
 
 def test_nothing_to_do_is_fine(store):
     assert list(pool.run([], store, [None], 1)) == []
-
-
-def test_ctrl_c_reaches_a_worker_which_ends_as_its_command_asks(cell, store, capfd):
-    """A terminal sends it to both: the worker saves what it has, and prints no traceback beside the command's sentence."""
-    hanging = cell(task__behaviour="hang")
-    events = pool.run([hanging], store, [None], threads=1)
-    assert next(events).kind == "stage"
-    os.kill(int(hanging.entry(store).path("checkpoints/runs").read_text()), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        events.throw(KeyboardInterrupt)
-    assert hanging.entry(store).state() == "lost" and not hanging.entry(store).path("claim").exists()
-    assert "Traceback" not in capfd.readouterr().err
