@@ -8,10 +8,10 @@ import os
 
 import fake_family  # registers itself as a family
 import pytest
+from made_report import reported  # noqa: F401 a fixture
 from made_table import made  # noqa: F401 a fixture
 
 from repro import cell as cells
-from repro.files import write_json
 from repro.plan import Tools
 from repro.plan.experiment import read
 from repro.store import Store
@@ -141,27 +141,3 @@ def experiment(page):
         return read(page, "fake", profile)
 
     return make
-
-
-@pytest.fixture
-def keep(store):
-    """`keep(cell, training, scores, records, arrays)`: a finished cell that nobody trained; None for no scores: no evaluation."""
-
-    def write(cell, training, scores, records=(), arrays=b"", **provenance):
-        entry = cell.entry(store)
-        for path in (entry, cell.evaluation(store, cell.tests[0])):
-            write_json(path.path("provenance.json"), {"code": {"commit": "cafe", "dirty": False}, **provenance})
-        facts = {"facts": dict(cell.prepared.facts), "seconds": 9.0}
-        write_json(entry.path("metrics.json"), {"metrics": training, "recipe": 7, **facts})
-        write_json(entry.path("config.yaml"), {"module": MODULE})
-        entry.finish()
-        for test in cell.tests if scores is not None else ():
-            level = cell.evaluation(store, test)
-            level.write_predictions(records)
-            if arrays:
-                level.path("attention.safetensors").write_bytes(arrays)
-            of_test = {"facts": dict(test.facts), "baselines": dict(test.baselines), "metrics": scores, "recipe": 8}
-            write_json(level.path("metrics.json"), of_test)
-            level.finish()
-
-    return write

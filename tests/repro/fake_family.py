@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from repro import identity
+from repro.files import write_json
 from repro.protocol import Evaluation, Metric, Prepared, TestSet, Training
 
 identity.register(__name__)  # in this process: a name in a config.yaml alone would not do
@@ -146,3 +147,24 @@ def cured(cell):
     """The same cell without its behaviour, which its identity must not see here."""
     config = {**cell.config, "task": {**cell.config["task"], "behaviour": "measure"}}
     return replace(cell, config=config, known_id=cell.training_id)
+
+
+def keep(store, cell, training, scores, records=(), arrays=b"", curve="", recipe=RECIPE, **provenance) -> None:
+    """A finished cell that nobody trained; None for no `scores`: no evaluation."""
+    entry = cell.entry(store)
+    for path in (entry, cell.evaluation(store, cell.tests[0])):
+        write_json(path.path("provenance.json"), {"code": {"commit": "cafe", "dirty": False}, **provenance})
+    facts = {"facts": dict(cell.prepared.facts), "seconds": 9.0}
+    write_json(entry.path("metrics.json"), {"metrics": training, "recipe": recipe[0], **facts})
+    write_json(entry.path("config.yaml"), {"module": __name__})
+    if curve:
+        entry.path("curves.csv").write_text(curve)
+    entry.finish()
+    for test in cell.tests if scores is not None else ():
+        level = cell.evaluation(store, test)
+        level.write_predictions(records)
+        if arrays:
+            level.path("attention.safetensors").write_bytes(arrays)
+        of_test = {"facts": dict(test.facts), "baselines": dict(test.baselines), "metrics": scores, "recipe": recipe[1]}
+        write_json(level.path("metrics.json"), of_test)
+        level.finish()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pytest
+from fake_family import keep
 from safetensors.numpy import save
 
 from repro import report
 from repro.cell import Cell
-from repro.files import write_json
 from repro.plan import Plan, Slot
 from repro.plan.experiment import read
 from repro.protocol import Prepared, TestSet
@@ -99,21 +101,11 @@ class Made:
                 cell = Cell(config, "fake_family", Prepared("a" * 64, "", facts, (), test), (test,))
                 self.plan.slots.append(Slot(r, 0, (), seed, cell))
                 self._fill(cell, r, name, seed, text)
-        self.records = [
-            {
-                "mapping": n,
-                "dataset": "D",
-                "metric": "ROUGE-1",
-                "value": 35.13 + r,
-                "row": {"mapping": n},
-                "set": {"data": "d", "ROUGE-1": "rouge1_f"},
-            }
-            for r, n in enumerate(ROWS)
-        ]
+        scored = {"dataset": "D", "metric": "ROUGE-1", "set": {"data": "d", "ROUGE-1": "rouge1_f"}}
+        self.records = [scored | {"mapping": n, "value": 35.13 + r, "row": {"mapping": n}} for r, n in enumerate(ROWS)]
 
     def _fill(self, cell: Cell, r: int, name: str, seed: int, text: str) -> None:
         rng = np.random.default_rng(100 * r + seed)
-        entry, level, test = cell.entry(self.store), cell.evaluation(self.store, cell.tests[0]), cell.tests[0]
         records, arrays = [], {}
         for i in range(30):
             source = [f"s{j}" for j in range(5 + i % 6)]
@@ -126,26 +118,12 @@ class Made:
             arrays[i] = attention(rng, 3, len(source), r > 0)
         if seed == 1:
             self.weights[name] = arrays
-        level.write_predictions(records)
-        level.path("attention.safetensors").write_bytes(save({f"test/{i}": a for i, a in arrays.items()}))
         head = "epoch,dev/accuracy,dev/ppl,dev/attention_zeros\n"
-        rows = "".join(f"{e},{20 * e + r},{90 / e},{self.curve_zeros * r}\n" for e in (1, 2, 3))
-        entry.path("curves.csv").write_text(head + rows)
-        write_json(
-            entry.path("provenance.json"),
-            {"code": {"commit": "c0ffee"}, "python": "3.11", "started": "2026", "seconds": 9},
-        )
+        curve = head + "".join(f"{e},{20 * e + r},{90 / e},{self.curve_zeros * r}\n" for e in (1, 2, 3))
         training = {"dev/accuracy": 60.0 + r, "best_epoch": 3.0, "train/tokens_per_second": 1234.0}
         scores = {"test/rouge1_f": 30.0 + r + seed, "test/attention_zeros": 0.3 * r, "test/attention_support": 6.0 - r}
-        write_json(
-            entry.path("metrics.json"), {"metrics": training, "seconds": 9.0, "facts": dict(cell.prepared.facts)}
-        )
-        write_json(
-            level.path("metrics.json"),
-            {"metrics": scores, "facts": dict(test.facts), "baselines": dict(test.baselines)},
-        )
-        entry.finish()
-        level.finish()
+        packed = save({f"test/{i}": a for i, a in arrays.items()})
+        keep(self.store, cell, training, scores, records, packed, curve, python="3.11", started="2026", seconds=9)
 
     def entry(self, row: int):
         return self.plan.at(row, 0)[0].cell.entry(self.store)
@@ -163,3 +141,15 @@ class Made:
         built = tables.build(self.plan, self.store, self.records, failed)
         path = report.write([built], [self.plan], self.store, self.root / "report" / "r.html", failed)
         return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory):
+    """`reported((1, 2))`: what was made with these seeds and its report, once for all tests that change neither."""
+
+    @functools.cache
+    def reported(seeds=(1,)):
+        made = Made(tmp_path_factory.mktemp("reported"), seeds=seeds)
+        return made, made.write()
+
+    return reported

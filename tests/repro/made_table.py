@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from fake_family import keep
 
 from repro.cell import Cell
 from repro.plan import Plan, Slot
@@ -39,7 +40,7 @@ ONE = {(0, None, 1): (60.0, 30.0), (1, 0.0, 1): (1.0, 2.0)}
 
 
 @pytest.fixture
-def made(store, config, keep):
+def made(store, config):
     """`made(scores, ...)`: (plan, store) whose finished cells have these scores; None makes a cell that is not finished."""
 
     def make(scores=None, comparable=False, facts=FACTS, unavailable=None, best=None, examples=None, **provenance):
@@ -63,7 +64,8 @@ def made(store, config, keep):
             if numbers is not None:
                 training = {"dev/accuracy": numbers[0], "best_epoch": (best or {}).get(row, 2.0)}
                 measured = {"test/bleu": numbers[1], "test/attention_support": 2.0 + seed}
-                keep(cell, training, measured, examples(row) if examples else (), **provenance)
+                records = examples(row) if examples else ()
+                keep(store, cell, training, measured, records, recipe=(7, 8), **provenance)
         return plan, store
 
     return make

@@ -19,8 +19,8 @@ pytest.importorskip("jinja2")
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 
 
-def test_the_page_is_whole_and_loads_nothing(tmp_path):
-    text = Made(tmp_path, seeds=(1, 2)).write()
+def test_the_page_is_whole_and_loads_nothing(reported):
+    _, text = reported((1, 2))
     page = Page(text)
     assert len(text) < 3_000_000
     for tag, attributes in page.elements:
@@ -36,28 +36,19 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path):
     assert targets and targets <= set(identifiers)
 
 
-def test_the_table_shows_our_numbers_their_spread_and_the_best(tmp_path):
-    text = Made(tmp_path, seeds=(1, 2)).write()
+def test_the_table_shows_our_numbers_their_spread_and_the_best(reported):
+    _, text = reported((1, 2))
     page = Page(text)
     # Two seeds score 30 + row + seed: mean 31.5 + row, sample standard deviation sqrt(1/2).
     # Every example scores one more than softmax's, with both seeds.
-    assert page.row("sparsemax")[1:7] == [
-        "2",
-        "32.50 ±0.71*†32.00, 33.00",
-        "0.30 ±0.000.30, 0.30",
-        "yes",
-        "36.13",
-        "not comparable ",
-    ]
+    ours = ["2", "32.50 ±0.71*†32.00, 33.00", "0.30 ±0.000.30, 0.30", "yes"]
+    assert page.row("sparsemax")[1:7] == [*ours, "36.13", "not comparable "]
     assert [v.strip() for v in page.row("lead baseline first 7 words")[1:4]] == ["", "12.50", "-"]
     (differences,) = [r for r in page.rows if r and r[0].strip() == "sparsemax" and r[-1].startswith("-3.63")]
     assert differences[1:] == ["-3.63"]
-    assert 'class="best"' not in text.partition("<tbody>")[2].partition("</table>")[0], (
-        "two seeds: no ranking, nothing bold"
-    )
-    assert any(r[:4] == ["sparsemax", "2", "+1.00", "no"] for r in page.rows), (
-        "the difference from softmax, not decided"
-    )
+    first = text.partition("<tbody>")[2].partition("</table>")[0]
+    assert 'class="best"' not in first, "two seeds: no ranking, nothing bold"
+    assert any(r[:4] == ["sparsemax", "2", "+1.00", "no"] for r in page.rows), "softmax differs, not decided"
     assert "not comparable with the paper" in page.text and "a small model" in page.text
 
 
@@ -70,21 +61,15 @@ def test_the_page_escapes_what_models_and_data_say(tmp_path):
     assert [tag for tag, _ in page.elements].count("script") == 1
 
 
-def test_a_failed_cell_is_shown_with_its_traceback(tmp_path):
-    made = Made(tmp_path)
-    made.fail(1, error="ValueError: broken", traceback="Traceback (most recent call last):\n  deep inside\n")
-    page = Page(made.write())
+@pytest.mark.parametrize("stored", [True, False], ids=["by the store", "by the command alone"])
+def test_a_failed_cell_is_shown_with_its_traceback(tmp_path, stored):
+    made, error, trace = Made(tmp_path), "ValueError: broken", "Traceback (most recent call last):\n  deep inside\n"
+    made.fail(1, **({"error": error, "traceback": trace} if stored else {}))
+    page = Page(made.write(None if stored else {made.plan.at(1, 0)[0].cell.cell_id: f"{error}\n{trace}"}))
     assert "ValueError: broken" in page.text and "deep inside" in page.text
-    assert page.row("sparsemax")[2] == "missing"
+    assert page.row("sparsemax")[2] == ("missing" if stored else "failed")
     assert "2 cells done" in page.text and "1 cells failed" in page.text
     assert any(tag == "details" and "open" not in attributes for tag, attributes in page.elements)
-
-
-def test_a_failure_that_the_store_does_not_know_is_shown_too(tmp_path):
-    made = Made(tmp_path)
-    made.fail(1)
-    page = Page(made.write({made.plan.at(1, 0)[0].cell.cell_id: "OSError: no space\nTraceback: full disk"}))
-    assert "OSError: no space" in page.text and "full disk" in page.text
 
 
 FILES = ("curves.csv", "provenance.json", "metrics.json", "manifest.json")
@@ -123,16 +108,16 @@ def test_an_experiment_without_cells_has_a_report(tmp_path):
     assert "the corpus is licensed" in page.text and "No finished cell has left a provenance record" in page.text
 
 
-def test_the_cells_have_their_scores(tmp_path):
-    page = Page(Made(tmp_path, seeds=(1, 2)).write())
+def test_the_cells_have_their_scores(reported):
+    page = Page(reported((1, 2))[1])
     head = next(r for r in page.rows if r and r[0] == "state")
     assert head[5:8] == ["dev accuracy", "R-1", "zeros"]
     of_fusedmax = [r[5:8] for r in page.rows if len(r) == len(head) and r[2] == "fusedmax"]
     assert of_fusedmax == [["62.00", "33.00", "0.60"], ["62.00", "34.00", "0.60"]]
 
 
-def test_a_column_opens_with_what_it_shows_then_the_picture_the_table_and_the_footers(tmp_path):
-    text = Made(tmp_path, seeds=(1, 2)).write()
+def test_a_column_opens_with_what_it_shows_then_the_picture_the_table_and_the_footers(reported):
+    _, text = reported((1, 2))
     found = [text.index(part) for part in (
         "<nav>", 'class="finding"', "fewer than two rows have converged", "R-1 minus that of softmax", "<tbody>", "Scores: R-1",
     )]  # fmt: skip
@@ -141,25 +126,18 @@ def test_a_column_opens_with_what_it_shows_then_the_picture_the_table_and_the_fo
     assert "</details>" not in folded and "open" not in folded[:30], "the footers are folded"
 
 
-def test_one_run_per_row_draws_the_scores(tmp_path):
-    text = Made(tmp_path).write()
+def test_one_run_per_row_draws_the_scores(reported):
+    _, text = reported()
     assert "R-1 of each row" in text and "R-1 minus that of" not in text
 
 
-def test_a_deviation_of_two_tables_is_said_once(tmp_path):
-    made = Made(tmp_path)
+def test_a_deviation_of_two_tables_is_said_once_and_its_backticks_are_escaped_code(reported, tmp_path):
+    made, _ = reported()
     built = [tables.build(made.plan, made.store, made.records) for _ in range(2)]
-    built[0].deviations.append("only one")
+    built[0].deviations += ["only one", f"`mapping.mode=paper` {EVIL}"]
     text = report.write(built, [made.plan] * 2, made.store, tmp_path / "r.html").read_text()
     assert text.count("a small model") == 1
     assert f'only one <span class="dim">({built[0].title})</span>' in text, "of which table"
-
-
-def test_backticks_are_code_and_still_escaped(tmp_path):
-    made = Made(tmp_path)
-    built = tables.build(made.plan, made.store, made.records)
-    built.deviations.append(f"`mapping.mode=paper` {EVIL}")
-    text = report.write([built], [made.plan], made.store, tmp_path / "r.html").read_text()
     assert "<code>mapping.mode=paper</code>" in text and "<img" not in text
 
 
@@ -171,16 +149,15 @@ def test_two_hundred_cells(tmp_path):
     assert len(made.plan.slots) == 201 and time.process_time() - started < 60 and len(text) < 20_000_000
 
 
-def test_links_lead_to_the_cells(tmp_path):
-    made = Made(tmp_path)
-    page = Page(made.write())
-    links = [a["href"] for tag, a in page.elements if tag == "a" and "cells/" in (a.get("href") or "")]
+def test_links_lead_to_the_cells(reported):
+    made, text = reported()
+    links = [a["href"] for tag, a in Page(text).elements if tag == "a" and "cells/" in (a.get("href") or "")]
     assert len(links) == len(ROWS)
-    assert all((tmp_path / "report" / link / "metrics.json").is_file() for link in links)
+    assert all((made.root / "report" / link / "metrics.json").is_file() for link in links)
 
 
-def test_one_table_per_plan(tmp_path):
-    made = Made(tmp_path)
+def test_one_table_per_plan(reported, tmp_path):
+    made, _ = reported()
     with pytest.raises(ValueError, match="0 tables and 1 plans"):
         report.write([], [made.plan], made.store, tmp_path / "r.html")
 

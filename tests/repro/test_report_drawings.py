@@ -18,25 +18,23 @@ from repro.tables import build as tables
 pytest.importorskip("jinja2")
 
 
-def test_zeros_are_those_of_the_metric_not_of_what_is_drawn(tmp_path):
-    text = Made(tmp_path).write()
-    assert re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[:3] == [
-        ("0", "6.0"),
-        ("30", "5.0"),
-        ("60", "4.0"),
-    ]
-    curves = text[text.index('id="e1-curves"') : text.index('id="e1-attention"')]
-    assert "dev attention: share of exact zeros" in curves
+def curves(text: str) -> str:
+    return text[text.index('id="e1-curves"') : text.index('id="e1-attention"')]
+
+
+def test_zeros_are_those_of_the_metric_not_of_what_is_drawn(reported):
+    _, text = reported()
+    said = re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[:3]
+    assert said == [("0", "6.0"), ("30", "5.0"), ("60", "4.0")]
+    assert "dev attention: share of exact zeros" in curves(text)
 
 
 def test_a_curve_of_other_weights_than_the_table_s_is_not_drawn(tmp_path):
     """Training may count the zeros of a softmax beside the density that the table is about."""
     text = Made(tmp_path, curve_zeros=0.0).write()
-    section = text[text.index('id="e1-curves"') : text.index('id="e1-attention"')]
-    plot = re.findall(r'<svg class="plot".*?</svg>', section, re.S)[-1]
-    assert re.findall(r"clip-path[^>]*style=\"fill: none; stroke: var\(--c(\d)\)", plot) == ["0"], (
-        "softmax has no zeros in either"
-    )
+    plot = re.findall(r'<svg class="plot".*?</svg>', curves(text), re.S)[-1]
+    drawn = re.findall(r"clip-path[^>]*style=\"fill: none; stroke: var\(--c(\d)\)", plot)
+    assert drawn == ["0"], "softmax has no zeros in either"
 
 
 def test_without_matplotlib_the_report_says_so(tmp_path, monkeypatch):
@@ -49,9 +47,8 @@ def test_without_matplotlib_the_report_says_so(tmp_path, monkeypatch):
     assert 'class="heat" viewBox' in text, "heat maps need no matplotlib"
 
 
-def test_heat_maps_leave_exactly_the_zeros_grey(tmp_path):
-    made = Made(tmp_path)
-    text = made.write()
+def test_heat_maps_leave_exactly_the_zeros_grey(reported):
+    made, text = reported()
     for label in ROWS[1:]:
         indices = [int(i) for i in re.findall(r"<b>Test example (\d+)\.</b>", text)]
         assert len(indices) == 3
@@ -80,11 +77,8 @@ def test_equal_neighbours_have_no_border_and_other_equal_weights_a_letter():
     assert runs([third, third + 2e-8]) == [(0, 2)] and runs([1e-9, 0.0]) == [(0, 1), (1, 2)]
 
 
-def test_curves_have_one_line_per_row_in_the_row_s_colour(tmp_path):
-    made = Made(tmp_path)
-    text = made.write()
-    section = text[text.index('id="e1-curves"') : text.index('id="e1-attention"')]
-    plots = re.findall(r'<svg class="plot".*?</svg>', section, re.S)
+def test_curves_have_one_line_per_row_in_the_row_s_colour(reported):
+    plots = re.findall(r'<svg class="plot".*?</svg>', curves(reported()[1]), re.S)
     assert len(plots) == 3
     for plot in plots:
         strokes = re.findall(r'<path d="(M[^"]*)" clip-path[^>]*style="fill: none; stroke: var\(--c(\d)\)', plot)
@@ -106,8 +100,8 @@ def shown(page) -> list[int]:
     return [int(i) for i in re.findall(r"<summary><span class=\"dim\">(\d+)</span>", page)]
 
 
-def test_samples_are_the_same_examples_for_every_row_and_spread_over_the_test_set(tmp_path):
-    text = Made(tmp_path).write()
+def test_samples_are_the_same_examples_for_every_row_and_spread_over_the_test_set(reported):
+    _, text = reported()
     found = shown(text)
     assert len(found) == SAMPLES and found == sorted(set(found))
     assert np.diff([-1, *found, 30]).max() <= 6 and "not picked by hand" in text

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fake_family import keep
 from made_table import ONE, RECORDS, block, cell_of, examples
 
 from repro.tables import build as tables
@@ -105,11 +106,8 @@ def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, lear
     assert any("gets no sign and no verdict, and is never marked" in f for f in table.footers)
 
 
-def test_one_seed_that_still_learns_is_enough(made, keep):
+def test_one_seed_that_still_learns_is_enough(made):
     plan, store = made()
-    keep(
-        cell_of(plan, 1, 0.5, 2),
-        {"dev/accuracy": 66.0, "best_epoch": 3.0},
-        {"test/bleu": 35.0, "test/attention_support": 4.0},
-    )
+    measured = {"test/bleu": 35.0, "test/attention_support": 4.0}
+    keep(store, cell_of(plan, 1, 0.5, 2), {"dev/accuracy": 66.0, "best_epoch": 3.0}, measured)
     assert not block(plan, store).rows[1].convergence.converged
