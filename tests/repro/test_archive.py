@@ -23,6 +23,7 @@ def finished(experiment, tools, store):
     def change(page):
         page["columns"]["a"]["evaluate"] = ["duc"]
         page["columns"]["a"]["show"].append({"metric": "duc/score", "label": "duc"})
+        page["rows"][1]["grids"] = {"g": {"lam": [0.0, 0.5]}}
 
     one = experiment(change)
     (plan,) = plans.make([one], tools)
@@ -45,14 +46,15 @@ def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
     restored = archive.restore(one, wanted, again, Store(tmp_path / "light"))
     written = render.to_markdown(tables.build(restored, Store(tmp_path / "light")))
     assert written == render.to_markdown(tables.build(plan, store)) and "always the same 2 words" in written
-    told = render.to_text(
-        tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), Store(tmp_path / "light"))
-    )
-    assert "From records (records/fake_demo.jsonl): nothing was run" in told
+    told = tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), Store(tmp_path / "light"))
+    assert "From records (records/fake_demo.jsonl): nothing was run" in render.to_text(told)
 
 
-def test_the_curve_of_the_selecting_score_survives(finished, tmp_path):
-    """Without it a record cannot say whether a training had converged; records of before have none and stay readable."""
+def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(finished, tmp_path):
+    """On these the significance rests; without the curve a record cannot say whether a training had converged.
+
+    Records of before have none and stay readable.
+    """
     one, wanted, plan, store = finished
     found, _ = archive.collect(wanted, store)
     first = plan.slots[0].cell
@@ -65,19 +67,11 @@ def test_the_curve_of_the_selecting_score_survives(finished, tmp_path):
         restored = archive.restore(one, wanted, records, light)
         assert first.entry(light).damage() is None
         told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
-    assert [(c.state, c.why) for c in told] == [
-        (CONVERGED, "best epoch 1 of 2"), (UNKNOWN, "best epoch 1 of 1, no curve"),
-    ]  # fmt: skip
-
-
-def test_scores_of_examples_survive(finished):
-    """On them the significance rests."""
-    _, wanted, plan, store = finished
-    (record, *_), _ = archive.collect(wanted, store)
-    cell = next(c for c in plan.cells.values() if c.training_id == record["training"])
-    for test in cell.tests:
+    states = [(CONVERGED, "best epoch 1 of 2"), (UNKNOWN, "best epoch 1 of 1, no curve")]
+    assert [(c.state, c.why) for c in told] == states
+    for test in first.tests:
         kept = archive._unpacked(record["tests"][test.name]["examples"])
-        assert [k["sentence"] for k in kept] == [p["sentence"] for p in cell.evaluation(store, test).predictions()]
+        assert [k["sentence"] for k in kept] == [p["sentence"] for p in first.evaluation(store, test).predictions()]
 
 
 def test_what_the_store_lacks_is_named_and_missing_in_the_table(finished, tmp_path):
@@ -127,9 +121,8 @@ def test_a_file_without_records_is_refused(tmp_path, text):
 
 def test_no_flipped_digit_of_a_record_is_read(tmp_path):
     path, draw = tmp_path / "x.jsonl", random.Random(0)
-    archive.write(
-        path, {"experiment": "fake"}, [{"key": "0", "score": 38.25, "text": "a\u2028b"}, {"key": "1", "score": 12}]
-    )
+    records = [{"key": "0", "score": 38.25, "text": "a\u2028b"}, {"key": "1", "score": 12}]
+    archive.write(path, {"experiment": "fake"}, records)
     whole, asked = path.read_text(), archive.read(path)
     assert asked[0] == {"experiment": "fake", "version": archive.VERSION} and len(asked[1]) == 2
     digits = [i for i, c in enumerate(whole) if c.isdigit()]
@@ -168,30 +161,19 @@ def test_a_record_that_contradicts_itself_is_told_with_its_cell():
     trained = {"metrics": {"dev/accuracy": 61.0, "best_epoch": 2.0, "dev/loss": 2.0, "dev/ppl": 4.0}}
     scored = {"metrics": {"test/accuracy": 75.0}, "facts": {"sizes": {"test": 4}}}
     examples = archive.packed({"sentence": {"accuracy": v}} for v in (1, 1, 1, 0))
-    record = {
-        "training": "3f",
-        "trained": trained,
-        "curve": {"metric": "accuracy", "dev": [50.0, 61.0, 60.0]},
-        "tests": {"test": {"scored": scored, "examples": examples}},
-    }
-    of_sweep = {
-        "key": "4a",
-        **trained,
-        "curve": [50.0, 61.0],
-        "config": {"train": {"best_metric": "accuracy"}},
-        "tests": {},
-    }
+    record = {"training": "3f", "trained": trained, "curve": {"metric": "accuracy", "dev": [50.0, 61.0, 60.0]}}
+    record |= {"tests": {"test": {"scored": scored, "examples": examples}}}
+    of_sweep = {"key": "4a", **trained, "curve": [50.0, 61.0], "tests": {}}
+    of_sweep |= {"config": {"train": {"best_metric": "accuracy"}}}
     assert archive.contradictions(record) == archive.contradictions(of_sweep) == []
     trained["metrics"] |= {"dev/accuracy": 64.0, "dev/ppl": 4.5}
     scored["metrics"]["test/accuracy"], scored["facts"]["sizes"]["test"] = 78.0, 5
     curve = "dev/accuracy is 64.0; the curve has another score in the best epoch, 2"
-    assert archive.contradictions(record) == [
-        f"3f: {one}"
-        for one in (
-            "test/accuracy is 78.0, its 4 examples give 0.7500",
-            "test/accuracy has 4 examples, the test set 5",
-            "dev/ppl is 4.5, 2 ** dev/loss is 4.00",
-            curve,
-        )
+    told = [
+        "test/accuracy is 78.0, its 4 examples give 0.7500",
+        "test/accuracy has 4 examples, the test set 5",
+        "dev/ppl is 4.5, 2 ** dev/loss is 4.00",
+        curve,
     ]
+    assert archive.contradictions(record) == [f"3f: {one}" for one in told]
     assert archive.contradictions(of_sweep)[-1] == f"4a: {curve}"

@@ -85,12 +85,11 @@ def test_the_error_of_examples_of_a_mean_and_of_bleu():
     hits = np.stack([rng.binomial(totals, p, (2, 300, 4)) for p in (0.5, 0.6)])
     both = np.concatenate([hits, np.broadcast_to(totals, hits.shape), np.full((*hits.shape[:-1], 2), 12)], -1)
     error = statistics.example_error(both[0], both[1])
-    whole = [statistics._bleu(both[i].sum(1)).mean() for i in (0, 1)]
-    halves = [
-        [statistics._bleu(both[i][:, part].sum(1)).mean() for i in (0, 1)] for part in (slice(0, 150), slice(150, 300))
-    ]
-    apart = abs((halves[0][0] - halves[0][1]) - (halves[1][0] - halves[1][1]))
-    assert 0.1 < error < abs(whole[0] - whole[1]) and apart < 6 * error
+    first, second, whole = (
+        np.subtract(*(statistics._bleu(one[:, part].sum(1)).mean() for one in both))
+        for part in (slice(150), slice(150, None), slice(None))
+    )
+    assert 0.1 < error < abs(whole) and abs(first - second) < 6 * error
 
 
 def test_power_is_the_share_of_simulated_experiments_that_support_the_claim():
@@ -104,15 +103,15 @@ def test_power_is_the_share_of_simulated_experiments_that_support_the_claim():
     assert BASE.power(30, Pilot(0.6, 0.3)) > 0.85 and BASE.power(30, Pilot(0.6, 2.0)) < 0.1
 
 
-def test_an_outcome_names_the_power_and_the_seeds_that_would_decide():
+def test_an_outcome_names_what_it_lacks_the_power_and_the_seeds_that_would_decide():
     claim = replace(BASE, pilot=Pilot(0.6, 0.1))
     found = of_runs(claim, (0.9, -0.3))
     assert found.outcome == OPEN and found.power == round(claim.power(2, claim.pilot), 2)
     assert claim.power(found.needed, claim.pilot) >= 0.8 > claim.power(found.needed - 1, claim.pilot)
-    assert (
-        of_runs(replace(BASE, pilot=Pilot(0.6, 5.0)), (0.9, -0.3)).needed is None
-        and of_runs(BASE, (0.9, -0.3)).power is None
-    )
+    assert of_runs(replace(BASE, pilot=Pilot(0.6, 5.0)), (0.9, -0.3)).needed is None
+    assert of_runs(BASE, (0.9, -0.3)).power is None
+    found = of_runs(replace(BASE, test="superiority", margin=0.5), (0.1, 0.11, 0.09))
+    assert (found.outcome, found.part.why) == (OPEN, "better by less than the margin")
 
 
 def test_differences_are_paired_by_seed_and_pooled_over_columns():
@@ -152,11 +151,6 @@ def test_rows_are_compared_with_a_number_and_as_ratios():
     found = tried(ratio, scores, error=5.0)
     assert found.outcome == SUPPORTED and found.part.differences == pytest.approx(percent)
     assert tried(replace(ratio, margin=9.0), scores).outcome == OPEN
-    for wrong in (replace(few, value=None), replace(few, against="softmax")):
-        page = {"claims": [{k: getattr(wrong, k) for k in ("claim", "place", "experiment", "metric", "test", "margin", "against", "value")
-                            if getattr(wrong, k) is not None} | {"rows": ["tuned"]}]}  # fmt: skip
-        with pytest.raises(ExperimentError, match="either the row"):
-            read(page, "fake")
 
 
 def test_cost_and_sparsity_do_not_wait_for_convergence_and_worth_is_measured_in_its_own_score():
@@ -174,9 +168,8 @@ def test_cost_and_sparsity_do_not_wait_for_convergence_and_worth_is_measured_in_
 
 def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
     seeds = range(4)
-    near, far, wide = (
-        dict(zip(seeds, runs)) for runs in ((0.1, 0.0, -0.1, 0.05), (3.0, 3.1, 2.9, 3.0), (3.0, -3.0, 1.0, -1.0))
-    )
+    runs = ((0.1, 0.0, -0.1, 0.05), (3.0, 3.1, 2.9, 3.0), (3.0, -3.0, 1.0, -1.0))
+    near, far, wide = (dict(zip(seeds, of_seeds)) for of_seeds in runs)
     claim = replace(BASE, rows=("near", "other"))
 
     def both(other):
@@ -187,10 +180,8 @@ def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
     assert (both(wide).outcome, both(wide).part.row) == (OPEN, "other")
     # to contradict one of two comparisons takes 2.5 %: t = 3.1 with 3 degrees of freedom has p = .027
     edge = {s: 1.1 + v for s, v in zip(seeds, (0.0, 0.2, 0.4, 0.6))}
-    assert (
-        tried(replace(BASE, rows=("other",)), {"a": {"softmax": dict.fromkeys(seeds, 0.0), "other": edge}}).outcome
-        == CONTRADICTED
-    )
+    alone = {"a": {"softmax": dict.fromkeys(seeds, 0.0), "other": edge}}
+    assert tried(replace(BASE, rows=("other",)), alone).outcome == CONTRADICTED
     assert both(edge).outcome == OPEN
 
 
@@ -199,9 +190,8 @@ def test_a_trend_is_page_s_test():
     up = {r: {s: i + s * i / 30 for s in (1, 2, 3)} for i, r in enumerate(rows)}
     claim = replace(BASE, test="trend", rows=tuple(rows), against="")
     found = tried(claim, {"a": up})
-    assert (
-        found.outcome == SUPPORTED and found.part.row == "r0 < r1 < r2 < r3" and found.part.effect == pytest.approx(3.2)
-    )
+    assert found.outcome == SUPPORTED and found.part.row == "r0 < r1 < r2 < r3"
+    assert found.part.effect == pytest.approx(3.2)
     assert tried(replace(claim, direction="lower"), {"a": up}).outcome == CONTRADICTED
     mixed = up | {"r1": up["r2"], "r2": {s: v + (-1) ** s for s, v in up["r1"].items()}, "r3": {1: 1.0, 2: 4.0, 3: 0.5}}
     assert tried(claim, {"a": mixed}).outcome == OPEN
@@ -220,11 +210,6 @@ def test_a_setting_in_which_attention_is_worth_little_decides_nothing():
     assert tried(claim, {"a": apart}).part.why == "attention is worth 2.0 here, less than 3"
     # the reference was not run: that is why, not the uniform row
     assert tried(claim, {"a": {"tuned": rows["tuned"], UNIFORM: {1: 28.0}}}).part.why == "no pair of seeds"
-
-
-def test_better_by_less_than_the_margin_neither_supports_nor_contradicts():
-    found = of_runs(replace(BASE, test="superiority", margin=0.5), (0.1, 0.11, 0.09))
-    assert (found.outcome, found.part.why) == (OPEN, "better by less than the margin")
 
 
 def test_a_table_shows_its_claims(made):
@@ -252,20 +237,12 @@ def test_a_table_shows_its_claims(made):
         ({"tset": "trend"}, r"claim 1\.tset is unknown \(did you mean 'test'\?\)"), ({"rows": []}, "rows must be given"),
         ({"test": "equality"}, "allowed: equivalence, noninferiority, superiority, trend"),
         ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "must be above 0"), ({"against": ""}, "needs either the row"),
-        ({"pilot": {"seed": 1.0}}, r"pilot\.seed is unknown"),
+        ({"value": 100.0}, "either the row"), ({"pilot": {"seed": 1.0}}, r"pilot\.seed is unknown"),
     ],
 )  # fmt: skip
 def test_a_file_with_errors_is_refused(change, said):
-    one = {
-        "claim": "c",
-        "place": "p",
-        "experiment": "e",
-        "rows": ["r"],
-        "metric": "m",
-        "test": "equivalence",
-        "margin": 1.0,
-        "against": "x",
-    }
+    one = {"claim": "c", "place": "p", "experiment": "e", "rows": ["r"], "metric": "m"}
+    one |= {"test": "equivalence", "margin": 1.0, "against": "x"}
     assert read({"claims": [one]}, "page") == [Claim("c", "p", "e", ("r",), "m", "equivalence", "x", 1.0, paper="page")]
     with pytest.raises(ExperimentError, match=said):
         read({"claims": [one | change]}, "page")

@@ -78,11 +78,7 @@ def test_summary_is_mean_and_sample_deviation():
     assert found.std == pytest.approx(np.std(values, ddof=1))
     assert found.n == 3
     assert found.text() == "27.17 ±0.80" and found.text(1) == "27.2 ±0.8"
-
-
-def test_one_run_has_no_spread():
-    assert summarize([3.14159]) == Summary(3.14159, None, 1)
-    assert summarize([3.14159]).text() == "3.14"
+    assert (one := summarize([3.14159])) == Summary(3.14159, None, 1) and one.text() == "3.14", "no spread"
     with pytest.raises(ValueError, match="no values"):
         summarize([])
 
@@ -92,10 +88,8 @@ def test_the_interval_of_a_mean_is_scipy_s():
     found = summarize(values)
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
-    assert (
-        found.interval(3) == f"[{low:.3f}, {high:.3f}]"
-        and found.interval(2, 27.0, "+") == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
-    )
+    assert found.interval(3) == f"[{low:.3f}, {high:.3f}]"
+    assert found.interval(2, 27.0, "+") == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
     wide = summarize([1.0, 2.0, 12.0])
     assert wide.interval().startswith("[-") and wide.interval(within=(0, 100)) == f"[0.00, {wide.bounds(0.95)[1]:.2f}]"
     assert wide.interval(1, 3.0, "+", (0, 6)) == "[-3.0, +3.0]", "the bounds of a difference are shifted with it"
@@ -152,11 +146,8 @@ def test_the_paired_t_test_is_scipy_s():
     for n in (2, 3, 8):
         a, b = rng.normal(0.5, 1, n), rng.normal(0, 1, n)
         assert paired_t(a, b) == pytest.approx(stats.ttest_rel(a, b).pvalue, abs=1e-12)
-    assert (
-        paired_t([1.0], [2.0]) is None
-        and paired_t([1.0, 2.0], [1.0, 2.0]) == 1.0
-        and paired_t([2.0, 3.0], [1.0, 2.0]) == 0.0
-    )
+    assert paired_t([1.0], [2.0]) is None
+    assert paired_t([1.0, 2.0], [1.0, 2.0]) == 1.0 and paired_t([2.0, 3.0], [1.0, 2.0]) == 0.0
 
 
 def test_holm_s_correction_is_the_closed_test_of_bonferroni_s():
@@ -184,9 +175,7 @@ def test_bleu_s_permutation_test_is_sacrebleu_s():
     from sacrebleu.significance import PairedTest
 
     rng = np.random.default_rng(6)
-    words = np.array(
-        ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "house", "and", "big", "small", "red", "blue"]
-    )
+    words = np.array(["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "house", "and", "big", "red", "blue"])
     references = [" ".join(rng.choice(words, 9)) for _ in range(60)]
 
     def system(wrong: float) -> list[str]:
