@@ -7,6 +7,7 @@ eight workers and hundreds of cells, kills a process every second, starts the co
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -106,13 +107,12 @@ def numbers(store: Store) -> dict[str, Any]:
     return found
 
 
-def _curves(folder: Path) -> list[list[str]]:
+def _curves(folder: Path) -> list[dict[str, str]]:
     path = folder / "curves.csv"
     if not path.is_file():
         return []
-    head, *rows = [line.split(",") for line in path.read_text().splitlines()]
-    keep = [i for i, name in enumerate(head) if not any(t in name for t in TIMED)]
-    return [[row[i] for i in keep] for row in rows]
+    with path.open() as file:
+        return [{k: v for k, v in row.items() if not any(t in k for t in TIMED)} for row in csv.DictReader(file)]
 
 
 class Storm:
@@ -123,12 +123,8 @@ class Storm:
         self.running: list[subprocess.Popen] = []
 
     def kill_command(self) -> None:
-        """The whole group: the command, its fork server, its cells."""
         process = self.rng.choice(self.running)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            self.done["commands killed"] += 1
+        self.done["commands killed"] += _killed(process)
 
     def kills(self) -> int:
         return self.done["cells killed"] + self.done["commands killed"]
@@ -192,10 +188,17 @@ class Storm:
 
     def end(self) -> None:
         for process in self.running:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _killed(process)
         self.running = []
+
+
+def _killed(process: subprocess.Popen) -> bool:
+    """Kill the whole group, unless it has ended: the command, its fork server, its cells."""
+    if process.poll() is not None:
+        return False
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return True
 
 
 def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]:

@@ -75,11 +75,8 @@ def test_a_cell_is_judged_by_the_score_that_picks_its_epoch(tmp_path):
 
 
 def test_a_row_has_converged_when_all_its_cells_have():
-    done, more, lost = (
-        Convergence(CONVERGED, "best epoch 4 of 6"),
-        Convergence(LEARNING, "x"),
-        Convergence(UNKNOWN, "y"),
-    )
+    done, more = Convergence(CONVERGED, "best epoch 4 of 6"), Convergence(LEARNING, "x")
+    lost = Convergence(UNKNOWN, "y")
     assert together([done, done]) == done and together([done, more]) == more and together([more, lost, done]) == lost
     assert together([done, Convergence(CONVERGED, "best epoch 5 of 6")]).why == "best epoch 4, 5 of 6"
     assert together([more, Convergence(LEARNING, "z")]).why == "e.g. x"

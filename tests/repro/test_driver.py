@@ -133,10 +133,8 @@ def command(store, tmp_path):
 
     def start(*overrides: str) -> subprocess.Popen:
         code = tmp_path / f"command{len(started)}.py"
-        root = str(here.parents[1])
-        code.write_text(
-            COMMAND.format(root=root, here=str(here), store=str(store.root), runtime=RUNTIME, overrides=overrides)
-        )
+        places = {"root": str(here.parents[1]), "here": str(here), "store": str(store.root)}
+        code.write_text(COMMAND.format(**places, runtime=RUNTIME, overrides=overrides))
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen([sys.executable, str(code)], start_new_session=True, **pipes))
         return started[-1]
@@ -146,13 +144,11 @@ def command(store, tmp_path):
 
 def test_two_commands_at_once_both_end_with_the_whole_table(command, store):
     """Both run what the other has not; a cell of the other's is waited for, never failed, and never made twice."""
-    ended = [(process.returncode, *said) for process, said in [(p, p.communicate(timeout=200)) for p in
-             [command("task.behaviour=slow", "task.seconds=0.3") for _ in range(2)]]]  # fmt: skip
-    assert [code for code, *_ in ended] == [0, 0], ended
-    tables = [
-        "\n".join(line for line in out.splitlines() if "tuned" in line and "best of 3" in line) for _, out, _ in ended
-    ]
-    assert tables[0] == tables[1] != "" and all("0 failed" in out for _, out, _ in ended)
+    both = [command("task.behaviour=slow", "task.seconds=0.3") for _ in range(2)]
+    ended = [(*process.communicate(timeout=200), process.returncode) for process in both]
+    assert [code for *_, code in ended] == [0, 0], ended
+    tables = [[line for line in out.splitlines() if "tuned" in line and "best of 3" in line] for out, *_ in ended]
+    assert tables[0] == tables[1] != [] and all("0 failed" in out for out, *_ in ended)
     runs = [path.read_text().splitlines() for path in store.root.glob("cells/*/*/*/checkpoints/runs")]
     assert len(runs) == 16 and all(len(lines) == 2 for lines in runs), "a training and an evaluation each, once"
     assert len({line.split()[0] for lines in runs for line in lines}) >= 2

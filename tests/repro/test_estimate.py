@@ -23,21 +23,13 @@ def estimate(experiment, tools, store, monkeypatch):
     return make
 
 
-def run(config, store):
-    assert cells.run(cells.prepare(config, "fake_family"), store).state == "done"
-
-
-def test_nothing_is_known(estimate):
+def test_nothing_is_known(estimate, monkeypatch):
     told = estimate()
     assert (told.total.cells, told.total.done, told.total.hours) == (16, 0, pytest.approx(16 * 0.05))
     text = told.text("A plan")
-    assert "assumed, 0.05 hours each" in text and text.splitlines()[-1].startswith(
-        "16 cells: 0 done, 16 to run; about 48 minutes of cells"
-    )
-
-
-def test_a_cell_of_your_own_profile_is_assumed_to_take_an_hour(estimate, monkeypatch):
-    monkeypatch.setattr(estimates, "ASSUMED_HOURS", {})
+    assert "assumed, 0.05 hours each" in text
+    assert text.splitlines()[-1].startswith("16 cells: 0 done, 16 to run; about 48 minutes of cells")
+    monkeypatch.setattr(estimates, "ASSUMED_HOURS", {})  # a profile of your own: an hour for each cell
     told = estimate()
     assert told.total.hours == pytest.approx(16) and "assumed, 1 hours each" in told.text("A plan")
 
@@ -46,14 +38,16 @@ def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
     one = experiment()
     (slots,) = plans.outline([one], tools)
     monkeypatch.undo()
-    run(slots[0].config, store)
+    assert cells.run(cells.prepare(slots[0].config, "fake_family"), store).state == "done"
     monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
     told = estimate()
     assert told.total.done == 1 and told.shares["A"].done == 1 and told.shares["B"].done == 0
     assert told.total.hours == pytest.approx(15 * 0.05)
-    # other data, or an evaluation that is missing: not done
+    # other data, an evaluation that is missing, or another recipe: not done
     assert estimate(["data.content=b"]).total.done == 0
     assert estimate(change=lambda page: page["columns"]["a"].update(evaluate=["duc"])).total.done == 0
+    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
+    assert estimate().total.done == 0
 
 
 def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store):
@@ -62,14 +56,6 @@ def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store)
     told = estimates.estimate([("x", w) for w in slots], store, {data: 0.5})
     assert told.total.hours == pytest.approx(told.total.cells * 2 * 0.5)
     assert told.sources == {f"assumed, 0.5 hours an epoch of {data} on one GPU": told.total.cells}
-
-
-def test_another_recipe_is_not_done(experiment, tools, store, estimate, monkeypatch):
-    (slots,) = plans.outline([experiment()], tools)
-    monkeypatch.undo()
-    run(slots[0].config, store)
-    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
-    assert estimate().total.done == 0
 
 
 def test_gpu_hours(estimate, tools, experiment, store):

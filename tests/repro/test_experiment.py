@@ -19,12 +19,8 @@ def test_a_page_becomes_what_it_says(experiment):
 
 def test_a_profile_chooses(experiment):
     def change(page):
-        page["profiles"]["paper"] |= {
-            "rows": ["tuned"],
-            "deviations": ["second"],
-            "footers": ["f"],
-            "not_comparable": "swapped",
-        }
+        page["profiles"]["paper"] |= {"rows": ["tuned"], "deviations": ["second"], "footers": ["f"]}
+        page["profiles"]["paper"]["not_comparable"] = "swapped"
         page["deviations"] = ["first"]
 
     one = experiment(change, profile="paper")
@@ -105,8 +101,7 @@ def test_metrics_that_nobody_measures(experiment, metric, said):
 def test_metrics_of_a_further_test_set_and_without_a_set(experiment):
     def change(page):
         page["columns"]["a"] |= {"evaluate": ["duc2004"], "select": {"metric": "dev/loss", "mode": "min"}}
-        page["columns"]["a"]["show"] = [
-            {"metric": m, "label": m} for m in ("duc2004/score", "dev/last_gain", "best_epoch")
-        ]
+        metrics = ("duc2004/score", "dev/last_gain", "best_epoch")
+        page["columns"]["a"]["show"] = [{"metric": m, "label": m} for m in metrics]
 
     assert experiments.check(experiment(change).columns[0], fake_family.METRICS) == []

@@ -38,10 +38,9 @@ def test_grid_by_column_and_the_mapping_s_own(experiment, tools):
         page["columns"]["a"]["grid"], page["columns"]["b"]["grid"] = "small", "own"
 
     plan = made(experiment(change), tools)
-    assert [s.point for s in plan.at(0, 0) if s.seed == 1] == [(("lam", 0.5),)]
-    assert [s.point for s in plan.at(0, 1) if s.seed == 1] == [(("lam", 0.0),), (("lam", 0.5),)], (
-        "of the mapping's page"
-    )
+    small, own = ([s.point for s in plan.at(0, column) if s.seed == 1] for column in (0, 1))
+    assert small == [(("lam", 0.5),)]
+    assert own == [(("lam", 0.0),), (("lam", 0.5),)], "of the mapping's page"
 
 
 def test_equal_cells_are_run_once_with_the_tests_of_all(experiment, tools):
@@ -55,18 +54,13 @@ def test_equal_cells_are_run_once_with_the_tests_of_all(experiment, tools):
     assert plan.at(0, 1)[0].cell.further == {"duc": {"name": "duc", "content": "duc"}}
 
 
-def test_user_overrides_win_and_are_known(experiment, tools):
-    plan = made(experiment(), tools, ["train.max_epochs=9", "task.shift=2"])
+def test_user_overrides_win_and_are_told_apart(experiment, tools):
+    told, typed = set(), ("train.max_epochs=9", "task.shift=2")
+    spying = replace(tools, compose=lambda overrides, user: (told.add(tuple(user)), tools.compose(overrides))[1])
+    plan = made(experiment(), spying, list(typed))
     assert {s.cell.config["train"]["max_epochs"] for s in plan.slots} == {9}
     assert {s.cell.config["task"]["shift"] for s in plan.slots} == {2}
-    assert plan.overrides == plan.slots[0].cell.overrides == ("train.max_epochs=9", "task.shift=2")
-
-
-def test_what_a_person_typed_is_told_apart(experiment, tools):
-    told = set()
-    spying = replace(tools, compose=lambda overrides, user: (told.add(tuple(user)), tools.compose(overrides))[1])
-    made(experiment(), spying, ["task.shift=2"])
-    assert told == {("task.shift=2",)}
+    assert plan.overrides == plan.slots[0].cell.overrides == typed and told == {typed}
 
 
 def test_one_seed_given_by_the_user_is_one_run(experiment, tools):
@@ -80,9 +74,8 @@ def test_values_keep_their_kind_in_overrides(experiment, tools):
     spying = replace(tools, compose=lambda overrides, user: (seen.append(list(overrides)), tools.compose(overrides))[1])
 
     def change(page):
-        page["rows"] = [
-            {"label": "r", "mapping": "m", "overrides": ["c=1"], "grids": {"g": {"a": [True, None, 0.5, "word"]}}}
-        ]
+        grids = {"g": {"a": [True, None, 0.5, "word"]}}
+        page["rows"] = [{"label": "r", "mapping": "m", "overrides": ["c=1"], "grids": grids}]
         page["profiles"]["demo"] = {"columns": ["a"], "seeds": [3]}
 
     made(experiment(change), spying, ["z=1"])
@@ -121,16 +114,14 @@ def test_each_data_set_is_prepared_once(experiment, tools, tmp_path, workers):
     both = plans.make([experiment(change), experiment(change)], tools, [f"data.trace={trace}"], workers=workers)
     lines = [line.split() for line in trace.read_text().splitlines()]
     assert sorted(content for *_, content in lines) == ["a", "b"] and [len(p.slots) for p in both] == [16, 16]
-    assert (str(os.getpid()) in {pid for pid, *_ in lines}) == (workers == 1), (
-        "several at a time run in processes of their own"
-    )
+    here = str(os.getpid()) in {pid for pid, *_ in lines}
+    assert here == (workers == 1), "several at a time run in processes of their own"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_column_without_data_says_why_and_the_others_stay(experiment, tools, workers):
-    plan = made(
-        experiment(lambda page: page["columns"]["b"]["overrides"].append("data.missing=1")), tools, workers=workers
-    )
+    one = experiment(lambda page: page["columns"]["b"]["overrides"].append("data.missing=1"))
+    plan = made(one, tools, workers=workers)
     assert plan.unavailable == {1: "it is behind a licence"}
     assert {s.column for s in plan.slots} == {0} and len(plan.slots) == 8
 

@@ -153,11 +153,8 @@ def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
     dots = [part.partition("</g>")[0] for label in drawn for part in drawn[label][:2]]
     x = [float(n) for part in dots for n in re.findall(r'<use [^>]*x="([\d.]+)"', part)]
     assert affine(x, [30.5, 30.0, 31.0, 34.0, 33.0, 35.0]), "the mean, then the seeds"
-    y = [
-        float(n)
-        for label in drawn
-        for n in re.findall(r"[ML] [\d.]+ ([\d.]+)", drawn[label][3].partition("clip-path")[0])
-    ]
+    paths = [drawn[label][3].partition("clip-path")[0] for label in drawn]
+    y = [float(n) for path in paths for n in re.findall(r"[ML] [\d.]+ ([\d.]+)", path)]
     assert affine(y, [54.5, 57.5, 60.5, 55.5, 58.5, 61.5]), "the mean over seeds, epoch by epoch"
 
 

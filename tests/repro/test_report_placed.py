@@ -27,19 +27,15 @@ def test_a_figure_stands_in_the_report_of_its_profile(tmp_path):
     figure(made, "other", "elsewhere")
     text = made.write()
     page = Page(text)
-    assert (
-        "Figure <one>" in page.text and "Published: theirs & more." in page.text and "Figure <other>" not in page.text
-    )
-    assert "not in this report" not in page.text
+    assert "Figure <one>" in page.text and "Published: theirs & more." in page.text
+    assert "Figure <other>" not in page.text and "not in this report" not in page.text
     (image,) = [a["src"] for tag, a in page.elements if tag == "img"]
     assert image.startswith("data:image/svg+xml;base64,")
     assert any((a.get("href") or "").endswith("one.json") for _, a in page.elements)
     svg = next(made.store.root.rglob("one.svg"))
     (shown,) = placed(svg.parent, profile, (), tmp_path)
-    assert (shown["svg"], shown["data"], shown["others"]) == (
-        *(f"{svg.parent.relative_to(tmp_path)}/one.{kind}" for kind in ("svg", "json")),
-        1,
-    )
+    place = svg.parent.relative_to(tmp_path)
+    assert (shown["svg"], shown["data"], shown["others"]) == (f"{place}/one.svg", f"{place}/one.json", 1)
     figure(made, "one", profile)
     assert "Drawn from 1 cell(s) that are not in this report." in Page(made.write()).text
     (made.store.root / "figures" / made.plan.experiment.name / "one.svg").write_text(SVG + " " * LARGEST)

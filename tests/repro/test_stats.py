@@ -175,7 +175,9 @@ def test_bleu_s_permutation_test_is_sacrebleu_s():
     from sacrebleu.significance import PairedTest
 
     rng = np.random.default_rng(6)
-    words = np.array(["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "house", "and", "big", "red", "blue"])
+    words = np.array(
+        ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "house", "and", "big", "small", "red", "blue"]
+    )
     references = [" ".join(rng.choice(words, 9)) for _ in range(60)]
 
     def system(wrong: float) -> list[str]:

@@ -105,10 +105,8 @@ def running(folder: Path, cpus: int = 4) -> Iterator[dict[str, str]]:
         _until_idle(environment, folder)
         yield environment
     finally:
-        subprocess.run(
-            ["scancel", "-u", "root", "--signal=KILL", "--full"], env=environment, capture_output=True, check=False
-        )
-        subprocess.run(["scancel", "-u", "root"], env=environment, capture_output=True, check=False)
+        for more in (["--signal=KILL", "--full"], []):
+            subprocess.run(["scancel", "-u", "root", *more], env=environment, capture_output=True, check=False)
         for process in reversed(started):
             process.send_signal(signal.SIGTERM)
             try:
@@ -131,9 +129,8 @@ def _munged(folder: Path) -> subprocess.Popen:
         if (folder / "socket").exists():
             return process
         time.sleep(0.1)
-    raise Unavailable(
-        f"munged did not start: {(folder / 'log').read_text() if (folder / 'log').exists() else 'no log'}"
-    )
+    log = folder / "log"
+    raise Unavailable(f"munged did not start: {log.read_text() if log.exists() else 'no log'}")
 
 
 def _port() -> int:
@@ -148,9 +145,5 @@ def _until_idle(environment: dict[str, str], folder: Path) -> None:
         if told.stdout.strip() == "idle":
             return
         time.sleep(0.2)
-    logs = "\n".join(
-        (folder / f"{name}.log").read_text()[-1500:]
-        for name in ("slurmctld", "slurmd")
-        if (folder / f"{name}.log").exists()
-    )
+    logs = "\n".join(path.read_text()[-1500:] for path in sorted(folder.glob("slurm*.log")))
     raise Unavailable(f"the node did not come up ({told.stdout.strip() or told.stderr.strip()}):\n{logs}")
