@@ -69,9 +69,8 @@ def prepare_test(config, encoding: Path, progress) -> TestSet:
 def _test(name: str, data) -> TestSet:
     baselines = {system: {f"{name}/{k}": v for k, v in values.items()} for system, values in BASELINES.items()}
     content, short = sha256(data.get("test", "t")), told(data.get("test_shortfalls"))
-    return TestSet(
-        name, content, "encoded", {"name": name, "provenance": "invented", "sizes": {"test": 3}}, short, baselines
-    )
+    facts = {"name": name, "provenance": "invented", "sizes": {"test": 3}}
+    return TestSet(name, content, "encoded", facts, short, baselines)
 
 
 def value(config) -> float:

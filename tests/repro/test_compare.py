@@ -180,10 +180,8 @@ def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained,
 def test_a_setting_says_whether_it_has_converged(trained, store, best_epoch):
     for seed, value in ((1, 0.0), (2, 0.5)):
         trained(mapping__lam=value, seed=seed, train__max_epochs=2)
-    found = [
-        replace(one, metrics={"test/score": 1.0, "best_epoch": best_epoch}, curve=())
-        for one in records.read(store).records
-    ]
+    metrics = {"test/score": 1.0, "best_epoch": best_epoch}
+    found = [replace(one, metrics=metrics, curve=()) for one in records.read(store).records]
     rows = compare.table(compare.groups(found), "t", "T").blocks[0].rows
     assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
 
@@ -191,9 +189,8 @@ def test_a_setting_says_whether_it_has_converged(trained, store, best_epoch):
 def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(grid, trained, store, tmp_path):
     trained(mapping__name="sparsemax", seed=1)
     printed = {"test/score": "41.5"}
-    _, files = comparison.write(
-        records.read(store).records, tmp_path, "T <b>", ["A note."], lambda r: printed if r.seed < 2 else {}
-    )
+    paper = lambda record: printed if record.seed < 2 else {}  # noqa: E731
+    _, files = comparison.write(records.read(store).records, tmp_path, "T <b>", ["A note."], paper)
     assert files[-1] == tmp_path / "dashboard.html"
     text = files[-1].read_text()
     page = Page(text)
@@ -210,9 +207,12 @@ def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(grid, trained, st
     assert not re.search(r'(src|href)="(?!#)', text), "it loads nothing"
 
 
-def test_many_settings_are_not_drawn_as_lines(trained, store, monkeypatch):
-    for lam in (0.0, 0.5):
-        trained(mapping__lam=lam)
+def test_too_few_and_too_many_settings_are_not_drawn(trained, store, monkeypatch):
+    trained()
+    (group,) = compare.groups(records.read(store).records)
+    with pytest.raises(Missing, match="No number was swept, and fewer than two settings have both a score and a share"):
+        sweeps.figures(group, "salt", True)
+    trained(mapping__lam=0.5)
     monkeypatch.setattr(comparison, "MOST_LINES", 1)
     assert "2 settings are too many for one drawing" in comparison.dashboard(records.read(store).records, "T")
 
@@ -239,13 +239,6 @@ def test_the_filters_of_the_dashboard(grid, trained, store, tmp_path):
         hidden = "[...document.querySelectorAll('.view:not([hidden]) [data-of]')].filter(e => e.style.display).map(e => e.dataset.of)"
         assert {text.split(" (")[0] for text in browser.ask(hidden)} == {"softmax"}
         assert rows(seed="2") == [["2", "softmax", "softmax"]] and rows(seed="2", mapping="sparsemax") == []
-
-
-def test_one_setting_is_not_drawn(trained, store):
-    trained()
-    (group,) = compare.groups(records.read(store).records)
-    with pytest.raises(Missing, match="No number was swept, and fewer than two settings have both a score and a share"):
-        sweeps.figures(group, "salt", True)
 
 
 def test_the_front_of_a_pareto_plot():

@@ -152,7 +152,7 @@ def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.places(few, count=lambda: 2) == ([None] * 3, None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
-    with pytest.raises(StoreError, match=r"shows 3 GPU\(s\), so there is no 3; allowed: all, none, numbers up to 2"):
+    with pytest.raises(StoreError, match=r"\[1, 3, 7\].*shows 3 GPU\(s\), so there is no 3; allowed: .* up to 2"):
         devices.places(few | {"devices": [1, 3, 7]})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(StoreError, match=r"allowed: all, none$"):
@@ -162,8 +162,6 @@ def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):
 def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,GPU-0af")
     assert devices.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
-    with pytest.raises(StoreError, match=r"devices=\[3\].*shows 3 GPU.*numbers up to 2"):
-        devices.places(RUNTIME | {"device": "cuda", "devices": [3]})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(StoreError, match=r"devices=\[0\].*shows 0 GPU"):
         devices.places(RUNTIME | {"devices": [0]}, count=lambda: 0)

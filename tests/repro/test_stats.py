@@ -43,6 +43,7 @@ def test_p_value_agrees_with_the_exact_test(shift, ties):
     error = 4 * math.sqrt(theirs * (1 - theirs) / trials) + 1 / trials
     assert abs(mine - theirs) <= error
     assert paired_randomization(b, a, trials=trials) == pytest.approx(mine, abs=2 * error)
+    assert mine == paired_randomization(a, b, trials=trials) != paired_randomization(a, b[::-1], trials=trials)
 
 
 def test_p_value_at_the_ends():
@@ -50,13 +51,8 @@ def test_p_value_at_the_ends():
     assert paired_randomization([], []) == 1.0
     assert paired_randomization(range(100, 200), range(100), trials=500) == pytest.approx(1 / 501)
     assert paired_randomization([1.0], [0.0], trials=500) == 1.0  # a single pair can show nothing
-
-
-def test_p_value_is_reproducible_and_depends_on_the_pairs():
-    rng = np.random.default_rng(1)
-    a, b = rng.normal(0.3, 1, 40).tolist(), rng.normal(0, 1, 40).tolist()
-    assert paired_randomization(a, b) == paired_randomization(a, b)
-    assert paired_randomization(a, b) != paired_randomization(a, b[::-1])
+    with pytest.raises(ValueError, match="3 and 2"):
+        paired_randomization([1, 2, 3], [1, 2])
 
 
 def test_false_alarms_are_as_rare_as_promised():
@@ -64,11 +60,6 @@ def test_false_alarms_are_as_rare_as_promised():
     draws = [paired_randomization(rng.normal(size=20), rng.normal(size=20), trials=199) for _ in range(400)]
     share = np.mean(np.array(draws) < 0.05)
     assert 0.01 < share < 0.09  # 400 draws at 5 %: standard error 1.1 %
-
-
-def test_unequal_lengths_are_refused():
-    with pytest.raises(ValueError, match="3 and 2"):
-        paired_randomization([1, 2, 3], [1, 2])
 
 
 def test_summary_is_mean_and_sample_deviation():
