@@ -7,11 +7,11 @@ import hashlib
 import io
 import json
 import random
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import yaml
+from packed import tar
 from PIL import Image
 
 WHO = {"en": ("a man", "a woman", "the dog", "my aunt"), "fr": ("un homme", "une femme", "le chien", "ma tante"),
@@ -27,23 +27,8 @@ LABELS = {
     "birds": ("Tin Whistler", "Baker's Swift"), "scene": ("Sea", "Hill"), "emotions": ("glad", "calm"),
     "yeast": tuple(f"Class{i}" for i in range(1, 15)),
 }  # fmt: skip
-WORDS = (
-    "the",
-    "green",
-    "lamp",
-    "house",
-    "falls",
-    "on",
-    "a",
-    "quiet",
-    "road",
-    "near",
-    "old",
-    "mills",
-    "today",
-    "and",
-    "birds",
-)
+SENTENCE = "the green lamp house falls on a quiet road near old mills today and birds"
+WORDS = SENTENCE.split()
 
 
 def write_mirror(folder: Path) -> None:
@@ -167,25 +152,16 @@ def nlvr() -> dict[str, bytes | str]:
     """12 sentences each of dev, hidden and test, and as many images of 100 x 25, each different."""
     made: dict[str, bytes | str] = {}
     for shade, part in enumerate(("dev", "hidden", "test")):
-        stream, rows = io.BytesIO(), []
-        with tarfile.open(fileobj=stream, mode="w") as archive:
-            for i in range(12):
-                rows.append(
-                    json.dumps(
-                        {
-                            "identifier": f"{i}-0",
-                            "sentence": f"There are {i} boxes",
-                            "label": "true" if i % 3 else "false",
-                        }
-                    )
-                )
-                array, png = np.full((25, 100, 3), 80 * shade, np.uint8), io.BytesIO()
-                array[:, 8 * i : 8 * i + 8] = (200, 10 * i, 40)
-                Image.fromarray(array).save(png, "PNG")
-                info = tarfile.TarInfo(f"images/{part}-{i}-0-0.png")
-                info.size = len(png.getvalue())
-                archive.addfile(info, io.BytesIO(png.getvalue()))
-        made[f"vqa/nlvr1/{part}.json"], made[f"vqa/nlvr1/{part}_images_perm0.tar"] = lines(rows), stream.getvalue()
+        rows, images = [], {}
+        for i in range(12):
+            label = "true" if i % 3 else "false"
+            rows.append({"identifier": f"{i}-0", "sentence": f"There are {i} boxes", "label": label})
+            array, png = np.full((25, 100, 3), 80 * shade, np.uint8), io.BytesIO()
+            array[:, 8 * i : 8 * i + 8] = (200, 10 * i, 40)
+            Image.fromarray(array).save(png, "PNG")
+            images[f"images/{part}-{i}-0-0.png"] = png.getvalue()
+        made[f"vqa/nlvr1/{part}.json"] = lines(map(json.dumps, rows))
+        made[f"vqa/nlvr1/{part}_images_perm0.tar"] = tar(images)
     return made
 
 
@@ -226,13 +202,10 @@ def entailment() -> dict[str, str]:
 
 def imdb() -> dict[str, bytes]:
     """20 reviews for training and 10 for the test, half of them good."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:xz") as archive:
-        for split, count in (("train", 10), ("test", 5)):
-            for kind, mark in (("pos", 9), ("neg", 2)):
-                for i in range(count):
-                    text = f"{split} {kind} {CAPTIONS['en'][i]}.<br />Seen twice".encode()
-                    info = tarfile.TarInfo(f"aclImdb/{split}/{kind}/{i}_{mark}.txt")
-                    info.size = len(text)
-                    archive.addfile(info, io.BytesIO(text))
-    return {"sentiment/aclImdb/aclImdb_labelled.tar.xz": stream.getvalue()}
+    reviews = {
+        f"aclImdb/{split}/{kind}/{i}_{mark}.txt": f"{split} {kind} {CAPTIONS['en'][i]}.<br />Seen twice"
+        for split, count in (("train", 10), ("test", 5))
+        for kind, mark in (("pos", 9), ("neg", 2))
+        for i in range(count)
+    }
+    return {"sentiment/aclImdb/aclImdb_labelled.tar.xz": tar(reviews, "w:xz")}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import random
-import tarfile
 from pathlib import Path
 
+from packed import tar
 from small_vqa2 import picture, write_vqa2
 
 from tasks.data import load_manifest
@@ -28,16 +27,6 @@ def text(seed: str, low: int = 10, high: int = 14) -> str:
 
 def lines(name: str, n: int = N, low: int = 10, high: int = 14) -> bytes:
     return "".join(text(f"{name}/{i}", low, high) + "\n" for i in range(n)).encode()
-
-
-def _tar_xz(members: dict[str, str]) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:xz") as archive:
-        for name, body in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(body.encode())
-            archive.addfile(info, io.BytesIO(body.encode()))
-    return stream.getvalue()
 
 
 def _arff(name: str, labels: int = 3, features: int = 4) -> bytes:
@@ -60,7 +49,7 @@ def _content(name: str, path: str) -> bytes:
         article = "<REUTERS ID=1><TITLE>{}</TITLE><BODY>{}\n</BODY></REUTERS>\n"
         return "".join(article.format(text(f"{file}t{i}", 4, 6), text(f"{file}b{i}")) for i in range(9)).encode()
     if name == "imdb":
-        return _tar_xz({f"aclImdb/{s}/{c}/{i}_1.txt": text(f"{s}{c}{i}") for s in ("train", "test") for c in ("pos", "neg") for i in range(N)})  # fmt: skip
+        return tar({f"aclImdb/{s}/{c}/{i}_1.txt": text(f"{s}{c}{i}") for s in ("train", "test") for c in ("pos", "neg") for i in range(N)}, "w:xz")  # fmt: skip
     if name == "snli_20k":
         if file.endswith(".csv"):
             return "".join(

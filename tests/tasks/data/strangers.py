@@ -8,12 +8,12 @@ import io
 import json
 import os
 import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packed import tar, zipped
 from small_vqa2 import picture
 
 from tasks.data import NullProgress, load_manifest, open_data
@@ -111,24 +111,6 @@ def nlvr(part: str) -> bytes:
             for i in range(3)
         ]
     )
-
-
-def tar(members: dict[str, bytes], mode: str = "w") -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=mode) as archive:
-        for name, raw in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(raw)
-            archive.addfile(info, io.BytesIO(raw))
-    return stream.getvalue()
-
-
-def zipped(members: dict[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, raw in members.items():
-            archive.writestr(name, raw)
-    return stream.getvalue()
 
 
 def mirrored(name: str, content: Callable[[str], bytes]) -> dict[str, bytes]:

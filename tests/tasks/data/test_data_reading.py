@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strangers import ARFF, LOADERS, SNLI_JSON, VECTORS, tar
+from packed import tar
+from strangers import ARFF, LOADERS, SNLI_JSON, VECTORS
 
 from tasks import data
 from tasks.data import DataError, NullProgress

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import tarfile
-import zipfile
 
 import pytest
 from hub_stand_in import serving
+from packed import tar, zipped
 
 from tasks import data
 from tasks.data import DataError, DataUnavailable, NullProgress, manifests
@@ -24,28 +22,10 @@ ROW = {
 }
 
 
-def zipped(files):
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return stream.getvalue()
-
-
-def tarred(files):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, text in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(text.encode())
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return stream.getvalue()
-
-
 SNLI = zipped({f"snli_1.0/snli_1.0_{s}.jsonl": (json.dumps(ROW) + "\n") * n for s, n in (("train", 5), ("dev", 2), ("test", 3))})  # fmt: skip
-IMDB = tarred({f"aclImdb/{s}/{c}/{i}_1.txt": f"{s} {c} {i}" for s in ("train", "test") for c in ("pos", "neg") for i in range(9)})  # fmt: skip
+IMDB = tar({f"aclImdb/{s}/{c}/{i}_1.txt": f"{s} {c} {i}" for s in ("train", "test") for c in ("pos", "neg") for i in range(9)}, "w:gz")  # fmt: skip
 GLOVE = zipped({"glove.840B.300d.txt": "the 1 2\ndog 3 4\n"})
-BASELINE = tarred({f"baseline-1M-enfr/baseline-1M_{p}.{x}": f"{p} {x}\n" * 3 for p in ("train", "valid", "test") for x in ("en", "fr")})  # fmt: skip
+BASELINE = tar({f"baseline-1M-enfr/baseline-1M_{p}.{x}": f"{p} {x}\n" * 3 for p in ("train", "valid", "test") for x in ("en", "fr")}, "w:gz")  # fmt: skip
 ARCHIVES = {
     "snli_1.0.zip": SNLI,
     "aclImdb_v1.tar.gz": IMDB,
