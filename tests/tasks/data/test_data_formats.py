@@ -19,10 +19,8 @@ def test_gigaword(tmp_path, opened, write, layout):
     write(train, {f"train.article{suffix}.txt": ["a b c .", "d e\u2028f ."], f"train.title{suffix}.txt": ["a c", "d"]})
     write(train, {"valid.article.filter.txt": ["g h ."], "valid.title.filter.txt": ["g"]})
     write(test, {"input.txt": ["i j #### .", "k ."], "task1_ref0.txt": ["j", "k"]})
-    whole, cut = (
-        opened("gigaword", path=str(tmp_path)),
-        opened("gigaword", path=str(tmp_path), limits={"train": 1, "test": 1}),
-    )
+    whole = opened("gigaword", path=str(tmp_path))
+    cut = opened("gigaword", path=str(tmp_path), limits={"train": 1, "test": 1})
     splits = read(cut)
     assert list(splits["train"]) == [Pair("a b c .", ("a c",))] and list(splits["dev"]) == [Pair("g h .", ("g",))]
     assert read(whole)["train"][1] == Pair("d e f .", ("d",)) and read(whole)["test"][-1] == Pair("k .", ("k",))
@@ -32,16 +30,6 @@ def test_gigaword(tmp_path, opened, write, layout):
     write(test, {"input.txt": ["moved", "k ."]})
     moved = opened("gigaword", path=str(tmp_path))
     assert {s for s in splits if moved.fingerprint[s] != whole.fingerprint[s]} == {"test"}
-
-
-def test_gigaword_with_sides_of_different_length_or_missing_files(tmp_path, opened, write):
-    write(tmp_path, {"train.article.txt": ["a", "b"], "train.title.txt": ["a"]})
-    with pytest.raises(DataError, match="different numbers of lines") as caught:
-        opened("gigaword", path=str(tmp_path))
-    assert "train.title.txt: 1" in caught.value.where
-    write(tmp_path, {"train.title.txt": ["a", "b"]})
-    with pytest.raises(DataError, match=r"valid\.article\.filter\.txt is missing"):
-        opened("gigaword", path=str(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         opened("gigaword", path=str(tmp_path / "none"))
 
@@ -53,13 +41,8 @@ def test_duc_keeps_every_reference_skips_missing_ones_and_says_what_its_digits_a
     splits = read(found)
     assert splits["test"][0] == Pair("doc 1 .", ("first 0", "first 1", "first 2", "first 3"))
     assert splits["test"][1].references == ("second 0", "second 1", "second 3")
-    assert set(splits) == {"test"} and found.about["digits"] == "#"
-    assert found.shortfalls == (
-        "2 of 500 test pairs",
-        "content not verified: duc2004 is known by its size only",
-    ) and set(found.fingerprint) == {"test"}
-    with pytest.raises(DataError, match=r"input\.txt is missing"):
-        opened("duc2003", path=str(tmp_path))
+    assert set(splits) == set(found.fingerprint) == {"test"} and found.about["digits"] == "#"
+    assert found.shortfalls == ("2 of 500 test pairs", "content not verified: duc2004 is known by its size only")
 
 
 def test_iwslt(tmp_path, opened, write):
@@ -75,31 +58,22 @@ def test_iwslt(tmp_path, opened, write):
             ]})  # fmt: skip
     found = opened("iwslt2017", path=str(tmp_path))
     splits = read(found)
-    assert list(splits["train"]) == [
-        Pair("Guten Tag & so.", ("Good day & so.",)),
-        Pair("Zwei <br> drei.", ("Two <br> three.",)),
-    ]
+    first = Pair("Guten Tag & so.", ("Good day & so.",))
+    assert list(splits["train"]) == [first, Pair("Zwei <br> drei.", ("Two <br> three.",))]
     assert splits["dev"][0] == Pair("de 0 & x", ("en 0 & x",))
     assert len(splits["test"]) == 12 and splits["test"][2].source == "de 2 & x"
-    assert "2 of 206,112 training pairs" in found.shortfalls and found.about == {
-        "source_lang": "de",
-        "target_lang": "en",
-    }
+    assert "2 of 206,112 training pairs" in found.shortfalls
+    assert found.about == {"source_lang": "de", "target_lang": "en"}
     short = opened("iwslt2017", path=str(tmp_path), max_words=3)
     assert [p.source for p in read(short)["test"]] == ["de b"] * 6 and "only pairs of" in short.shortfalls[-1]
 
 
 def test_baseline_1m_in_both_directions(tmp_path, opened, write):
     for part, count in (("train", 3), ("valid", 1), ("test", 2)):
-        for lang in ("en", "fr"):
-            write(
-                tmp_path / "baseline-1M-enfr",
-                {f"baseline-1M_{part}.{lang}": [f"{lang} {part} {i}" for i in range(count)]},
-            )
-    french, english = (
-        opened("baseline_1m_enfr", path=str(tmp_path), source_lang=s, target_lang=t)
-        for s, t in (("fr", "en"), ("en", "fr"))
-    )
+        files = {f"baseline-1M_{part}.{x}": [f"{x} {part} {i}" for i in range(count)] for x in ("en", "fr")}
+        write(tmp_path / "baseline-1M-enfr", files)
+    languages = ({"source_lang": "fr", "target_lang": "en"}, {"source_lang": "en", "target_lang": "fr"})
+    french, english = (opened("baseline_1m_enfr", path=str(tmp_path), **both) for both in languages)
     assert read(french)["train"][2] == Pair("fr train 2", ("en train 2",))
     assert read(english)["dev"][0] == Pair("en valid 0", ("fr valid 0",))
     assert french.fingerprint["train"] != english.fingerprint["train"]

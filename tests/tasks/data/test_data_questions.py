@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 import tarfile
@@ -15,7 +14,7 @@ from small_vqa2 import picture
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key, stem_key
 from tasks.data.read.formats import counting
-from tasks.data.read.questions import hold_out, limited, read_nlvr, read_vqa2
+from tasks.data.read.questions import hold_out, limited, read_vqa2
 from tasks.data.records import Question
 
 QUIET = NullProgress()
@@ -41,14 +40,11 @@ def test_a_small_vqa2_with_damaged_images(opened, small, tmp_path):
     assert any("2 of 84 images" in line for line in progress.lines)
     again = open_images({"kind": images.kind, "path": images.path}, tmp_path / "encoded" / "x")
     assert np.array_equal(again.rows(np.arange(84)), images.rows(np.arange(84))) and again.index == images.index
-    assert "60 of 443,757 training questions" in found.shortfalls and any(
-        "scored on val" in s for s in found.shortfalls
-    )
+    assert "60 of 443,757 training questions" in found.shortfalls
+    assert any("scored on val" in s for s in found.shortfalls)
     blank = opened("vqa2", **small | {"input": "none"}).about["images"](["1", "2"], tmp_path, QUIET)
-    assert (
-        not blank.rows(np.array([0, 0])).any()
-        and not open_images({"kind": "features", "path": blank.path}, tmp_path).rows(np.array([0])).any()
-    )
+    assert not blank.rows(np.array([0, 0])).any()
+    assert not open_images({"kind": "features", "path": blank.path}, tmp_path).rows(np.array([0])).any()
     with pytest.raises(DataUnavailable, match="no feature store"):
         opened("vqa2", **small | {"input": "features"}).about["images"](["1"], tmp_path, QUIET)
 
@@ -87,26 +83,6 @@ def test_nlvr_sentences_and_images(mirror, opened, tmp_path):
     assert np.array_equal(again.array, images.array) and again.sha256 == images.sha256
 
 
-def test_every_reader_names_the_file_it_cannot_read(tmp_path):
-    path = tmp_path / "questions.json"
-    for text, what in (
-        ("{", "not valid JSON"),
-        ("[]", "no list 'questions'"),
-        ('{"questions": [{"image_id": 1}]}', "has no question, question_id"),
-    ):
-        path.write_text(text)
-        with pytest.raises(DataError, match=what):
-            read_vqa2(path, path)
-    path.write_bytes(gzip.compress(b'{"questions": []}')[:-6])
-    with pytest.raises(DataError, match="damaged"):
-        read_vqa2(path, path)
-    path.write_text('{"sentence": "x"}\n')
-    with pytest.raises(DataError, match="line 1"):
-        read_nlvr(path, "dev")
-    with pytest.raises(DataUnavailable, match="missing"):
-        read_vqa2(tmp_path / "none.json", path)
-
-
 def test_questions_without_annotations_are_counted(tmp_path):
     entry = {"image_id": 1, "question": "a?", "question_id": 1}
     (tmp_path / "q").write_text(json.dumps({"questions": [entry, entry | {"question_id": 2}]}))
@@ -115,13 +91,7 @@ def test_questions_without_annotations_are_counted(tmp_path):
     with counting() as counts:
         (found,) = read_vqa2(tmp_path / "q", tmp_path / "a")
     assert found.answer == "yes" and found.answers == ("yes",) * 10
-    assert counts == {
-        "questions without an annotation left out": 1,
-        "annotations without a question left out": 1,
-    }
-    (tmp_path / "a").write_text(json.dumps({"annotations": [note | {"answer_type": "colour"}]}))
-    with pytest.raises(DataError, match="'colour'"):
-        read_vqa2(tmp_path / "q", tmp_path / "a")
+    assert counts == {"questions without an annotation left out": 1, "annotations without a question left out": 1}
 
 
 def test_keys_of_images():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tasks.data import DataError, DataUnavailable, NullProgress
+from tasks.data import NullProgress
 from tasks.data.sets.snli import leaves, read_highlights, read_published
 from tasks.data.sets.snli_20k import explained_words
 
@@ -50,46 +50,23 @@ def test_highlights_beside_the_files_are_marked(folder, opened):
     assert read_highlights(folder / "esnli_test.csv") == {"1": {"man", "sleeps"}}
     found = opened("snli", path=str(folder))
     splits = found.read(NullProgress())
-    assert [e.marked for e in splits["test"]] == [{"man", "sleeps"}, frozenset()] and not any(
-        e.marked for e in splits["dev"]
-    )
+    assert [e.marked for e in splits["test"]] == [{"man", "sleeps"}, frozenset()]
+    assert not any(e.marked for e in splits["dev"])
     assert found.shortfalls[0] == "3 of 550,152 lines of snli_1.0_train.jsonl" and len(found.shortfalls) == 4
     (folder / "esnli_test.csv").unlink()
     plain = opened("snli", path=str(folder))
     assert {s for s in splits if plain.fingerprint[s] != found.fingerprint[s]} == {"test"}
 
 
-def test_what_is_not_snli_is_an_error(folder, tmp_path_factory, opened):
-    (folder / "snli_1.0_dev.jsonl").write_text(
-        '{"gold_label": "maybe", "sentence1_parse": "", "sentence2_parse": "", "pairID": "1"}\n'
-    )
-    with pytest.raises(DataError, match="line 1: gold_label is 'maybe'"):
-        opened("snli", path=str(folder)).read(NullProgress())
-    with pytest.raises(DataError, match=r"snli_1\.0_train\.jsonl is missing"):
-        opened("snli", path=str(tmp_path_factory.mktemp("empty")))
-    with pytest.raises(DataUnavailable, match="mirror"):
-        opened("snli_20k")
-
-
 def test_content_words_of_explanations():
-    assert explained_words(["The two women are holding packages .", "a Woman's"]) == {
-        "two",
-        "women",
-        "holding",
-        "packages",
-        "woman",
-        "s",
-    }
+    found = explained_words(["The two women are holding packages .", "a Woman's"])
+    assert sorted(found) == ["holding", "packages", "s", "two", "woman", "women"]
 
 
 def test_the_subset_of_a_mirror(mirror, read):
     splits = read("snli_20k", mirror=str(mirror))
     assert [len(splits[s]) for s in ("train", "dev", "test")] == [12, 6, 6]  # a pair of both training files counts once
-    assert [e.label for e in splits["train"]] == [
-        1,
-        2,
-        0,
-    ] * 4  # the subset numbers neutral, contradiction, entailment from 1
-    assert [e.label for e in splits["dev"]] == [1, 2, 0] * 2
+    labels = {s: [e.label for e in splits[s]] for s in ("train", "dev")}
+    assert labels == {"train": [1, 2, 0] * 4, "dev": [1, 2, 0] * 2}  # neutral, contradiction, entailment from 1 there
     first = splits["test"][0]
     assert first.texts[0].startswith("a man carries the old clock") and first.marked == {"man"}

@@ -105,7 +105,5 @@ def test_the_data_set_is_the_generator_standardised_by_train(read, opened):
     for split, (x, y) in made.items():
         np.testing.assert_allclose(splits[split].features, (x - mean) / scale)
         np.testing.assert_array_equal(splits[split].labels, y)
-    assert (
-        opened("synthetic").shortfalls == ()
-        and "40 of 1,200 training documents" in opened("synthetic", **options).shortfalls
-    )
+    assert opened("synthetic").shortfalls == ()
+    assert "40 of 1,200 training documents" in opened("synthetic", **options).shortfalls

@@ -63,6 +63,5 @@ def test_generated_texts_have_the_answer_in_them(read):
         said = [part.split()[-1] for part in premise.split(" and ") if part.split()[1] == thing]
         assert example.label == (1 if not said else 0 if said == [colour] else 2) and example.marked == {thing}
     for example in read("toy_reviews", limits={"train": 200})["train"]:
-        assert example.label == int(bool(example.marked & {"lovely", "superb", "brilliant"})) and example.marked <= set(
-            example.texts[0].split()
-        )
+        assert example.label == int(bool(example.marked & {"lovely", "superb", "brilliant"}))
+        assert example.marked <= set(example.texts[0].split())

@@ -20,21 +20,13 @@ class Server(ThreadingHTTPServer):
         self.runs: dict[str, dict[str, Any]] = {}
         self.views: list[dict[str, Any]] = []
         self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.tables: list[Any] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def answer(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
         """The data of a GraphQL answer."""
         name = (re.search(r"(?:query|mutation)\s+(\w+)", query) or ["", "?"])[1]
-        self.asked.append(name)
-        project = {
-            "id": "cA==",
-            "internalId": "1",
-            "name": "sparse-attention",
-            "entityName": "me",
-            "entity": {"id": "e", "name": "me"},
-        }
+        project = {"id": "cA==", "internalId": "1", "name": "sparse-attention", "entityName": "me"}
+        project |= {"entity": {"id": "e", "name": "me"}}
         if "upsertBucket" in query:
             run = self.runs.setdefault(given["name"], {"history": [], "summary": {}, "lines": 0})
             told = {"config": json.loads(given["config"])} if given.get("config") else {}
@@ -48,11 +40,6 @@ class Server(ThreadingHTTPServer):
         if name == "ArtifactType":
             return {"project": {"artifact": None}}
         if "createArtifact(" in query:
-            self.tables.append(
-                given["input"]["artifactCollectionNames"]
-                if "artifactCollectionNames" in given["input"]
-                else given["input"]
-            )
             sequence = {"id": "s", "name": "s", "latestArtifact": None}
             return {"createArtifact": {"artifact": {"id": "QQ==", "state": "COMMITTED", "artifactSequence": sequence}}}
         if "upsertView" in query:
@@ -68,9 +55,7 @@ class Server(ThreadingHTTPServer):
                 "historyTail": json.dumps([json.dumps(run["history"][-1])] if run["history"] else []), "tags": run.get("tags") or [],
                 "config": json.dumps(run.get("config", {})), "wandbConfig": '{"t": 1}',
             }  # fmt: skip
-            return {
-                "model": {"id": "p", "name": "sparse-attention", "entity": {"id": "e", "name": "me"}, "bucket": bucket}
-            }
+            return {"model": {k: project[k] for k in ("name", "entity")} | {"id": "p", "bucket": bucket}}
         viewer = {"id": "u", "username": "me", "entity": "me", "flags": "{}", "email": "", "admin": False, "name": "me",
                   "teams": {"edges": []}, "apiKeys": {"edges": []}}  # fmt: skip
         listed = {"edges": [{"node": project | {"createdAt": "", "isBenchmark": False, "user": None}, "cursor": "c"}],
