@@ -16,8 +16,6 @@ from small_vqa2 import COLOURS, picture
 from repro import cell as cells
 from repro.store import Store
 from tasks import load
-from tasks.commands import try_data
-from tasks.config.compose import composer, module_of
 from tasks.data import NullProgress
 
 WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")]
@@ -79,11 +77,8 @@ def write(folder, rng: random.Random) -> None:
 @pytest.fixture(scope="module")
 def commands(root):
     page = (root / "docs" / "guides" / "own_data.md").read_text(encoding="utf-8")
-    found = [
-        shlex.split(line)
-        for block in re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
-        for line in block.splitlines()
-    ]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
+    found = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert len(found) == 14 and all(words[0] == "python" for words in found)
     return [words[1:] for words in found]
 
@@ -103,25 +98,31 @@ def placed(arguments, folder):
     ]
 
 
-def test_a_tsv_is_tried(commands, folder, script, tmp_path):
-    pairs, store = commands[0][1:], tmp_path
-    done = script("try.py", *placed(pairs, folder), *COMMON, *TINY["translation"], f"paths.outputs={store}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "3 cells run, 0 reused, 0 failed" in done.stdout and "nearest neighbour baseline" in done.stdout
-    assert "pairs.tsv: 300 rows; pairs of texts" in done.stdout and "note: split by content" in done.stderr
-    report = (store / "report" / "try_pairs_tsv_demo.html").read_text()
+@pytest.fixture
+def tried(commands, folder, command, isolated, tmp_path, capsys):
+    """`tried(number, *more)`: what scripts/try.py says with the arguments of a command of the page."""
+
+    def tried(number, *more):
+        places = (f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}")
+        assert command("try", *placed(commands[number][1:], folder), *more, *places) == 0
+        return capsys.readouterr()
+
+    return tried
+
+
+def test_a_tsv_is_tried(tried, tmp_path):
+    told = tried(0, *COMMON, *TINY["translation"])
+    assert "3 cells run, 0 reused, 0 failed" in told.out and "nearest neighbour baseline" in told.out
+    assert "pairs.tsv: 300 rows; pairs of texts" in told.out and "note: split by content" in told.err
+    report = (tmp_path / "report" / "try_pairs_tsv_demo.html").read_text()
     assert "pairs.tsv: translation" in report
     for of_a_paper in ("with the paper", "Deviation", "of reproduced experiments"):
-        assert of_a_paper not in report + done.stdout
+        assert of_a_paper not in report + told.out
 
 
 @pytest.mark.slow
-def test_texts_are_tried_with_two_seeds(commands, folder, tmp_path, isolated, capsys):
-    texts, store = commands[1][1:], tmp_path
-    given = [o for o in COMMON if not o.startswith("train.max_epochs")]
-    places = (f"paths.outputs={store}", f"paths.data={isolated / 'data'}")
-    assert try_data.main([*placed(texts, folder), *given, *TINY["imdb"], *places]) == 0
-    told = capsys.readouterr().out
+def test_texts_are_tried_with_two_seeds(tried):
+    told = tried(1, *COMMON[1:], *TINY["imdb"]).out
     assert "4 cells run" in told and "majority baseline" in told and "attention for a test example: " in told
     assert told.count("words ") >= 2  # a drawing for each mapping
     (next_step,) = [line for line in told.splitlines() if "predict.py" in line]
@@ -129,22 +130,21 @@ def test_texts_are_tried_with_two_seeds(commands, folder, tmp_path, isolated, ca
     assert load.load_cell(cell, outputs.removeprefix("paths.outputs=")).predict([text])[0].output in ("1", "2", "3")
 
 
-def test_the_walk_from_a_tsv_to_a_table_and_a_picture(commands, folder, script, tmp_path_factory):
-    store = tmp_path_factory.mktemp("walk")
+def test_the_walk_from_a_tsv_to_a_table_and_a_picture(commands, folder, script, command, tmp_path, capsys):
     (_, *look), (_, *sweep), (_, *compare) = commands[2:5]
-    done = script("data.py", *placed(look, folder))
-    assert done.returncode == 0 and "own data" in done.stdout and "Example(texts=" in done.stdout, done.stderr
-    done = script("train.py", *placed(sweep, folder), *COMMON, *TINY["translation"], f"paths.outputs={store}")
+    assert command("data", *placed(look, folder)) == 0
+    told = capsys.readouterr().out
+    assert "own data" in told and "Example(texts=" in told
+    done = script("train.py", *placed(sweep, folder), *COMMON, *TINY["translation"], f"paths.outputs={tmp_path}")
     assert done.returncode == 0 and "6 cells run, 0 reused, 0 failed" in done.stdout, done.stderr[-3000:]
-    made = store / "sweeps" / "mine"
+    made = tmp_path / "sweeps" / "mine"
     assert {"table.md", "table.csv"} <= {p.name for p in made.iterdir()} and list(made.glob("plots/*.svg"))
-    again = script("compare.py", *compare, f"paths.outputs={store}")
-    assert again.returncode == 0 and all(name in again.stdout for name in ("softmax", "sparsemax", "fusedmax", "±")), (
-        again.stderr
-    )
+    assert command("compare", *compare, f"paths.outputs={tmp_path}") == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("softmax", "sparsemax", "fusedmax", "±"))
 
 
-def test_every_other_command(commands, folder, tmp_path, monkeypatch):
+def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_cell):
     monkeypatch.chdir(folder)
     store = Store(tmp_path / "outputs")
     ran = 0
@@ -154,11 +154,8 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch):
             assert "table/accuracy" in found.metrics and "own data" in found.shortfalls["table"]
             continue
         task = arguments[0].removeprefix("task=")
-        with composer() as compose:
-            config = compose(
-                [*arguments, *COMMON, *TINY[task], f"paths.outputs={store.root}", f"paths.data={tmp_path / 'cache'}"]
-            )
-        cell = cells.prepare(config, module_of(config), progress=NullProgress())
+        places = (f"paths.outputs={store.root}", f"paths.data={tmp_path / 'cache'}")
+        cell = prepared_cell([*arguments, *COMMON, *TINY[task], *places])
         outcome = cells.run(cell, store)
         same = "data.path=weather.arff" in arguments  # the content of weather.csv: trained already
         assert outcome.state == ("skipped" if same else "done"), (arguments, outcome.error)
