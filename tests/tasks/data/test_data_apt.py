@@ -66,7 +66,7 @@ def test_lists_are_read_in_every_compression(tmp_path, suffix, compress):
 
 @pytest.fixture
 def fake_apt(tmp_path, monkeypatch):
-    """`fake_apt(script, mirror)`: a private apt whose apt-get runs `script`; its sources name a Debian mirror, or none."""
+    """`fake_apt(script, mirror)`: a private apt; its apt-get runs `script`, its sources name a Debian mirror or none."""
 
     def make(script, mirror="", progress=None):
         folder = tmp_path / "bin"

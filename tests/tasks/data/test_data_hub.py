@@ -15,6 +15,7 @@ from tasks.data.acquire.hub import _Hub
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 SETS = {"imdb": "stanfordnlp/imdb", "snli": "stanfordnlp/snli", "gigaword": "Harvard/gigaword", "iwslt2017": "IWSLT/iwslt2017", "multi30k": "bentrevett/multi30k"}  # fmt: skip
+FETCH = "python scripts/data.py fetch gigaword"
 DE = {"multi30k": {"source_lang": "de", "target_lang": "en"}}
 
 
@@ -90,14 +91,12 @@ def test_an_interrupted_file_is_resumed(hub, opened):
     assert ranges == ["bytes=900-"] and next(h for _, h in hub.asked if "Range" in h)["If-Range"] == '"1"'
 
 
-@pytest.mark.parametrize("fault", ["flip", "longer"])
-def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault):
+@pytest.mark.parametrize("fault, told", [("flip", "sha256"), ("longer", "bytes")])
+def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault, told):
     setattr(hub, fault, 1)
     with pytest.raises(DataError, match=r"gigaword: 0000\.parquet is damaged") as caught:
         opened("gigaword")
-    assert ("sha256" if fault == "flip" else "bytes") in caught.value.where and not isinstance(
-        caught.value, DataUnavailable
-    )
+    assert told in caught.value.where and not isinstance(caught.value, DataUnavailable)
     assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.part"))
     setattr(hub, fault, 0)
     assert len(opened("gigaword").read(NullProgress())["train"]) == SIZES["train"]
@@ -134,14 +133,10 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
     told("gigaword: the hub could not be asked", "500", "HF_ENDPOINT")
     hub.broken = False
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    told(
-        r"not in the cache, and the hub may not be asked \(HF_HUB_OFFLINE\)",
-        "",
-        "python scripts/data.py fetch gigaword",
-    )
+    told(r"not in the cache, and the hub .*\(HF_HUB_OFFLINE\)", "", FETCH)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with nothing_fetched():
-        told("not in the cache, and this command contacts no hub", "", "python scripts/data.py fetch gigaword")
+        told("not in the cache, and this command contacts no hub", "", FETCH)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     told("gigaword: the hub could not be asked", "127.0.0.1:9", "check the network")
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)

@@ -21,36 +21,38 @@ PAIRS = [("un chat", "a cat"), ('il dit "non', 'he says "no'), ("deux, trois", "
 SPLITS = ("train", "dev", "test")
 
 
+def write_rows(folder, name, rows):
+    """A csv file with the csv module's own quoting."""
+    folder.mkdir(exist_ok=True)
+    with open(folder / name, "w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+
+
 def lay(folder, layout, pairs=PAIRS):
     """The pairs as the three splits of a folder."""
     folder.mkdir()
+    records = [{"id": 3, "fr": s, "en": t} for s, t in pairs]
+    tabbed = "".join(f"{s}\t{t}\n" for s, t in pairs).encode()
+    files = {
+        "suffix": {lang: "".join(f"{one[lang]}\n" for one in records).encode() for lang in ("fr", "en")},
+        "tsv": {"tsv": tabbed},
+        "tsv.gz": {"tsv.gz": gzip.compress(tabbed)},
+        "jsonl": {"jsonl": "".join(f"{json.dumps(one)}\n" for one in records).encode()},
+        "json": {"json": json.dumps(records).encode()},
+    }
     for split in SPLITS:
-        if layout == "suffix":
-            for lang, side in (("fr", 0), ("en", 1)):
-                (folder / f"{split}.{lang}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
-        elif layout == "tsv":
-            (folder / f"{split}.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
-        elif layout == "tsv.gz":
-            (folder / f"{split}.tsv.gz").write_bytes(
-                gzip.compress("".join("\t".join(pair) + "\n" for pair in pairs).encode())
-            )
-        elif layout == "jsonl":
-            lines = [json.dumps({"id": 3, "fr": s, "en": t}) + "\n" for s, t in pairs]
-            (folder / f"{split}.jsonl").write_text("".join(lines))
-        elif layout == "json":
-            (folder / f"{split}.json").write_text(json.dumps([{"fr": s, "en": t} for s, t in pairs]))
-        else:
-            with open(folder / f"{split}.csv", "w", newline="") as stream:  # the csv module's own quoting
-                csv.writer(stream).writerows([("n", "en", "fr"), *((1, t, s) for s, t in pairs)])
+        for ending, raw in files.get(layout, {}).items():
+            (folder / f"{split}.{ending}").write_bytes(raw)
+        if layout == "csv":
+            write_rows(folder, f"{split}.csv", [("n", "en", "fr"), *((1, t, s) for s, t in pairs)])
     return str(folder)
 
 
 @pytest.mark.parametrize("layout", ["suffix", "tsv", "tsv.gz", "jsonl", "json", "csv"])
 def test_every_layout_of_pairs_gives_the_same_records(tmp_path, opened, layout):
     found = opened("files", path=lay(tmp_path / "own", layout), source_lang="fr", target_lang="en")
-    assert {s: list(records) for s, records in found.read(None).items()} == {
-        s: [Pair(a, (b,)) for a, b in PAIRS] for s in SPLITS
-    }
+    splits = {s: list(records) for s, records in found.read(None).items()}
+    assert splits == {s: [Pair(a, (b,)) for a, b in PAIRS] for s in SPLITS}
     assert found.about == {"source_lang": "fr", "target_lang": "en"}
     assert found.shortfalls == ("own data",) and found.stands_for is None
 
@@ -76,9 +78,7 @@ def sentence(i):
 
 def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, opened):
     path = tmp_path / "own.tsv"
-    lines = [
-        f"{sentence(i % 300)} {i // 300 or ''}\ttext {i}" for i in range(900)
-    ]  # each three times, but for a number
+    lines = [f"{sentence(i % 300)} {i // 300 or ''}\ttext {i}" for i in range(900)]  # thrice, but for a number
     path.write_text("\n".join(lines) + "\n")
     splits = opened("files", path=str(path)).read(None)
     assert sum(map(len, splits.values())) == 900 and min(map(len, splits.values())) >= 3
@@ -95,10 +95,8 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
 def test_texts_that_are_all_alike_are_split_with_a_warning(tmp_path, opened):
     path = tmp_path / "alike.tsv"
     words = ["film", "plot", "scene", "music", "story", "hero"]
-    lines = [
-        f"{' '.join([*words[i % 6 :], *words[: i % 6], 'w' + chr(97 + i % 26) + chr(97 + i // 26)])}\ttext {i}\n"
-        for i in range(600)
-    ]
+    own = [f"w{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(600)]
+    lines = [f"{' '.join([*words[i % 6 :], *words[: i % 6], own[i]])}\ttext {i}\n" for i in range(600)]
     path.write_text("".join([*lines, *(line.upper() for line in lines)]))
     for _ in range(2):  # made, then read from the stored split
         found = opened("files", path=str(path))
@@ -134,9 +132,7 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
     data = opened("files", path=str(path))
     none = SimpleNamespace(sha256="0", splits={})
     facts = _training.facts(data, none, unknown={"dev.source": 0.34, "dev.target": 0.1, "train.source": 0.02})
-    assert (
-        "WARNING: the vocabulary lacks 34% of the tokens of dev.source. Raise encode.vocab_size" in facts["notes"][-1]
-    )
+    assert "WARNING: the vocabulary lacks 34% of the tokens of dev.source" in facts["notes"][-1]
     assert not any("WARNING" in n for n in _training.facts(data, none, unknown={"dev.source": 0.1})["notes"])
     for subword in ("none", "bpe"):
         encode, lacks = {"encode": {"subword": subword}}, {"dev.source": 0.34}
@@ -148,10 +144,8 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
 TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]
 
 
-def write_table(folder, split, rows, kind="csv"):
-    folder.mkdir(exist_ok=True)
-    with open(folder / f"{split}.{kind}", "w", newline="") as stream:
-        csv.writer(stream).writerows([("premise", "hypothesis", "stars"), *rows])
+def write_table(folder, split, rows):
+    write_rows(folder, f"{split}.csv", [("premise", "hypothesis", "stars"), *rows])
 
 
 def test_a_table_its_classes_and_their_order(tmp_path, opened):
@@ -170,46 +164,37 @@ def test_a_table_its_classes_and_their_order(tmp_path, opened):
 
 
 def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
-    folder, columns = tmp_path / "own", {"text": "premise", "label": "stars"}
+    folder = tmp_path / "own"
+
+    def refused(said, path=folder, text="premise", kind=DataError):
+        with pytest.raises(kind, match=said):
+            opened("table", path=path and str(path), text=text, label="stars")
+
     for split in SPLITS:
         write_table(folder, split, TABLE)
     write_table(folder, "test", [*TABLE, ("New", "x", "3")])
-    with pytest.raises(
-        DataError, match=r"test.csv, line 7: stars is '3'(.|\n)*expected one of 2, 10"
-    ):  # a cell has two lines
-        opened("table", path=str(folder), **columns)
+    refused(r"test.csv, line 7: stars is '3'(.|\n)*expected one of 2, 10")  # a cell has two lines
     write_table(folder, "test", [*TABLE, ("New", "x")])
-    with pytest.raises(DataError, match=r"test.csv, line 7: 2 cells"):
-        opened("table", path=str(folder), **columns)
-    with pytest.raises(DataError, match="no column review; it has premise, hypothesis, stars"):
-        opened("table", path=str(folder), text="review", label="stars")
+    refused(r"test.csv, line 7: 2 cells")
+    refused("no column review; it has premise, hypothesis, stars", text="review")
     (folder / "dev.tsv").write_text("x")
-    with pytest.raises(DataError, match=r"several files for dev(.|\n)*dev.csv, dev.tsv"):
-        opened("table", path=str(folder), **columns)
+    refused(r"several files for dev(.|\n)*dev.csv, dev.tsv")
     (folder / "dev.tsv").unlink()
     (folder / "dev.csv").rename(folder / "development.csv")
-    with pytest.raises(
-        DataUnavailable, match=r"no file for dev(.|\n)*dev.csv, or dev.tsv(.|\n)*valid.csv(.|\n)*development.csv"
-    ):
-        opened("table", path=str(folder), **columns)
+    looked = r"no file for dev(.|\n)*dev.csv, or dev.tsv(.|\n)*valid.csv(.|\n)*development.csv"
+    refused(looked, kind=DataUnavailable)
     write_table(tmp_path, "all", [(sentence(i), "x", sentence(-i - 1 + 999)) for i in range(9)])
-    with pytest.raises(DataError, match="9 different values of stars in 9 rows"):
-        opened("table", path=str(tmp_path / "all.csv"), **columns)
-    for path, said in (
-        (None, "data.path is not set"),
-        (tmp_path / "none", "no file or folder"),
-        (tmp_path / "x.parquet", "ends in none of .csv"),
-    ):
-        (tmp_path / "x.parquet").write_bytes(b"PAR1")
-        with pytest.raises(DataError, match=said):
-            opened("table", path=path and str(path), **columns)
+    refused("9 different values of stars in 9 rows", tmp_path / "all.csv")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    refused("ends in none of .csv", tmp_path / "x.parquet")
+    refused("no file or folder", tmp_path / "none")
+    refused("data.path is not set", None)
 
 
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
     def notes():
-        return [
-            n for n in opened("table", path=str(tmp_path / "own"), text="premise", label="stars").notes if "same" in n
-        ]
+        found = opened("table", path=str(tmp_path / "own"), text="premise", label="stars")
+        return [note for note in found.notes if "same" in note]
 
     write_table(tmp_path / "own", "train", TABLE)
     for split in ("dev", "test"):
@@ -263,25 +248,17 @@ def documents(n=240):
     return x, (x[:, :3] > -0.5) & (rng.random((n, 3)) < 0.8)
 
 
-def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_path, opened):
+def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_path, opened, write):
     x, y = documents()
     names = ["sun", "rain", "snow"]
-    for folder in ("arff", "csv", "svmlight"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "svmlight").mkdir()
     for split, part in (("train", slice(0, 160)), ("test", slice(160, None))):
-        rows = [",".join([*map(str, a), *map(str, b.astype(int))]) for a, b in zip(x[part], y[part])]
+        rows = [",".join([*map(str, a), *map(str, b)]) for a, b in zip(x[part], y[part].astype(int))]
         head = [f"@attribute f{i} numeric" for i in range(5)] + [f"@attribute {n} {{0,1}}" for n in names]
-        (tmp_path / "arff" / f"{split}.arff").write_text("\n".join(["@relation own", *head, "@data", *rows]) + "\n")
-        (tmp_path / "csv" / f"{split}.csv").write_text(
-            "\n".join([",".join([*(f"f{i}" for i in range(5)), *names]), *rows]) + "\n"
-        )
-        dump_svmlight_file(
-            x[part],
-            y[part].astype(int),
-            str(tmp_path / "svmlight" / f"{split}.svmlight"),
-            multilabel=True,
-            zero_based=False,
-        )
+        write(tmp_path / "arff", {f"{split}.arff": ["@relation own", *head, "@data", *rows]})
+        write(tmp_path / "csv", {f"{split}.csv": [",".join([*(f"f{i}" for i in range(5)), *names]), *rows]})
+        file = str(tmp_path / "svmlight" / f"{split}.svmlight")
+        dump_svmlight_file(x[part], y[part].astype(int), file, multilabel=True, zero_based=False)
     read = {kind: opened("features", path=str(tmp_path / kind), label=names) for kind in ("arff", "csv")}
     read["svmlight"] = opened("features", path=str(tmp_path / "svmlight"))
     assert read["svmlight"].about["labels"] == ["0", "1", "2"] and read["csv"].about["labels"] == names
@@ -294,49 +271,38 @@ def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_
         assert (test.labels == y[160:][labelled]).all() and found.shortfalls == ("own data",)
     one = opened("features", path=str(tmp_path / "csv" / "train.csv"), label=names).read(None)
     assert set(one) == {"train", "test"} and 5 <= len(one["test"]) <= 30
-    bad = tmp_path / "svmlight" / "test.svmlight"
-    for text, said in (
-        ("0,7 1:0.5\n", "line 1: the label '7'"),
-        ("0 1:0.5\n1 2=3\n", "line 2: '2=3'"),
-        ("1 -2:1\n", "line 1: '-2:1'"),
-        ("0 1:0.5\n1 2:3 1:2 2:4\n", "line 2: feature 2 twice"),
-    ):
-        bad.write_text(text)
-        with pytest.raises(DataError, match=said):
-            opened("features", path=str(tmp_path / "svmlight"))
-    bad = tmp_path / "csv" / "test.csv"
-    good = bad.read_text().splitlines()
-    for line, said in (
-        ("1,2,x,4,5,0,1,0", "line 3: f2 is 'x'"),
-        ("1,2,3,4,5,0,2,0", "line 3: the label rain is '2'"),
-        ("1,2", "line 3: 2 cells"),
-    ):
-        bad.write_text("\n".join([*good[:2], line]) + "\n")
-        with pytest.raises(DataError, match=said):
-            opened("features", path=str(tmp_path / "csv"), label=names)
-    for head, said in (("f0,f0", "line 1: the head line has f0 twice"), (",f1", "line 1: a column without a name")):
-        bad.with_name("train.csv").write_text("\n".join([head + good[0].removeprefix("f0,f1"), *good[1:]]) + "\n")
-        with pytest.raises(DataError, match=said):
-            opened("features", path=str(tmp_path / "csv"), label=names)
     with pytest.raises(DataError, match="which columns are labels"):
         opened("features", path=str(tmp_path / "csv"))
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("a.csv", "x,y,s,t\n1,2,0,1\n{},3,1,0\n", "line 3: x is '{}'"),
-        ("a.tsv", "x\ty\ts\tt\n1\t2\t0\t1\n{}\t3\t1\t0\n", "line 3: x is '{}'"),
-        ("a.svmlight", "s 1:1\nt 1:2 2:{}\n", "line 2: '2:{}'"),
-        ("a.arff", "@attribute x real\n@attribute s {{0,1}}\n@attribute t {{0,1}}\n@data\n1,0,1\n{},1,0\n", "line 6: x is '{}'"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("value", ["1e308", "-1e160", "inf", "nan"])
-def test_a_value_that_would_make_a_columns_spread_infinite_is_refused(tmp_path, opened, file, text, said, value):
-    path = tmp_path / file
-    path.write_text(text.format(value))
-    with pytest.raises(DataError, match=rf"{file}, {said.format(value)}(.|\n)*between -1e\+150 and 1e\+150"):
-        opened("features", path=str(path), label=["s", "t"]).read(None)
+# A value that would make a column's spread infinite, in every format, and what is wrong in one of them.
+LARGE = [
+    ("a.csv", "x,y,s,t\n1,2,0,1\n{},3,1,0\n", "line 3: x is '{}'"),
+    ("a.tsv", "x\ty\ts\tt\n1\t2\t0\t1\n{}\t3\t1\t0\n", "line 3: x is '{}'"),
+    ("a.svmlight", "s 1:1\nt 1:2 2:{}\n", "line 2: '2:{}'"),
+    ("a.arff", "@attribute x real\n@attribute s {{0,1}}\n@attribute t {{0,1}}\n@data\n1,0,1\n{},1,0\n", "line 6: x is '{}'"),
+]  # fmt: skip
+BAD = [
+    ("a.svmlight", "s,7 1:0.5\n", "line 1: the label '7'"),
+    ("a.svmlight", "s 1:0.5\nt 2=3\n", "line 2: '2=3'"),
+    ("a.svmlight", "s -2:1\n", "line 1: '-2:1'"),
+    ("a.svmlight", "s 1:0.5\nt 2:3 1:2 2:4\n", "line 2: feature 2 twice"),
+    ("a.csv", "x,s,t\n1,0,1\nz,1,0\n", "line 3: x is 'z'"),
+    ("a.csv", "x,s,t\n1,0,1\n1,2,0\n", "line 3: the label s is '2'"),
+    ("a.csv", "x,s,t\n1,0,1\n1\n", "line 3: 1 cells"),
+    ("a.csv", "x,x,s,t\n1,2,0,1\n", "line 1: the head line has x twice"),
+    ("a.csv", ",x,s,t\n1,2,0,1\n", "line 1: a column without a name"),
+]
+BETWEEN = r"(.|\n)*between -1e\+150 and 1e\+150"
+for value in ("1e308", "-1e160", "inf", "nan"):
+    BAD += [(file, text.format(value), said.format(value) + BETWEEN) for file, text, said in LARGE]
+
+
+@pytest.mark.parametrize("file, text, said", BAD)
+def test_what_is_wrong_with_features_is_told_with_its_line(tmp_path, opened, file, text, said):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(DataError, match=f"{file}, {said}"):
+        opened("features", path=str(tmp_path / file), label=["s", "t"]).read(None)
 
 
 def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
@@ -345,10 +311,8 @@ def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
     colours = [list(COLOURS)[i % 3] for i in range(80)]
     for i, colour in enumerate(colours):
         (folder / "photos" / f"{i}.jpg").write_bytes(picture(colour))
-    asked = [
-        {"image": f"photos/{i}.jpg", "question": "What colour?", "answer": f"The {c.title()}."}
-        for i, c in enumerate(colours)
-    ]
+    ask = {"question": "What colour?"}
+    asked = [ask | {"image": f"photos/{i}.jpg", "answer": f"The {c.title()}."} for i, c in enumerate(colours)]
     (folder / "questions.json").write_text(json.dumps(asked))
     found = opened("images", path=str(folder), questions="questions.json", image_size=[8, 8])
     splits = found.read(None)
