@@ -88,9 +88,8 @@ def test_attention_to_the_planted_alignment_has_no_error(toy_aligned):
 def toy_aligned(tmp_path):
     """The generated test set, encoded by a vocabulary of toy's own training pairs."""
     limits = {"train": 3000, "dev": 10, "test": 10}
-    trained = encode(
-        open_data({"name": "toy", "limits": limits}, tmp_path), read(Encode, {}, "encode"), tmp_path, NullProgress()
-    )
+    data = open_data({"name": "toy", "limits": limits}, tmp_path)
+    trained = encode(data, read(Encode, {}, "encode"), tmp_path, NullProgress())
     data = open_data({"name": "toy_aligned", "limits": {"test": 40}}, tmp_path)
     return encode_test(data, trained.folder, tmp_path, NullProgress())
 
@@ -98,9 +97,8 @@ def toy_aligned(tmp_path):
 def test_a_finished_cell_is_scored_on_it(learned):
     """By the name of the data set, as every further test set; a cell of another direction is refused."""
     _, entry = learned("sparsemax")
-    found = evaluate(
-        str(entry.folder), ["data=toy_aligned", "data.limits.test=20", "task.scores=[bleu, attention]"]
-    ).metrics
+    asked = ["data=toy_aligned", "data.limits.test=20", "task.scores=[bleu, attention]"]
+    found = evaluate(str(entry.folder), asked).metrics
     assert 0 < found["toy_aligned/aer"] <= 1 and found["toy_aligned/alignment_left_out"] == 0
     assert found["toy_aligned/attention_groups"] >= found["toy_aligned/attention_segments"] >= 1
     assert 0 < found["toy_aligned/attention_clusters"] <= 1

@@ -79,9 +79,8 @@ def test_a_model_trained_in_plain_torch_reverses_words(dataset, tmp_path):
     pairs = [(" ".join(row), " ".join(reversed(row))) for row in rows]
     trained = encode(dataset(pairs, pairs[:5]), read(Encode, {"joint": True}, "encode"), tmp_path, NullProgress())
     sizes = {"embed_dim": 32, "hidden_dim": 32, "layers": 1, "dropout": 0.0, "bidirectional": True, "residual": True}
-    options = read(
-        lstm.Options, sizes | {"share_embeddings": True, "input_feeding": False, "score_scale": 0.5}, "model"
-    )
+    sizes |= {"share_embeddings": True, "input_feeding": False, "score_scale": 0.5}
+    options = read(lstm.Options, sizes, "model")
     torch.manual_seed(1)
     model = lstm.Model(options, *trained.sizes, {"cross": sa.make("sparsemax")})
     train, optimizer = trained.splits["train"], torch.optim.Adam(model.parameters(), lr=0.02)

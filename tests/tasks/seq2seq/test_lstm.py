@@ -14,8 +14,7 @@ import sparse_attention as sa
 from tasks.config.models import problems
 from tasks.config.options import OptionsError, read
 from tasks.data.symbols import PAD
-from tasks.seq2seq.models import lstm
-from tasks.seq2seq.options import problems as between_nodes
+from tasks.seq2seq.models import lstm, transformer
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
@@ -48,35 +47,17 @@ NAMES = [*(m for m, _ in MAPPINGS), "stateful"]
 
 @pytest.mark.parametrize("mapping, params", EVERY, ids=NAMES)
 @pytest.mark.parametrize("options", SHAPES)
-def test_training_logits_equal_stepwise_logits(build, sentences, mapping, params, options):
-    model = build(mapping, params, **options)
-    inputs, _ = sentences
-    with torch.no_grad():
-        logits, attention = model(**inputs)
-        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
-        state = model.start(memory)
-        assert all(len(t) == 5 for t in (*memory.values(), *state.values())), (
-            "a beam search must be able to reorder both"
-        )
-        for t in range(logits.size(1)):
-            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
-            torch.testing.assert_close(step, logits[:, t])
-            torch.testing.assert_close(weights, attention[:, t])
+def test_training_is_what_the_search_sees(build, sentences, assert_search_sees_training, mapping, params, options):
+    assert_search_sees_training(build(mapping, params, **options), sentences[0])
 
 
 @pytest.mark.parametrize("mapping", ROWS)
 @pytest.mark.parametrize("feeding", [False, True], ids=["at once", "feeding"])
-def test_of_every_mapping_training_is_what_the_search_sees(build, sentences, mapping, feeding):
-    model = build(mapping, {"gamma": 0.1} if "gamma" in sa.spec(mapping).defaults else {}, input_feeding=feeding)
-    inputs, _ = sentences
-    with torch.no_grad():
-        logits, attention = model(**inputs)
-        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
-        state = model.start(memory)
-        for t in range(logits.size(1)):
-            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
-            torch.testing.assert_close(step, logits[:, t])
-            torch.testing.assert_close(weights, attention[:, t])
+def test_of_every_mapping_training_is_what_the_search_sees(
+    build, sentences, assert_search_sees_training, mapping, feeding
+):
+    params = {"gamma": 0.1} if "gamma" in sa.spec(mapping).defaults else {}
+    assert_search_sees_training(build(mapping, params, input_feeding=feeding), sentences[0])
 
 
 def test_the_state_of_a_mapping_is_threaded_over_the_steps(build, sentences):
@@ -105,24 +86,14 @@ def test_attention_is_a_distribution_over_words_only(build, sentences, mapping, 
         torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
         assert attention.min() >= 0
         assert attention.masked_select(padding.unsqueeze(1).expand_as(attention)).eq(0).all()
-        assert padding.any()
 
 
 @pytest.mark.parametrize("mapping, params", EVERY, ids=NAMES)
 @pytest.mark.parametrize("options", SHAPES)
-def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(build, sentences, mapping, params, options):
-    model = build(mapping, params, **options)
-    inputs, target = sentences
-    logits, attention = model(**inputs)
-    for i, length in enumerate(inputs["src_lengths"].tolist()):
-        steps = int(target[i].ne(PAD).sum())
-        one, one_attention = model(
-            inputs["src_tokens"][i : i + 1, :length],
-            inputs["src_lengths"][i : i + 1],
-            inputs["prev_output_tokens"][i : i + 1, :steps],
-        )
-        torch.testing.assert_close(one[0], logits[i, :steps])
-        torch.testing.assert_close(one_attention[0], attention[i, :steps, :length])
+def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(
+    build, sentences, assert_alone_as_in_a_batch, mapping, params, options
+):
+    assert_alone_as_in_a_batch(build(mapping, params, **options), *sentences)
 
 
 def test_the_encoder_is_torchs_lstm_read_word_by_word(build, sentences):
@@ -143,12 +114,9 @@ def test_two_layers_of_two_directions_start_the_layers_of_the_decoder(build, sen
     model = build(bidirectional=True, layers=2)
     inputs, _ = sentences
     memory = model.encode(inputs["src_tokens"][:1], inputs["src_lengths"][:1])
-    _, (h, _) = model.encoder(
-        model.source_embed(inputs["src_tokens"][:1])
-    )  # [layer 0 forward, backward, layer 1 forward, ...]
-    torch.testing.assert_close(
-        memory["h"][0], torch.stack([torch.cat((h[0, 0], h[1, 0])), torch.cat((h[2, 0], h[3, 0]))])
-    )
+    _, (h, _) = model.encoder(model.source_embed(inputs["src_tokens"][:1]))
+    forward, backward = h[0::2, 0], h[1::2, 0]  # h: [layer 0 forward, backward, layer 1 forward, ...]
+    torch.testing.assert_close(memory["h"][0], torch.cat((forward, backward), -1))
 
 
 @pytest.mark.parametrize("attention", ["general", "dot", "additive"])
@@ -245,18 +213,11 @@ def test_options_that_cannot_be_together_are_told_at_once():
         assert any(problem.startswith(part) for problem in caught.value.problems)
 
 
-def test_shared_embeddings_need_a_joint_vocabulary():
-    def config(shared, joint):
-        return {"model": {"share_embeddings": shared}, "encode": {"joint": joint}}
-
-    assert "encode.joint=true" in between_nodes(config(True, False))[0]
-    assert not between_nodes(config(True, True)) and not between_nodes(config(False, False))
-
-
-def test_places_refuse_what_the_model_cannot_give():
-    assert problems({"name": "sparsemax"}, lstm.PLACES) == []
-    assert "needs bounds" in problems({"name": "constrained_sparsemax"}, lstm.PLACES)[0]
-    assert "works over a density" in problems({"name": "continuous_softmax"}, lstm.PLACES)[0]
+@pytest.mark.parametrize("of", [lstm, transformer])
+def test_places_refuse_what_the_model_cannot_give(of):
+    assert problems({"name": "sparsemax"}, of.PLACES) == []
+    assert "needs bounds" in problems({"name": "constrained_sparsemax"}, of.PLACES)[0]
+    assert "works over a density" in problems({"name": "continuous_softmax"}, of.PLACES)[0]
 
 
 def test_packing_on_the_host_is_torchs_packing():

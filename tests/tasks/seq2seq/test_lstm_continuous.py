@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from differences import along_a_random_direction
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
@@ -15,8 +16,6 @@ from tasks.config import compose
 from tasks.config.models import row_mappings
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
-from tasks.seq2seq.options import Decode
-from tasks.seq2seq.search import beam_search
 
 DENSITIES = lstm_continuous.ON_THE_LINE
 OTHERS = [{}, {"input_feeding": False, "bidirectional": True}, {"attention": "additive"}, {"discrete": "sparsemax"}]
@@ -25,19 +24,14 @@ SMALL = {"rbf": 6, "widths": [0.1, 0.3], "of": lstm_continuous}
 
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("options", OTHERS, ids=str)
-def test_training_logits_equal_stepwise_logits(build, sentences, density, options):
-    model, (inputs, _) = build(density, **SMALL, **options), sentences
-    with torch.no_grad():
-        logits, attention = model(**inputs)
-        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
-        state = model.start(memory)
-        assert all(len(t) == 5 for t in (*memory.values(), *state.values())), (
-            "a beam search must be able to reorder both"
-        )
-        for t in range(logits.size(1)):
-            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
-            torch.testing.assert_close(step, logits[:, t])
-            torch.testing.assert_close(weights, attention[:, t])
+def test_training_is_what_the_search_sees(
+    build, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, density, options
+):
+    model = build(density, **SMALL, **options)
+    assert_search_sees_training(model, sentences[0])
+    assert_alone_as_in_a_batch(model, *sentences)
+    attention = model(**sentences[0])[1]
+    torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
 
 
 def pdf(t: np.ndarray, mean: float, variance: float, density: str) -> np.ndarray:
@@ -62,11 +56,8 @@ def test_the_context_is_the_integral_of_the_value_function(build, sentences, den
         return np.exp(-0.5 * ((t - centres[:, None]) / widths[:, None]) ** 2) / (widths[:, None] * np.sqrt(2 * np.pi))
 
     for i, length in enumerate(inputs["src_lengths"].tolist()):
-        at, h, weights = (
-            (np.arange(length) + 0.5) / length,
-            memory["states"][i, :length].numpy().T,
-            p[i, :length].numpy(),
-        )
+        at = (np.arange(length) + 0.5) / length
+        h, weights = memory["states"][i, :length].numpy().T, p[i, :length].numpy()
         basis = psi(at)  # [N, S]
         b = np.linalg.solve(basis @ basis.T + 0.01 * np.eye(6), basis @ h.T).T
         mean = weights @ at
@@ -86,20 +77,9 @@ def test_gradients_are_those_of_finite_differences(build, sentences, density):
 
     parameters = list(model.parameters())
     slopes = torch.autograd.grad(loss(), parameters)
-    generator = torch.Generator().manual_seed(7)
-    for _ in range(3):
-        way = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
-        step, values = 1e-6, []
-        for sign in (1, -2):
-            with torch.no_grad():
-                for p, d in zip(parameters, way):
-                    p += sign * step * d
-                values.append(loss())
-        with torch.no_grad():
-            for p, d in zip(parameters, way):
-                p += step * d
-        expected = (values[0] - values[1]) / (2 * step)
-        torch.testing.assert_close(sum((g * d).sum() for g, d in zip(slopes, way)), expected, rtol=1e-6, atol=1e-8)
+    for seed in (7, 8, 9):
+        promised, expected = along_a_random_direction(loss, parameters, slopes, seed)
+        assert promised == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
 def test_it_has_the_parameters_of_the_discrete_model(build):
@@ -108,30 +88,12 @@ def test_it_has_the_parameters_of_the_discrete_model(build):
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("density", DENSITIES)
-def test_a_sentence_is_translated_alone_as_in_a_batch(build, sentences, density):
-    """Beam search reorders what the density needs with the rest: other sentences change nothing."""
-    model, (inputs, _) = build(density, **SMALL), sentences
-    options = Decode(beam=3, max_len_a=0.0, max_len_b=6)
-    together = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options)
-    for i, length in enumerate(inputs["src_lengths"].tolist()):
-        row = inputs["src_tokens"][i : i + 1, :length]
-        (alone,) = beam_search(model, row, inputs["src_lengths"][i : i + 1], options)
-        assert [h.ids for h in alone] == [h.ids for h in together[i]]
-        for one, other in zip(alone, together[i]):
-            torch.testing.assert_close(one.attention, other.attention)
-            torch.testing.assert_close(one.attention.sum(-1), torch.ones(len(one.ids)))
-
-
 @pytest.mark.parametrize(
     "overrides, said",
     [
         (["mapping=softmax"], "mapping=softmax works over a row; this model attends over a density"),
-        (["mapping=continuous_mixture"], "mapping=continuous_mixture is for images"),
-        (
-            ["mapping=continuous_sparsemax", "mapping.quadrature=paper-code"],
-            "mapping.quadrature=paper-code is for images",
-        ),
+        (["mapping=continuous_mixture"], "continuous_mixture is for images"),
+        (["mapping=continuous_sparsemax", "mapping.quadrature=paper-code"], "quadrature=paper-code is for images"),
         (["mapping=continuous_softmax", "model.mask_padding=false"], "model.mask_padding=false is not possible"),
         (["mapping=continuous_softmax", "+model.rbf=31"], "rbf=31, widths=.*multiple of 3"),
         (["mapping=continuous_softmax", "+model.discrete=none"], "model.discrete='none'.*softmax"),
@@ -144,9 +106,7 @@ def test_what_cannot_be_is_refused(composed, overrides, said):
 
 
 def test_only_a_model_that_gives_a_density_takes_one(composed):
-    with pytest.raises(
-        compose.ConfigError, match="continuous_softmax works over a density; this model attends over a row"
-    ):
+    with pytest.raises(compose.ConfigError, match="works over a density; this model attends over a row"):
         composed(["task=translation", "mapping=continuous_softmax"])
     config = composed(["task=translation", "model=lstm_continuous_demo", "mapping=continuous_softmax", "model.rbf=12"])
     named = composed(["task=translation", "model.name=lstm_continuous", "mapping=continuous_softmax", "+model.rbf=12"])

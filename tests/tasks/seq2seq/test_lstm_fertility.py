@@ -48,20 +48,9 @@ def given(inputs, model):
 @pytest.mark.parametrize("mapping", [*MAPPINGS, "softmax"])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("feeding", [True, False])
-def test_training_logits_equal_stepwise_logits(fertile, sentences, mapping, kind, feeding):
+def test_training_is_what_the_search_sees(fertile, sentences, assert_search_sees_training, mapping, kind, feeding):
     model = fertile(mapping, input_feeding=feeding, bidirectional=True, **kind)
-    inputs, _ = sentences
-    more = given(inputs, model)
-    with torch.no_grad():
-        logits, attention = model(**inputs, **more)
-        assert attention.shape[-1] == inputs["src_tokens"].shape[1]
-        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"], **more)
-        state = model.start(memory)
-        assert all(len(t) == 5 for t in (*memory.values(), *state.values()))
-        for t in range(logits.size(1)):
-            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
-            torch.testing.assert_close(step, logits[:, t])
-            torch.testing.assert_close(weights, attention[:, t])
+    assert_search_sees_training(model, sentences[0], **given(sentences[0], model))
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
@@ -71,23 +60,13 @@ def test_words_get_no_more_than_their_fertility_and_padding_nothing(fertile, sen
     _, attention = model(**inputs)
     padding = inputs["src_tokens"].eq(PAD)
     assert attention.masked_select(padding.unsqueeze(1).expand_as(attention)).eq(0).all()
-    assert attention.sum(1).max() <= 1 + 1e-6 and attention.sum(1).max() > 0.9, (
-        "no word was used up: the test says nothing"
-    )
+    assert 0.9 < attention.sum(1).max() <= 1 + 1e-6, "below: no word was used up"
     plain = fertile("softmax", sink=False)(**inputs)[1]
     torch.testing.assert_close(plain.sum(-1), torch.ones_like(plain[..., 0]))
 
 
-def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(fertile, sentences):
-    model = fertile("fertility_sparsemax", constant=1.0, bidirectional=True)
-    inputs, _ = sentences
-    logits, attention = model(**inputs)
-    for i, length in enumerate(inputs["src_lengths"].tolist()):
-        row = (inputs[k][i : i + 1] for k in ("src_tokens", "src_lengths", "prev_output_tokens"))
-        tokens, lengths, before = row
-        one, p = model(tokens[:, :length], lengths, before)
-        torch.testing.assert_close(one[0], logits[i])
-        torch.testing.assert_close(p[0], attention[i, :, :length])
+def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(fertile, sentences, assert_alone_as_in_a_batch):
+    assert_alone_as_in_a_batch(fertile("fertility_sparsemax", constant=1.0, bidirectional=True), *sentences)
 
 
 def test_without_fertilities_sink_and_coverage_it_is_the_plain_model(fertile, build, sentences):
@@ -116,9 +95,8 @@ def test_coverage_vectors_by_hand(fertile, sentences):
 def test_gradients_by_finite_differences_through_the_whole_decoder_over_three_steps(fertile, batch, mapping, coverage):
     model = fertile(mapping, {"c": 0.2}, constant=1.0, coverage=coverage, seed=2)
     inputs, target = batch([[3, 5, 7, 2], [1, 4]], [[2, 9], [8, 6]])
-    names, values = zip(
-        *((n, p) for n, p in model.named_parameters() if "decoder" in n or "attention" in n or "cover" in n)
-    )
+    tested = ("decoder", "attention", "cover")
+    names, values = zip(*((n, p) for n, p in model.named_parameters() if any(part in n for part in tested)))
 
     def loss(*given):
         logits, _ = torch.func.functional_call(model, dict(zip(names, given)), (), inputs)
@@ -139,10 +117,8 @@ def test_search_reorders_the_fertilities_with_the_beam(fertile, sentences, kind)
         n = int(inputs["src_lengths"][i])
         own = {k: v[i : i + 1, :n] for k, v in more.items()}
         for h in results:
-            before = torch.tensor([[2, *h.ids[:-1]]])
-            logits, attention = model(
-                inputs["src_tokens"][i : i + 1, :n], inputs["src_lengths"][i : i + 1], before, **own
-            )
+            row, before = inputs["src_tokens"][i : i + 1, :n], torch.tensor([[2, *h.ids[:-1]]])
+            logits, attention = model(row, inputs["src_lengths"][i : i + 1], before, **own)
             torch.testing.assert_close(h.attention, attention[0].float(), atol=1e-5, rtol=0)
             said = torch.log_softmax(logits[0], -1).gather(1, torch.tensor(h.ids).unsqueeze(1)).sum()
             assert h.score * len(h.ids) == pytest.approx(said.item(), abs=1e-3)

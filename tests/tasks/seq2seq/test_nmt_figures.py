@@ -28,15 +28,9 @@ def test_equal_neighbours_are_joined_and_clusters_found(weights, joined, equal):
     assert sorted(figures.clusters(np.array(weights))) == equal
 
 
-ROWS = [
-    ("softmax", "softmax", {}, {}),
-    ("ours", "continuous_sparsemax", {}, {"mu": 0.5, "sigma": 0.1, "density": 0.25}),
-]
-
-
 def rows():
-    found = []
-    for label, mapping, _, more in ROWS:
+    density, found = {"mu": 0.5, "sigma": 0.1, "density": 0.25}, []
+    for label, mapping, more in (("softmax", "softmax", {}), ("ours", "continuous_sparsemax", density)):
         records, attention = {}, {}
         for index, length in ((0, 3), (4, 11), (7, 30)):
             tokens = [f"w{i}" for i in range(length)]
@@ -77,7 +71,7 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
         attending.finished("martins2020_nmt", overrides)
     assert reproduce.main(["martins2020_nmt"], overrides) == 0
     found = attending.finished("martins2020_nmt", overrides)
-    with pytest.raises(ValueError, match="column 'iwslt' is not in martins2020_nmt with this profile; there are: demo"):
+    with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
         attending.finished("martins2020_nmt", overrides, "iwslt")
     source = " ".join(attending.stored(found)[0][2][0]["source_tokens"])
     mine, kept = attending.translated(found, source), figures.example(attending.stored(found), 0)

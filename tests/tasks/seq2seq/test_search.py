@@ -76,12 +76,11 @@ def greedy(model, source: torch.Tensor, longest: int):
     return tokens[1:], torch.stack(attention), score
 
 
-@pytest.mark.parametrize(
-    "mapping, params", [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"gamma": 0.1})]
-)
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax"])
 @pytest.mark.parametrize("feeding", [True, False])
 @pytest.mark.parametrize("rules", [OPENNMT, FAIRSEQ], ids=["opennmt", "fairseq"])
-def test_one_beam_is_greedy(build, sentences, mapping, params, feeding, rules):
+def test_one_beam_is_greedy(build, sentences, mapping, feeding, rules):
+    params = {} if mapping == "softmax" else {"gamma": 0.1}
     model = build(mapping, params, input_feeding=feeding, bidirectional=True, init_range=1.0, seed=4)
     with torch.no_grad():
         model.generator.bias[EOS] += 1.0  # some outputs shall end before the limit
@@ -105,9 +104,8 @@ def test_outputs_do_not_depend_on_the_batch(build, sentences, rules):
     settings = options(beam=4, max_len_a=1.0, max_len_b=2, **rules)
     together = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], settings)
     for row, length in enumerate(inputs["src_lengths"].tolist()):
-        (alone,) = beam_search(
-            model, inputs["src_tokens"][row : row + 1, :length], inputs["src_lengths"][row : row + 1], settings
-        )
+        tokens, lengths = inputs["src_tokens"][row : row + 1, :length], inputs["src_lengths"][row : row + 1]
+        (alone,) = beam_search(model, tokens, lengths, settings)
         assert [h.ids for h in alone] == [h.ids for h in together[row]]
         assert max(len(h.ids) for h in alone) <= length + 2 + 1
         for one, other in zip(alone, together[row]):
@@ -173,23 +171,6 @@ def test_the_first_word_is_no_end_and_the_limit_ends_everything():
     for rules in (OPENNMT, FAIRSEQ):
         found = search(table, beam=1, max_len_b=3, **rules)
         assert found[0].ids == [A, A, A, EOS]
-
-
-def test_a_wider_beam_finds_better_outputs(build, sentences):
-    inputs, _ = sentences
-    better = []
-    for seed in range(4, 8):
-        model = build("sparsemax", {"gamma": 0.1}, init_range=1.0, seed=seed)
-        narrow, wide = (
-            [
-                h[0].score
-                for h in beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=beam, **OPENNMT))
-            ]
-            for beam in (1, 8)
-        )
-        assert all(w >= n - 1e-6 for n, w in zip(narrow, wide))
-        better += [w > n + 1e-6 for n, w in zip(narrow, wide)]
-    assert any(better)
 
 
 def test_fewer_results_are_the_first_ones(build, sentences):

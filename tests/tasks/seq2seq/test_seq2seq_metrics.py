@@ -40,9 +40,9 @@ def test_every_score_is_declared_and_comes_with_a_signature():
 def test_a_lower_cased_model_is_scored_on_lower_case():
     cased, lower = (read(Encode, {"tokenizer": name}, "encode") for name in ("moses", "moses_lower"))
     text = "the cat sat on the mat today"
-    for names in (["bleu"], ["multi_bleu"]):
-        assert score(names, [text], [[text.title()]], lower, "en")[0][names[0]] == pytest.approx(100)
-        assert score(names, [text], [[text.title()]], cased, "en")[0][names[0]] < 50
+    found = [score(["bleu", "multi_bleu"], [text], [[text.title()]], given, "en")[0] for given in (lower, cased)]
+    for name in ("bleu", "multi_bleu"):
+        assert found[0][name] == pytest.approx(100) and found[1][name] < 50
 
 
 def test_an_evaluation_by_hand(further):
@@ -61,10 +61,8 @@ def test_an_evaluation_by_hand(further):
     first, second = found.predictions
     assert first["output"] == "the" and first["references"] == ["a black cat sleeps here"] and first["score"] == -1.2346
     assert first["source_tokens"] == ["un", "chat", "noir", "dort", "ici"] and first["output_tokens"] == ["the", "</s>"]
-    assert (
-        set(first["sentence"]) == {"bleu_statistics", "rouge1_f", "rouge2_f", "rougeL_f"}
-        and len(first["sentence"]["bleu_statistics"]) == 10
-    )
+    assert set(first["sentence"]) == {"bleu_statistics", "rouge1_f", "rouge2_f", "rougeL_f"}
+    assert len(first["sentence"]["bleu_statistics"]) == 10
     assert second["set"] == "further" and "source_tokens" not in second
     assert list(found.attention) == ["further/0"] and found.attention["further/0"] is outputs[0].attention
 
@@ -78,6 +76,5 @@ def test_numbers_are_restored_before_scoring(dataset, tmp_path):
     ids = [test.ids("target")[word] for word in words]
     output = Hypothesis([*ids, EOS], torch.ones(5, 4) / 4, 0.0, 0, words)
     found = evaluation(test, [output], ["rouge_recall75"])
-    assert found.predictions[0]["output"] == "shares fall 12 percent" and found.metrics[
-        "test/rouge2_r"
-    ] == pytest.approx(100)
+    assert found.predictions[0]["output"] == "shares fall 12 percent"
+    assert found.metrics["test/rouge2_r"] == pytest.approx(100)

@@ -48,10 +48,8 @@ def test_sentence_statistics_give_the_corpus_score_of_any_subset():
         for chosen in (range(60), range(0, 60, 7), [3, 3, 3, 9]):
             subset = bleu([HYPS[i] for i in chosen], [refs[i] for i in chosen])["bleu"]
             total = statistics[list(chosen)].sum(axis=0).astype(int).tolist()
-            score = BLEU.compute_bleu(
-                total[:4], total[4:8], total[8], total[9], smooth_method="exp", max_ngram_order=4
-            ).score
-            assert score == pytest.approx(subset)
+            given = total[:4], total[4:8], total[8], total[9]
+            assert BLEU.compute_bleu(*given, smooth_method="exp", max_ngram_order=4).score == pytest.approx(subset)
 
 
 @pytest.mark.parametrize("refs", [REFS, MANY])
@@ -118,9 +116,8 @@ def test_f1_is_that_of_rouge_score_and_best_is_its_score_multi():
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
     one, best = rouge_f1(HYPS, REFS), rouge_f1(HYPS, MANY)
     for name in ("rouge1", "rouge2", "rougeL"):
-        np.testing.assert_allclose(
-            one["sentence"][f"{name}_f"], [100 * scorer.score(r, h)[name].fmeasure for h, r in zip(HYPS, TEXTS)]
-        )
+        single = [100 * scorer.score(r, h)[name].fmeasure for h, r in zip(HYPS, TEXTS)]
+        np.testing.assert_allclose(one["sentence"][f"{name}_f"], single)
         multi = [100 * scorer.score_multi(refs, h)[name].fmeasure for h, refs in zip(HYPS, MANY)]
         np.testing.assert_allclose(best["sentence"][f"{name}_f"], multi)
         assert best[f"{name}_f"] == pytest.approx(np.mean(multi))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
+from differences import along_a_random_direction
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,10 +14,8 @@ import sparse_attention as sa
 from tasks.config import models
 from tasks.config.options import OptionsError, read
 from tasks.config.overrides import ConfigError
-from tasks.data.symbols import EOS, FIRST, PAD
+from tasks.data.symbols import FIRST, PAD
 from tasks.seq2seq.models import transformer
-from tasks.seq2seq.options import Decode
-from tasks.seq2seq.search import beam_search
 
 ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
 LEARNED = {"name": "entmax", "alpha": "learned"}
@@ -66,37 +64,12 @@ def test_self_attention_takes_weights_that_do_not_sum_to_1(composed, mapping):
 
 @pytest.mark.parametrize("mapping", NODES)
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_training_logits_equal_stepwise_logits(transform, sentences, mapping, pre_norm):
-    """With the rows of memory and state reordered at every step, as a beam search does."""
+def test_training_is_what_the_search_sees(
+    transform, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, pre_norm
+):
     model = transform(mapping, pre_norm=pre_norm)
-    inputs, _ = sentences
-    order, now = torch.tensor([3, 0, 4, 1, 2]), torch.arange(5)
-    with torch.no_grad():
-        logits, attention = model(**inputs)
-        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
-        state = model.start(memory)
-        for t in range(logits.size(1)):
-            step, weights, state = model.step(inputs["prev_output_tokens"][now, t], memory, state)
-            torch.testing.assert_close(step, logits[now, t], atol=1e-7, rtol=1e-7)
-            torch.testing.assert_close(weights, attention[now, t], atol=1e-7, rtol=1e-7)
-            assert all(len(x) == 5 for x in (*memory.values(), *state.values()))
-            memory, state = ({k: v[order] for k, v in tensors.items()} for tensors in (memory, state))
-            now = now[order]
-
-
-@pytest.mark.parametrize("mapping", NODES)
-def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(transform, sentences, mapping):
-    model = transform(mapping)
-    inputs, target = sentences
-    logits, attention = model(**inputs)
-    assert attention.masked_select(inputs["src_tokens"].eq(PAD).unsqueeze(1).expand_as(attention)).eq(0).all()
-    for i, length in enumerate(inputs["src_lengths"].tolist()):
-        steps = int(target[i].ne(PAD).sum())
-        alone, own = model(
-            inputs["src_tokens"][i : i + 1, :length], inputs["src_lengths"][i : i + 1], inputs["prev_output_tokens"][i : i + 1, :steps]
-        )  # fmt: skip
-        torch.testing.assert_close(alone[0], logits[i, :steps], atol=1e-7, rtol=1e-7)
-        torch.testing.assert_close(own[0], attention[i, :steps, :length], atol=1e-7, rtol=1e-7)
+    assert_search_sees_training(model, sentences[0])
+    assert_alone_as_in_a_batch(model, *sentences)
 
 
 @pytest.mark.parametrize("mapping", [node("softmax"), node("fusedmax")], ids=["softmax", "fusedmax"])
@@ -108,22 +81,6 @@ def test_later_words_change_nothing_before_them(transform, sentences, mapping):
     after, _ = model(**inputs | {"prev_output_tokens": changed})
     torch.testing.assert_close(after[:, :3], before[:, :3])
     assert (after[:, 3] - before[:, 3]).abs().amax(-1).min() > 1e-6
-
-
-def test_a_beam_that_holds_everything_finds_the_best_output(transform, batch):
-    model = transform(node("sparsemax"), words=2, seed=4)
-    inputs, _ = batch([[0, 1, 1]])
-    rules = read(Decode, {"beam": 300, "max_len_b": 3, "length": "none", "stop": "all"}, "decode")
-    found = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], rules)[0]
-    scores = {}
-    for length in (1, 2, 3):
-        for output in itertools.product((0, 3, FIRST, FIRST + 1), repeat=length):
-            ids = [*output, EOS]
-            logits, _ = model(inputs["src_tokens"], inputs["src_lengths"], torch.tensor([[EOS, *output]]))
-            scores[tuple(ids)] = torch.log_softmax(logits[0], -1)[range(len(ids)), ids].sum().item()
-    assert [tuple(h.ids) for h in found] == sorted(scores, key=scores.get, reverse=True)[: len(found)]
-    assert len(found) == len(scores) == 84
-    assert found[0].score == pytest.approx(scores[tuple(found[0].ids)], abs=1e-4)
 
 
 # ---- against torch
@@ -149,15 +106,9 @@ def test_with_softmax_the_layers_are_torchs(transform, sentences, pre_norm):
         return other
 
     def embedded(table, tokens):
-        positions = torch.tensor(
-            [
-                [math.sin(t / 10000 ** (2 * i / E)) for i in range(E // 2)]
-                + [math.cos(t / 10000 ** (2 * i / E)) for i in range(E // 2)]
-                for t in range(tokens.size(1))
-            ],
-            dtype=torch.float64,
-        )
-        return table(tokens) * math.sqrt(E) + positions
+        angles = [[t / 10000 ** (2 * i / E) for i in range(E // 2)] for t in range(tokens.size(1))]
+        x = torch.tensor(angles, dtype=torch.float64)
+        return table(tokens) * math.sqrt(E) + torch.cat((x.sin(), x.cos()), -1)
 
     ignored, target = inputs["src_tokens"].eq(PAD), inputs["prev_output_tokens"]
     h = embedded(model.source_embed, inputs["src_tokens"])
@@ -189,14 +140,6 @@ def test_the_mapping_of_each_place_changes_the_training_loss(transform, sentence
     assert names == [["sparsemax", "softmax"]] * 2 and model.encoder[0].own.mapping.spec.name == "softmax"
 
 
-def test_places_refuse_what_the_model_cannot_give():
-    assert models.problems({"name": "fusedmax", "at": {"encoder": node("softmax")}}, transformer.PLACES) == []
-    assert "needs bounds" in models.problems({"name": "constrained_sparsemax"}, transformer.PLACES)[0]
-    assert "works over a density" in models.problems({"name": "continuous_softmax"}, transformer.PLACES)[0]
-    wrong = models.problems({"name": "softmax", "at": {"image": node("softmax")}}, transformer.PLACES)
-    assert "encoder, decoder, cross" in wrong[0]
-
-
 @pytest.mark.parametrize(
     "mapping", [{"name": "softmax"}, {"name": "sparsemax"}, {"name": "fusedmax"}, LEARNED], ids=lambda m: m["name"]
 )
@@ -205,21 +148,11 @@ def test_gradients_are_finite_differences(transform, sentences, mapping, options
     """Along a random direction of each parameter tensor: word vectors (padding's count nowhere), the projections at every
     place, learned alphas."""
     model = transform(mapping, layers=1, **options)
-    loss_of(model, *sentences).backward()
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
-    assert all(g.abs().max() > 0 for name, g in gradients.items()), "every parameter counts"
-    torch.manual_seed(5)
-    h = 1e-6
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            direction = torch.randn_like(parameter)
-            parameter.add_(direction, alpha=h)
-            above = loss_of(model, *sentences)
-            parameter.sub_(direction, alpha=2 * h)
-            below = loss_of(model, *sentences)
-            parameter.add_(direction, alpha=h)
-            expected = ((above - below) / (2 * h)).item()
-            assert (gradients[name] * direction).sum().item() == pytest.approx(expected, rel=1e-5, abs=1e-7), name
+    gradients = torch.autograd.grad(loss_of(model, *sentences), list(model.parameters()))
+    for (name, parameter), gradient in zip(model.named_parameters(), gradients):
+        assert gradient.any(), name
+        found, expected = along_a_random_direction(lambda: loss_of(model, *sentences), [parameter], [gradient])
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), name
 
 
 @pytest.mark.parametrize("mapping", NODES)
@@ -227,16 +160,9 @@ def test_the_gradient_with_every_mapping_is_a_finite_difference(transform, sente
     """Along one random direction of all parameters together; the parameters before the mapping count by its backward alone."""
     model = transform(mapping, layers=1)
     parameters = [p for name, p in model.named_parameters() if "generator" not in name]
-    torch.manual_seed(5)
-    directions, h, losses = [torch.randn_like(p) for p in parameters], 1e-6, []
     gradients = torch.autograd.grad(loss_of(model, *sentences), parameters)
-    with torch.no_grad():
-        for step in (h, -2 * h):
-            for parameter, direction in zip(parameters, directions):
-                parameter.add_(direction, alpha=step)
-            losses.append(loss_of(model, *sentences).item())
-    along = sum((g * d).sum().item() for g, d in zip(gradients, directions))
-    assert along == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-5, abs=1e-6)
+    found, expected = along_a_random_direction(lambda: loss_of(model, *sentences), parameters, gradients)
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_each_head_of_each_layer_learns_its_alpha(transform, sentences):
@@ -275,12 +201,8 @@ def test_initial_weights_and_shared_matrices(transform):
     linear = apart.encoder[0].feed[0]  # Glorot & Bengio: uniform within sqrt(6 / (in + out))
     assert linear.weight.abs().max().item() == pytest.approx((6 / 160) ** 0.5, rel=0.01) and linear.bias.eq(0).all()
     with pytest.raises(ValueError, match="one vocabulary for both sides, got 7 and 9"):
-        transformer.Model(
-            transformer.Options(share_embeddings=True, layers=1),
-            7,
-            9,
-            dict.fromkeys(transformer.PLACES, sa.make("softmax")),
-        )
+        mappings = dict.fromkeys(transformer.PLACES, sa.make("softmax"))
+        transformer.Model(transformer.Options(share_embeddings=True, layers=1), 7, 9, mappings)
 
 
 def test_options_that_cannot_be_together_are_told_at_once():
@@ -302,11 +224,9 @@ def test_the_pages_compose(composed, task):
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        (["model.heads=3"], ["hidden_dim=128", "heads=3"]),
         (["model.dropout=1"], ["model.dropout=1", "below 1"]),
         (["encode.joint=false", "model.share_embeddings=true"], ["encode.joint=true"]),
         (["+mapping.at.image={name: softmax}"], ["mapping.at.image", "encoder, decoder, cross"]),
-        (["mapping=entmax", "mapping.alpha=lerned"], ["alpha='lerned'"]),
         (["mapping=fusedmax", "mapping.lam=learned"], ["lam='learned'", "not a number"]),
     ],
 )
