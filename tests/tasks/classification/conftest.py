@@ -11,7 +11,7 @@ import torch
 
 from tasks.classification.encode import encode, encode_test
 from tasks.classification.options import Encode
-from tasks.classification.predict import collate, predict
+from tasks.classification.predict import collate, padded, predict
 from tasks.config.models import build
 from tasks.data import open_data
 
@@ -45,6 +45,40 @@ def build_model():
 def vocabulary():
     """`vocabulary(size, classes)`: all that a model needs to know of an encoding."""
     return lambda size, classes: SimpleNamespace(size=size, classes=["c"] * classes, vectors=None, vector_rows=None)
+
+
+@pytest.fixture(scope="session")
+def assert_no_part_of_the_batch():
+    """Twelve examples together give what each gives alone, without attention to padding. Returns the extra output."""
+
+    @torch.no_grad()
+    def check(model, split, spread: float = 1e-4) -> dict:
+        # generated pairs are all equally long; without cutting them there would be no padding
+        cut = [[part[i][: max(1, len(part[i]) - i % 4)] for i in range(12)] for part in split.fields]
+        together, extra = model(*padded(cut))
+        alone = [model(*padded([[field[i]] for field in cut])) for i in range(12)]
+        assert torch.allclose(together, torch.cat([logits for logits, _ in alone]), atol=1e-5)
+        assert together.std(0).min() > spread, "a model that says the same of every text would pass"
+        for name, p in extra["attention"].items():
+            for row, (_, other) in zip(p, alone):
+                own = other["attention"][name][0]
+                assert torch.allclose(row[: len(own)], own, atol=1e-6) and not row[len(own) :].any()
+        for name, values in extra.get("measures", {}).items():
+            own = torch.cat([other["measures"][name] for _, other in alone])
+            assert torch.allclose(values.double(), own.double()), name
+        return extra
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def assert_loss_reaches_every_parameter():
+    def check(model, split) -> None:
+        logits, _ = model.train()(*collate(split, range(32)))
+        torch.nn.functional.cross_entropy(logits, torch.from_numpy(split.labels[:32])).backward()
+        assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+    return check
 
 
 @pytest.fixture(scope="session")

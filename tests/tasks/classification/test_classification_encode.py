@@ -23,11 +23,7 @@ from tasks.data.read.vectors import counted_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import EOS, FIRST, PAD, UNK
 
-TEXTS = {
-    "train": [("a b b", 0), ("b c!", 1), ("", 1)],
-    "dev": [("b d", 0)],
-    "test": [("d zebra b", 1)],
-}
+TEXTS = {"train": [("a b b", 0), ("b c!", 1), ("", 1)], "dev": [("b d", 0)], "test": [("d zebra b", 1)]}
 
 
 def dataset(texts=TEXTS, name: str = "tiny", version: str = "1", classes=("no", "yes"), fields=("text",)) -> DataSet:
@@ -38,9 +34,8 @@ def dataset(texts=TEXTS, name: str = "tiny", version: str = "1", classes=("no", 
         }
 
     fingerprint = {split: f"{split} {version}" for split in texts}
-    return DataSet(
-        name, "texts", fingerprint, examples, "by hand", about={"classes": list(classes), "fields": list(fields)}
-    )
+    about = {"classes": list(classes), "fields": list(fields)}
+    return DataSet(name, "texts", fingerprint, examples, "by hand", about=about)
 
 
 def encoded(tmp_path, texts=TEXTS, **options):
@@ -112,9 +107,8 @@ def test_the_training_encoding_knows_nothing_of_the_test_texts(tmp_path):
 
 def test_an_empty_text_has_one_token_and_a_special_word_is_unknown(tmp_path):
     assert [len(row) for row in ids(encoded(tmp_path), "train")] == [3, 2, 1]
-    strange = encode(
-        dataset({"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}, "strange"), Encode(min_count=1), tmp_path
-    )
+    texts = {"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}
+    strange = encode(dataset(texts, "strange"), Encode(min_count=1), tmp_path)
     assert strange.vocabulary == ["a"] and ids(strange, "dev") == [[UNK, FIRST]]
 
 
@@ -148,12 +142,10 @@ def test_only_glove_840b_is_no_shortfall(tmp_path):
 
 def test_a_vector_file_that_does_not_fit_is_refused(tmp_path):
     file = tmp_path / "vectors.txt"
-    file.write_text("other 1 2 3\n")
-    with pytest.raises(DataError, match="no word of the texts"):
-        encoded(tmp_path, vectors=str(file))
-    file.write_text("b x y z\n")
-    with pytest.raises(DataError, match="line 1"):
-        encoded(tmp_path, vectors=str(file))
+    for content, said in (("other 1 2 3\n", "no word of the texts"), ("b x y z\n", "line 1")):
+        file.write_text(content)
+        with pytest.raises(DataError, match=said):
+            encoded(tmp_path, vectors=str(file))
     with pytest.raises(DataError, match="missing"):
         encoded(tmp_path, vectors=str(tmp_path / "none.txt"))
 
@@ -200,9 +192,8 @@ def test_a_cached_encoding_is_opened_without_reading_and_mended_when_damaged(tmp
 
 
 def test_the_hash_follows_the_texts_not_the_place_they_come_from(tmp_path):
-    one = encode(dataset(version="1"), Encode(min_count=1), tmp_path / "a")
-    two = encode(dataset(version="2"), Encode(min_count=1), tmp_path / "b")
-    other = encode(dataset(TEXTS | {"dev": [("b e", 0)]}), Encode(min_count=1), tmp_path / "c")
+    one, two = (encode(dataset(version=v), Encode(min_count=1), tmp_path / v) for v in "12")
+    other = encoded(tmp_path / "other", TEXTS | {"dev": [("b e", 0)]})
     assert one.sha256 == two.sha256 != other.sha256
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from differences import along_a_random_direction
 from torch import nn
 
 import sparse_attention as sa
 from tasks.classification.metrics import MEASURED, score
 from tasks.classification.models.esim import measures
 from tasks.classification.predict import collate, predict
-from tasks.data.symbols import PAD
 
 SIZES = {"embed_dim": 6, "hidden_dim": 5, "embed_range": 1.0, "bandwidth": 2, "dropout": 0.0}
 KINDS = ["softmax", "sparsemax", "fusedmax", "softmax_sequence", "sparsemap_sequence", "sparsemap_matching"]
@@ -35,27 +35,15 @@ def esim(toy, build_model):
 
 
 @pytest.mark.parametrize("mapping", KINDS)
-def test_a_pair_does_not_depend_on_its_batch(esim, mapping):
+def test_a_pair_does_not_depend_on_its_batch(esim, assert_no_part_of_the_batch, mapping):
     model, data = esim(mapping)
-    with torch.no_grad():
-        together, extra = model(*collate(data.splits["test"], range(12)))
-        alone = [model(*collate(data.splits["test"], [i])) for i in range(12)]
-    assert torch.allclose(together, torch.cat([logits for logits, _ in alone]), atol=1e-5)
-    assert together.std(0).min() > 1e-4, "a model that says the same of every pair would pass"
-    for name, values in extra["measures"].items():
-        assert torch.allclose(values.double(), torch.cat([own["measures"][name] for _, own in alone]).double()), name
-    for row, (_, own) in zip(extra["attention"]["premise"], alone):
-        p = own["attention"]["premise"][0]
-        assert torch.allclose(row[: len(p)], p, atol=1e-6) and not row[len(p) :].any()
+    assert assert_no_part_of_the_batch(model, data.splits["test"])["measures"]
 
 
 @pytest.mark.parametrize("mapping", KINDS)
-def test_the_loss_reaches_every_parameter(esim, mapping):
+def test_the_loss_reaches_every_parameter(esim, assert_loss_reaches_every_parameter, mapping):
     model, data = esim(mapping)
-    split = data.splits["train"]
-    logits, _ = model.train()(*collate(split, range(32)))
-    nn.functional.cross_entropy(logits, torch.from_numpy(split.labels[:32])).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert_loss_reaches_every_parameter(model, data.splits["train"])
 
 
 @pytest.mark.parametrize("mapping", ["sparsemax", "sparsemap_sequence", "sparsemap_matching"])
@@ -70,14 +58,8 @@ def test_gradients_against_differences(esim, mapping):
         return nn.functional.cross_entropy(model(*batch)[0], labels)
 
     for weight, gradient in zip(weights, torch.autograd.grad(loss(), weights)):
-        direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        with torch.no_grad():
-            weight.add_(1e-6 * direction)
-            above = loss()
-            weight.sub_(2e-6 * direction)
-            below = loss()
-            weight.add_(1e-6 * direction)
-        assert float((gradient * direction).sum()) == pytest.approx(float(above - below) / 2e-6, rel=1e-4, abs=1e-8)
+        found, expected = along_a_random_direction(loss, [weight], [gradient], seed=1)
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-8)
 
 
 def test_alignments_are_the_librarys(esim):
@@ -103,30 +85,15 @@ def test_measures_by_hand(esim):
     p = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]])  # two words, two words, padding
     q = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
     pairs = torch.tensor([[[True, True, False], [True, True, False], [False, False, False]]])
-    assert {k: v.tolist() for k, v in measures(p, q, pairs, []).items()} == {
-        "aligned": [(3 + 2) / 4],
-        "alignment_zeros": [1 - 5 / 8],
-    }
+    found = {k: v.tolist() for k, v in measures(p, q, pairs, []).items()}
+    assert found == {"aligned": [(3 + 2) / 4], "alignment_zeros": [1 - 5 / 8]}
     model, data = esim("sparsemap_matching")
     metrics = score(data, predict(model, data.splits["test"])).metrics
     assert 1 <= metrics["test/structures"] < 100 and 0 < metrics["test/alignment_zeros"] < 1
     assert {name.split("/")[1] for name in metrics} <= set(MEASURED)
 
 
-def test_words_read_as_unknown_in_training_only(esim):
-    model, _ = esim("softmax", word_dropout=0.999999)
-    lengths = [torch.tensor([3]), torch.tensor([2])]
-    one = [torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[8, 9]])]
-    other = [torch.tensor([[10, 11, 12, PAD]]), torch.tensor([[13, 14]])]
-    assert not torch.allclose(model(one, lengths)[0], model(other, lengths)[0])
-    model.train()
-    assert torch.allclose(model(one, lengths)[0], model(other, lengths)[0])
-
-
-@pytest.mark.parametrize(
-    "mapping",
-    ["softmax", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
-)
+@pytest.mark.parametrize("mapping", ["softmax", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 def test_pairs_are_learned(toy, build_model, trained, mapping):
     """Which colour belongs to which thing: three classes of equal size.
 

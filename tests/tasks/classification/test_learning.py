@@ -113,18 +113,15 @@ def test_the_regression_without_attention_is_scikit_learn_s_on_the_tokens(toy):
 
     data = toy("toy_reviews", train=200, dev=10, test=100)
     train, test = ([" ".join(line) for line in data.splits[s].tokens[0]] for s in ("train", "test"))
-    words = TfidfVectorizer(
-        token_pattern=r"\S+", lowercase=False, vocabulary=sorted({w for t in train for w in t.split()})
-    )
+    vocabulary = sorted({w for t in train for w in t.split()})
+    words = TfidfVectorizer(token_pattern=r"\S+", lowercase=False, vocabulary=vocabulary)
     model = LogisticRegression(max_iter=1000).fit(words.fit_transform(train), data.splits["train"].labels)
     expected = 100 * model.score(words.transform(test), data.splits["test"].labels)
     found = baselines(data, data)
     assert found["bag of words"] == {"test/accuracy": pytest.approx(expected)} and expected > 90
     data.splits["train"].labels[:] = 1 - data.splits["train"].labels
     assert baselines(data, data) == found, "kept beside the test set"
-    assert "bag of words" in found and "bag of words" not in baselines(
-        replace(data, splits={"test": data.splits["test"]}), data
-    )
+    assert "bag of words" not in baselines(replace(data, splits={"test": data.splits["test"]}), data)
 
 
 def test_of_a_pair_the_regression_sees_the_second_text_alone(toy):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from differences import along_a_random_direction
 from torch import nn
 
 from tasks.classification.models import imdb_bilstm, snli_attentive
@@ -14,7 +15,7 @@ from tasks.classification.predict import collate, predict
 from tasks.config import models
 from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import EOS, PAD
-from tasks.layers import BiLstm, WordVectors, density_alpha
+from tasks.layers import BiLstm, WordVectors
 
 KINDS = [
     ("softmax", "none"), ("sparsemax", "none"), ("fusedmax", "none"), ("continuous_softmax", "none"),
@@ -45,33 +46,17 @@ def snli(build_model):
     return lambda encoded, mapping="softmax", **more: build_model("snli_attentive", encoded, mapping, **SNLI | more)
 
 
-def alone_and_together(model, split, rows):
-    with torch.no_grad():
-        together, extra = model(*collate(split, rows))
-        alone = [model(*collate(split, [i])) for i in rows]
-    return together, extra["attention"], alone
-
-
 @pytest.mark.parametrize(("mapping", "discrete"), KINDS)
-def test_a_review_does_not_depend_on_its_batch(toy, imdb, mapping, discrete):
-    split = toy("toy_reviews").splits["test"]
-    model = imdb(toy("toy_reviews"), mapping, discrete)
-    together, attention, alone = alone_and_together(model, split, range(12))
-    assert torch.allclose(together, torch.cat([logits for logits, _ in alone]), atol=1e-5)
-    for name, p in attention.items():
-        for row, (_, extra) in zip(p, alone):
-            own = extra["attention"][name][0]
-            assert torch.allclose(row[: len(own)], own, atol=1e-6) and not row[len(own) :].any()
-    assert together.std(0).min() > 1e-3, "a model that says the same of every text would pass"
+def test_a_review_does_not_depend_on_its_batch(toy, imdb, assert_no_part_of_the_batch, mapping, discrete):
+    data = toy("toy_reviews")
+    assert_no_part_of_the_batch(imdb(data, mapping, discrete), data.splits["test"], spread=1e-3)
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax", "oscarmax"])
-def test_a_pair_does_not_depend_on_its_batch(toy, snli, mapping):
+def test_a_pair_does_not_depend_on_its_batch(toy, snli, assert_no_part_of_the_batch, mapping):
     data = toy("toy_entailment")
-    together, attention, alone = alone_and_together(snli(data, mapping), data.splits["test"], range(12))
-    assert torch.allclose(together, torch.cat([logits for logits, _ in alone]), atol=1e-5)
-    assert torch.allclose(attention["premise"].sum(-1), torch.ones(12), atol=1e-5)
-    assert together.std(0).min() > 1e-4
+    extra = assert_no_part_of_the_batch(snli(data, mapping), data.splits["test"])
+    assert torch.allclose(extra["attention"]["premise"].sum(-1), torch.ones(12), atol=1e-5)
 
 
 def test_texts_of_one_and_two_words(toy, imdb):
@@ -84,14 +69,9 @@ def test_texts_of_one_and_two_words(toy, imdb):
 
 
 @pytest.mark.parametrize(("mapping", "discrete"), KINDS)
-def test_the_loss_reaches_every_parameter(toy, imdb, mapping, discrete):
+def test_the_loss_reaches_every_parameter(toy, imdb, assert_loss_reaches_every_parameter, mapping, discrete):
     data = toy("toy_reviews")
-    model = imdb(data, mapping, discrete).train()
-    split = data.splits["train"]
-    logits, _ = model(*collate(split, range(32)))
-    nn.functional.cross_entropy(logits, torch.from_numpy(split.labels[:32])).backward()
-    without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert without == []
+    assert_loss_reaches_every_parameter(imdb(data, mapping, discrete), data.splits["train"])
 
 
 @pytest.mark.parametrize(
@@ -107,17 +87,9 @@ def test_gradients_of_the_attention_against_differences(toy, imdb, mapping, disc
     def loss() -> torch.Tensor:
         return nn.functional.cross_entropy(model(*batch)[0], labels)
 
-    (gradient,) = torch.autograd.grad(loss(), weight)
-    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    step = 1e-5
-    with torch.no_grad():
-        weight.add_(step * direction)
-        above = loss()
-        weight.sub_(2 * step * direction)
-        below = loss()
-    assert float((gradient * direction).sum()) == pytest.approx(
-        float((above - below) / (2 * step)), rel=1e-5, abs=1e-10
-    )
+    gradient = torch.autograd.grad(loss(), weight)
+    found, expected = along_a_random_direction(loss, [weight], gradient, seed=1, step=1e-5)
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-10)
 
 
 def test_the_bilstm_is_torchs(toy):
@@ -140,9 +112,8 @@ def test_the_gru_follows_its_equations(toy):
     x, h = torch.randn(2, 3, 3), torch.randn(2, 4)
     mask = torch.tensor([[True, True, True], [True, False, False]])
     states, last = layer(x, mask, h)
-    w_z, w_r = (w.detach().numpy() for w in layer.gates.weight.chunk(2))
-    b_z, b_r = (b.detach().numpy() for b in layer.gates.bias.chunk(2))
-    u_z, u_r = (u.detach().numpy() for u in layer.state_gates.weight.chunk(2))
+    gates = layer.gates.weight, layer.gates.bias, layer.state_gates.weight
+    (w_z, w_r), (b_z, b_r), (u_z, u_r) = ((part.detach().numpy() for part in t.chunk(2)) for t in gates)
     w, b, u = (t.detach().numpy() for t in (layer.candidate.weight, layer.candidate.bias, layer.state_candidate.weight))
     for row, length in enumerate((3, 1)):
         state = h[row].numpy()
@@ -190,13 +161,15 @@ def test_l2_counts_weights_only(toy, snli):
     assert snli(toy("toy_entailment"), l2=0.0).penalty() == 0.0
 
 
-def test_word_dropout_hides_words_in_training_only(toy, snli):
-    model = snli(toy("toy_entailment"), word_dropout=0.999999, dropout=0.0)
+@pytest.mark.parametrize("name", ["snli_attentive", "esim"])
+def test_word_dropout_hides_words_in_training_only(toy, build_model, name):
+    model = build_model(name, toy("toy_entailment"), word_dropout=0.999999, dropout=0.0, **SNLI)
+    lengths = [torch.tensor([3]), torch.tensor([2])]
     texts = [torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[8, 9]])]
     others = [torch.tensor([[10, 11, 12, PAD]]), torch.tensor([[13, 14]])]
-    assert not torch.allclose(model(texts, [])[0], model(others, [])[0])
+    assert not torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
     model.train()
-    assert torch.allclose(model(texts, [])[0], model(others, [])[0])
+    assert torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
 
 
 def test_weights_start_in_their_bounds(snli, vocabulary):
@@ -206,18 +179,16 @@ def test_weights_start_in_their_bounds(snli, vocabulary):
                          (model.premise.candidate, gate / 4),
                          (model.output, 4 * (6 / 63) ** 0.5), (model.project, (6 / 100) ** 0.5)):  # fmt: skip
         assert 0.97 * bound < layer.weight.abs().max() <= bound
-    assert not any(
-        layer.bias.any() for layer in model.modules() if isinstance(layer, nn.Linear) and layer.bias is not None
-    )
+    biases = [m.bias for m in model.modules() if isinstance(m, nn.Linear) and m.bias is not None]
+    assert not any(bias.any() for bias in biases)
 
 
 def test_predictions_come_back_to_their_examples(toy, imdb):
     data = toy("toy_reviews")
     model = imdb(data, "sparsemax")
     split = data.splits["test"]
-    small, large = (
-        {int(i): row for b in predict(model, split, n) for i, row in zip(b.index, b.log_probs)} for n in (7, 100)
-    )
+    batches = (predict(model, split, n) for n in (7, 100))
+    small, large = ({int(i): row for b in bs for i, row in zip(b.index, b.log_probs)} for bs in batches)
     assert sorted(small) == list(range(len(split)))
     assert all(torch.allclose(small[i], large[i], atol=1e-5) for i in small)
 
@@ -232,21 +203,16 @@ def test_dropout_falls_on_word_vectors_and_on_the_hypothesis_state(vocabulary, s
     words = []
     model.project.register_forward_hook(lambda _, given, out: words.append(given[0]))
     model([torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])], [])
-    assert [x.shape for x in words] == [(1, 3, 6), (1, 3, 6)], (
-        "both texts' vectors are looked up before they are projected"
-    )
-    assert [x.shape for x in seen] == [(1, 5)] and not asked["query"].any()
-    assert (
-        torch.equal(asked["classified"], torch.cat((asked["context"], asked["query"]), -1)) and asked["context"].any()
-    )
+    assert [x.shape for x in words] == [(1, 3, 6), (1, 3, 6)], "vectors of both texts before they are projected"
+    assert [x.shape for x in seen] == [(1, 5)] and not asked["query"].any() and asked["context"].any()
+    assert torch.equal(asked["classified"], torch.cat((asked["context"], asked["query"]), -1))
 
 
 def test_options_that_do_not_fit_are_named_before_any_data():
     with pytest.raises(OptionsError) as error:
         read(imdb_bilstm.Options, {"discrete": "fusedmx", "positions": "centre", "dropout": 1.0, "ridge": 0}, "model")
-    assert all(
-        word in str(error.value) for word in ("'fusedmax'?", "cell_centre", "model.dropout=1.0", "model.ridge=0")
-    )
+    for word in ("'fusedmax'?", "cell_centre", "model.dropout=1.0", "model.ridge=0"):
+        assert word in str(error.value)
     with pytest.raises(OptionsError, match="rbf=3, widths"):
         read(imdb_bilstm.Options, {"rbf": 3, "widths": [0.1, 0.5]}, "model")
     model = {"name": "imdb_bilstm"} | plain(read(imdb_bilstm.Options, {"discrete": "softmax"}, "model"))
@@ -254,20 +220,6 @@ def test_options_that_do_not_fit_are_named_before_any_data():
     assert not imdb_bilstm.problems({"model": model, "mapping": {"name": "continuous_sparsemax"}})
     assert models.problems({"name": "continuous_softmax"}, snli_attentive.PLACES)
     assert not models.problems({"name": "continuous_softmax"}, imdb_bilstm.PLACES)
-
-
-def test_the_order_of_a_density_comes_from_its_mapping():
-    import sparse_attention as sa
-
-    names = (
-        "continuous_softmax",
-        "continuous_triweight",
-        "continuous_biweight",
-        "continuous_sparsemax",
-        "entmax",
-        "softmax",
-    )
-    assert [density_alpha(sa.make(name)) for name in names] == pytest.approx([1, 4 / 3, 3 / 2, 2, None, None])
 
 
 TINY = """
