@@ -32,12 +32,8 @@ def test_points_are_collected_from_finished_cells():
         config = {"data": {"name": name, "setting": "mean_labels", "value": value}, "seed": seed}
         return row, config, {"test/f1": f1, "dev/f1": 0.0}
 
-    cells = [
-        cell("softmax+log", 3, 1, 0.8),
-        cell("sparsemax+hinge", 2, 1, 0.6),
-        cell("softmax+log", 2, 1, 0.7),
-        cell("softmax+log", 3, 2, 0.9),
-    ]
+    cells = [cell("softmax+log", 3, 1, 0.8), cell("sparsemax+hinge", 2, 1, 0.6)]
+    cells += [cell("softmax+log", 2, 1, 0.7), cell("softmax+log", 3, 2, 0.9)]
     found = figures.collect([*cells, cell("softmax+log", 2, 1, 0.1, name="yeast")])
     assert [(p.row, p.value) for p in found] == [("softmax+log", 2), ("softmax+log", 3), ("sparsemax+hinge", 2)]
     assert found[1].scores == {"f1": {1: 0.8, 2: 0.9}}

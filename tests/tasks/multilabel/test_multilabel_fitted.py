@@ -26,14 +26,8 @@ def task(**more):
 
 
 def dataset(splits, name="tiny", labels=LABELS):
-    return DataSet(
-        name,
-        "features",
-        {s: f"{name} {s}" for s in splits},
-        lambda progress: splits,
-        "by hand",
-        about={"labels": labels},
-    )
+    about, fingerprint = {"labels": labels}, {s: f"{name} {s}" for s in splits}
+    return DataSet(name, "features", fingerprint, lambda progress: splits, "by hand", about=about)
 
 
 def documents(sizes):
@@ -103,10 +97,8 @@ def test_the_constant_prediction_is_the_best_one_on_train(tiny, tmp_path):
 
 def test_a_test_set_of_other_classes_or_features_is_refused(tiny, tmp_path):
     encoded, test = tiny
-    for documents_, labels in (
-        (test.splits["test"], [*LABELS[:4], "x"]),
-        (Labelled(np.zeros((2, 3)), np.ones((2, 5), bool)), LABELS),
-    ):
+    other = Labelled(np.zeros((2, 3)), np.ones((2, 5), bool))
+    for documents_, labels in ((test.splits["test"], [*LABELS[:4], "x"]), (other, LABELS)):
         with pytest.raises(DataError, match="no test set for this model"):
             encode.encode_test(dataset({"test": documents_}, f"{labels[-1]}", labels), encoded.folder, tmp_path)
 
@@ -119,18 +111,12 @@ def test_a_bad_pair_or_grid_is_refused_before_any_fit():
     assert not wrong("sparsemax", loss="hinge")
     grid = {"sparsehourglass": {"q": [0.1, -1.0]}}
     assert "q" in wrong("sparsehourglass", tune=TINY["tune"] | {"parameters": grid})[0]
-    with pytest.raises(OptionsError) as error:
-        task(
-            loss="hinges",
-            tune={
-                "penalties": [0.1, 1.0],
-                "thresholds": [0.1],
-                "parameters": {"sparsegen_lin": {"lam": []}},
-                "folds": 1,
-            },
-        )
-    assert all(word in str(error.value) for word in ("did you mean 'hinge'", "task.tune.folds=1"))
-    with pytest.raises(OptionsError) as error:
-        task(tune={"penalties": [0.1, 1.0], "thresholds": [0.1], "parameters": {"sparsegen_lin": {"lam": []}}})
-    assert all(word in str(error.value) for word in ("from large to small", "sparsegen_lin"))
+    tune = {"penalties": [0.1, 1.0], "thresholds": [0.1], "parameters": {"sparsegen_lin": {"lam": []}}}
+    for more, said in (
+        ({"loss": "hinges", "tune": tune | {"folds": 1}}, ("did you mean 'hinge'", "task.tune.folds=1")),
+        ({"tune": tune}, ("from large to small", "sparsegen_lin")),
+    ):
+        with pytest.raises(OptionsError) as error:
+            task(**more)
+        assert all(word in str(error.value) for word in said)
     assert models.problems({"name": "continuous_softmax"}, PLACES)

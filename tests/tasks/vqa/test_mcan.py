@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
+from differences import along_a_random_direction
 
 import sparse_attention as sa
 from sparse_attention.mappings.continuous import GaussianBasis2d
@@ -106,12 +108,8 @@ def test_the_density_has_the_moments_of_the_discrete_weights(mapping, factor):
 def test_the_continuous_context_is_the_integral_of_the_fitted_value_function():
     """The context by brute force: ridge regression by numpy-like algebra and a fine grid instead of closed forms."""
     torch.manual_seed(0)
-    fit = {
-        "basis": GaussianBasis2d.grid(4, 4, 0.02),
-        "ridge": 0.01,
-        "pad_positions": "correct",
-        "moment_match": "exact",
-    }
+    fit = {"basis": GaussianBasis2d.grid(4, 4, 0.02), "ridge": 0.01}
+    fit |= {"pad_positions": "correct", "moment_match": "exact"}
     density, softmax = sa.make("continuous_sparsemax"), sa.make("softmax")
     reduce = ImageReduction(Scorer(16, 16, 0.0), 16, 12, density, softmax, (2, 6), fit).double()
     y = torch.randn(2, 12, 16, dtype=torch.float64)
@@ -159,35 +157,21 @@ def test_the_score_layers_gradient_is_the_difference_quotient():
         return net(tokens, features, owner)[0].square().sum()
 
     weight = net.reduce_image.score[3].weight
-    value().backward()
-    direction = torch.randn_like(weight)
-    step = 1e-5
-    with torch.no_grad():
-        weight += step * direction
-        above = value()
-        weight -= 2 * step * direction
-        below = value()
-    assert float((weight.grad * direction).sum()) == pytest.approx(float(above - below) / (2 * step), rel=1e-4)
+    found, expected = along_a_random_direction(value, [weight], torch.autograd.grad(value(), weight), step=1e-5)
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_rows_of_the_table_answer_differently():
-    logits = {}
-    for mapping in ROWS:
-        net, (tokens, features, owner) = model(mapping), batch()
-        logits[mapping] = net(tokens, features, owner)[0]
-    names = list(logits)
-    for i, a in enumerate(names):
-        for b in names[i + 1 :]:
-            assert (logits[a] - logits[b]).abs().max() > 1e-5, (a, b)
+    logits = {mapping: model(mapping)(*batch())[0] for mapping in ROWS}
+    for a, b in combinations(ROWS, 2):
+        assert (logits[a] - logits[b]).abs().max() > 1e-5, (a, b)
 
 
 def test_sizes_of_the_papers_model():
     given = Given(ImageSpec("features", (14, 14), 2048), 20_000, 3129)
     net = Model(read(Options, {}, "model"), given, mappings_at({"name": "softmax"}, PLACES))
     count = sum(p.numel() for n, p in net.named_parameters() if not n.startswith("embed"))
-    layer = (
-        4 * (512 * 512 + 512) + 512 * 2048 + 2048 + 2048 * 512 + 512 + 2 * 2 * 512
-    )  # attention, feed-forward, two norms
+    layer = 4 * (512 * 512 + 512) + 512 * 2048 + 2048 + 2048 * 512 + 512 + 2 * 2 * 512  # attention, feed-forward, norms
     guided = layer + 4 * (512 * 512 + 512) + 2 * 512
     lstm = 4 * 512 * (300 + 512 + 2)
     flat = 512 * 512 + 512 + 512 + 1 + 512 * 1024 + 1024
@@ -206,12 +190,13 @@ def test_small_cnn_and_its_grid():
 
 
 def test_mistakes_are_named_before_a_model_is_built():
-    with pytest.raises(OptionsError) as caught:
-        read(Options, TINY | {"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, "model")
-    assert len(caught.value.problems) == 2 and "heads=3" in str(caught.value) and "cnn_strides" in str(caught.value)
-    with pytest.raises(OptionsError) as caught:
-        read(Options, TINY | {"layers": 0, "reduction": "discrete", "discrete": "softmx"}, "model")
-    assert len(caught.value.problems) == 3 and "layers=0" in str(caught.value) and "'softmax'" in str(caught.value)
+    for wrong, count, said in (
+        ({"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, 2, ("heads=3", "cnn_strides")),
+        ({"layers": 0, "reduction": "discrete", "discrete": "softmx"}, 3, ("layers=0", "'softmax'")),
+    ):
+        with pytest.raises(OptionsError) as caught:
+            read(Options, TINY | wrong, "model")
+        assert len(caught.value.problems) == count and all(word in str(caught.value) for word in said)
     assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")
 
 
@@ -228,9 +213,8 @@ def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes()
 def test_a_model_can_be_chosen_for_every_density_and_every_mapping_of_signed_scores():
     signed = [name for name in (*sa.names(kind="simplex"), *ROWS) if name != "sum_normalization"]
     for name in signed:
-        assert not problems({"name": name} | {p.name: p.default for p in sa.spec(name).params if p.required}, PLACES), (
-            name
-        )
+        required = {p.name: p.default for p in sa.spec(name).params if p.required}
+        assert not problems({"name": name} | required, PLACES), name
     assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
 
 
@@ -283,9 +267,3 @@ def test_cell_weights_are_the_density_and_vanish_outside_its_support():
     shoelace = 0.5 * (edge[:, 0] * edge[:, 1].roll(-1) - edge[:, 1] * edge[:, 0].roll(-1)).sum().abs()
     assert float(shoelace) == pytest.approx(area, rel=1e-3)
     assert cell_weights(Reduced(p, p), None, (20, 20)) is p
-
-
-def test_options_that_cannot_be_together_are_told():
-    assert not mcan.Options(cnn_channels=[4, 8, 16], cnn_strides=[1, 2, 2]).problems()
-    assert mcan.Options(cnn_channels=[4]).problems()
-    assert mcan.Options(hidden_dim=8, heads=3).problems() == ["hidden_dim=8 is not a multiple of heads=3"]

