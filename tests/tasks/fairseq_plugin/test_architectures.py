@@ -54,11 +54,9 @@ def test_the_command_line_sets_every_option():
 
 def test_values_survive_fairseqs_configuration():
     values = plain(Everything(size=9, on=False, most=None, strides=[4, 5]))
-    cfg = OmegaConf.merge(
-        OmegaConf.structured(config_class("made", *entries(Everything))),
-        OmegaConf.create(group("x", values, Everything)),
-    )
-    assert values_of(cfg, Everything) == values
+    made = OmegaConf.structured(config_class("made", *entries(Everything)))
+    given = OmegaConf.create(group("x", values, Everything))
+    assert values_of(OmegaConf.merge(made, given), Everything) == values
 
 
 def test_an_option_without_default_is_asked_for():

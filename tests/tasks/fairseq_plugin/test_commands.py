@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,32 +23,20 @@ from tasks.data.records import Example, Pair
 from tasks.seq2seq import encode as pairs
 from tasks.seq2seq.options import Encode as PairOptions
 
-SMALL = ["--embed-dim", "12", "--hidden-dim", "12", "--layers", "1", "--init-range", "0.8"]
-TRANSFORMER = ["--hidden-dim", "12", "--ff-dim", "12", "--heads", "2", "--layers", "1"]
-TRAIN = [
-    "--cpu",
-    "--optimizer",
-    "adam",
-    "--lr",
-    "0.01",
-    "--max-epoch",
-    "1",
-    "--batch-size",
-    "16",
-    "--no-progress-bar",
-    "--num-workers",
-    "0",
-]
+SMALL = "--embed-dim 12 --hidden-dim 12 --layers 1 --init-range 0.8"
+TRANSFORMER = "--hidden-dim 12 --ff-dim 12 --heads 2 --layers 1"
+TRAIN = "--cpu --optimizer adam --lr 0.01 --max-epoch 1 --batch-size 16 --no-progress-bar --num-workers 0"
 
 
 @pytest.fixture(scope="module")
 def fairseq(tmp_path_factory, root):
-    """`fairseq("train", ...)`: run a console script where nothing of the repository is on Python's path; its output."""
+    """`fairseq("train FOLDER", "--lr 1")`: run where nothing of the repository is on Python's path; the output."""
     where = tmp_path_factory.mktemp("elsewhere")
 
-    def run(command: str, *arguments: object) -> str:
-        user = [] if command == "preprocess" else ["--user-dir", root / "tasks" / "fairseq_plugin"]
-        line = [str(Path(sys.executable).parent / f"fairseq-{command}"), *map(str, [*arguments, *user])]
+    def run(*line: str) -> str:
+        command, *arguments = shlex.split(" ".join(line))
+        user = [] if command == "preprocess" else ["--user-dir", str(root / "tasks" / "fairseq_plugin")]
+        line = [str(Path(sys.executable).parent / f"fairseq-{command}"), *arguments, *user]
         done = subprocess.run(
             line, cwd=where, env=os.environ | {"PYTHONWARNINGS": "ignore"}, capture_output=True, text=True, timeout=300
         )
@@ -72,8 +61,8 @@ def stock(fairseq, sentences, tmp_path_factory) -> Path:
     for split, rows in sentences.items():
         for side, language in enumerate("ab"):
             (folder / f"{split}.{language}").write_text("".join(row[side] + "\n" for row in rows))
-    prefixes = ["--trainpref", folder / "train", "--validpref", folder / "dev", "--testpref", folder / "test"]
-    fairseq("preprocess", "-s", "a", "-t", "b", *prefixes, "--destdir", folder / "bin")
+    prefixes = f"--trainpref {folder}/train --validpref {folder}/dev --testpref {folder}/test"
+    fairseq("preprocess -s a -t b", prefixes, f"--destdir {folder}/bin")
     return folder / "bin"
 
 
@@ -92,27 +81,14 @@ def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes
     chosen = {"fusedmax": '{"lam": 0.5}', "softmax": "{}"}
     seen = {}
     for mapping, params in chosen.items():
-        arguments = [
-            "--task",
-            "translation",
-            "--arch",
-            arch,
-            "--mapping",
-            mapping,
-            "--mapping-params",
-            params,
-            *sizes,
-        ]
-        said = fairseq(
-            "train", stock, *arguments, *TRAIN, "--criterion", "cross_entropy", "--save-dir", tmp_path / mapping
-        )
+        chosen_by = f"--arch {arch} --mapping {mapping} --mapping-params '{params}'"
+        asked = f"--task translation --criterion cross_entropy --save-dir {tmp_path / mapping}"
+        said = fairseq(f"train {stock}", chosen_by, sizes, TRAIN, asked)
         seen[mapping] = losses(said)
     assert len(seen["fusedmax"]) == 1 and seen["fusedmax"] != seen["softmax"], seen
 
     checkpoint = tmp_path / "fusedmax" / "checkpoint_last.pt"
-    said = fairseq(
-        "generate", stock, "--path", checkpoint, "--cpu", "--beam", 3, "--print-alignment", "hard", "--batch-size", 8
-    )
+    said = fairseq(f"generate {stock} --path {checkpoint} --cpu --beam 3 --print-alignment hard --batch-size 8")
     assert sorted(outputs(said)) == list(range(16))
     alignments = dict(re.findall(r"^A-(\d+)\t(.*)$", said, re.M))
     assert len(alignments) == 16
@@ -127,21 +103,10 @@ def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
     )
     encoded = pairs.encode(data, PairOptions(), tmp_path, NullProgress())
     test = pairs.encode_test(data, encoded.folder, tmp_path, NullProgress())
-    schedule = ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", 4, "--criterion", "sa_tokens"]
-    arguments = ["--task", "sa_pairs", "--arch", "sa_seq2seq", "--mapping", "sparsemax", *SMALL, *TRAIN, *schedule]
-    said = fairseq("train", encoded.folder, *arguments, "--save-dir", tmp_path / "checkpoints")
+    asked = "--task sa_pairs --arch sa_seq2seq --mapping sparsemax --lr-scheduler inverse_sqrt --warmup-updates 4"
+    said = fairseq(f"train {encoded.folder}", asked, SMALL, TRAIN, f"--criterion sa_tokens --save-dir {tmp_path}")
     assert "attention_zeros" in said
-    said = fairseq(
-        "generate",
-        test.folder,
-        "--task",
-        "sa_pairs",
-        "--path",
-        tmp_path / "checkpoints/checkpoint_last.pt",
-        "--cpu",
-        "--beam",
-        2,
-    )
+    said = fairseq(f"generate {test.folder} --task sa_pairs --path {tmp_path}/checkpoint_last.pt --cpu --beam 2")
     assert sorted(outputs(said)) == list(range(16))
     assert {row.split("\t")[1] for row in said.splitlines() if row.startswith("S-0\t")} == {sentences["test"][0][0]}
 
@@ -155,21 +120,8 @@ def test_a_folder_of_encoded_texts(fairseq, tmp_path):
         about={"classes": ["a", "b", "c"], "fields": ["premise", "hypothesis"]},
     )  # fmt: skip
     encoded = texts.encode(data, TextOptions(min_count=1), tmp_path, NullProgress())
-    arguments = [
-        "--task",
-        "sa_texts",
-        "--arch",
-        "sa_snli_attentive",
-        "--embed-dim",
-        8,
-        "--hidden-dim",
-        8,
-        "--criterion",
-        "sa_classes",
-    ]
-    said = fairseq(
-        "train", encoded.folder, *arguments, "--mapping", "sparsemax", *TRAIN, "--save-dir", tmp_path / "checkpoints"
-    )
+    asked = "--task sa_texts --arch sa_snli_attentive --embed-dim 8 --hidden-dim 8 --criterion sa_classes"
+    said = fairseq(f"train {encoded.folder}", asked, f"--mapping sparsemax --save-dir {tmp_path}", TRAIN)
     assert len(losses(said)) == 1 and "accuracy" in said
 
 
@@ -189,9 +141,8 @@ def test_the_page_for_those_who_come_from_fairseq(fairseq, stock, root, tmp_path
     """Its command trains; fairseq's own attention is refused by what would change nothing in it."""
     page = (root / "docs" / "start" / "coming_from.md").read_text(encoding="utf-8")
     command = re.search(r"^fairseq-train DATA (.*\\\n.*)$", page, re.M)[1].replace("\\\n", " ")
-    arguments = command.replace("--user-dir tasks/fairseq_plugin", "").split()
-    arguments[arguments.index("--max-epoch") + 1] = "1"
-    said = fairseq("train", stock, *arguments, *TRANSFORMER, "--cpu", "--num-workers", "0", "--save-dir", tmp_path)
+    asked = re.sub(r"--max-epoch \d+", "--max-epoch 1", command.replace("--user-dir tasks/fairseq_plugin", ""))
+    said = fairseq(f"train {stock}", asked, TRANSFORMER, f"--cpu --num-workers 0 --save-dir {tmp_path}")
     assert "done training in" in said
     from fairseq.modules import MultiheadAttention
 

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from test_training import assert_same_training, curves, scores
+from test_training import assert_same_training, curves, scores, trained
 
 from repro import cell as cells
 from repro.store import Store
@@ -29,35 +29,17 @@ def test_the_shares_make_the_update(processes, every, batch, tokens, expected):
     assert expected[0] * expected[2] * processes == batch * every
 
 
-def test_what_cannot_be_shared_evenly_is_refused(composed, tiny):
-    from tasks.config.compose import ConfigError
-
-    with pytest.raises(
-        ConfigError,
-        match=r"train\.processes=3 cannot divide .*update_freq=1 .*batch_size=16 .*possible: processes=1, 2",
-    ):
-        composed([*tiny, "train.processes=3"])
-
-
 @pytest.mark.slow
 def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
     """Each process takes its share of every update: as many updates as alone, one history, and it learns."""
     (plugin := tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('x')")
-    overrides = [
-        *learning,
-        f"plugins=[{plugin}]",
-        "mapping=sparsemax",
-        "train.processes=2",
-        "train.batch_size=10",
-        "runtime.keep_checkpoints=true",
-    ]
+    overrides = [*learning, f"plugins=[{plugin}]", "mapping=sparsemax", "runtime.keep_checkpoints=true"]
+    overrides += ["train.processes=2", "train.batch_size=10"]
     alone = prepared_cell([*overrides, "train.processes=1"])
     assert alone.cell_id != prepared_cell(overrides).cell_id, "the number of processes changes the numbers"
-    cell, store = prepared_cell(overrides), Store(tmp_path)
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
+    cell = prepared_cell(overrides)
+    entry = trained(cell, Store(tmp_path))
     assert (tmp_path / "ran").read_text() == "xxx", "here and in both processes"
-    entry = cell.entry(store)
     rows = curves(entry)
     assert float(rows[-1]["updates"]) == len(rows) * 500 / 10
     assert "2 processes x 1 batches x 5 examples make an update of 10" in entry.path("log.txt").read_text()
@@ -69,29 +51,21 @@ def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
 @pytest.fixture(scope="module")
 def shared(prepared_cell, tiny):
     """`shared(processes)`: an update is two batches of eight; two processes have one of them each."""
-    more = [
-        "data.limits={train: 96, dev: 16, test: 8}",
-        "train.batch_size=8",
-        "train.update_freq=2",
-        "train.max_epochs=3",
-        "runtime.keep_checkpoints=true",
-    ]
+    more = ["data.limits={train: 96, dev: 16, test: 8}", "train.batch_size=8", "train.update_freq=2"]
+    more += ["train.max_epochs=3", "runtime.keep_checkpoints=true"]
     return lambda processes, *others: prepared_cell([*tiny, *more, *others, f"train.processes={processes}"])
 
 
 @pytest.fixture(scope="module")
 def two(shared, tmp_path_factory):
     """An undisturbed training by two processes."""
-    cell, store = shared(2), Store(tmp_path_factory.mktemp("two"))
-    assert cells.run(cell, store).state == "done"
-    return cell, cell.entry(store)
+    cell = shared(2)
+    return cell, trained(cell, Store(tmp_path_factory.mktemp("two")))
 
 
 @pytest.mark.slow
 def test_an_update_has_the_same_examples_in_one_process_and_in_two(shared, two, tmp_path):
-    alone = shared(1)
-    assert cells.run(alone, Store(tmp_path)).state == "done"
-    one, both = curves(alone.entry(Store(tmp_path))), curves(two[1])
+    one, both = curves(trained(shared(1), Store(tmp_path))), curves(two[1])
     for mine, theirs in zip(one, both, strict=True):
         assert mine["updates"] == theirs["updates"]
         for key in ("train/loss", "dev/loss", "train/gnorm"):
@@ -112,9 +86,9 @@ def test_two_processes_asked_to_stop_save_and_end_the_same(shared, two, tmp_path
         patch.setattr(TrainingMonitor, "updated", warned)
         outcome = cells.run(cell, store)
     assert outcome.machine and "SIGTERM" in outcome.error, outcome.error
-    assert cells.run(cell, store).state == "done"
-    assert "resuming from epoch" in cell.entry(store).path("log.txt").read_text()
-    assert_same_training(cell, cell.entry(store), two[1])
+    entry = trained(cell, store)
+    assert "resuming from epoch" in entry.path("log.txt").read_text()
+    assert_same_training(cell, entry, two[1])
 
 
 @pytest.mark.slow
@@ -128,5 +102,4 @@ def test_a_mapping_of_ones_own_reaches_every_process(prepared_cell, tiny, tmp_pa
         "        return sa.sparsemax(scores / 2, dim=dim, mask=mask)\n"
     )
     overrides = [*tiny, f"plugins=[{plugin}]", "mapping=custom", "mapping.name=halfmax", "train.processes=2"]
-    outcome = cells.run(prepared_cell(overrides), Store(tmp_path / "store"))
-    assert outcome.state == "done", outcome.error
+    trained(prepared_cell(overrides), Store(tmp_path / "store"))

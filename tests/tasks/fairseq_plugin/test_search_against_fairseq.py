@@ -25,9 +25,8 @@ def test_the_same_hypotheses(build, batch, symbols, mapping, params, beam, penal
     net_input = batch(SOURCES, [[1]] * 5)["net_input"]
     generator = SequenceGenerator([model], symbols, beam_size=beam, max_len_a=0, max_len_b=7, len_penalty=penalty)
     theirs = generator.generate([model], {"net_input": net_input})
-    options = read(
-        Decode, {"beam": beam, "max_len_b": 7, "len_penalty": penalty, "length": "average", "stop": "all"}, "decode"
-    )
+    rules = {"beam": beam, "max_len_b": 7, "len_penalty": penalty, "length": "average", "stop": "all"}
+    options = read(Decode, rules, "decode")
     ours = beam_search(model.net, net_input["src_tokens"], net_input["src_lengths"], options)
     for source, found, expected in zip(SOURCES, ours, theirs, strict=True):
         assert [h.ids for h in found] == [h["tokens"].tolist() for h in expected]

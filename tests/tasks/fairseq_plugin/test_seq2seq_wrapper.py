@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,19 +73,6 @@ def criterion(**options):
     return Tokens(cfg, SimpleNamespace(target_dictionary=dictionary([])))
 
 
-@pytest.mark.parametrize("feeding", [True, False])
-def test_the_mapping_changes_the_training_loss_and_its_gradient(build, sentences, feeding):
-    losses, gradients = {}, {}
-    for mapping, params in [*MAPPINGS, ("sparsegen_lin", {"lam": 0.5}), ("entmax", {"alpha": 1.5})]:
-        model = build(mapping, params, input_feeding=feeding, dropout=0.0).train()
-        loss, *_ = criterion()(model, sentences())
-        loss.backward()
-        losses[mapping], gradients[mapping] = loss.item(), model.net.source_embed.weight.grad.norm().item()
-    assert len({round(v, 6) for v in losses.values()}) == len(losses)
-    assert len({round(v, 6) for v in gradients.values()}) == len(losses)
-    assert all(0 < g < 1e6 for g in gradients.values())
-
-
 @pytest.mark.parametrize("left", [False, True])
 def test_criterion_by_hand(build, sentences, left):
     sample = sentences(left)
@@ -104,12 +90,7 @@ def test_criterion_by_hand(build, sentences, left):
             zeros, kept, steps = zeros + weights.count(0.0), kept + length, steps + 1
     assert loss.item() == pytest.approx(nll, rel=1e-5)
     assert size == log["ntokens"] == steps == 24 and zeros > 0
-    assert (int(log["ncorrect"]), int(log["zeros"]), int(log["kept"]), int(log["steps"])) == (
-        correct,
-        zeros,
-        kept,
-        steps,
-    )
+    assert [int(log[k]) for k in ("ncorrect", "zeros", "kept", "steps")] == [correct, zeros, kept, steps]
     assert criterion(sentence_avg=True)(model, sample)[1] == 5
 
 
@@ -121,14 +102,13 @@ def test_criterion_adds_up_over_batches(build, sentences):
     with metrics.aggregate(new_root=True) as totals:
         Tokens.reduce_metrics(halves)
     found = totals.get_smoothed_values()
-    bits = log["loss"].item() / log["ntokens"] / 0.6931471805599453
+    bits = log["loss"].item() / log["ntokens"] / np.log(2)
     assert found["loss"] == pytest.approx(bits, abs=1e-3)
     assert found["ppl"] == pytest.approx(2**bits, rel=1e-2)
     assert found["accuracy"] == pytest.approx(100 * int(log["ncorrect"]) / log["ntokens"], abs=1e-2)
     assert found["attention_zeros"] == pytest.approx(int(log["zeros"]) / int(log["kept"]), abs=1e-3)
-    assert found["attention_support"] == pytest.approx(
-        (int(log["kept"]) - int(log["zeros"])) / int(log["steps"]), abs=1e-2
-    )
+    support = (int(log["kept"]) - int(log["zeros"])) / int(log["steps"])
+    assert found["attention_support"] == pytest.approx(support, abs=1e-2)
 
 
 def test_what_the_model_cannot_be_is_refused(build):
@@ -166,9 +146,7 @@ def test_the_dictionary_numbers_words_as_the_encoding_does():
 def test_parameters_are_stored_once(build):
     model = build()
     assert all(name.startswith("net.") for name in model.state_dict())
-    assert json.dumps(sorted(model.net.state_dict())) == json.dumps(
-        sorted(n.removeprefix("net.") for n in model.state_dict())
-    )
+    assert sorted(model.net.state_dict()) == sorted(n.removeprefix("net.") for n in model.state_dict())
 
 
 def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):

@@ -167,14 +167,6 @@ def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_p
     assert made[0][0] and made[0][1] == pytest.approx(5e29) and made[1][1] < made[0][1]
 
 
-def test_fp16_on_a_cpu_is_refused():
-    with (
-        pytest.raises(ConfigError, match=r"train\.precision=fp16 needs a GPU; use bf16 or fp32"),
-        composer() as compose,
-    ):
-        compose(["task=toy", "train.precision=fp16", "runtime.device=cpu"])
-
-
 def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch):
     from tasks.fairseq_plugin.trainer import Trainer
 
@@ -185,17 +177,10 @@ def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch
         step(self, samples)
 
     monkeypatch.setattr(Trainer, "train_step", watched)
-    run(
-        config_of([*CELLS["lstm"], "train.batch_size=null", "train.max_tokens=120", "data.limits.train=100"], tmp_path),
-        tmp_path,
-    )
+    more = ["train.batch_size=null", "train.max_tokens=120", "data.limits.train=100"]
+    run(config_of([*CELLS["lstm"], *more], tmp_path), tmp_path)
     assert sum(rows for rows, _ in shapes) == 100 and all(rows * columns <= 120 + rows for rows, columns in shapes)
     assert max(rows for rows, _ in shapes) > 2 * min(rows for rows, _ in shapes), "short texts come in larger batches"
-
-
-def test_a_batch_without_a_bound_is_refused():
-    with pytest.raises(ConfigError, match=r"train\.batch_size=null needs max_tokens"), composer() as compose:
-        compose(["task=toy", "train.batch_size=null"])
 
 
 @pytest.mark.parametrize("kernels", ["reference", "auto"])
@@ -205,10 +190,8 @@ def test_autocast_does_not_reach_into_a_mapping(kernels):
     from benchmarks.throughput import names
 
     torch.manual_seed(1)
-    scores, weight = (
-        (torch.rand(6, 9) + 0.1).requires_grad_(),
-        torch.randn(6, 9),
-    )  # sum normalization wants them above 0
+    scores = (torch.rand(6, 9) + 0.1).requires_grad_()  # sum normalization wants them above 0
+    weight = torch.randn(6, 9)
     mask = torch.arange(9) < torch.tensor([9, 7, 5, 3, 2, 1]).unsqueeze(1)
     with sa.kernels.use(kernels):
         for name in names():
@@ -234,19 +217,26 @@ def test_tf32_is_recorded_and_names_no_cell(tmp_path):
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def test_only_a_decoder_that_steps_can_be_compiled(tmp_path):
-    with pytest.raises(ConfigError, match=r"runtime.compile=true needs model=lstm_\* with model.input_feeding=true"):
-        config_of([*CELLS["transformer"], "runtime.compile=true"], tmp_path)
+@pytest.mark.parametrize(
+    "overrides, said",
+    [
+        (["train.precision=fp16"], r"train\.precision=fp16 needs a GPU; use bf16 or fp32"),
+        (["train.batch_size=null"], r"train\.batch_size=null needs max_tokens"),
+        (["model=transformer_small", "runtime.compile=true"], r"compile=true needs model=lstm_\* .*input_feeding=true"),
+        (["train.batch_size=16", "train.processes=3"], r"processes=3 cannot divide .*batch_size=16 .*: processes=1, 2"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(composed, overrides, said):
+    with pytest.raises(ConfigError, match=said):
+        composed(["task=toy", "runtime.device=cpu", *overrides])
 
 
 @pytest.mark.slow  # compiling takes a minute
 def test_a_compiled_step_learns_the_same(tmp_path):
     weights, names = [], set()
     for wanted in ("false", "true"):
-        config = config_of(
-            [*CELLS["lstm"], "model.input_feeding=true", "model.dropout=0", f"runtime.compile={wanted}"], tmp_path
-        )
-        entry = run(config, tmp_path / wanted)
+        more = ["model.input_feeding=true", "model.dropout=0", f"runtime.compile={wanted}"]
+        entry = run(config_of([*CELLS["lstm"], *more], tmp_path), tmp_path / wanted)
         assert json.loads(entry.path("provenance.json").read_text())["machine"]["compile"] == (wanted == "true")
         weights.append(safetensors.torch.load_file(entry.path("weights.safetensors")))
         names.add(entry.folder.name)
@@ -261,10 +251,7 @@ def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell
         cell = prepared_cell([*tiny, f"train.max_tokens={most}", "train.batch_size=null"])
         return cells.run(cell, Store(tmp_path))
 
-    said = re.search(
-        r"train\.max_tokens=1 is too small: example \d+ of (?:train|dev), the longest, has (\d+) tokens; .* at least (\d+)",
-        run(1).reason,
-    )
+    said = re.search(r"train\.max_tokens=1 is too small: .* has (\d+) tokens; .* at least (\d+)", run(1).reason)
     assert said and said[1] == said[2]
     assert run(int(said[2]) - 1).state == "failed" and not [*tmp_path.rglob("*.pt")]
     assert run(int(said[2])).state == "done"

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,6 +47,13 @@ def weights(entry, which: str = "model") -> dict[str, torch.Tensor]:
     return torch.load(entry.path("checkpoints/last.pt"), weights_only=True)[which]
 
 
+def trained(cell, store):
+    """The entry of the cell after its training."""
+    outcome = cells.run(cell, store)
+    assert outcome.state == "done", outcome.error
+    return cell.entry(store)
+
+
 def assert_same_training(cell, entry, reference) -> None:
     assert scores(cell, entry) == scores(cell, reference)
     assert curves(entry) == curves(reference)
@@ -66,21 +74,15 @@ def test_sparse_mappings_are_sparse_in_training_and_in_decoding(learned, mapping
     cell, entry = learned(mapping)
     found = scores(cell, entry)
     for key in ("train/attention_zeros", "dev/attention_zeros", "test/attention_zeros"):
-        if mapping == "softmax":
-            assert found[key] == 0.0, key
-        else:
-            assert found[key] > 0.3, key
+        assert found[key] == 0 if mapping == "softmax" else found[key] > 0.3, key
     assert found["test/attention_support"] >= 1.0
     rows = curves(entry)
-    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5, (
-        "it did not learn: zeros would say nothing"
-    )
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5, "zeros would say nothing"
 
 
 def test_the_mapping_changes_the_training_loss(learned):
-    losses = {m: [r["train/loss"] for r in curves(learned(m)[1])] for m in ("softmax", *SPARSE)}
-    assert len({tuple(v) for v in losses.values()}) == 3, losses
-    assert len({v[-1] for v in losses.values()}) == 3, losses
+    losses = {m: curves(learned(m)[1])[-1]["train/loss"] for m in ("softmax", *SPARSE)}
+    assert len(set(losses.values())) == 3, losses
 
 
 def test_stored_attention_belongs_to_the_stored_words(learned):
@@ -116,9 +118,7 @@ def test_the_last_gain_is_what_the_last_epoch_lowered_the_dev_loss_by(learned):
 def test_linear_decay_ends_at_zero(prepared_cell, tiny, tmp_path):
     overrides = [*tiny, "schedule=linear", "schedule.warmup_updates=2", "train.max_epochs=3", "train.update_freq=2"]
     cell = prepared_cell(overrides)
-    outcome = cells.run(cell, Store(tmp_path))
-    assert outcome.state == "done", outcome.error
-    rows = curves(cell.entry(Store(tmp_path)))
+    rows = curves(trained(cell, Store(tmp_path)))
     assert [float(r["updates"]) for r in rows] == [2, 4, 6]  # 48 pairs in batches of 16, two an update
     lr = cell.config["optim"]["lr"]
     assert [float(r["lr"]) for r in rows] == pytest.approx([lr * 3 / 4, lr * 1 / 4, 0.0], abs=1e-9)
@@ -128,11 +128,8 @@ def test_same_seed_same_numbers_in_one_process_other_seed_others(prepared_cell, 
     """Nothing that fairseq keeps in module globals leaks from one training into the next."""
     found = []
     for place, seed in (("a", 1), ("b", 2), ("c", 1)):
-        store = Store(tmp_path / place)
         cell = prepared_cell([*tiny, f"seed={seed}", "train.max_epochs=2"])
-        outcome = cells.run(cell, store)
-        assert outcome.state == "done", outcome.error
-        found.append((cell, cell.entry(store)))
+        found.append((cell, trained(cell, Store(tmp_path / place))))
     assert_same_training(*found[2], found[0][1])
     assert scores(*found[1]) != scores(*found[0])
 
@@ -206,34 +203,47 @@ def uninterrupted(prepared_cell, tiny, tmp_path_factory):
 
     def run(*more: str):
         if more not in finished:
-            store = Store(tmp_path_factory.mktemp("uninterrupted"))
             cell = prepared_cell(asked(*tiny, *INTERRUPTED, *more))
-            outcome = cells.run(cell, store)
-            assert outcome.state == "done", outcome.error
-            finished[more] = (cell, cell.entry(store))
+            finished[more] = (cell, trained(cell, Store(tmp_path_factory.mktemp("uninterrupted"))))
         return finished[more]
 
     return run
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("minutes", [10, 1e-9], ids=["from the last epoch", "from the middle of the epoch"])
-def test_killed_in_the_middle_of_an_epoch_ends_the_same(uninterrupted, process, tiny, tmp_path, schedule, minutes):
-    """kill -9 at update 40 of 64, in the middle of epoch 3; then the same command again."""
-    if schedule != "adam" and minutes < 1:
-        pytest.skip("the schedule's and the model's state travel with the epochs; adam covers the middle")
+@pytest.fixture(scope="module")
+def killed(process, tiny, tmp_path_factory):
+    """`killed(folder, schedule, minutes)`: there, a training after kill -9 at update 40 of 64, in epoch 3 of 4."""
+    stores = {}
+
+    def killed(folder: Path, schedule: str = "adam", minutes: float = 10) -> list[str]:
+        overrides = asked(*tiny, *INTERRUPTED, *SCHEDULES[schedule], f"runtime.save_minutes={minutes}")
+        if (schedule, minutes) not in stores:
+            stores[schedule, minutes] = tmp_path_factory.mktemp("killed")
+            first = process(overrides, stores[schedule, minutes], kill_at_update=40)
+            assert first.returncode == -signal.SIGKILL, first.stderr
+        shutil.copytree(stores[schedule, minutes], folder, dirs_exist_ok=True)
+        return overrides
+
+    return killed
+
+
+# The schedule's and the model's state travel with the epochs; adam covers the middle.
+@pytest.mark.parametrize(
+    "schedule, minutes, update", [*((schedule, 10, 32) for schedule in SCHEDULES), ("adam", 1e-9, 40)]
+)
+def test_killed_in_the_middle_of_an_epoch_ends_the_same(
+    uninterrupted, killed, process, tmp_path, schedule, minutes, update
+):
+    """The same command again goes on from the last epoch, or from the middle of the epoch if checkpoints are timed."""
     cell, reference = uninterrupted(*SCHEDULES[schedule])
-    overrides = asked(*tiny, *INTERRUPTED, *SCHEDULES[schedule], f"runtime.save_minutes={minutes}")
-    first = process(overrides, tmp_path, kill_at_update=40)
-    assert first.returncode == -signal.SIGKILL, first.stderr
+    overrides = killed(tmp_path, schedule, minutes)
     entry = next(iter(Store(tmp_path)))
     assert entry.state() == "lost" and entry.read() is None
     assert len(curves(entry)) == 2
     (entry.path("checkpoints") / "saving.99999.pt").write_bytes(b"left by a writer that was killed")
     second = process(overrides, tmp_path)
     assert second.returncode == 0 and second.stdout.strip() == "done", second.stderr
-    log = entry.path("log.txt").read_text()
-    assert f"resuming from epoch 3, update {32 if minutes == 10 else 40}" in log
+    assert f"resuming from epoch 3, update {update}" in entry.path("log.txt").read_text()
     assert_same_training(cell, entry, reference)
     assert not list(entry.path("checkpoints").glob("saving.*")), "checkpoints of dead writers fill the disk"
 
@@ -275,30 +285,19 @@ def test_a_timed_checkpoint_after_the_last_update_does_not_pass_over_the_epochs_
     assert_same_training(cell, next(iter(Store(tmp_path))), reference)
 
 
-def test_truncated_checkpoint_falls_back_to_the_one_before(uninterrupted, process, tiny, tmp_path):
+@pytest.mark.parametrize("damaged", [("last",), ("last", "previous")])
+def test_it_goes_on_from_the_checkpoint_that_can_be_read_or_from_the_start(uninterrupted, killed, tmp_path, damaged):
     cell, reference = uninterrupted()
-    overrides = [*tiny, *INTERRUPTED]
-    assert process(overrides, tmp_path, kill_at_update=40).returncode == -signal.SIGKILL
-    entry = next(iter(Store(tmp_path)))
-    last = entry.path("checkpoints/last.pt")
-    whole = last.read_bytes()
-    last.write_bytes(whole[: len(whole) // 2])
-    assert process(overrides, tmp_path).returncode == 0
+    killed(tmp_path)
+    entry = cell.entry(Store(tmp_path))
+    for name in damaged:
+        path = entry.path(f"checkpoints/{name}.pt")
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 if name == "last" else 0])
+    trained(cell, Store(tmp_path))
     log = entry.path("log.txt").read_text()
-    assert "last.pt cannot be read" in log and "resuming from epoch 2, update 16" in log
-    assert entry.path("checkpoints/last.unreadable").exists()
-    assert_same_training(cell, entry, reference)
-
-
-def test_no_readable_checkpoint_starts_again(uninterrupted, process, tiny, tmp_path):
-    cell, reference = uninterrupted()
-    overrides = [*tiny, *INTERRUPTED]
-    assert process(overrides, tmp_path, kill_at_update=40).returncode == -signal.SIGKILL
-    entry = next(iter(Store(tmp_path)))
-    for name in ("last.pt", "previous.pt"):
-        entry.path(f"checkpoints/{name}").write_bytes(b"")
-    assert process(overrides, tmp_path).returncode == 0
-    assert "previous.pt cannot be read" in entry.path("log.txt").read_text()
+    for name in damaged:
+        assert f"{name}.pt cannot be read" in log and entry.path(f"checkpoints/{name}.unreadable").exists()
+    assert ("resuming from epoch 2, update 16" in log) == (damaged == ("last",))
     assert_same_training(cell, entry, reference)
 
 
@@ -326,9 +325,7 @@ def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tm
 
 @pytest.mark.parametrize("clip", [0, 5])
 def test_divergence_is_named(prepared_cell, tiny, tmp_path, clip):
-    cell = prepared_cell(
-        [*tiny, "optim=sgd", "schedule=fixed", "optim.lr=100", "model.init_range=10", f"optim.clip={clip}"]
-    )
+    cell = prepared_cell([*tiny, "optim=sgd", "schedule=fixed", "model.init_range=10", f"optim.clip={clip}"])
     cell.config["optim"]["lr"] = 3e38
     outcome = cells.run(cell, Store(tmp_path))
     assert outcome.state == "failed"
@@ -367,9 +364,8 @@ def test_a_learned_alpha_has_its_column(uninterrupted):
     kept = load_file(entry.path("weights.safetensors"))
     logits = [v.flatten() for k, v in kept.items() if k.endswith("alpha_logit")]
     assert len(logits) == 2 and all(len(v) == 2 for v in logits), "one layer of two heads: encoder and decoder"
-    assert scores(cell, entry)["dev/learned_alpha"] == pytest.approx(
-        float(1 + torch.cat(logits).sigmoid().mean()), rel=1e-5
-    )
+    mean = float(1 + torch.cat(logits).sigmoid().mean())
+    assert scores(cell, entry)["dev/learned_alpha"] == pytest.approx(mean, rel=1e-5)
 
 
 # ---- precision, several processes
@@ -377,18 +373,15 @@ def test_a_learned_alpha_has_its_column(uninterrupted):
 
 def test_bf16_on_the_cpu(prepared_cell, learning, tmp_path):
     cell = prepared_cell([*learning, "mapping=sparsemax", "train.precision=bf16"])
-    store = Store(tmp_path)
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
-    rows = curves(cell.entry(store))
+    entry = trained(cell, Store(tmp_path))
+    rows = curves(entry)
     assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.3
-    assert scores(cell, cell.entry(store))["test/attention_zeros"] > 0.2
+    assert scores(cell, entry)["test/attention_zeros"] > 0.2
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-def test_on_a_gpu(prepared_cell, tiny, tmp_path, precision):
+def test_fp16_on_a_gpu(prepared_cell, tiny, tmp_path):
+    """tests/gpu/test_gpu_training.py has the other precisions."""
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    cell = prepared_cell([*tiny, "runtime.device=cuda", f"train.precision={precision}", "mapping=fusedmax"])
-    outcome = cells.run(cell, Store(tmp_path))
-    assert outcome.state == "done", outcome.error
+    overrides = [*tiny, "runtime.device=cuda", "train.precision=fp16", "mapping=fusedmax"]
+    trained(prepared_cell(overrides), Store(tmp_path))

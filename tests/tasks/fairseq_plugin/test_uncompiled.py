@@ -39,26 +39,26 @@ def sentences(count):
         ]
 
 
+def digest(found: list) -> str:
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
 def test_batches_are_those_of_the_compiled_function():
     """The digest was taken from the compiled extension of ve-fairseq 0.12.3 over the same 2,000 cases."""
     found = [[b.tolist() for b in uncompiled.batch_by_size_vec(*case)] for case in batch_cases(2000)]
-    assert (
-        hashlib.sha256(repr(found).encode()).hexdigest()
-        == "49a34195f26450e63d3bc75b4dbc8e010ea11354fde341bba5476d3571ff413f"
-    )
+    assert digest(found) == "49a34195f26450e63d3bc75b4dbc8e010ea11354fde341bba5476d3571ff413f"
 
 
 def test_batches_keep_order_and_bounds():
     for order, lengths, max_tokens, max_sentences, multiple in batch_cases(300):
         length = dict(zip(order.tolist(), lengths.tolist()))
-        batches = [
-            b.tolist() for b in uncompiled.batch_by_size_vec(order, lengths, max_tokens, max_sentences, multiple)
-        ]
+        bounds = max_tokens, max_sentences, multiple
+        batches = [b.tolist() for b in uncompiled.batch_by_size_vec(order, lengths, *bounds)]
         assert [i for b in batches for i in b] == order.tolist()
         for batch in batches:
             assert max_sentences <= 0 or len(batch) <= max_sentences
             assert max_tokens <= 0 or len(batch) * max(length[i] for i in batch) <= max_tokens
-        by_function = uncompiled.batch_by_size_fn(order, length.__getitem__, max_tokens, max_sentences, multiple)
+        by_function = uncompiled.batch_by_size_fn(order, length.__getitem__, *bounds)
         assert [b.tolist() for b in by_function] == batches
 
 
@@ -77,10 +77,7 @@ def test_bleu_counts_are_those_of_the_compiled_scorer():
             scorer.reset(one_init=number % 4 == 0)
         scorer.add(*(torch.tensor(ids, dtype=torch.int32) for ids in pair))
         found.append([getattr(scorer.stat, name) for name, _ in scorer.stat._fields_])
-    assert (
-        hashlib.sha256(repr(found).encode()).hexdigest()
-        == "09ebba6dc01fe9b0444b1cb2ec91fa8d862a5737a69ec548105d573c74aa19b7"
-    )
+    assert digest(found) == "09ebba6dc01fe9b0444b1cb2ec91fa8d862a5737a69ec548105d573c74aa19b7"
 
 
 def test_fairseqs_own_scorer_needs_no_extension():
