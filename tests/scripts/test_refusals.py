@@ -1,0 +1,194 @@
+"""Command lines that the scripts refuse: in a sentence, with an exit status, before anything is run or written.
+
+Each table runs in one process of its own, for starting one takes longer than refusing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tasks.config import compose
+
+# Runs each command line in this process; prints status and texts of each, and says whether torch was loaded.
+DRIVER = """
+import contextlib, io, json, os, runpy, sys
+scripts, absent, commands = sys.argv[1], sys.argv[2].split(), json.load(sys.stdin)
+sys.path.insert(0, scripts)
+sys.modules |= dict.fromkeys(absent)  # importing these raises ModuleNotFoundError
+told = []
+for script, *arguments in commands:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = runpy.run_path(os.path.join(scripts, script))["main"](arguments)
+        except BaseException as error:
+            status = repr(error)
+    told.append((status, out.getvalue(), err.getvalue()))
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(root, tmp_path_factory):
+    """`told(commands, absent="")`: (exit status, standard output, standard error) of each; no cell and no data are written."""
+
+    def run(commands: list[list[str]], absent: str = "") -> list[tuple[int, str, str]]:
+        outputs = tmp_path_factory.mktemp("outputs")
+        (outputs / "notes.md").write_text("in the way")
+        if absent:  # the cell toy/softmax, of which only the names are there
+            config = outputs / "cells" / "toy" / "softmax" / "0123" / "config.yaml"
+            config.parent.mkdir(parents=True)
+            with compose.composer() as composed:
+                config.write_text(yaml.safe_dump(composed(["task=toy"]) | {"module": "tasks.cells.seq2seq"}))
+            config.with_name("manifest.json").write_text("{}")
+        before = {*outputs.rglob("*"), *(outputs / "data" for command in commands if command[0] == "data.py")}
+        places = {"SPARSE_ATTENTION_OUTPUTS": str(outputs), "SPARSE_ATTENTION_DATA": str(outputs / "data")}
+        env = {**os.environ, **places, "SPARSE_ATTENTION_MIRROR": "", "PYTHONWARNINGS": "ignore", "PATH": str(outputs)}
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, str(root / "scripts"), absent],
+            input=json.dumps(commands), env=env, cwd=outputs, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        left = {path for path in {*outputs.rglob("*")} - before if "sweeps" not in path.parts}
+        assert left == set(), "the command line is checked before anything is done"
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def not_refused(table, found) -> list[tuple[list[str], object]]:
+    """The command lines that did not end with an exit status and the words asked for, in one message."""
+    return [
+        (command, (status, err))
+        for (command, *said), (status, _, err) in zip(table, found, strict=True)
+        if status not in (1, 2) or [text for text in said if text not in err] or err.count("error:") != 1
+    ]
+
+
+# Names, files and values that need no torch, whose import takes seconds.
+EARLY = [
+    (["train.py", "task=toy", "mapping=fusedmax", "mapping.lamda=1"], "did you mean 'lam'"),
+    (["train.py", "task=toy", "mapping=fusedmx"], "did you mean 'fusedmax'"),
+    (["train.py", "task=translatoin"], "'translatoin'", "did you mean 'translation'"),
+    (["train.py", "task=toy", "profile=demmo"], "'demmo'", "did you mean 'demo'"),
+    (["train.py", "task=toy", "--plann"], "did you mean '--plan'"),
+    (["train.py", "-m", "task=toy", "mapping=fusedmax", "mapping.lamda=1,2"], "did you mean 'lam'"),
+    (["train.py", "-m", "task=toy", "train.max_epoch=1,2"], "did you mean 'max_epochs'"),
+    (["train.py", "-m", "experiment=demo", "train.max_epoch=1"], "did you mean 'max_epochs'"),
+    (["train.py", "task=toy", "+train.max_epoch=3"], "train.max_epoch is unknown", "'max_epochs'"),
+    (["train.py", "task=toy", "~train"], "~train is invalid"),
+    (["train.py", "task=toy", "decode.beam=[1"], "'decode.beam=[1'", "cannot be read"),
+    (["train.py", "task=toy", "optm.lr=1"], "optm.lr is not in the configuration (did you mean 'optim'?)"),
+    (["train.py", "task=toy", "lr=.1"], "lr is not in the configuration (did you mean 'optim.lr'?)"),
+    (["train.py", "task=toy", "mapping", "sparsemax"], "'mapping' cannot be read; write KEY=VALUE"),
+    (["train.py", "task=toy", "--mapping=sparsemax"], "write mapping=sparsemax, without dashes"),
+    (["train.py", "task=toy", "--seed", "3"], "--seed is unknown here; write seed=VALUE, without dashes"),
+    (["train.py", "task=imdb", "model.hidden_dim=-4"], "model.hidden_dim=-4 must be a whole number of at least 1"),
+    (["train.py", "task=translation", "model=lstm_fertility", "model.dropout=1"], "model.dropout=1 must be a number"),
+    (["reproduce.py", "dmo"], "did you mean 'demo'"),
+    (["reproduce.py", "niculae_table2"], "'niculae_table2'", "niculae2017_table2"),
+    (["reproduce.py", "demo", "profile=demmo"], "'demmo'", "demo"),
+    (["reproduce.py", "demo", "train.max_epoch=1"], "did you mean 'max_epochs'"),
+    (["reproduce.py", "laha2018_table2", "mapping.lamda=1"], "did you mean 'lam'"),
+    (["compare.py", "experiment=dmo"], "did you mean 'demo'"),
+    (["compare.py", "taks=toy"], "did you mean 'task'"),
+    (["compare.py", "mapping=softmxa"], "did you mean 'softmax'"),
+    (["evaluate.py", "toy/softmxa"], "did you mean 'toy/softmax'"),
+    (["evaluate.py", "toy/softmax", "data=toi"], "did you mean 'toy'"),
+    (["predict.py", "toy/softmax", "decode.beem=2"], "did you mean 'beam'"),
+    (["predict.py", "toy/softmax", "decod.beam=2"], "did you mean 'decode'"),
+    (["figures.py", "niculae2017_figure1", "dmo"], "dmo is no experiment (did you mean 'demo'?)"),
+    (["try.py"], "data.path is not set"),
+    (["try.py", "data.path=nowhere/at/all"], "no file or folder nowhere/at/all"),
+    (["try.py", "data.path=notes.md"], "notes.md ends in none of .csv"),
+    (["try.py", "my pairs.tsv"], "write data.path='my pairs.tsv'"),
+    (["try.py", "data.pth=mine.csv"], "data.pth is unknown (did you mean 'data.path'?)"),
+]
+
+
+def test_what_needs_no_torch_is_refused_before_its_import(told):
+    found = told([command for command, *_ in EARLY], "torch scipy matplotlib fairseq")
+    assert not_refused(EARLY, found) == []
+
+
+LATE = [
+    (["figures.py", "laha2018_figure4", "seeds=abc"], "seeds=abc must be whole numbers"),
+    (["figures.py", "laha2018_figure4", "add=nope"], "nope"),
+    (["figures.py", "laha2018_figure99"], "there are: niculae2017_figure1,"),
+    (["figures.py", "niculae2017_figure9"], "is no figure (did you mean 'niculae2017_figure"),
+    (["figures.py", "martins2020_figure3", "profile=xyz"], "profile='xyz' is unknown"),
+    (["figures.py", "martins2020_figure3", "--count", "0"], "--count 0"),
+    (["reproduce.py", "demo", "rows=softmax|nope*"], "rows=nope* is in no row of demo under profile demo: softmax; "),
+    (["reproduce.py", "demo", "columns=nope"], "columns=nope is in no column of demo under profile demo: fren"),
+    (["reproduce.py", "demo", "--pln"], "--pln is unknown here (did you mean '--plan'?)"),
+    (["reproduce.py", "demo", "row=softmax"], "did you mean 'rows'?"),
+    (["reproduce.py", "demo", "seed=1,2"], "did you mean 'seeds'?"),
+    (["reproduce.py", "demo", "seeds=one"], "seeds=one", "whole numbers"),
+    (["reproduce.py", "profile=cpu"], "EXPERIMENT is missing"),
+    (["reproduce.py", "demo", "runtime.workers=0"], "runtime.workers=0", "at least 1"),
+    (["reproduce.py", "demo", "optim.lr=-1"], "optim.lr=-1", "above 0"),
+    (["reproduce.py", "demo", "+optim.foo=1"], "optim.foo is unknown"),
+    (["reproduce.py", "demo", "add=fusedmx"], "fusedmx", "'fusedmax'"),
+    (["reproduce.py", "demo", "add=fusedmax,lam=-1"], "lam=-1", "lam >= 0"),
+    (["reproduce.py", "demo", "add=fusedmax,lamda=.1"], "mapping.lamda is not a parameter of fusedmax (did you mean 'lam'?)"),
+    (["reproduce.py", "demo", "add=fusedmax,lam"], "add=fusedmax,lam", "add=entmax,alpha=1.5"),
+    (["reproduce.py", "demo", "~seed"], "~seed", "seed=..."),
+    (["compare.py", "--task=toy"], "write task=toy, without dashes"),
+    (["compare.py", "toy"], "settings are written KEY=VALUE"),
+    (["predict.py", "toy", "--nbst=3"], "did you mean '--nbest'?"),
+    (["predict.py", "translaton/sparsmax"], "did you mean 'translation/sparsemax'? to train it"),
+    (["predict.py", "toy/softmax"], "to train it: python scripts/train.py task=toy mapping=softmax"),
+    (["predict.py", "3f"], "to train one: python scripts/train.py task=toy mapping=softmax"),
+    (["export.py", "toy/softmax"], "FOLDER is missing"),
+    (["data.py", "ftch", "toy"], "did you mean 'WHAT=fetch'"),
+    (["data.py", "fetch", "snli_20"], "did you mean 'snli_20k'"),
+    (["data.py", "fetch", "toy", "nope"], "'nope'"),
+    (["data.py", "fetch", "snli_20k"], "mirror"),
+    (["data.py", "fetch", "toy", "--path", "nowhere"], "data.path is unknown"),
+    (["data.py", "show", "duc2004", "--path", "nowhere"], "nowhere"),
+    (["data.py", "show", "table", "data.path=nowhere", "data.txt=a"], "did you mean 'text'"),
+    (["data.py", "show", "table", "seed=1"], "data.KEY=VALUE"),
+    (["extract_features.py", "--path", "nowhere", "--check"], "there is no feature store"),
+    (["train.py", "-m", "task=null,toy"], "task=None", "toy"),
+    (["train.py", "-m", "task=toy", "mapping=fusedmax", "mapping.lam=0.2,-1"], "mapping.lam=-1", "lam >= 0", "nothing was run"),
+    (["train.py", "-m", "task=toy", "seed=77,x", "hydra.job.name=mine"], "seed='x'", "nothing was run"),  # Hydra's own sweeper
+    (["train.py", "task=toy", "optim.lr=${nowhere}"], "optim.lr", "nowhere"),
+    (["train.py", "task=toy", "paths.outputs=notes.md"], "notes.md", "cannot be written"),
+    (["train.py", "task=toy", "data.name=multi3k", "mapping.gamma=0"], "multi3k", "multi30k", "gamma=0"),
+    (["train.py", "task=toy", "plugins=[nowhere.py]"], "nowhere.py"),
+    (["train.py", "task=toy", "mapping=continuous_sparsemax"], "density"),
+]  # fmt: skip
+
+
+def test_what_cannot_be_done_is_said_in_a_sentence(told):
+    found = told([command for command, *_ in LATE])
+    assert not_refused(LATE, found) == []
+
+
+LAUNCHERS = {
+    "launcher=slurm": "sinfo is not on the PATH; run this where jobs are submitted, or set launcher=local",
+    "runtime.devices=[99]": "so there is no 99; allowed: all, none",
+}
+
+
+def test_a_launcher_that_cannot_begin_is_one_sentence_before_any_data(told):
+    begun = (["train.py", "task=toy"], ["train.py", "-m", "task=toy", "seed=1,2"], ["reproduce.py", "demo"])
+    table = [([*command, asked], said) for command in begun for asked, said in LAUNCHERS.items()]
+    found = told([command for command, _ in table])
+    assert not_refused(table, found) == [] and {err.count("\n") for *_, err in found} == {1}
+
+
+def test_without_a_task_the_plan_is_shown_and_nothing_runs(told):
+    found = told([["train.py", "mapping=fusedmax"], ["train.py", "-m", "seed=1,2", "mapping=fusedmax"]])
+    for count, (status, out, err) in enumerate(found, 1):
+        assert (
+            status == 2 and "no task is named; add task=translation for this plan, or another: fertility, imdb" in err
+        )
+        assert f"{count} cells: 0 done, {count} to run; about {3 * count} minutes" in out
+        assert ("with 2 workers" in out) == (count > 1)
