@@ -33,9 +33,8 @@ WORDS = SENTENCE.split()
 
 def write_mirror(folder: Path) -> None:
     """Every set below `folder`, at the paths that the manifests name."""
-    for path, content in (
-        multi30k() | mulan() | hansards() | pud() | vqa() | nlvr() | pairs() | entailment() | imdb()
-    ).items():
+    sets = (multi30k, mulan, hansards, pud, vqa, nlvr, pairs, entailment, imdb)
+    for path, content in ((path, content) for made in sets for path, content in made().items()):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -169,10 +168,8 @@ def pairs() -> dict[str, str]:
     """SciTLDR: 8 / 4 / 4 abstracts. Reuters: 22 files of ten reports, each of which comes again in the next file with a word changed."""
     made = {}
     for part, count in {"train": 8, "dev": 4, "test": 4}.items():
-        rows = [
-            {"source": [f"We study {CAPTIONS['en'][i]}.", "It works."], "target": [f"On {part} {i}.", " ", "It works."]}
-            for i in range(count)
-        ]
+        sources = [[f"We study {CAPTIONS['en'][i]}.", "It works."] for i in range(count)]
+        rows = [{"source": s, "target": [f"On {part} {i}.", " ", "It works."]} for i, s in enumerate(sources)]
         made[f"summarization/scitldr/{part}.jsonl"] = lines(map(json.dumps, rows))
     rng, before = random.Random(5), []
     for number in range(22):

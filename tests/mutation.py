@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-PRODUCT = ("sparse_attention", "tasks", "scripts")
+PRODUCT = ("sparse_attention", "repro", "tasks", "scripts")
 # GPU kernels and their wheels, Slurm, and the scripts that build an environment.
 ELSEWHERE = (
     "sparse_attention/kernels/triton/", "repro/launch/slurm.py", "repro/launch/element.py",

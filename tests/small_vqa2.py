@@ -46,12 +46,8 @@ def write_vqa2(folder, train: int = 60, test: int = 24) -> None:
                 "multiple_choice_answer": answer,
                 "answers": [{"answer": a, "answer_confidence": "yes", "answer_id": i + 1} for i, a in enumerate(given)],
             })  # fmt: skip
-        (folder / f"v2_OpenEnded_mscoco_{part}2014_questions.json").write_text(
-            json.dumps({"info": {}, "questions": questions})
-        )
-        (folder / f"v2_mscoco_{part}2014_annotations.json").write_text(
-            json.dumps({"info": {}, "annotations": annotations})
-        )
+        for name, key, rows in (("OpenEnded_mscoco", "questions", questions), ("mscoco", "annotations", annotations)):
+            (folder / f"v2_{name}_{part}2014_{key}.json").write_text(json.dumps({"info": {}, key: rows}))
         if part == "train":
             with zipfile.ZipFile(folder / "train2014.zip", "w") as archive:
                 for image, raw in images.items():

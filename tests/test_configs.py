@@ -75,9 +75,10 @@ OF_PAGE = {
 
 def options_of_pages():
     """(page, its keys, the options of the class that reads it)."""
-    for group, name in ((group, name) for group in OF_PAGE for name in pages(group)):
-        found = page(group, name)[group]
-        yield f"{group}/{name}", set(found) - {"name"}, fields(OF_PAGE[group](found["name"]))
+    for group, options_of in OF_PAGE.items():
+        for name in pages(group):
+            found = page(group, name)[group]
+            yield f"{group}/{name}", set(found) - {"name"}, fields(options_of(found["name"]))
     for name in pages("task"):
         found = page("task", name)
         family = importlib.import_module(f"tasks.{found['task']['family']}.options")

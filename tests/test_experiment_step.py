@@ -10,7 +10,7 @@ import dataclasses
 
 import pytest
 from hub_stand_in import PATHS, parquet, serving
-from mirror_stand_in import write_folders, write_mirror, write_wheels
+from mirror_stand_in import write_folders, write_wheels
 
 from repro import cell as cells
 from repro.identity import prepare
@@ -52,10 +52,9 @@ def columns():
 
 
 @pytest.fixture(scope="module")
-def stand_ins(tmp_path_factory):
+def stand_ins(tmp_path_factory, _mirror):
     """A server in place of the hub, and folders in place of mirrors, wheels and what is got by hand."""
-    folder = tmp_path_factory.mktemp("stand-ins")
-    write_mirror(folder / "mirror")
+    folder, (mirror, pages) = tmp_path_factory.mktemp("stand-ins"), _mirror
     write_wheels(folder / "wheels")
     known, real = manifests.load_manifest, {}
 
@@ -70,7 +69,7 @@ def stand_ins(tmp_path_factory):
         server.repos = {repo: parquet(repo, folder) for repo in PATHS}
         for module in (data, manifests):
             patch.setattr(module, "load_manifest", load_manifest)
-        patch.setattr(manifests, "verify", lambda *a, **k: None)  # a mirror's files have one sha256, the real one
+        patch.setattr(manifests, "FOLDER", pages)
         patch.setattr(yeast_river, "verify", lambda *a, **k: None)
         patch.setattr(yeast_river, "TRAIN", 24)
         for module in (easy_vqa, rotten_tomatoes, yeast_river):
@@ -84,7 +83,7 @@ def stand_ins(tmp_path_factory):
         patch.setenv("HF_ENDPOINT", server.url)
         patch.setenv("no_proxy", "127.0.0.1")
         patch.delenv("HF_HUB_OFFLINE", raising=False)
-        yield folder / "mirror"
+        yield mirror
 
 
 def _generated(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mutation import ELSEWHERE, Nearest, equivalent, mutants, parses, sample
+from mutation import ELSEWHERE, PRODUCT, Nearest, equivalent, mutants, parses, sample
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = '''"""Doc: 1 < 2."""
@@ -26,40 +26,32 @@ def test_every_kind_of_change_is_made_and_nothing_else():
     assert found[1] == found[9] == set()  # a docstring; what only a GPU reaches
     assert found[2] == {f'LIMIT: "a < b" = {n}' for n in (4, 2, 6)}
     assert found[3] == {"def f(x, y=False):"}
-    assert {
-        "if (x <= 2) and not y:",
-        "if (x >= 2) and not y:",
-        "if x < 2 and (y):",
-        "if (x < 2 or not y):",
-        "if x < 3 and not y:",
-    } <= found[4]
+    compared = {"if (x <= 2) and not y:", "if (x >= 2) and not y:", "if x < 3 and not y:"}
+    assert compared | {"if x < 2 and (y):", "if (x < 2 or not y):"} <= found[4]
     assert found[5] == {"pass"} and found[6] == {"g(y, x)", "pass"} and found[7] == {"for row in x['keyX']:"}
     assert found[8] == {"if not row.is_cuda:"} and found[10] == {"continue"}
-    assert (
-        "return None" in found[11]
-        and 'return a if (x is not None) else f"{x + 1}"' in found[11]
-        and len(found[11]) == 3
-    )
+    assert {"return None", 'return a if (x is not None) else f"{x + 1}"'} < found[11] and len(found[11]) == 3
 
 
 def test_a_change_is_one_line():
     for mutant in mutants("a.py", SOURCE):
         before, after = SOURCE.split("\n"), mutant.applied(SOURCE).split("\n")
-        assert len(before) == len(after) and [
-            i for i, pair in enumerate(zip(before, after), 1) if pair[0] != pair[1]
-        ] == [mutant.line]
+        changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True), 1) if old != new]
+        assert changed == [mutant.line]
     assert parses("x = 1") and not parses("x = ")
 
 
 def test_the_sample_is_the_seeds_and_leaves_out_what_cannot_run_here(tmp_path):
-    for name in ("tasks/one.py", "scripts/two.py", "scripts/setup.py"):
+    for name in ("tasks/one.py", "scripts/two.py", "repro/three.py", "scripts/setup.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(SOURCE)
     one, more, other = (sample(tmp_path, n, seed) for n, seed in ((5, 1), (8, 1), (5, 2)))
     assert one == more[:5] != other and len({(m.path, m.line) for m in more}) == 8
-    assert {m.path for m in sample(tmp_path, 99, 1)} == {"tasks/one.py", "scripts/two.py"}
+    assert {m.path for m in sample(tmp_path, 99, 1)} == {"tasks/one.py", "scripts/two.py", "repro/three.py"}
     assert {m.path for m in sample(tmp_path, 99, 1, "two.py")} == {"scripts/two.py"}
     assert all((ROOT / place).exists() for place in ELSEWHERE)
+    tested = {folder.name for folder in (ROOT / "tests").iterdir() if [*(ROOT / folder.name).glob("**/*.py")]}
+    assert {"repro", "tasks"} <= tested <= {*PRODUCT}
 
 
 def test_the_nearest_tests_come_first():
@@ -71,9 +63,5 @@ def test_the_nearest_tests_come_first():
 
 def test_what_is_called_equivalent_stands_in_the_code():
     for key, why in equivalent(ROOT).items():
-        path, before, after = key.split(" | ")
-        assert why and any(m.key == key for m in mutants(path, (ROOT / path).read_text(encoding="utf-8"))), (
-            path,
-            before,
-            after,
-        )
+        path = key.partition(" | ")[0]
+        assert why and key in {m.key for m in mutants(path, (ROOT / path).read_text(encoding="utf-8"))}

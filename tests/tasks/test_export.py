@@ -46,10 +46,6 @@ def exported(small_cell, tmp_path_factory):
     return run
 
 
-def inputs_of(cell, entry) -> list[str]:
-    return [r["source"] for r in entry.evaluation(cell.evaluation_id(cell.tests[0])).predictions()]
-
-
 def spelt(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -157,18 +153,6 @@ def test_a_damaged_export_is_refused(exported, tmp_path, name):
         load_cell(folder)
 
 
-def test_the_card_may_be_edited(exported, tmp_path):
-    folder = shutil.copytree(exported("pairs")[0], tmp_path / "edited")
-    (folder / "README.md").write_text("ours")
-    load_cell(folder)
-
-
-def test_a_folder_that_is_there_is_not_written_over(exported, tmp_path):
-    with pytest.raises(StoreError, match="exists already"):
-        export(str(exported("pairs")[2].folder), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_export_is_scored_in_a_store_alone(exported, tmp_path):
     folder, cell, entry = exported("pairs")
     with pytest.raises(NoCell, match=r"copy it to OUTPUTS/cells/toy/sparsemax/ID"):
@@ -179,16 +163,22 @@ def test_an_export_is_scored_in_a_store_alone(exported, tmp_path):
     assert found.metrics["test/bleu"] == cell.found(Store(entry.folder.parents[3])).metrics["test/bleu"]
 
 
-def test_an_export_is_exported_again_with_its_scores(exported, tmp_path):
-    folder, *_ = exported("pairs")
+def test_an_export_whose_card_was_edited_is_exported_again_with_its_scores_into_a_new_folder(exported, tmp_path):
+    folder = shutil.copytree(exported("pairs")[0], tmp_path / "edited")
+    (folder / "README.md").write_text("ours")
+    load_cell(folder)
     again = export(str(folder), tmp_path / "again")
     assert (again / "evaluations.json").read_bytes() == (folder / "evaluations.json").read_bytes()
+    (full := tmp_path / "full").mkdir()
+    with pytest.raises(StoreError, match="exists already"):
+        export(str(folder), full)
+    assert list(full.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_fairseq_generate_reads_it(small_cell, tmp_path, root):
     cell, entry = small_cell("pairs")
-    sources = inputs_of(cell, entry)
+    sources = [r["source"] for r in entry.evaluation(cell.evaluation_id(cell.tests[0])).predictions()]
     (tmp_path / "sources").write_text("\n".join(sources) + "\n")
     command = [sys.executable, str(root / "scripts/export.py"), str(entry.folder), str(tmp_path / "out"),
                "--fairseq", str(tmp_path / "sources")]  # fmt: skip
@@ -201,14 +191,8 @@ def test_fairseq_generate_reads_it(small_cell, tmp_path, root):
         "--beam", str(decode["beam"]), "--max-len-a", str(decode["max_len_a"]), "--max-len-b", str(decode["max_len_b"]),
         "--lenpen", str(decode["len_penalty"]),
     ]  # fmt: skip
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONWARNINGS": "ignore"},
-    )
+    env = os.environ | {"PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     said = {int(i): line.split() for i, line in re.findall(r"^H-(\d+)\t\S+\t(.*)$", done.stdout, re.M)}
     ours = load_cell(entry.folder, overrides=["decode.replace_unk=false"]).translate(sources)

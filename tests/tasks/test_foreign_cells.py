@@ -51,12 +51,6 @@ def seal(folder):
         Level(level).finish(training=folder.name, evaluation=level.name)
 
 
-def weights(folder, change):
-    state = load_file(folder / "weights.safetensors")
-    save_file(change(state) or state, folder / "weights.safetensors")
-    seal(folder)
-
-
 def file(name, content):
     def change(folder):
         path = folder / name
@@ -68,20 +62,28 @@ def file(name, content):
     return change
 
 
-def metrics(folder, change):
-    path = folder / "metrics.json"
-    told = json.loads(path.read_text())
-    change(told)
-    path.write_text(json.dumps(told))
-    seal(folder)
-
-
 def of_page(change):
     return lambda folder: page(folder, change)
 
 
 def of_weights(change):
-    return lambda folder: weights(folder, change)
+    def changed(folder):
+        state = load_file(folder / "weights.safetensors")
+        save_file(change(state) or state, folder / "weights.safetensors")
+        seal(folder)
+
+    return changed
+
+
+def of_metrics(change):
+    def changed(folder):
+        path = folder / "metrics.json"
+        told = json.loads(path.read_text())
+        change(told)
+        path.write_text(json.dumps(told))
+        seal(folder)
+
+    return changed
 
 
 def first(state):
@@ -118,9 +120,9 @@ KINDS = {
     "a page that is a list": (of_page(lambda p: [1, 2]), "not the configuration of a cell", False),
     "plugins that are a number": (of_page(lambda p: p.update(plugins=3)), "plugins", False),
     "a page that builds objects": (file("config.yaml", b"!!python/object/apply:os.system [echo evil]"), "cannot be read", False),
-    "a score that is a text": (lambda f: metrics(f, lambda m: m["metrics"].update({"dev/loss": "x"})), None, False),
-    "no hash of its data": (lambda f: metrics(f, lambda m: m.pop("data_sha256")), "data_sha256", True),
-    "facts that are a text": (lambda f: metrics(f, lambda m: m.update(metrics=3)), "metrics", False),
+    "a score that is a text": (of_metrics(lambda m: m["metrics"].update({"dev/loss": "x"})), None, False),
+    "no hash of its data": (of_metrics(lambda m: m.pop("data_sha256")), "data_sha256", True),
+    "facts that are a text": (of_metrics(lambda m: m.update(metrics=3)), "metrics", False),
 }  # fmt: skip
 
 
@@ -130,16 +132,12 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
     change, said, shown = KINDS[kind]
     change(folder)
     if said is not None:  # all but scores, which a model does not need
-        with pytest.raises(StoreError) as refused:
-            load_cell(folder, overrides=["decode.batch_size=8"] if kind == "no decoding" else ())
-        text = str(refused.value)
-        assert str(folder) in text and said in text and "\n" not in text and len(text) < 900
-        with pytest.raises(StoreError, match=str(folder)):
-            evaluate(str(folder), ["decode.beam=1"])
-        for name in ("predict", "evaluate"):
+        for name, words in (("predict", said), ("evaluate", "")):
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
-            assert command(name, str(folder)) == 1
-            assert capsys.readouterr().err.startswith("error: ")
+            assert command(name, str(folder), "decode.beam=1") == 1
+            text = capsys.readouterr().err
+            assert text.startswith("error: ") and text.count("\n") == 1 and len(text) < 900
+            assert str(folder) in text and words in text
     assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(store.root / "c")}) == 0
     told = capsys.readouterr()
     assert "softmax" in told.out

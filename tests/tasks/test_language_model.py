@@ -24,9 +24,8 @@ def test_no_byte_sees_those_after_it(mapping):
     changed = x.clone()
     changed[0, 25] += 1 if x[0, 25] < 255 else -1
     before, after = model(x), model(changed)
-    assert torch.allclose(before[:, :25], after[:, :25], atol=1e-6) and not torch.allclose(
-        before[:, 25:], after[:, 25:]
-    )
+    assert torch.allclose(before[:, :25], after[:, :25], atol=1e-6)
+    assert not torch.allclose(before[:, 25:], after[:, 25:])
 
 
 def test_the_mapping_matters():
@@ -69,13 +68,8 @@ def test_training_goes_on_where_it_stopped(tmp_path, monkeypatch):
         train(mapping, 3.0, "cut")
         _, model, record = train(mapping, 8.0, "cut")
         options, other, whole = train(mapping, 8.0, "whole")
-        assert [p for p in record.points if p[0] != 3] == whole.points and [p[0] for p in whole.points] == [
-            0,
-            2,
-            4,
-            6,
-            8,
-        ]
+        assert [p for p in record.points if p[0] != 3] == whole.points
+        assert [p[0] for p in whole.points] == [0, 2, 4, 6, 8]
         assert all(map(torch.equal, model.parameters(), other.parameters()))
         assert whole.points[0][2] == pytest.approx(8.0, abs=0.1) and whole.points[-1][2] < 7.5  # bits a byte
         training.keep_tensors(model, text, options, tmp_path)
@@ -100,25 +94,15 @@ def test_windows_and_the_page():
     x, y = window(torch.arange(100, dtype=torch.uint8), 10, 20)
     assert x.shape == y.shape == (1, 20) and torch.equal(x[:, 1:], y[:, :-1])
     points = [(0, 0.0, 8.0), (20, 10.0, 4.0), (40, 20.0, 3.0)]
-    assert (
-        report.at_time(points, 15.0) == 3.5
-        and report.at_time(points, 99.0) == 3.0
-        and report.at_step(points, 20) == 4.0
-    )
+    assert [report.at_time(points, time) for time in (15.0, 99.0)] == [3.5, 3.0] and report.at_step(points, 20) == 4.0
     faster = [(0, 0.0, 8.1), (20, 5.0, 4.1), (40, 10.0, 3.1), (60, 15.0, 2.5)]
     options = training.asdict(training.Options())
     rows = {
         "softmax": {"options": options, "data": "text", "points": points, "density": [1.0, 1.0]},
         "sparsemax": {"options": options, "data": "text", "points": faster, "density": [0.012, 0.3]},
     }
-    page = report.page(
-        {
-            "rows": rows,
-            "tokens_per_second": {"softmax": 1000.0, "sparsemax": 2500.0},
-            "peak_mib": {"softmax": 100.0, "sparsemax": 90.0},
-            "machine": "a processor",
-            "torch": "2",
-        }
-    )
+    speeds, peaks = {"softmax": 1000.0, "sparsemax": 2500.0}, {"softmax": 100.0, "sparsemax": 90.0}
+    measured = {"rows": rows, "tokens_per_second": speeds, "peak_mib": peaks}
+    page = report.page({**measured, "machine": "a processor", "torch": "2"})
     assert "| sparsemax | 2500 | 2.50 | 90 | 3.100 | 2.500 | 60 | 1.2 %, 30.0 % |" in page
     assert "| softmax | 1000 | 1.00 | 100 | 3.000 | 3.500 | 30 | 100.0 %, 100.0 % |" in page

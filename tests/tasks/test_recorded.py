@@ -61,10 +61,8 @@ def written(folder, tmp_path):
 
 def test_a_page_is_what_its_records_give(folder, command, capsys):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert (
-        command("results", f"to={folder}") == 0
-        and "1 tables and 1 files computed again, 0 changed" in capsys.readouterr().out
-    )
+    assert command("results", f"to={folder}") == 0
+    assert "1 tables and 1 files computed again, 0 changed" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     page = (folder / "pair.md").read_text()
     assert page.startswith(PAGE) and "| softmax | 1 |" in page and "(figures/tables/pair_demo.svg)" in page
@@ -115,11 +113,8 @@ def test_a_record_that_contradicts_its_examples_is_refused(written, command, cap
     for content in (sealed, before.partition("\n")[0] + "\n" + sealed.partition("\n")[2]):
         path.write_text(content)
         assert command("results", f"to={written}") == 1
-        said = capsys.readouterr().err
-        assert (
-            str(path) in said
-            and f"{first['training']}: test/bleu is {metrics['test/bleu']}, its 40 examples give " in said
-        )
+        said, wrong = capsys.readouterr().err, f"test/bleu is {metrics['test/bleu']}, its 40 examples give "
+        assert str(path) in said and f"{first['training']}: {wrong}" in said
     assert (written / "pair.md").read_text() == PAGE
 
 
@@ -132,12 +127,12 @@ def test_a_table_without_records_and_a_file_without_a_source_are_refused(written
     (written / "vqa" / "attention.png").write_bytes(b"made by hand")
     assert command("results", f"to={written}") == 2
     said = [line.removeprefix(f"{written}/") for line in capsys.readouterr().err.splitlines()[1:]]
-    assert said == [
+    wanted = [
         "pair_demo.md: no records give the table '## An old title: two mappings', profile demo",
-        "pair_demo.md: '## A toy: two mappings' is on no page; add this heading where its table belongs",
-        "pair.md: nothing writes this file; if it is made by hand, list it in tasks/commands/results.py",
-        "stray.csv: nothing writes this file; if it is made by hand, list it in tasks/commands/results.py",
+        "pair_demo.md: '## A toy: two mappings' is on no page;",
+        *(f"{name}: nothing writes this file;" for name in ("pair.md", "stray.csv")),
     ]
+    assert len(said) == len(wanted) and all(map(str.startswith, said, wanted)), said
     assert "An old title" in page.read_text()
 
 
@@ -155,14 +150,6 @@ def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
     assert '<a href="..' not in page, "the folders of its cells are gone"
     assert recorded.show(["pair"], [f"paths.outputs={tmp_path}", "seeds=1,7"], folder) == 1
     assert "2 of 4 cells have no records" in capsys.readouterr().out
-
-
-def test_record_again_gives_the_same_bytes(folder):
-    path = folder / "records" / "pair_demo.jsonl"
-    asked, found = archive.read(path)
-    before = path.read_bytes()
-    archive.write(path, {k: v for k, v in asked.items() if k != "version"}, found)
-    assert path.read_bytes() == before
 
 
 def test_a_sweep_has_records_of_its_own(learned, tmp_path):

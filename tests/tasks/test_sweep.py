@@ -38,9 +38,8 @@ def grid(name):
 
 
 def test_each_mapping_over_its_own_grid(resolved):
-    found = cells(
-        resolved("mapping=sparsegen_lin,fusedmax", "seed=1,2", "grid=paper"), "mapping.name", "mapping.lam", "seed"
-    )
+    swept = resolved("mapping=sparsegen_lin,fusedmax", "seed=1,2", "grid=paper")
+    found = cells(swept, "mapping.name", "mapping.lam", "seed")
     wanted = [(m, lam, s) for m in ("sparsegen_lin", "fusedmax") for lam in grid(m)["lam"] for s in (1, 2)]
     assert sorted(found) == sorted(wanted)
 
@@ -72,9 +71,8 @@ def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
     assert {"softmax", "fusedmax", "sparsemax"} <= names and not any(n.startswith("continuous") for n in names)
     assert names | {k.partition("=")[2] for k in found.left_out} == set(compose.names_in("mapping")) and not found.wrong
     assert "negative" in found.left_out["mapping=sum_normalization"]
-    assert (
-        "density" in found.left_out["mapping=continuous_softmax"] and "must be set" in found.left_out["mapping=custom"]
-    )
+    assert "density" in found.left_out["mapping=continuous_softmax"]
+    assert "must be set" in found.left_out["mapping=custom"]
     some = resolved("mapping=glob([sparse*,soft*],exclude=sparsegen*)")
     assert {n for (n,) in cells(some, "mapping.name")} == {"softmax", "sparsecone", "sparsehourglass", "sparsemax"}
     # a parameter that a mapping does not have: those that have it are swept
@@ -133,9 +131,8 @@ def test_an_experiment_has_its_rows_and_grids(tmp_path):
     )
     (one,), (slots,) = found.experiments, found.slots
     assert one.seeds == (1, 2) and [row.label for row in one.rows] == ["sparsehourglass"]
-    assert {w.config["mapping"]["q"] for w in slots} == set(grid("sparsehourglass")["q"]) and {
-        w.seed for w in slots
-    } == {1, 2}
+    assert {w.config["mapping"]["q"] for w in slots} == set(grid("sparsehourglass")["q"])
+    assert {w.seed for w in slots} == {1, 2}
     several = sweep.resolve(sweep.read(["experiment=demo", "optim.lr=0.1,0.2"]))
     assert len(several.experiments) == 2 and len({e.name for e in several.experiments}) == 2
 
@@ -170,10 +167,8 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path, capsys):
     compare.write_manifest(tmp_path, ["seed=1,2"], [{"cell": "toy/softmax/0123"}])
     path = tmp_path / "manifest.json"
     whole = path.read_text()
-    assert (
-        compare.read_manifest(tmp_path)["cells"] == [{"cell": "toy/softmax/0123"}]
-        and compare.read_manifest(tmp_path / "x") is None
-    )
+    assert compare.read_manifest(tmp_path)["cells"] == [{"cell": "toy/softmax/0123"}]
+    assert compare.read_manifest(tmp_path / "x") is None
     digits, draw = [i for i, c in enumerate(whole) if c.isdigit()], random.Random(0)
     for i in draw.sample(digits, 40):
         path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
@@ -203,11 +198,8 @@ def test_add_with_several_points():
     (row,) = reproduce.adapt(selects, [], ["fusedmax,lam=[0.01,0.1],gamma=2"]).rows[len(selects.rows) :]
     assert row.label == "fusedmax(gamma=2, lam=[0.01,0.1])" and set(row.grids) == {"demo"}
     (slots,) = reproduce.outline([reproduce.adapt(selects, [], ["fusedmax,lam=[0.01,0.1],gamma=2"])])
-    mine = {
-        (w.config["mapping"]["lam"], w.config["mapping"]["gamma"])
-        for w in slots
-        if w.config["mapping"]["name"] == "fusedmax"
-    }
+    swept = (w.config["mapping"] for w in slots)
+    mine = {(node["lam"], node["gamma"]) for node in swept if node["name"] == "fusedmax"}
     assert mine == {(0.01, 2.0), (0.1, 2.0)}
     plain = replace(selects, columns=tuple(replace(c, select=None) for c in selects.columns[:1]))
     added = reproduce.adapt(plain, [], ["fusedmax,lam=[0.01, 0.1]"]).rows[len(plain.rows) :]

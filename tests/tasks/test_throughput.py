@@ -13,21 +13,10 @@ from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import open_encoded
 
 SIZES = throughput.Sizes(words=30, batch=4, shortest=2, longest=6, beam=3, output=5)
+SMALL = ("model.hidden_dim=8", "model.dropout=0")
 TINY = {
-    "LSTM": (
-        "model=lstm_opennmt",
-        "model.embed_dim=8",
-        "model.hidden_dim=8",
-        "model.dropout=0",
-        "model.init_range=0.8",
-    ),
-    "Transformer": (
-        "model=transformer_small",
-        "model.hidden_dim=8",
-        "model.ff_dim=8",
-        "model.heads=2",
-        "model.dropout=0",
-    ),
+    "LSTM": ("model=lstm_opennmt", *SMALL, "model.embed_dim=8", "model.init_range=0.8"),
+    "Transformer": ("model=transformer_small", *SMALL, "model.ff_dim=8", "model.heads=2"),
 }
 
 
@@ -68,16 +57,10 @@ def test_a_slow_contestant_has_a_small_ratio():
 
 
 def test_the_page_keeps_its_other_sections_and_shows_what_misses_its_goal():
-    table = throughput.Table(
-        "LSTM",
-        "training",
-        {"sparsemax": [0.9, 0.95, 0.96], "entmax": [0.98] * 3, throughput.PLAIN: [1.0, 1.1, 1.2]},
-        0.5,
-        100,
-    )
-    section = throughput.markdown(
-        [table, throughput.Table("LSTM", "beam search", {"sparsemax": [1.0]}, 2.0, 32)], SIZES, "cpu", "a machine"
-    )
+    ratios = {"sparsemax": [0.9, 0.95, 0.96], "entmax": [0.98] * 3, throughput.PLAIN: [1.0, 1.1, 1.2]}
+    training = throughput.Table("LSTM", "training", ratios, 0.5, 100)
+    search = throughput.Table("LSTM", "beam search", {"sparsemax": [1.0]}, 2.0, 32)
+    section = throughput.markdown([training, search], SIZES, "cpu", "a machine")
     assert "| softmax, tokens/s | 200 |" in section and "| softmax, sentences/s | 16 |" in section
     assert "| sparsemax | **0.95** (0.90-0.96) |" in section and "| entmax | 0.98 (" in section
     assert "| softmax to the plain loop | **0.91** (" in section
@@ -88,8 +71,5 @@ def test_the_page_keeps_its_other_sections_and_shows_what_misses_its_goal():
 
 def test_mappings_that_need_more_than_scores_are_left_out():
     found = throughput.names()
-    assert (
-        found[0] == "softmax"
-        and {"sparsemax", "fusedmax", "oscarmax", "entmax"} <= set(found)
-        and "constrained_softmax" not in found
-    )
+    assert found[0] == "softmax" and {"sparsemax", "fusedmax", "oscarmax", "entmax"} <= set(found)
+    assert "constrained_softmax" not in found

@@ -15,9 +15,8 @@ PAIR = Pair("one two three four five", ("un deux trois quatre cinq",))
 
 
 def sizes(composed, kind, train, test=30, given=()):
-    config = composed(
-        [f"task={ {'pairs': 'translation', 'summaries': 'summarization', 'text': 'imdb', 'texts': 'snli'}[kind] }"]
-    )
+    tasks = {"pairs": "translation", "summaries": "summarization", "text": "imdb", "texts": "snli"}
+    config = composed([f"task={tasks[kind]}"])
     splits = {"train": train, "dev": train[:test], "test": train[:test]}
     return values(try_data._fitted(kind, splits, config, set(given)))
 
@@ -27,12 +26,8 @@ def test_small_data_get_more_epochs_and_large_data_a_limit(composed, capsys):
     assert "WARNING" not in capsys.readouterr().out
     assert sizes(composed, "pairs", [PAIR] * 12_000) == {"train.max_epochs": 7}
     found = sizes(composed, "pairs", [PAIR] * 40_000, test=5000)
-    assert found == {
-        "data.limits.train": 28_000,
-        "data.limits.dev": 500,
-        "data.limits.test": 500,
-        "train.max_epochs": 3,
-    }
+    limits = {"data.limits.train": 28_000, "data.limits.dev": 500, "data.limits.test": 500}
+    assert found == {**limits, "train.max_epochs": 3}
     told = capsys.readouterr().out
     assert "data.limits.train=28000" in told and "data.limits.train=null" in told
 
@@ -44,10 +39,9 @@ def test_long_texts_count_by_their_words(composed):
     assert 0.9 < words / try_data.WORDS["pairs"] < 1.1
     assert found["encode.max_source_tokens"] == found["encode.max_target_tokens"] == 120
     assert "decode.max_len_b" not in found and sizes(composed, "summaries", [long] * 1000)["decode.max_len_b"] == 120
-    assert sizes(composed, "text", [Example(("word " * 90,), i % 2) for i in range(1000)])["encode.max_tokens"] == 180
-    assert "encode.max_tokens" not in sizes(
-        composed, "texts", [Example(("word " * 90, "a"), i % 2) for i in range(1000)]
-    )
+    one, two = ([Example(texts, i % 2) for i in range(1000)] for texts in (("word " * 90,), ("word " * 90, "a")))
+    assert sizes(composed, "text", one)["encode.max_tokens"] == 180
+    assert "encode.max_tokens" not in sizes(composed, "texts", two)
     assert sizes(composed, "pairs", [Pair("长" * 600, ("a",))] * 100)["encode.max_source_tokens"] == 200
 
 
@@ -97,9 +91,8 @@ def test_a_quoted_value_is_read_as_it_was(value):
 def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
     """The named mappings become rows: with their settings in configs/try.yaml, or as scripts/train.py has them."""
     path, seen = tmp_path / "own file.tsv", {}
-    path.write_text(
-        "".join(f"{''.join(w)} {w[2]}{w[0]}\tx{i} y{i}\n" for i, w in enumerate(permutations("abcdefghi", 3)))
-    )
+    words = enumerate(permutations("abcdefghi", 3))
+    path.write_text("".join(f"{''.join(w)} {w[2]}{w[0]}\tx{i} y{i}\n" for i, w in words))
 
     class Stop(Exception):
         pass
@@ -118,9 +111,6 @@ def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
     assert one.columns[0].label == "own file.tsv: translation" and "data=files" in seen["rest"]
     with pytest.raises(Stop):
         try_data.main([*given, "task=summarization", "data=files"])
-    assert seen["one"].columns[0].key == "summaries" and [row.label for row in seen["one"].rows] == [
-        "softmax",
-        "sparsemax",
-        "fusedmax",
-    ]
+    assert seen["one"].columns[0].key == "summaries"
+    assert [row.label for row in seen["one"].rows] == ["softmax", "sparsemax", "fusedmax"]
     assert seen["rest"].count("data=files") == 1
