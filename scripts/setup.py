@@ -22,7 +22,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV, PYTHON, UV = ROOT / ".venv", ROOT / ".venv" / "bin" / "python", ROOT / ".venv" / "bin" / "uv"
 LOCKS = {"run": "requirements.lock", "dev": "requirements-dev.lock"}  # dev: what it needs besides
-OLDEST, NEWEST = (3, 11), (3, 14)
 NEEDED = {"": 10, "cpu": 4}  # GB of free disk for each value of TORCH
 OF_TORCH = r"torch|torchvision|triton|nvidia-[\w-]+|cuda-[\w-]+"  # packages that torch without CUDA replaces
 PINNED = r"^(?:{})==(?:.*\\\n)*.*\n"  # packages in a lock, with their hashes
@@ -48,12 +47,10 @@ def main(groups: list) -> None:
             return
         if trouble := first_trouble(torch):
             sys.exit(f"setup: {trouble}")
-        # two builds of fairseq are not to be mixed
-        if (
-            ("run" in missing and any(VENV.glob("lib/*/site-packages/ve_fairseq-*")))
-            or not healthy()
-            or "unfinished" in (stamp("run"), stamp("dev"))
-        ):
+        second = "run" in missing and any(
+            VENV.glob("lib/*/site-packages/ve_fairseq-*")
+        )  # not to be mixed with the first
+        if second or not healthy() or "unfinished" in (stamp("run"), stamp("dev")):
             print(f"creating .venv with Python {sys.version.split()[0]}", flush=True)
             VENV.unlink() if VENV.is_symlink() else shutil.rmtree(VENV, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
@@ -67,8 +64,7 @@ def main(groups: list) -> None:
 
 def stamp(name: str) -> str:
     """What .venv holds of a group: its signature, "unfinished", or "" for nothing. `torch`: the value of TORCH."""
-    file = VENV / f".{name}"
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
+    return file.read_text(encoding="utf-8") if (file := VENV / f".{name}").is_file() else ""
 
 
 def signature(group: str, torch: str) -> str:
@@ -89,7 +85,7 @@ def healthy() -> bool:
 def first_trouble(torch: str) -> str:
     """Why .venv cannot be built here, with the next step; "" if it can."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+    if not (3, 11) <= sys.version_info[:2] <= (3, 14):
         return f"Python 3.11 to 3.14 is needed, this is {version}; name one: make setup PYTHON=/path/to/python3.13"
     if torch not in NEEDED:
         return f"TORCH={torch} is unknown; there is TORCH=cpu, or none for the torch of requirements.lock"
@@ -125,8 +121,8 @@ def install(group: str, torch: str) -> None:
     if group == "run":
         fairseq()
         pip("--no-deps", "--no-build-isolation", "-e", str(ROOT))
-        folders = [ROOT / name for name in ("sparse_attention", "repro", "tasks", "scripts")]
-        subprocess.run([PYTHON, "-m", "compileall", "-q", *folders], check=False)
+        folders = ("sparse_attention", "repro", "tasks", "scripts")
+        subprocess.run([PYTHON, "-m", "compileall", "-q", *folders], cwd=ROOT, check=False)
         # without a compiler, the library says so once and uses plain torch
         subprocess.run([PYTHON, "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False)
 
@@ -150,14 +146,8 @@ def fairseq() -> None:
 
 def pip(*arguments: str, lock: str = "", by: tuple = (), **environment: str) -> None:
     """Install with uv, or `by` another command, with the text `lock` as requirements. Raises CalledProcessError."""
-    command = by or (
-        UV if UV.exists() else shutil.which("uv"),
-        "pip",
-        "install",
-        "--python",
-        PYTHON,
-        "--compile-bytecode",
-    )
+    uv = UV if UV.exists() else shutil.which("uv")
+    command = by or (uv, "pip", "install", "--python", PYTHON, "--compile-bytecode")
     # uv ignores pip's settings, so the index and certificates set for pip in the environment are passed on to it
     theirs = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE": "PIP_CERT"}
     meant = {ours: os.environ[of_pip] for ours, of_pip in theirs.items() if of_pip in os.environ}

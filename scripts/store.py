@@ -3,7 +3,6 @@
     python scripts/store.py list   [paths.outputs=FOLDER]      every training and evaluation with its state
     python scripts/store.py verify                             check every file; lists damage, exit status 1 if any
     python scripts/store.py clean                              remove leftovers of killed processes, no finished cells
-    python scripts/store.py du                                 show the space used by each kind of content
 
 Examples: python scripts/store.py verify; python scripts/store.py list paths.outputs=/data/outputs
 
@@ -17,7 +16,7 @@ from _entry import command
 
 
 @command
-def main(what: Literal["list", "verify", "clean", "du"], *, paths_outputs: str = "") -> int:
+def main(what: Literal["list", "verify", "clean"], *, paths_outputs: str = "") -> int:
     from tasks.commands import store
 
     return store.main(what, paths_outputs)

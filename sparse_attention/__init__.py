@@ -48,7 +48,6 @@ __version__ = "0.2.0"
 
 globals().update(_FUNCTIONS)
 _LAZY = ("fused", "integrations", "nn", "properties", "prox", "structured")  # imported at first use
-_MOVED = ("unnormalised",)  # modules of names that moved (moved.py)
 _FUSED = ("KeyCache", "sparse_attention")
 __all__ = [
     "Mapping",
@@ -71,7 +70,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY or name in _MOVED:
+    if name in _LAZY:
         return _importlib.import_module(f".{name}", __name__)
     if name in _FUSED:
         return getattr(_importlib.import_module(".fused", __name__), name)

@@ -1,4 +1,4 @@
-"""One-line mutations of the product's own code, and which tests are asked to notice them; `scripts/mutants.py` runs the sample.
+"""One-line mutations of the product's own code, and which tests are asked to notice them; `tests/mutants.py` runs the sample.
 
 A mutation changes one expression or statement that stands on one line: a comparison, an operator, a number, a truth value, a key, a
 branch, an argument's place, a returned value, or it removes the statement. Docstrings, annotations, texts and what `raise` says stay.
@@ -24,7 +24,7 @@ PRODUCT = ("sparse_attention", "repro", "tasks", "scripts")
 # GPU kernels and their wheels, Slurm, and the scripts that build an environment.
 ELSEWHERE = (
     "sparse_attention/kernels/triton/", "repro/launch/slurm.py", "repro/launch/element.py",
-    "benchmarks/wheels.py", "scripts/setup.py", "scripts/lock.py", "scripts/mutants.py",
+    "benchmarks/wheels.py", "scripts/setup.py", "scripts/lock.py",
 )  # fmt: skip
 SWAPS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),

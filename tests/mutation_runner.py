@@ -207,7 +207,7 @@ def work(worker: Worker, given: list[Mutant], record: Path) -> None:
 
 
 def tried(root: Path, seed: int, n: int, workers: int, seconds: float, only: str, folder: Path) -> int:
-    """`scripts/mutants.py`: run a sample and print what became of it; exit status 1 below GOAL."""
+    """`tests/mutants.py`: run a sample and print what became of it; exit status 1 below GOAL."""
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / f"seed{seed}.jsonl"
     chosen, known = mutation.sample(root, n, seed, only), mutation.equivalent(root)

@@ -9,7 +9,6 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from repro.files import StoreError, archive_damage
 from repro.store import ASIDE, Entry, Evaluation, Level, Store
@@ -63,20 +62,3 @@ def clean(store: Store) -> list[str]:
                     path.unlink()
                     removed.append(str(path.relative_to(store.root)))
     return removed
-
-
-def sizes(store: Store) -> dict[str, tuple[int, int]]:
-    """Disk use of each task/mapping, of damaged folders and of checkpoints of finished cells: (folders, bytes)."""
-    found: dict[str, tuple[int, int]] = {}
-
-    def count(what: str, folder: Path) -> None:
-        n, size = found.get(what, (0, 0))
-        found[what] = (n + 1, size + sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()))
-
-    for entry in store:
-        count("/".join(entry.folder.parts[-3:-1]), entry.folder)
-        if entry.finished() and entry.path("checkpoints").is_dir():
-            count("of these, checkpoints of finished cells", entry.path("checkpoints"))
-    for folder in (store.root / "cells").rglob(f"*{ASIDE}*"):
-        count("moved aside as damaged", folder)
-    return found

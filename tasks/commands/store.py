@@ -1,4 +1,4 @@
-"""`scripts/store.py`: list, verify, clean and measure the store."""
+"""`scripts/store.py`: list, verify and clean the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def main(what: str, outputs: str) -> int:
     """Run one of the commands on the store.
 
     Args:
-        what: list, verify, clean or du.
+        what: list, verify or clean.
         outputs: folder of the store; an empty string means the default.
 
     Returns:
@@ -23,10 +23,6 @@ def main(what: str, outputs: str) -> int:
     store = Store(outputs or outputs_folder())
     if not store.root.is_dir():
         raise ValueError(f"there is no store {store.root}; set paths.outputs=FOLDER")
-    if what == "du":
-        for content, (folders, size) in maintenance.sizes(store).items():
-            print(f"{size / 2**20:10.1f} MiB  {folders:5d} folders  {content}")
-        return 0
     if what == "clean":
         removed = maintenance.clean(store)
         print("\n".join([*removed, f"{len(removed)} leftovers removed"]))

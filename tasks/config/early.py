@@ -39,7 +39,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
     values of the other keys.
 
     Raises:
-        ConfigError: a flag, key, file or value is wrong, Hydra cannot parse an argument, or no task is named.
+        ConfigError: a flag, key, file or value is wrong, or Hydra cannot parse an argument.
     """
     for before, word in zip(["", *arguments], arguments):
         flag, equals, _ = word.partition("=")
@@ -57,8 +57,6 @@ def check_arguments(arguments: Sequence[str]) -> None:
             _check(overrides)
     except HYDRA as error:
         raise ConfigError(sentence(error)) from error
-    if not arguments:
-        _ask_for_task()
 
 
 def _check(overrides: Sequence[str]) -> None:
@@ -101,20 +99,6 @@ def wrong_values(config: DictConfig) -> list[str]:
             allowed = f"a number such as {value:g}, or {WORDS[0]} where the mapping can learn it"
             found.append(f"mapping.{key}={short(word)} is not a number{near(word, WORDS)}; allowed: {allowed}")
     return found
-
-
-def _ask_for_task() -> None:
-    """Say what the default task of main.yaml would train; raise ConfigError."""
-    task = next(one["task"] for one in values_in("main")["defaults"] if "task" in one)
-    config = merged("main", [])
-    print(
-        f"task={task} would train {config.model.name} with attention by {config.mapping.name} on {config.data.name}, "
-        f"profile {config.profile.name}, at most {config.train.max_epochs} epochs"
-    )
-    raise ConfigError(
-        f"nothing was run, because no task is named; add task={task} for this (--plan: how long it takes), or another: "
-        f"{', '.join(names_in('task'))}"
-    )
 
 
 def check_file(words: Sequence[str], overrides: Sequence[str]) -> None:

@@ -1,6 +1,8 @@
-"""The short form of scripts/crash_test.py, and that it would see a difference."""
+"""The short form of tests/crash_test.py, and that it would see a difference."""
 
 from __future__ import annotations
+
+import runpy
 
 import pytest
 import storm
@@ -29,14 +31,14 @@ def test_a_difference_would_be_seen(cell, store):
     assert storm.numbers(store) != before
 
 
-def test_the_command_runs_what_is_asked_and_ends_with_1_when_anything_differs(monkeypatch, command, tmp_path, capsys):
-    asked = []
+def test_the_command_runs_what_is_asked_and_ends_with_1_when_anything_differs(monkeypatch, root, tmp_path, capsys):
+    command, asked = runpy.run_path(str(root / "tests" / "crash_test.py"))["main"], []
     monkeypatch.setattr(storm, "run", lambda *given, **more: asked.append((*given, more)) or [])
     monkeypatch.setattr(storm, "many", lambda *given, **more: asked.append((*given, more)) or ["a score"])
     new = tmp_path / "new"
-    assert command("crash_test", "--minutes", "0.5", "--seed", "7", "--folder", str(new)) == 0
+    assert command(["--minutes", "0.5", "--seed", "7", "--folder", str(new)]) == 0
     assert asked == [(new.resolve(), 30.0, {"seed": 7})] and new.is_dir()
-    assert command("crash_test", "--many") == 1 and asked[1][1] == {"seed": 1} and not asked[1][0].exists()
+    assert command(["--many"]) == 1 and asked[1][1] == {"seed": 1} and not asked[1][0].exists()
     end = "differences from the undisturbed run"
     assert capsys.readouterr().out.splitlines() == [f"0 {end}", "a score", f"1 {end}"]
-    assert command("crash_test") == 0 and asked[2][1:] == (300.0, {"seed": 1})
+    assert command([]) == 0 and asked[2][1:] == (300.0, {"seed": 1})

@@ -58,8 +58,8 @@ def test_a_reader_that_ends_early_is_no_error(buffered):
 
 
 WITH_EXAMPLES = (
-    "bench", "bench_attention", "bench_training", "compare", "crash_test", "data", "evaluate", "export", "extract_features",
-    "figures", "language_model", "mutants", "paper_figures", "predict", "properties_table", "reproduce", "results", "store",
+    "bench", "bench_attention", "bench_training", "compare", "data", "evaluate", "export", "extract_features",
+    "figures", "language_model", "paper_figures", "predict", "properties_table", "reproduce", "results", "store",
     "train", "wandb_dashboard", "wandb_upload",
 )  # fmt: skip
 

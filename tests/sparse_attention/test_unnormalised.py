@@ -6,7 +6,6 @@ What they share with the simplex mappings is in test_mapping_contract.py and tes
 from __future__ import annotations
 
 import math
-import warnings
 
 import entmax
 import mapping_oracles
@@ -195,12 +194,3 @@ def test_attention_takes_them(name):
         and weights.shape == (2, 4, 6, 6)
         and not torch.allclose(weights.sum(-1), torch.ones(2, 4, 6))
     )
-
-
-def test_names_that_moved_warn():
-    with pytest.warns(DeprecationWarning, match=r"alpha_relu moved: use sparse_attention\.alpha_relu.*0\.3\.0"):
-        from sparse_attention.unnormalised import alpha_relu
-    with pytest.warns(DeprecationWarning, match="group_sparsemax moved"):
-        assert sa.unnormalised.group_sparsemax is sa.group_sparsemax and alpha_relu is sa.alpha_relu
-    with pytest.raises(AttributeError, match="no attribute 'relu'"), warnings.catch_warnings():
-        sa.unnormalised.relu  # noqa: B018

@@ -1,8 +1,8 @@
 """Kill processes, flip bits and turn clocks back for minutes; then compare every number with an undisturbed run.
 
-    python scripts/crash_test.py [--minutes 5] [--many] [--seed 1] [--folder FOLDER]
+    python tests/crash_test.py [--minutes 5] [--many] [--seed 1] [--folder FOLDER]
 
-Examples: python scripts/crash_test.py; python scripts/crash_test.py --minutes 1 --seed 7; python scripts/crash_test.py --many
+Examples: python tests/crash_test.py; python tests/crash_test.py --minutes 1 --seed 7; python tests/crash_test.py --many
 
 It runs small cells of the toy and multilabel tasks, with two commands at a time in one store. --many: 200 quick cells
 in eight processes, one of which is killed every second until all cells are done; no cell may be trained twice. --seed:
@@ -14,12 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _entry import ROOT, command
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "repro")]
+
+from tasks.commands.entry import command  # noqa: E402
 
 
 @command
 def main(*, minutes: float = 5.0, many: bool = False, seed: int = 1, folder: Path | None = None) -> int:
-    sys.path.insert(0, str(ROOT / "tests" / "repro"))
     import storm
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,10 +1,10 @@
 """Mutation testing: change one line of the code at a time and check that a test fails.
 
-    python scripts/mutants.py [--seed 1] [--n 200] [--workers 1] [--seconds 40] [--only TEXT] [--output FOLDER]
+    python tests/mutants.py [--seed 1] [--n 200] [--workers 1] [--seconds 40] [--only TEXT] [--output FOLDER]
 
     --only     mutants whose `file:line` or text contains TEXT           --output   (default outputs/mutants)
 
-Examples: python scripts/mutants.py --n 40; python scripts/mutants.py --seed 7 --workers 2; python scripts/mutants.py --only rouge.py
+Examples: python tests/mutants.py --n 40; python tests/mutants.py --seed 7 --workers 2; python tests/mutants.py --only rouge.py
 
 A mutant is tested with the twelve nearest test files that import its module, in a copy of the repository, for up to
 --seconds of processor time. It is killed if a test hangs, or fails although it passes without the mutant. Survivors
@@ -16,7 +16,10 @@ fewer than 85 % are killed.
 import sys
 from pathlib import Path
 
-from _entry import ROOT, command
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from tasks.commands.entry import command  # noqa: E402
 
 
 @command
@@ -29,7 +32,6 @@ def main(
     only: str = "",
     output: Path = ROOT / "outputs/mutants",
 ) -> int:
-    sys.path.insert(0, str(ROOT / "tests"))
     import mutation_runner
 
     return mutation_runner.tried(ROOT, seed, n, workers, seconds, only, output.resolve())
