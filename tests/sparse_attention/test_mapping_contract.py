@@ -135,23 +135,23 @@ def test_autocast_computes_in_float32(kernel, name):
     assert torch.equal(p, sa.make(name)(x.float()).to(p.dtype))
 
 
+def compiles(f, *given: torch.Tensor) -> None:
+    """As one graph, to the same values and gradients."""
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(*given), f(*given), atol=1e-6)
+    w = torch.randn(4, 9)
+    for pair in zip(*(torch.autograd.grad((g(*given) * w).sum(), given) for g in (compiled, f))):
+        assert torch.allclose(*pair, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", [*EVERY, "constrained_softmax", "constrained_sparsemax"])
 def test_whole_graphs_compile(name):
     x = positive(4, 9).requires_grad_()
     mask = torch.rand(4, 9) > 0.2
     inputs = {"bounds": torch.full((4, 9), 0.3)} if name.startswith("constrained") else {}
     m = sa.make(name)
-    w = torch.randn(4, 9)
-
-    def f(z, keep):
-        return m(z, mask=keep, **inputs)
-
-    torch._dynamo.reset()
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    assert torch.allclose(compiled(x, mask), f(x, mask), atol=1e-6)
-    (got,) = torch.autograd.grad((compiled(x, mask) * w).sum(), x)
-    (expected,) = torch.autograd.grad((f(x, mask) * w).sum(), x)
-    assert torch.allclose(got, expected, atol=1e-5)
+    compiles(lambda z: m(z, mask=mask, **inputs), x)
 
 
 @pytest.mark.parametrize(
@@ -165,18 +165,9 @@ def test_whole_graphs_compile(name):
     ],
 )
 def test_learned_parameters_compile(name, parameter, value):
-    x, v = positive(4, 9).requires_grad_(), torch.tensor(value, requires_grad=True)
-
-    def f(z, t):
-        return sa.spec(name).function(z, **{parameter: t})
-
-    torch._dynamo.reset()
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    w = torch.randn(4, 9)
-    for got, expected in zip(
-        torch.autograd.grad((compiled(x, v) * w).sum(), (x, v)), torch.autograd.grad((f(x, v) * w).sum(), (x, v))
-    ):
-        assert torch.allclose(got, expected, atol=1e-5)
+    function = sa.spec(name).function
+    given = positive(4, 9).requires_grad_(), torch.tensor(value, requires_grad=True)
+    compiles(lambda z, t: function(z, **{parameter: t}), *given)
 
 
 numbers = st.floats(-50, 50, allow_nan=False, width=32)
@@ -304,6 +295,8 @@ def test_wrong_inputs_are_explained():
         sa.constrained_softmax(torch.randn(4, 3), torch.ones(7))
     with pytest.raises(ValueError, match="learn them"):
         sa.pnormmax(torch.randn(4, 3), p=torch.tensor(1.5), solver="pgd")
+    with pytest.raises(TypeError, match="k is a list, not a tensor"):
+        sa.sparse_attention(torch.ones(2, 2), [[1.0]], [[1.0]])
     with pytest.raises(IndexError):
         sa.sparsemax(torch.randn(3, 4), dim=2)
 
@@ -316,8 +309,3 @@ def test_scores_that_are_no_tensor_get_a_sentence(name):
     for mask in (None, torch.tensor([True, False])):
         with pytest.raises(TypeError, match=r"scores is a list, not a tensor; convert it with torch\.as_tensor"):
             known.function([1.0, 2.0], mask=mask)
-
-
-def test_attention_of_lists_gets_a_sentence():
-    with pytest.raises(TypeError, match="k is a list, not a tensor"):
-        sa.sparse_attention(torch.ones(2, 2), [[1.0]], [[1.0]])

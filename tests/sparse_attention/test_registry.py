@@ -64,12 +64,8 @@ def test_modules_have_the_parameters_of_the_function():
         )
         assert type(sa.make(name)) is made is getattr(sa, made.__name__) and issubclass(made, sa.Mapping)
     m = sa.Pnormmax(1.3, gamma=2)
-    assert (m.p, m.gamma, m.solver) == (1.3, 2.0, "exact") and m.params == {
-        "p": 1.3,
-        "gamma": 2.0,
-        "solver": "exact",
-        "tol": 0.01,
-    }
+    assert (m.p, m.gamma, m.solver) == (1.3, 2.0, "exact")
+    assert m.params == {"p": 1.3, "gamma": 2.0, "solver": "exact", "tol": 0.01}
     m.p = 1.7
     x = torch.randn(5)
     assert torch.equal(m(x), sa.pnormmax(x, p=1.7, gamma=2.0))

@@ -10,6 +10,7 @@ import torch
 
 import sparse_attention.registry as registry
 from sparse_attention.mappings.continuous import (
+    BetaGaussian,
     ContinuousAttention1d,
     ContinuousAttention2d,
     DiscreteContinuousAttention1d,
@@ -47,8 +48,6 @@ def test_context_is_the_integral_of_the_value_function(alpha):
     layer = ContinuousAttention1d(BASIS, alpha)
     mu, sigma_sq = torch.tensor([0.3, 0.6, 0.5]), torch.tensor([0.02, 0.1, 0.05])
     context, info = layer(values, mask, params=(mu, sigma_sq))
-    from sparse_attention.mappings.continuous import BetaGaussian
-
     t = torch.linspace(-4, 5, 180001, dtype=torch.float64)
     psi = BASIS.evaluate(t)
     for i, length in enumerate((11, 6, 1)):

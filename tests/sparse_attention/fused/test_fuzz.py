@@ -152,14 +152,8 @@ def test_rows_of_all_densities_are_the_formula(form, alpha):
         "sink": {"sink": torch.tensor([0.1, -0.2]), "slopes": torch.tensor([0.01, 0.0])},
     }
     given = {name: x for key, value in forms.items() if form in (key, "all") for name, x in value.items()}
-    call = {
-        "q": q * torch.logspace(-2, 1, 140)[:, None],
-        "k": k,
-        "v": v,
-        "alpha": alpha,
-        "causal": form == "sink",
-        **given,
-    }
+    q = q * torch.logspace(-2, 1, 140)[:, None]
+    call = {"q": q, "k": k, "v": v, "alpha": alpha, "causal": form == "sink", **given}
     counts = (sa.sparse_attention(**call, mapping="entmax", need_weights=True)[1] > 0).sum(-1)
     assert (counts > 12).any() and ((counts > 0) & (counts < 9)).any()
     check(0, call)

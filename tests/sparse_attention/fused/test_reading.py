@@ -40,12 +40,8 @@ def test_what_hidden_keys_hold_never_matters(name, params, told):
     keep = (torch.arange(40) < torch.tensor([[40], [30]]))[:, None, None].expand(2, 1, 33, 40)
     given = {"mask": keep.contiguous()} if told == "mask" else {"lengths": torch.tensor([40, 30]), "causal": "causal" in told}  # fmt: skip
     dirty_k, dirty_v = k.clone(), v.clone()
-    dirty_k[1, :, 33], dirty_v[1, :, 31], dirty_v[1, 0, 35], dirty_v[1, 0, 36] = (
-        torch.nan,
-        torch.nan,
-        torch.inf,
-        -torch.inf,
-    )
+    dirty_k[1, :, 33] = dirty_v[1, :, 31] = torch.nan
+    dirty_v[1, 0, 35], dirty_v[1, 0, 36] = torch.inf, -torch.inf
     for kernels, weights in (("auto", False), ("auto", True), ("reference", False)):
         want = spoilt(q, k, v, name, params, given, kernels, weights)
         found = spoilt(q, dirty_k, dirty_v, name, params, given, kernels, weights)

@@ -50,6 +50,7 @@ BOTH = {
 }  # fmt: skip
 ALL = {**DECODERS, **ENCODERS, **BOTH}
 SPARSE = ("sparsemax", "fusedmax")
+SIX_WORDS = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
 WORDS = torch.randint(4, 60, (2, 9), generator=torch.Generator().manual_seed(0))
 
 
@@ -70,9 +71,7 @@ def inputs(name: str, hidden: int = 0, left: bool = False) -> dict[str, torch.Te
         return {"input_features": torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(1))}
     mask = torch.ones(2, 9, dtype=torch.long)
     if hidden:
-        mask[1, :hidden] = 0 if left else 1
-        if not left:
-            mask[1, -hidden:] = 0
+        mask[1, slice(hidden) if left else slice(-hidden, None)] = 0
     return {"input_ids": WORDS, "attention_mask": mask}
 
 
@@ -111,13 +110,7 @@ def test_padding_is_invisible(name, left, mapping):
 @pytest.mark.parametrize("name", [*DECODERS, *BOTH])
 def test_cached_generation_is_the_uncached(name, mapping):
     model, given = made(name, mapping), inputs(name, 3, left=True)
-    asked = {
-        "max_new_tokens": 6,
-        "min_new_tokens": 6,
-        "do_sample": False,
-        "output_logits": True,
-        "return_dict_in_generate": True,
-    }
+    asked = SIX_WORDS | {"output_logits": True, "return_dict_in_generate": True}
     with_cache, without = (model.generate(**given, **asked, use_cache=cache) for cache in (True, False))
     assert torch.equal(with_cache.sequences, without.sequences)
     if name in ("gpt2", "qwen3", "gemma2"):
@@ -141,7 +134,7 @@ def test_a_held_cache_changes_nothing(name, mapping, hidden):
     """Windows (mistral, gpt_oss), learned sinks (gpt_oss), mappings without a kernel; beams reorder the cache."""
     model, given = made(name, mapping), inputs(name, hidden, left=True)
     for beams in (1, 3):
-        asked = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "num_beams": beams}
+        asked = SIX_WORDS | {"num_beams": beams}
         cache = integration.cache(model)
         held = model.generate(**given, **asked, past_key_values=cache)
         assert torch.equal(held, model.generate(**given, **asked))

@@ -19,7 +19,7 @@ PARAMS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ROWS),
     ("entmax", {"alpha": 0.5}), ("entmax", {"alpha": 1.3}), ("entmax", {"alpha": 3.0}), ("entmax", {"alpha": "learned"}),
     ("entmax", {"alpha": torch.tensor(2.5)}), ("pnormmax", {"p": 1.1, "gamma": 0.5}), ("fusedmax", {"lam": torch.tensor(0.3)}),
-    ("oscarmax", {"lam": torch.tensor(0.3)}), ("oscarmax", {"lam": 0.1, "mode": "paper"}),
+    ("oscarmax", {"lam": torch.tensor(0.3)}), ("oscarmax", {"lam": 0.1, "mode": "paper"}), ("group_sparsemax", {"groups": 2}),
 ]  # fmt: skip
 FAST = ["sparsemax"]
 
@@ -35,11 +35,15 @@ class Called(nn.Module):
         return self.function(*inputs)
 
 
-def exported(model: nn.Module, inputs: tuple[Tensor, ...], free: tuple[int, ...]) -> Any:
-    """``f(*inputs)`` by onnxruntime; the dimensions in ``free`` of every input are dynamic."""
+def installed() -> Any:
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="torch.onnx.export needs it: pip install 'sparse-attention[onnx]'")
-    runtime = pytest.importorskip("onnxruntime", reason="compares with onnxruntime, which is not installed")
+    return pytest.importorskip("onnxruntime", reason="compares with onnxruntime, which is not installed")
+
+
+def exported(model: nn.Module, inputs: tuple[Tensor, ...], free: tuple[int, ...]) -> Any:
+    """``f(*inputs)`` by onnxruntime; the dimensions in ``free`` of every input are dynamic."""
+    runtime = installed()
     shapes = (tuple({d: FREE for d in free if d < x.ndim} for x in inputs),)
     program = torch.onnx.export(model, inputs, dynamo=True, verbose=False, dynamic_shapes=shapes)
     proto = program.model_proto
@@ -51,9 +55,10 @@ def exported(model: nn.Module, inputs: tuple[Tensor, ...], free: tuple[int, ...]
     )
 
 
-def drawn(name: str, case: int) -> tuple[Tensor, ...]:
+def drawn(name: str, case: int, size: int) -> tuple[Tensor, ...]:
     """Scores of several sizes and scales, with ties, masks that hide whole rows, and bounds that leave a solution."""
     rows, n = SHAPES[case % len(SHAPES)]
+    n *= size
     x = torch.randn(rows, n) * (1.0, 0.01, 30.0, 1000.0)[case % 4]
     x = x.round() if case % 3 == 0 else x
     x = x.abs() if sa.spec(name).domain == "nonnegative" else x.clamp(max=20.0) if name == "sparsegen_exp" else x
@@ -72,29 +77,29 @@ def drawn(name: str, case: int) -> tuple[Tensor, ...]:
      for n, p in PARAMS],
 )  # fmt: skip
 def test_every_mapping_over_rows(name, params):
-    m = sa.make(name, **params, **({"groups": 1} if "groups" in sa.spec(name).inputs else {}))
+    size = params.get("groups", 1)  # rows are multiples
+    m = sa.make(name, **({"groups": 1} if "groups" in sa.spec(name).inputs else {}) | params)
 
     def heads(x, keep, *u):  # [rows, 1, n], as attention has more dimensions than rows and scores
         return m(x[:, None], mask=keep[:, None], **({"bounds": u[0][:, None]} if u else {})).squeeze(1)
 
     model = Called(heads, m)
-    example = (torch.randn(3, 7).abs(), torch.rand(3, 7) > 0.3, torch.full((3, 7), 0.6))
+    example = (torch.randn(3, 7 * size).abs(), torch.rand(3, 7 * size) > 0.3, torch.full((3, 7), 0.6))
     bounded = "bounds" in sa.spec(name).inputs
     run = exported(model, example if bounded else example[:2], (0, 1))
     for case in range(20):
-        inputs = drawn(name, case)
+        inputs = drawn(name, case, size)
         torch.testing.assert_close(run(*inputs), model(*inputs).detach(), atol=1e-6, rtol=0.0, equal_nan=True)
     if not bounded:
-        x = torch.tensor([[1.0, torch.nan, 0.0], [0.5, 1.0, -torch.inf], [-torch.inf] * 3])
-        all_ = torch.ones(3, 3, dtype=torch.bool)
+        x = torch.tensor([[1.0, torch.nan, 0.0], [0.5, 1.0, -torch.inf], [-torch.inf] * 3]).repeat(1, size)
+        all_ = torch.ones_like(x, dtype=torch.bool)
         torch.testing.assert_close(run(x, all_), model(x, all_).detach(), atol=1e-6, rtol=0.0, equal_nan=True)
 
 
 @pytest.mark.filterwarnings("ignore")  # that this exporter is deprecated, and what it fixes while it traces
 @pytest.mark.parametrize("name", ["sparsemax", "entmax", "fusedmax", "pnormmax", "attention"])
 def test_the_older_exporter_keeps_lengths_free(name):
-    pytest.importorskip("onnx", reason="torch.onnx.export needs it: pip install 'sparse-attention[onnx]'")
-    runtime = pytest.importorskip("onnxruntime", reason="compares with onnxruntime, which is not installed")
+    runtime = installed()
     m = sa.make("sparsemax" if name == "attention" else name)
     attends = Called(
         lambda x: sa.sparse_attention(4 * x, x, x) if name == "attention" else m(x.transpose(2, 3)), m

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import entmax
 import pytest
 import torch
-from attention_oracles import formula, named
+from attention_oracles import formula, named, visible
 from torch import Tensor
 
 from sparse_attention.kernels.native import attention, decoding
@@ -24,14 +24,10 @@ def given(alpha: Alpha) -> dict[str, float]:
     return {"alpha": 2.0, "lam": 0.1} if isinstance(alpha, str) else {"alpha": alpha}
 
 
-def visible(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) -> Tensor:
-    """bool [H, n, m]: what each query sees."""
-    mask = torch.ones(heads, n, m, dtype=torch.bool)
-    if causal:
-        mask &= torch.ones(n, m, dtype=torch.bool).tril(m - n)
-    if lengths is not None:
-        mask &= torch.arange(m) < lengths.repeat_interleave(heads // lengths.numel()).view(heads, 1, 1)
-    return mask
+def seen(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) -> Tensor:
+    """bool [H, n, m]: what each query sees; a length is that of all heads of a batch's entry."""
+    each = torch.tensor([m]) if lengths is None else lengths
+    return visible(n, m, causal=causal, lengths=each.repeat_interleave(heads // len(each))[None])[0]
 
 
 def composition(
@@ -39,7 +35,7 @@ def composition(
 ) -> tuple[Tensor, Tensor]:
     """out and P in float64; query i of a causal call sees the keys up to i + m - n."""
     mapped = named("fusedmax", lam=0.1) if isinstance(alpha, str) else named("entmax", alpha=alpha)
-    return formula(mapped, q, k, v, visible(q.shape[0], q.shape[1], k.shape[1], causal, lengths), scale)
+    return formula(mapped, q, k, v, seen(q.shape[0], q.shape[1], k.shape[1], causal, lengths), scale)
 
 
 def compare(
@@ -67,7 +63,7 @@ def compare(
     # a score is off by about d units in the last place of |q| |k|, and a probability by as much
     off = 1e-6 + 6e-7 * abs(scale) * float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max())
     got = saved.weights().double()
-    pairs = int(visible(q.shape[0], q.shape[1], k.shape[1], causal, lengths).sum())
+    pairs = int(seen(q.shape[0], q.shape[1], k.shape[1], causal, lengths).sum())
     assert saved.density == pytest.approx(int((got > 0).sum()) / pairs, abs=1e-12)
     assert float((got - p).abs().max()) <= 3 * off
     assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha in (2.0, "fusedmax") else off**2)

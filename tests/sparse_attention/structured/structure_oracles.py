@@ -24,6 +24,11 @@ def jacobians(f, *xs: torch.Tensor) -> list[torch.Tensor]:
     return [j.reshape(-1, x.numel()) for j, x in zip(torch.autograd.functional.jacobian(f, xs), xs)]
 
 
+def differentiated(f, x: torch.Tensor, atol: float = 1e-6) -> bool:
+    """Whether the Jacobian of autograd is that of differences."""
+    return torch.allclose(jacobians(f, x)[0], central(f, x), atol=atol)
+
+
 def sequences(T: int, S: int) -> tuple[np.ndarray, np.ndarray]:
     """Indicators ``[Y, T S]`` and how often each takes every transition ``[Y, S S]``."""
     m, steps = [], []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import structure_oracles as oracle
 import torch
-from structure_oracles import central, jacobians, randn
+from structure_oracles import central, differentiated, jacobians, randn
 
 import sparse_attention as sa
 
@@ -85,7 +85,7 @@ def test_gradients_along_ties_that_stay_by_differences(kernel):
             return sa.sparsemap_sequence(x, v[:S, None] + v[S:])
 
         v = torch.zeros(2 * S, dtype=F64)
-        assert torch.allclose(jacobians(f, v)[0], central(f, v), atol=1e-6)
+        assert differentiated(f, v)
 
 
 def test_start_and_stop_are_scores_of_the_ends(kernel):
