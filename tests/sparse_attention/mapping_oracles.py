@@ -15,15 +15,9 @@ def _solved(problem: cp.Problem, y: cp.Variable) -> np.ndarray:
 def sparsemax(x: np.ndarray, gamma: float = 1.0, upper: np.ndarray | None = None) -> np.ndarray:
     """Quadratic programme by DAQP; exact to rounding."""
     n = len(x)
-    return qpsolvers.solve_qp(
-        np.eye(n),
-        -x / gamma,
-        A=np.ones((1, n)),
-        b=np.ones(1),
-        lb=np.zeros(n),
-        ub=np.ones(n) if upper is None else upper,
-        solver="daqp",
-    )
+    upper = np.ones(n) if upper is None else upper
+    one = {"A": np.ones((1, n)), "b": np.ones(1)}
+    return qpsolvers.solve_qp(np.eye(n), -x / gamma, **one, lb=np.zeros(n), ub=upper, solver="daqp")
 
 
 def fusedmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:

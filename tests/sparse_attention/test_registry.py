@@ -228,6 +228,7 @@ def test_a_stateful_mapping_goes_step_by_step_under_the_contract(coverage):
     half, _ = coverage.step(scores[:, 0].half(), state, mask)
     assert half.dtype == torch.float16 and torch.allclose(half.float(), b, atol=1e-3)
     assert coverage(scores[:, :0], mask, fertility=fertility).shape == (3, 0, 5)
+    assert type(copy.deepcopy(coverage)) is type(coverage)
     with pytest.raises(ValueError, match=r"\[B, T, n\] step by step"):
         coverage(scores, mask, dim=1, fertility=fertility)
 
@@ -239,12 +240,6 @@ def test_a_mapping_without_memory_keeps_its_inputs_as_the_state():
     p, after = m.step(scores, state, mask)
     assert torch.equal(p, sa.constrained_sparsemax(scores, bounds)) and after is state
     assert sa.make("sparsemax").start(mask) == {}
-
-
-def test_modules_from_outside_travel_where_their_file_is_imported(scratch, coverage):
-    again = pickle.loads(pickle.dumps(sa.Fusedmax(0.3)))
-    assert again.lam == 0.3 and type(again) is sa.Fusedmax
-    assert type(copy.deepcopy(coverage)) is type(coverage)
 
 
 def test_a_class_from_outside(scratch):

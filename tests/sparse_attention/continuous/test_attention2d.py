@@ -21,7 +21,6 @@ from sparse_attention.mappings.continuous import (
     TruncatedParaboloid,
     angles_needed,
     continuous_attention_2d,
-    continuous_softmax,
     continuous_sparsemax,
     matched_covariance,
     rho_2d,
@@ -97,28 +96,22 @@ def test_both_rules_equal_a_brute_force_rule(alpha, scale):
         assert np.allclose(angular[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_any_basis(alpha):
+@pytest.mark.parametrize(("alpha", "basis"), [(1.0, GRID), *((alpha, MIXED) for alpha in ALPHAS)])
+def test_any_basis(alpha, basis):
     v, mu = covariances(4, 0.05, seed=2)
     sigma = matched_covariance(v, alpha)
-    r = continuous_attention_2d(mu, sigma, MIXED, alpha)
+    r = continuous_attention_2d(mu, sigma, basis, alpha)
+    r32 = continuous_attention_2d(mu.float(), sigma.float(), basis, alpha)
+    centres, spread = basis.tensors()
+    close = {"rtol": 1e-11, "atol": 1e-12} if alpha == 1 else {"rtol": 1e-9, "atol": 1e-11}
     for i in range(4):
         if alpha == 1:
-            centres, spread = MIXED.tensors()
-            exact = [multivariate_normal.pdf(mu[i], c, s + sigma[i]) for c, s in zip(centres, spread)]
+            around = (spread + sigma[i]).expand(len(centres), 2, 2)
+            exact = [multivariate_normal.pdf(mu[i], c, s) for c, s in zip(centres, around)]
         else:
-            exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), MIXED)
-        assert np.allclose(r[i].numpy(), exact, rtol=1e-9, atol=1e-11)
-
-
-def test_softmax_equals_scipy():
-    v, mu = covariances(5, 0.02, seed=4)
-    r = continuous_softmax(mu, v, GRID)
-    centres, _ = GRID.tensors()
-    exact = [[multivariate_normal.pdf(m, c, s + 0.001 * np.eye(2)) for c in centres.numpy()] for m, s in zip(mu, v)]
-    assert np.allclose(r.numpy(), exact, rtol=1e-11, atol=1e-12)
-    r32 = continuous_softmax(mu.float(), v.float(), GRID)
-    assert np.allclose(r32.numpy(), exact, rtol=1e-4, atol=1e-6 * np.max(exact))  # the inputs' own rounding
+            exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), basis)
+        assert np.allclose(r[i].numpy(), exact, **close)
+        assert np.allclose(r32[i].numpy(), exact, rtol=1e-4, atol=1e-6 * np.max(exact))  # the inputs' own rounding
 
 
 @pytest.mark.parametrize("alpha", [2.0, 1.5])

@@ -33,15 +33,8 @@ def test_at_most_k_is_a_box_under_a_plane(n, k):
         if seed == 3:
             x = x.round()
         mu = sparsemap(Budget(k), x)
-        box = qpsolvers.solve_qp(
-            np.eye(n),
-            -x.numpy(),
-            G=np.ones((1, n)),
-            h=np.array([float(k)]),
-            lb=np.zeros(n),
-            ub=np.ones(n),
-            solver="daqp",
-        )
+        below = {"G": np.ones((1, n)), "h": np.array([float(k)])}
+        box = qpsolvers.solve_qp(np.eye(n), -x.numpy(), **below, lb=np.zeros(n), ub=np.ones(n), solver="daqp")
         assert np.abs(mu.numpy() - box).max() < 1e-10
         assert np.abs(mu.numpy() - oracle.sparsemap(oracle.subsets(n, k), x.numpy())).max() < 1e-9
         if seed < 3:
