@@ -85,8 +85,9 @@ def options_of_pages():
         assert set(found) == {"task", "encode", "decode"} and found["task"]["name"] == name
         for node, cls in compose.OF_FAMILY.items():
             yield f"task/{name}: {node}", set(found[node]) - {"name", "family"}, fields(getattr(family, cls))
+    main = page("", "main")
     for node, cls in nodes.SINGLE.items():
-        yield f"main: {node}", set(page("", "main")[node]), fields(cls)
+        yield f"main: {node}", set(main[node]), fields(cls)
 
 
 def test_a_page_has_every_option_and_no_other(composed):
