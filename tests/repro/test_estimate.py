@@ -43,11 +43,13 @@ def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
     told = estimate()
     assert told.total.done == 1 and told.shares["A"].done == 1 and told.shares["B"].done == 0
     assert told.total.hours == pytest.approx(15 * 0.05)
-    # other data, an evaluation that is missing, or another recipe: not done
+    # other data, another recipe, or an evaluation that is missing: not done
     assert estimate(["data.content=b"]).total.done == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_family, "RECIPE", (2, 1))
+        assert estimate().total.done == 0
+    assert estimate().total.done == 1
     assert estimate(change=lambda page: page["columns"]["a"].update(evaluate=["duc"])).total.done == 0
-    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
-    assert estimate().total.done == 0
 
 
 def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store):

@@ -68,6 +68,8 @@ def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, st
     pid = int(ran(hanging, store)[0][0])
     if terminal:
         os.kill(pid, signal.SIGINT)
+        time.sleep(0.5)
+        assert hanging.entry(store).busy(), "it waits for what the command asks"
     with pytest.raises(KeyboardInterrupt):
         events.throw(KeyboardInterrupt)
     assert not alive(pid) and "Traceback" not in capfd.readouterr().err
