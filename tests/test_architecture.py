@@ -186,7 +186,7 @@ def test_sizes_of_files():
     code = {name: n for name, n in lengths.items() if not name.startswith("tests/")}
     assert {name: n for name, n in lengths.items() if n > 400} == {}
     # setup.py stands alone: it runs before the environment exists
-    most = {name: 180 if name == "scripts/setup.py" else 40 for name in code if name.startswith("scripts/")}
+    most = {name: 170 if name == "scripts/setup.py" else 40 for name in code if name.startswith("scripts/")}
     assert {name: code[name] for name, limit in most.items() if code[name] > limit} == {}
     assert statistics.median(code.values()) < 150
 

@@ -170,7 +170,8 @@ def test_a_job_runs_the_plugin_that_the_command_named_and_no_other(command, slur
     """Without the home folder of the command; a file that changes before the job reads it is refused."""
     held, own = command.flags / "hold-1.0", command.flags / "moody.py"
     held.touch()
-    options = ("wait=false", "parallel=1", 'setup=["export HOME=/nowhere XDG_CONFIG_HOME=/nowhere"]')
+    home = command.flags / "home"
+    options = ("wait=false", "parallel=1", f'setup=["export HOME={home} XDG_CONFIG_HOME={home}"]')
     code, said = command(*options).end()
     assert code == 0 and "8 cell(s) submitted as job" in said, said
     first = until(training(command.store, (1.0, 1)))
