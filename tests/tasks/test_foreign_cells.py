@@ -134,10 +134,12 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
     if said is not None:  # all but scores, which a model does not need
         for name, words in (("predict", said), ("evaluate", "")):
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
-            assert command(name, str(folder), "decode.beam=1") == 1
+            assert command(name, str(folder)) == 1
             text = capsys.readouterr().err
             assert text.startswith("error: ") and text.count("\n") == 1 and len(text) < 900
             assert str(folder) in text and words in text
+        with pytest.raises(StoreError, match=str(folder)):  # not answered from what is stored
+            evaluate(str(folder), ["decode.beam=1"])
     assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(store.root / "c")}) == 0
     told = capsys.readouterr()
     assert "softmax" in told.out

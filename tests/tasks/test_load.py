@@ -83,8 +83,8 @@ def test_commands_take_a_cell_with_conditions(trained, command, tmp_path, monkey
         told = capsys.readouterr()
         assert said in told.err and "Examples:" not in told.out, "no help"
         assert ("test/bleu" in told.out) == (name == "evaluate" and not status)
-    assert command("evaluate", *more) == 2
-    assert f"{more[0]!r} must be the id of one cell" in capsys.readouterr().err
+    assert command("evaluate", "decode.beam=1", more[1]) == 2
+    assert "'decode.beam=1' must be the id of one cell" in capsys.readouterr().err
 
 
 def test_a_loaded_model_gives_the_stored_outputs(trained):
