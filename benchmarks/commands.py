@@ -33,20 +33,21 @@ def _old(output: str, without: str = "") -> str:
 
 def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: bool, output: str) -> None:
     """`scripts/bench.py`: time the mappings. Raises ValueError if `only` matches no mapping."""
-    import benchmarks as bench
     import sparse_attention as sa
+    from benchmarks import continuous as densities
+    from benchmarks import structured as structures
     from benchmarks import table
-    from benchmarks.peers import versions
+    from benchmarks.peers import peers, versions
 
     torch.set_num_threads(threads)
-    bench.keep_freed_memory()
-    sizes: Any = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else bench.SHAPES
+    table.keep_freed_memory()
+    sizes: Any = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else table.SHAPES
     wanted = tuple(only.split(","))  # "" matches every label
-    every: Any = (bench.CASES, bench.CONTINUOUS_CASES, bench.STRUCTURED_CASES)
+    every: Any = (table.CASES, densities.CONTINUOUS_CASES, structures.STRUCTURED_CASES)
     found: list[Any] = [[case for case in some if case.label.startswith(wanted)] for some in every]
     cases, continuous, structured = found
-    known = {case.name for case in bench.CASES}
-    cases += [bench.Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
+    known = {case.name for case in table.CASES}
+    cases += [table.Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
     if not cases and not continuous and not structured:
         labels = ", ".join([*(case.label for some in every for case in some), *sa.names("simplex")])
         raise ValueError(f"--only {only!r} matches no mapping; there are {labels}")
@@ -57,14 +58,14 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     rows = []
     for done, case in enumerate(cases, 1):
         _say(f"[{done}/{len(cases)}] {case.label}")
-        rows += bench.measure(case, sizes, seconds, bench.peers(case.label) if with_peers else {})
-    page = bench.markdown(rows, sizes, versions(), kernels)
+        rows += table.measure(case, sizes, seconds, peers(case.label) if with_peers else {})
+    page = table.markdown(rows, sizes, versions(), kernels)
     if continuous:
         _say(f"continuous attention: {len(continuous)} cases")
-        page += "\n" + bench.markdown_continuous(bench.measure_continuous(continuous, seconds))
+        page += "\n" + densities.markdown_continuous(densities.measure_continuous(continuous, seconds))
     if structured:
         _say(f"structured attention: {len(structured)} cases")
-        page += "\n" + bench.markdown_structured(bench.measure_structured(structured, seconds))
+        page += "\n" + structures.markdown_structured(structures.measure_structured(structured, seconds))
     # the sections under these headings are written by the other two commands
     kept = re.search(r"\n## (Fused attention|Training and decoding)\n.*", _old(output), re.S)
     _written(page, page + (kept[0] if kept else ""), output)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +49,14 @@ def main() -> int:
     }
     _print_times(attends, "softmax", (q, k, v))
     return 0
+
+
+def command() -> None:
+    """The console command `sparse-attention`: become scripts/sparse-attention of the checkout that is installed here."""
+    script = Path(__file__).resolve().parents[1] / "scripts" / "sparse-attention"
+    if not script.is_file():
+        sys.exit("sparse-attention: only the library is installed here; commands run in a checkout, after `make setup`")
+    os.execv(sys.executable, [sys.executable, str(script), *sys.argv[1:]])
 
 
 def _difference(name: str, device: str) -> float:

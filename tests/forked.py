@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import runpy
 import signal
@@ -12,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 
 from tasks.fairseq_plugin.compat import detach_config_store
@@ -68,6 +70,11 @@ def _become(
         sys.path.insert(0, str(script.parent))
         for name in [name for name in sys.modules if name.startswith("_entry")]:
             del sys.modules[name]
+        forkserver._forkserver.__init__()  # that of the parent is no child of this process
+        logging.disable(logging.NOTSET)  # what earlier tests and Hydra have done to logging
+        logging.root.handlers.clear()
+        for logger in logging.root.manager.loggerDict.values():
+            logger.disabled = False  # type: ignore[union-attr]
         detach_config_store()
         runpy.run_path(str(script), run_name="__main__")
         status = 0

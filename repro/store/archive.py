@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import re
-import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -155,7 +154,7 @@ def _checksum(head: Mapping[str, Any], cells: str) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read the request and the cells; a file from an earlier version, which has no checksum, is read with a warning.
+    """Read the request and the cells.
 
     Raises:
         StoreError: the file does not exist, is invalid, or has changed since it was written.
@@ -165,9 +164,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         asked, *found = (
             map(json.loads, (first, *cells.removesuffix("\n").split("\n"))) if cells else (json.loads(first),)
         )
-        if (told := asked.pop(SEAL, None)) is None:
-            warnings.warn(f"{path} has no checksum; write it again: scripts/results.py", stacklevel=2)
-        elif told != _checksum(asked, cells):
+        if asked.pop(SEAL, None) != _checksum(asked, cells):
             wrong = [what for one in found for what in contradictions(one)]
             raise ValueError("; ".join(["its checksum differs: it is not what was written", *wrong]))
         if any(re.match(r"[+~]*plugins\b", argument) for argument in asked.get("arguments", ())):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from repro.protocol import Metric, metric_of
 from repro.tables import paired
@@ -46,14 +47,14 @@ def find(block: Block, metrics: Mapping[str, Metric]) -> None:
     block.finding = f"{'No best row' if best is None else 'Best'}: {why}."
 
 
-def _ranked(block: Block, at: int, own: list[Row], baselines: list[Row], metric: Metric) -> tuple[Row | None, str]:
+def _ranked(block: Block, at: int, own: list[Any], baselines: list[Any], metric: Metric) -> tuple[Row | None, str]:
     """The best row, if there is one, and its score with the comparison that shows it, or why there is none."""
     first, names = own[0], {id(row): name for name, row in zip(block.names, block.rows)}
 
-    def score(row: Row) -> float:
+    def score(row: Any) -> float:
         return first.values[at].better * row.values[at].summary.mean
 
-    def told(row: Row) -> str:
+    def told(row: Any) -> str:
         of = row.values[at].summary
         n = "" if row.baseline else f", n = {of.n}"
         return f"{names[id(row)]} ({of.text(first.values[at].decimals)} {block.headers[at]}{n})"

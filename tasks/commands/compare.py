@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import read_config
-from repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
+from repro.files import StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import asked_id, family
 from repro.plan import Wanted
 from repro.plan import published as papers
@@ -167,27 +167,23 @@ def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Wante
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
     """Write manifest.json in a sweep's folder; if the file exists, its start time is kept."""
-    before = read_manifest(folder, quiet=True) or {}
+    before = read_manifest(folder) or {}
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
     told["code"] = code_version()
     write_json(folder / "manifest.json", sealed({**told, **more, "cells": list(cells)}))
 
 
-def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
+def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The content of manifest.json in a sweep's folder, or None if there is no such file.
 
-    A manifest without a checksum is accepted, with a note on stderr unless `quiet`. Raises StoreError if the file was
-    changed.
+    Raises StoreError if the file was changed.
     """
     path = folder / "manifest.json"
     if (told := read_json(path)) is None and not path.is_file():
         return None
-    if told is None or ((why := broken_seal(told)) and SEAL in told):
-        why = why if told else "cannot be read"
+    if why := broken_seal(told) if told else "cannot be read":
         raise StoreError(
             f"{path} {why}; rename it and run the sweep's command again: its finished cells are not trained again"
         )
-    if why and not quiet:
-        print(f"note: {path} {why}; the sweep's command writes one", file=sys.stderr)
     return told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import warnings
 
 import pytest
 
@@ -108,14 +107,20 @@ def test_where_data_lie_names_no_other_record(config):
     assert len({archive.key(c, fake_family) for c in (here, *others)}) == 5
 
 
-OWN = '{"version": 1, "arguments": ["+plugins=[evil.py]"]}\n{"key": "x"}'  # only a command may name what runs
-
-
-@pytest.mark.filterwarnings("ignore:.*no checksum")
-@pytest.mark.parametrize("text", ["", "{}", '{"version": 0}', '{"version": 1}\n{"training": "x"}', "no json", OWN])
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 1}\n{"key": "x"}', "no json"])
 def test_a_file_without_records_is_refused(tmp_path, text):
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(StoreError, match="holds no records of a table"):
+        archive.read(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("asked", "cell", "said"),
+    [({"arguments": ["+plugins=[evil.py]"]}, {"key": "x"}, "only a command may"), ({}, {"training": "x"}, "version")],
+)
+def test_records_that_name_plugins_or_have_no_key_are_refused(tmp_path, asked, cell, said):
+    archive.write(tmp_path / "x.jsonl", asked, [cell])
+    with pytest.raises(StoreError, match=said):
         archive.read(tmp_path / "x.jsonl")
 
 
@@ -131,17 +136,6 @@ def test_no_flipped_digit_of_a_record_is_read(tmp_path):
         path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
         with pytest.raises(StoreError, match=r"x\.jsonl holds no records of a table"):
             archive.read(path)
-
-
-def test_records_of_before_are_read_with_a_word(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps({"version": 1, "experiment": "fake"}) + "\n" + json.dumps({"key": "0"}) + "\n")
-    with pytest.warns(UserWarning, match=r"x\.jsonl has no checksum; write it again: scripts/results\.py"):
-        asked, found = archive.read(path)
-    archive.write(path, asked, found)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert archive.read(path) == (asked, found)
 
 
 def test_bleu_without_a_hit_of_four_words_is_sacrebleus():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -35,3 +37,23 @@ def test_a_wrong_kernel_fails_the_self_test(monkeypatch, capsys, part):
 
     monkeypatch.setattr(used.OPS["sparsemax"], part, wrong)
     assert main.main() == 1 and "wrong: sparsemax (off by " in capsys.readouterr().out
+
+
+def test_the_console_command_becomes_a_script_of_the_checkout(monkeypatch, root, tmp_path, capsys):
+    def execv(path, words):
+        raise SystemExit(f"becomes {' '.join(words[1:])}")
+
+    monkeypatch.setattr(os, "execv", execv)
+    command = str(root / "scripts" / "sparse-attention")
+    monkeypatch.setattr(sys, "argv", ["sparse-attention", "train", "seed=1"])
+    with pytest.raises(SystemExit, match=f"becomes {re.escape(command)} train seed=1"):
+        main.command()
+    with pytest.raises(SystemExit, match=r"becomes \S+/scripts/train\.py seed=1"):
+        runpy.run_path(command)
+    monkeypatch.setattr(sys, "argv", ["sparse-attention", "trian"])
+    with pytest.raises(SystemExit, match="error: trian is unknown"):
+        runpy.run_path(command)
+    assert re.search(r"(?m)^  train +Train and evaluate one cell", capsys.readouterr().out)
+    monkeypatch.setattr(main, "__file__", str(tmp_path / "sparse_attention" / "__main__.py"))
+    with pytest.raises(SystemExit, match="only the library is installed here"):
+        main.command()

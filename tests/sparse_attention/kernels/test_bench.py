@@ -10,25 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import (
-    CASES,
+from benchmarks import wheels
+from benchmarks.continuous import (
     CONTINUOUS_CASES,
-    SHAPES,
-    STRUCTURED_CASES,
-    Case,
     ContinuousCase,
     ContinuousRow,
-    Row,
+    markdown_continuous,
+    measure_continuous,
+)
+from benchmarks.structured import (
+    STRUCTURED_CASES,
     StructuredCase,
     StructuredRow,
-    markdown,
-    markdown_continuous,
     markdown_structured,
-    measure,
-    measure_continuous,
     measure_structured,
-    wheels,
 )
+from benchmarks.table import CASES, SHAPES, Case, Row, markdown, measure
 
 
 @pytest.fixture
