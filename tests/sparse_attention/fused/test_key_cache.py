@@ -9,6 +9,7 @@ import math
 import entmax
 import pytest
 import torch
+import torch.nn.functional as F
 from attention_oracles import distances, formula, visible
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,6 +28,11 @@ def tensors(B=2, H=4, G=2, m=70, d=16, e=12, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_steps_are_one_call(mapping, params, dtype):
     q, k, v = tensors(dtype=dtype)
+    if mapping == "softmax":
+        try:  # ATEN_CPU_CAPABILITY=default on a processor with AMX
+            F.scaled_dot_product_attention(q, k, F.pad(v, (0, 4)), is_causal=True, enable_gqa=True)
+        except RuntimeError as error:
+            pytest.skip(f"torch's own attention fails here: {error}")
     whole = sa.sparse_attention(q, k, v, mapping, causal=True, **params)
     cache = sa.KeyCache(mapping, **params)
     cache.append(k[:, :, :33], v[:, :, :33])
