@@ -75,6 +75,7 @@ def _become(
         logging.root.handlers.clear()
         for logger in logging.root.manager.loggerDict.values():
             logger.disabled = False  # type: ignore[union-attr]
+        logging.root.manager.loggerDict.clear()  # Hydra disables those that exist when it starts
         detach_config_store()
         runpy.run_path(str(script), run_name="__main__")
         status = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 
@@ -10,6 +9,7 @@ import pytest
 
 from repro.store import Store, archive, records
 from repro.tables import compare, render
+from tasks.commands import compare as commands
 from tasks.commands import recorded, results
 from tasks.config import compose
 
@@ -159,9 +159,8 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
         cell, entry = learned(mapping)
         shutil.copytree(entry.folder, cell.entry(store).folder)
     folder = store.root / "sweeps" / "two"
-    folder.mkdir(parents=True)
     cells = [f"toy/{e.folder.parent.name}/{e.folder.name}" for e in store]
-    (folder / "manifest.json").write_text(json.dumps({"cells": [{"cell": c} for c in cells]}))
+    commands.write_manifest(folder, ["seed=1,2"], [{"cell": c} for c in cells])
     read = records.read(store).records
     printed = render.to_markdown(compare.table(compare.groups(read), "table", "Two"))
     (folder / "table.md").write_text(printed)
