@@ -73,7 +73,7 @@ gpu-wheels: developer ## collect in WHEELS (default wheels) the packages that te
 docs: developer ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the site: build/site/index.html"
-pages: developer ## write the gallery of mappings, the list of public names and the type stubs from the code
+pages: developer ## write the gallery of mappings, the type stubs and the list in the docstring of the package from the code
 	@$(RUN)/pages.py
 
 ##                tests
@@ -103,7 +103,7 @@ types: developer ## mypy on the library
 	@$(BIN)/mypy
 
 ##                the environment
-setup: ## build or repair .venv with what running needs (3 minutes, 6.5 GB); TORCH=cpu: torch without CUDA
+setup: ## build or repair .venv with what running needs (3 minutes, 6.6 GB); TORCH=cpu: torch without CUDA
 	@$(SETUP)
 developer: ## the same, with what tests, lint, types and docs need besides; these targets run it by themselves
 	@$(SETUP) dev

@@ -1,6 +1,6 @@
 """Build or repair .venv; return at once if there is nothing to do. Needs only Python's standard library.
 
-    make setup                               what running needs: 3 GB to fetch, 6.5 GB on disk, about 3 minutes
+    make setup                               what running needs: 3 GB to fetch, 6.6 GB on disk, about 3 minutes
     make setup PYTHON=/path/to/python3.13    with this interpreter
     make setup TORCH=cpu                     torch without CUDA, from torch's own index: about a tenth of that
 

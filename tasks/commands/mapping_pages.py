@@ -1,4 +1,4 @@
-"""Generate documentation from the registry: a gallery of the mappings, their pages, type stubs, the list of public names.
+"""Generate from the registry: a gallery of the mappings, their pages, type stubs, the list in the package's docstring.
 
 `make pages` writes the gallery, the stubs and the list, which are committed. The pages are made when the site is built
 (docs/hooks.py): the docstrings of a mapping and its module, a picture, its source, parameters, an example call, the
