@@ -24,6 +24,7 @@ TARGETS := $(addprefix reproduce-,$(filter-out figure5,$(sort $(foreach page,$(T
 pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(PAGES))
 run    = $(BIN)/python scripts/reproduce.py $(1) profile=$(PROFILE) runtime.workers=$(WORKERS) launcher=$(LAUNCHER) $(ARGS)
 RUN    = $(BIN)/python scripts
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 ##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|malaviya2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
 reproduce-table1: ## sentiment (Martins et al. 2020), entailment (Niculae & Blondel 2017)
@@ -77,13 +78,14 @@ pages: developer ## write the gallery of mappings, the type stubs and the list i
 	@$(RUN)/pages.py
 
 ##                tests
-test: developer ## all tests except the slow ones
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
+test: developer ## the tests except the slow ones, each file in one worker, the longest files first
+	@$(PYTEST) $(ARGS)
+test-all: developer ## every test that needs no GPU: the slow ones too, those of other processors, Slurm
+	@$(PYTEST) -m 'not slurm and not gpu' $(ARGS)
+	@$(MAKE) --no-print-directory test-cpus test-slurm
 test-cpus: developer ## tests that depend on the processor, as without AVX-512 and with ATen's plain loops
-	@$(AVX2) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
-	@ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
-test-slow: developer ## the slow tests
-	@$(BIN)/python -m pytest -q -m slow $(ARGS)
+	@$(AVX2) $(PYTEST) $(CPU_TESTS) $(ARGS)
+	@ATEN_CPU_CAPABILITY=default $(PYTEST) $(CPU_TESTS) $(ARGS)
 test-gpu: ## run the kernels, attention and training on this machine's GPU; without .venv: WHEELS=folder PYTHON=python3 (docs/reference/gpu.md)
 	@$(if $(WHEELS),$(PYTHON) -m benchmarks.wheels run $(WHEELS),$(BIN)/python) -m pytest -rA -m gpu tests/gpu $(ARGS)
 test-slurm: developer ## test a sweep with every kind of fault on a one-node Slurm, installed if possible
@@ -96,9 +98,10 @@ mutants: developer ## change N random lines (200; SEED=1), one at a time: do the
 	@$(BIN)/python tests/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
 golden: developer ## record the golden cells again, after raising a recipe
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)
-lint: developer ## ruff: lint and format check
+lint: developer ## ruff: lint and format check; limits of lines
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python tests/sizes.py
 types: developer ## mypy on the library
 	@$(BIN)/mypy
 
@@ -120,4 +123,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures results demo \
-	data bench bench-attention bench-lm bench-training gpu-wheels pages test test-cpus test-slow test-gpu test-slurm test-fresh crash-test mutants golden lint types lock clean
+	data bench bench-attention bench-lm bench-training gpu-wheels pages test test-all test-cpus test-gpu test-slurm test-fresh crash-test mutants golden lint types lock clean

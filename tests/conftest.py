@@ -30,6 +30,19 @@ LEARNING = (
 )  # fmt: skip
 
 
+# The files of tests that take longest, first: at the end no worker waits for another.
+LONGEST = (
+    "test_training", "test_foreign_cells", "test_configs", "test_step", "test_commands", "test_sweep", "test_loggers", "test_launch", "test_driver",
+    "test_processes", "test_experiment_step", "test_verdict", "test_report", "test_compare", "test_sweep_script", "test_train_script",
+    "test_foreign_tensors", "test_triton", "test_build", "test_extending", "test_own_page", "test_multilabel_model",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def isolated(tmp_path_factory):
     """Nothing a test forgets to place lands in the repository's outputs/ or data/, and nothing reaches the network by wandb."""

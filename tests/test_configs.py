@@ -107,22 +107,23 @@ def test_a_setting_sets_no_key_of_what_can_be_replaced():
 # ---- mappings
 
 
-@pytest.mark.parametrize("mapping", MAPPINGS)
-def test_a_mappings_page_is_the_registrys(composed, mapping):
+def test_a_mappings_page_is_the_registrys(composed, subtests):
     """All parameters, with the registry's defaults or a value of the paper that the comment states; a possible grid."""
-    lines = (CONFIGS / "mapping" / f"{mapping}.yaml").read_text(encoding="utf-8").splitlines()
-    comment = "\n".join(line for line in lines if line.startswith("#"))
-    found, spec = page("mapping", mapping)["mapping"], sa.spec(mapping)
-    given = models.parameters(found)
-    assert given.keys() == spec.defaults.keys() and found["at"] == {}
-    assert all(value == spec.defaults[name] or str(value) in comment for name, value in given.items())
-    for point in plans.points(found["grid"]):
-        spec.check({**given, **dict(point)})
-    takes = [["task=toy"]] if spec.kind == "simplex" and spec.domain == "real" else []
-    if spec.over == "density":
-        takes = [["task=imdb", "model.discrete=softmax"], ["task=vqa", "model.discrete=softmax"]]
-    for task in takes:
-        assert composed([*task, f"mapping={mapping}"])["mapping"]["name"] == mapping
+    for mapping in MAPPINGS:
+        with subtests.test(mapping):
+            lines = (CONFIGS / "mapping" / f"{mapping}.yaml").read_text(encoding="utf-8").splitlines()
+            comment = "\n".join(line for line in lines if line.startswith("#"))
+            found, spec = page("mapping", mapping)["mapping"], sa.spec(mapping)
+            given = models.parameters(found)
+            assert given.keys() == spec.defaults.keys() and found["at"] == {}
+            assert all(value == spec.defaults[name] or str(value) in comment for name, value in given.items())
+            for point in plans.points(found["grid"]):
+                spec.check({**given, **dict(point)})
+            takes = [["task=toy"]] if spec.kind == "simplex" and spec.domain == "real" else []
+            if spec.over == "density":
+                takes = [["task=imdb", "model.discrete=softmax"], ["task=vqa", "model.discrete=softmax"]]
+            for task in takes:
+                assert composed([*task, f"mapping={mapping}"])["mapping"]["name"] == mapping
 
 
 def test_every_registered_mapping_has_its_page():
@@ -256,12 +257,9 @@ def planned(monkeypatch, experiment) -> plans.Plan:
         return plans.make([experiment], tools, workers=1)[0]
 
 
-LONG = {("laha2018_figure5", "cpu"), ("laha2018_figure5", "paper"), ("evidence_translation", "cpu")}  # half of the time
-
-
 @pytest.mark.parametrize(
     "name, profile",
-    [pytest.param(*e, id="-".join(e), marks=[pytest.mark.slow] if e in LONG else []) for e in EXPERIMENTS],
+    [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in EXPERIMENTS],
 )
 def test_experiment_plans(monkeypatch, name, profile):
     experiment = compose.experiment(name, profile)
@@ -328,7 +326,8 @@ TEXT = [
 ]
 
 
-@pytest.mark.parametrize("name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT if n != "demo")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEXT)
 def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, monkeypatch):
     """Plan, fork server, cells, table, report, on generated pairs; and again, when nothing is left to do."""
 

@@ -47,6 +47,7 @@ def test_every_file_named_in_the_table_exists():
     assert [n for n in sorted(named) if not (ROOT / n).exists()] == []
 
 
+@pytest.mark.slow
 def test_the_page_can_be_followed(copy, tmp_path):
     files = FILE.findall(PAGE)
     assert len(files) == 9

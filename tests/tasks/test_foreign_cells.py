@@ -126,7 +126,11 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# one of each kind of damage: a weight, a number, a page, a score, a hash
+FEW = {"a weight is missing", "no seed", "a page that is a list", "a score that is a text", "no hash of its data"}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k in FEW else pytest.mark.slow) for k in KINDS])
 def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, kind, capsys, monkeypatch, command):
     store, folder = received
     change, said, shown = KINDS[kind]
@@ -163,7 +167,7 @@ def forget(stem):
         sys.modules.pop(name)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["in the cell", *(pytest.param(p, marks=pytest.mark.slow) for p in list(PLACES)[1:])])
 def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, place, tmp_path, capsys, command):
     store, folder = received
     named, where = (text.format(folder=folder, root=tmp_path) for text in PLACES[place])

@@ -1,5 +1,5 @@
 """Random calls of sa.sparse_attention against the formula in float64 with the entmax package's bisection, or the
-rows' fusedmax: outputs, and the gradients of q, k, v, alpha, scale, bias, slopes and sink. `make test-slow` draws thousands."""
+rows' fusedmax: outputs, and the gradients of q, k, v, alpha, scale, bias, slopes and sink. `make test-all` draws thousands."""
 
 from __future__ import annotations
 

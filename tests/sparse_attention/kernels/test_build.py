@@ -69,7 +69,8 @@ def test_every_library_is_there() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("processes", [8, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [8, 100])
 def test_processes_build_at_once_then_damage_is_repaired_ahead_of_use(root: Path, tmp_path: Path, processes) -> None:
     cache, log, compiler = tmp_path / "cache", tmp_path / "compilations", tmp_path / "c++"
     compiler.write_text(

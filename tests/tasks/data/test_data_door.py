@@ -18,17 +18,24 @@ from tasks.data.records import Example, Pair
 SETS = data.set_names()
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_every_set_has_its_page_its_manifest_and_its_options(root, name, monkeypatch):
-    module, manifest = data.set_module(name), load_manifest(name)
-    assert manifest["name"] == name and all(manifest[key] for key in ("title", "kind", "source", "licence", "get"))
-    for variable in [v for v in os.environ if v.startswith("SPARSE_ATTENTION_")]:
-        monkeypatch.delenv(variable)
-    page = OmegaConf.load(root / "configs" / "data" / f"{name}.yaml")
-    options = OmegaConf.to_container(OmegaConf.merge({"seed": 1, "data": page}, {"data": {}}), resolve=True)["data"]
-    assert options.pop("name") == name and set(options) == {f.name for f in dataclasses.fields(module.Options)}
-    assert plain(read(module.Options, {}, "data")) == options, "the defaults are those of the page"
-    assert ("mirror" in options) == (manifest["kind"] == "mirror") and not data.problems({"name": name}, module.KIND)
+def test_every_set_has_its_page_its_manifest_and_its_options(root, subtests, monkeypatch):
+    for name in SETS:
+        with subtests.test(name):
+            module, manifest = data.set_module(name), load_manifest(name)
+            assert manifest["name"] == name and all(
+                manifest[key] for key in ("title", "kind", "source", "licence", "get")
+            )
+            for variable in [v for v in os.environ if v.startswith("SPARSE_ATTENTION_")]:
+                monkeypatch.delenv(variable)
+            page = OmegaConf.load(root / "configs" / "data" / f"{name}.yaml")
+            options = OmegaConf.to_container(OmegaConf.merge({"seed": 1, "data": page}, {"data": {}}), resolve=True)[
+                "data"
+            ]
+            assert options.pop("name") == name and set(options) == {f.name for f in dataclasses.fields(module.Options)}
+            assert plain(read(module.Options, {}, "data")) == options, "the defaults are those of the page"
+            assert ("mirror" in options) == (manifest["kind"] == "mirror") and not data.problems(
+                {"name": name}, module.KIND
+            )
 
 
 def test_every_manifest_is_of_a_set_or_of_word_vectors():

@@ -130,6 +130,7 @@ def test_texts_are_tried_with_two_seeds(tried):
     assert load.load_cell(cell, outputs.removeprefix("paths.outputs=")).predict([text])[0].output in ("1", "2", "3")
 
 
+@pytest.mark.slow
 def test_the_walk_from_a_tsv_to_a_table_and_a_picture(commands, folder, script, command, tmp_path, capsys):
     (_, *look), (_, *sweep), (_, *compare) = commands[2:5]
     assert command("data", *placed(look, folder)) == 0

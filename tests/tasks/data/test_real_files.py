@@ -1,4 +1,4 @@
-"""Counts that others have published, of the real files: run by `make test-slow` where there is a folder of real data."""
+"""Counts that others have published, of the real files: run by `make test-all` where there is a folder of real data."""
 
 from __future__ import annotations
 

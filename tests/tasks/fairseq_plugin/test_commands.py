@@ -75,7 +75,9 @@ def losses(said: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "arch, sizes", [("sa_seq2seq", SMALL), ("sa_transformer", TRANSFORMER)], ids=["lstm", "transformer"]
+    "arch, sizes",
+    [("sa_seq2seq", SMALL), pytest.param("sa_transformer", TRANSFORMER, marks=pytest.mark.slow)],
+    ids=["lstm", "transformer"],
 )
 def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes):
     chosen = {"fusedmax": '{"lam": 0.5}', "softmax": "{}"}
@@ -96,6 +98,7 @@ def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes
         assert all(int(pair.split("-")[0]) < len(source.split()) for pair in alignments[str(i)].split())
 
 
+@pytest.mark.slow
 def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
     records = {split: [Pair(source, (target,)) for source, target in rows] for split, rows in sentences.items()}
     data = DataSet(
@@ -111,6 +114,7 @@ def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
     assert {row.split("\t")[1] for row in said.splitlines() if row.startswith("S-0\t")} == {sentences["test"][0][0]}
 
 
+@pytest.mark.slow
 def test_a_folder_of_encoded_texts(fairseq, tmp_path):
     rng = random.Random(2)
     words = lambda: " ".join(f"w{rng.randrange(9)}" for _ in range(rng.randint(1, 6)))  # noqa: E731
@@ -137,6 +141,7 @@ def test_both_names_are_one_package(root):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_for_those_who_come_from_fairseq(fairseq, stock, root, tmp_path):
     """Its command trains; fairseq's own attention is refused by what would change nothing in it."""
     page = (root / "docs" / "start" / "coming_from.md").read_text(encoding="utf-8")

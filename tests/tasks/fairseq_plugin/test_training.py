@@ -229,7 +229,11 @@ def killed(process, tiny, tmp_path_factory):
 
 # The schedule's and the model's state travel with the epochs; adam covers the middle.
 @pytest.mark.parametrize(
-    "schedule, minutes, update", [*((schedule, 10, 32) for schedule in SCHEDULES), ("adam", 1e-9, 40)]
+    "schedule, minutes, update",
+    [
+        ("adam", 1e-9, 40),
+        *(pytest.param(schedule, 10, 32, marks=pytest.mark.slow) for schedule in SCHEDULES),
+    ],
 )
 def test_killed_in_the_middle_of_an_epoch_ends_the_same(
     uninterrupted, killed, process, tmp_path, schedule, minutes, update
@@ -274,6 +278,7 @@ def test_asked_to_stop_it_saves_the_last_update_and_ends_the_same(
     assert_same_training(cell, entry, reference)
 
 
+@pytest.mark.slow
 def test_a_timed_checkpoint_after_the_last_update_does_not_pass_over_the_epochs_end(
     uninterrupted, process, tiny, tmp_path
 ):

@@ -360,7 +360,9 @@ def test_what_is_not_known_is_refused(trained, outputs, command, capsys, asked, 
 
 
 @pytest.mark.parametrize(
-    "key, said", [("", "not logged in"), (KEY, "did not respond in time")], ids=["no key", "no answer"]
+    "key, said",
+    [("", "not logged in"), pytest.param(KEY, "did not respond in time", marks=pytest.mark.slow)],
+    ids=["no key", "no answer"],
 )
 def test_a_dashboard_without_key_or_server_is_one_sentence(script, clean, key, said):
     with socket.create_server(("127.0.0.1", 0)) as silent:

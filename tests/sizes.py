@@ -1,0 +1,45 @@
+"""Limits of lines, for `make lint`: of a file, of a script, of a room, and of files that name a mapping; exit status 1 if one is passed."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+from test_architecture import ROOT, tracked
+
+# The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
+LINES = {"sparse_attention": 15_000, "repro": 8_000, "tasks": 23_100, "scripts": 1_000, "benchmarks": 2_100}
+README = 84
+NAMING = 33  # the fused attention knows fusedmax (6 files)
+
+
+def offenders() -> list[str]:
+    """What is too long, in words."""
+    texts = {
+        str(f.relative_to(ROOT)): f.read_text(encoding="utf-8")
+        for room in (*LINES, "configs", "docs")
+        for f in tracked(*(f"{room}/*{end}" for end in (".py", ".cpp", ".h", ".yaml")))
+    }
+    code = {name: len(text.splitlines()) for name, text in texts.items() if not name.endswith(".yaml")}
+    most = {name: 40 if name.startswith("scripts/") else 400 for name in code}
+    most["scripts/setup.py"] = 170  # it stands alone: it runs before the environment exists
+    found = [f"{name}: {n} lines of at most {most[name]}" for name, n in code.items() if n > most[name]]
+    if (median := statistics.median(code.values())) >= 150:
+        found.append(f"the median file has {median} lines of at most 150")
+    if (n := len((ROOT / "README.md").read_text(encoding="utf-8").splitlines())) > README:
+        found.append(f"README.md: {n} lines of at most {README}, one screen")
+    for room, limit in LINES.items():
+        n = sum(n for name, n in code.items() if name.startswith(f"{room}/") and name.endswith(".py"))
+        if not 0.8 * limit < n <= limit:
+            found.append(f"{room}/: {n} lines; LINES says {limit}")
+    apart = {"experiment", "published", "claims"}  # what papers and experiments say of it
+    naming = [name for name, text in texts.items() if "fusedmax" in text and not apart & {*name.split("/")}]
+    if len(naming) > NAMING:
+        found.append(f"{len(naming)} files name fusedmax, of at most {NAMING}")
+    return found
+
+
+if __name__ == "__main__":
+    found = offenders()
+    print(*found, sep="\n")
+    sys.exit(bool(found))
