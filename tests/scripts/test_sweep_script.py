@@ -67,6 +67,7 @@ needs_optuna = pytest.mark.skipif(
 
 
 @needs_optuna
+@pytest.mark.slow
 def test_a_stored_study_is_resumed(train, tmp_path):
     if (installed := metadata.version("sqlalchemy")).split(".")[0] != "1":
         pytest.skip(f"optuna 2.10 cannot store a study by SQLAlchemy {installed}; it needs one below 2")

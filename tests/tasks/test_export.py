@@ -62,7 +62,10 @@ def needed(*names: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["pairs", "transformer", "vectors", "esim", "vqa", "multilabel"])
+OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in ("transformer", "vectors", "esim", "vqa", "multilabel")]
+
+
+@pytest.mark.parametrize("name", ["pairs", *OTHERS])
 def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2_folder, root, name):
     """In a process that can import nothing else, it says what the cell says."""
     folder, _, entry = exported(name)

@@ -33,6 +33,7 @@ def test_cases_are_timed_and_what_misses_its_target_stands_out(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
 def test_the_composition_takes_the_memory_of_its_scores():
     case = bench.AttentionCase(1024, 2, 0.02)

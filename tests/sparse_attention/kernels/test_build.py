@@ -125,7 +125,10 @@ def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path,
     assert "passed" in done.stdout and "skipped" not in done.stdout
 
 
-@pytest.mark.parametrize("how", ["empty path", "CC=false", "broken compiler", "file for a folder"])
+OTHERS = [pytest.param(how, marks=pytest.mark.slow) for how in ("CC=false", "broken compiler", "file for a folder")]
+
+
+@pytest.mark.parametrize("how", ["empty path", *OTHERS])
 def test_where_nothing_can_be_built_the_reference_answers_and_one_warning_says_why(
     root: Path, tmp_path: Path, how: str
 ) -> None:

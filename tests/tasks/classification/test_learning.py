@@ -72,13 +72,10 @@ def test_scores_of_a_further_test_set_stand_under_its_name(toy, build_model):
     assert {r["set"] for r in found.predictions} == {"other"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mapping", "least", "most"),
-    [
-        ("softmax", 95, 100), pytest.param("sparsemax", 50, 100, marks=pytest.mark.slow),
-        pytest.param("uniform", 0, 85, marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
+    ("mapping", "least", "most"), [("softmax", 95, 100), ("sparsemax", 50, 100), ("uniform", 0, 85)]
+)
 def test_pairs_are_learned_by_attention_that_can_choose(toy, build_model, trained, uniform, mapping, least, most):
     """Which colour belongs to which thing: three classes of equal size. Sparsemax would need more epochs."""
     data = toy("toy_entailment", train=3000)

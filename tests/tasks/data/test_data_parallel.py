@@ -22,7 +22,8 @@ def files(folder):
 
 @pytest.mark.parametrize("options", [
     {"subword": "bpe", "vocab_size": 60, "joint": True, "max_target_tokens": 9, "filter_dev": True},
-    {"tokenizer": "moses_lower", "vocab_size": 40, "min_count": 2}, {"subword": "sentencepiece", "vocab_size": 50},
+    pytest.param({"tokenizer": "moses_lower", "vocab_size": 40, "min_count": 2}, marks=pytest.mark.slow),
+    pytest.param({"subword": "sentencepiece", "vocab_size": 50}, marks=pytest.mark.slow),
 ], ids=str)  # fmt: skip
 def test_the_bytes_do_not_depend_on_the_number_of_processes(options, tmp_path, monkeypatch):
     monkeypatch.setattr(parallel, "LEAST", 1)

@@ -22,6 +22,7 @@ def test_class_and_word_probabilities_are_scikit_learns():
     np.testing.assert_array_equal(ours[1], p_w_c)
 
 
+@pytest.mark.slow
 def test_documents_follow_scikit_learns_law():
     """Labels, words per document and word proportions of scikit-learn's loop over documents, at the same probabilities."""
     n, classes, features, length = 1500, 4, 5, 30
