@@ -270,9 +270,8 @@ def read_config(folder: Path) -> dict[str, Any]:
             )
         check_family(found["module"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise StoreError(
-            f"{path} cannot be read ({' '.join(str(error).split())}); name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
-        ) from error
+        step = "name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
+        raise StoreError(f"{path} cannot be read ({' '.join(str(error).split())}); {step}", path.name, path) from error
     except ValueError as error:
         raise StoreError(f"{path}: {error}") from error
     return found
@@ -314,9 +313,8 @@ def from_folder(folder: str | Path, progress: Any = None, named: Mapping[str, st
         cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
         same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
     if not same:
-        raise StoreError(
-            f"{folder}: its data or its recipe have changed since then; run the experiment's command again"
-        )
+        said = f"{folder}: its data or its recipe have changed since then; run the experiment's command again"
+        raise StoreError(said, key="recipe", value=folder)
     return _settled(replace(cell, origin=origin or {}))
 
 

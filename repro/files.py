@@ -18,7 +18,14 @@ from typing import Any
 
 
 class StoreError(RuntimeError):
-    """The store could not be written or read; the message names the file and says what to do next."""
+    """The store could not be written or read; the message names the file and says what to do next.
+
+    `key` names what is wrong in it (a file, an id, an option), `value` is what was found there.
+    """
+
+    def __init__(self, message: str, key: str = "", value: Any = None) -> None:
+        super().__init__(message)
+        self.key, self.value = key, value
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -75,9 +75,8 @@ def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, 
     asked = {plugin: trained.get(plugin, "") for plugin in listed(plugins)}
     if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
         why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
-        raise Untrusted(
-            f"{cell} needs {', '.join(lost)}, not run because {why}; read the file, then name it: plugins=[{','.join(asked)}]"
-        )
+        step = f"read the file, then name it: plugins=[{','.join(asked)}]"
+        raise Untrusted(f"{cell} needs {', '.join(lost)}, not run because {why}; {step}", key="plugins", value=lost)
     if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
         raise Untrusted(f"{cell} was trained without {', '.join(other)}; leave plugins={','.join(other)} out")
     load({given[wanted]: wanted for wanted in asked.values()})

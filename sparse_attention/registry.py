@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .describe import DOMAINS, KINDS, OVER, Param, Spec
+from .describe import DOMAINS, KINDS, OVER, InvalidValue, Param, Refusal, Spec
 from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
@@ -26,7 +26,7 @@ _SPECS: dict[str, Spec] = {}
 _OF_ROWS = ("simplex", "unnormalised")  # kinds whose functions get the contract
 
 
-class UnknownMappingError(KeyError, ValueError):
+class UnknownMappingError(Refusal, KeyError, ValueError):
     """No mapping has this name; the message suggests the nearest name and lists all names."""
 
     def __str__(self) -> str:  # without this, KeyError would print the message in quotes
@@ -81,9 +81,8 @@ def register(
 
     def decorate(thing: Thing) -> Thing:
         if name in _SPECS and not replace:
-            raise ValueError(
-                f"{name!r} is already registered ({_SPECS[name].summary}); pass replace=True to replace it"
-            )
+            why = f"({_SPECS[name].summary}); pass replace=True to replace it"
+            raise InvalidValue(f"the name {name!r} is already registered {why}", key="name", value=name)
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
         own = not is_class and "dim" in inspect.signature(thing).parameters
@@ -126,10 +125,9 @@ def spec(name: str) -> Spec:
     if name not in _SPECS:
         near = difflib.get_close_matches(str(name), _SPECS, n=1, cutoff=0.4)
         hint = f"; the nearest is {near[0]!r}" if near else ""
-        raise UnknownMappingError(
-            f"no mapping is called {name!r}{hint}. Registered: {', '.join(_SPECS)}. "
-            "Add your own with @sparse_attention.register(name)."
-        )
+        known = f"Registered: {', '.join(_SPECS)}. Add your own with @sparse_attention.register(name)."
+        said = f"no mapping is called {name!r}{hint}. {known}"
+        raise UnknownMappingError(said, key="mapping", value=name, allowed=tuple(_SPECS))
     return _SPECS[name]
 
 
@@ -167,7 +165,8 @@ def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, .
         else:
             found.append(changed(param, default=param.check(default)))
     if given:
-        raise ValueError(f"{name}: params describes {', '.join(given)}, which its signature does not have")
+        said = f"{name}: params describes {', '.join(given)}, which its signature does not have"
+        raise InvalidValue(said, key="params", value=tuple(given))
     return tuple(found)
 
 

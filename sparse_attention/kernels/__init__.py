@@ -31,6 +31,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..describe import InvalidValue
 from . import reference
 from .reference import NoMemory, Op
 
@@ -39,7 +40,8 @@ NAMES = ("auto", "reference", "native", "triton")
 
 def _checked(name: str) -> str:
     if name not in NAMES:
-        raise ValueError(f"unknown kernels {name!r}; choose one of {', '.join(NAMES)}")
+        said = f"unknown kernels {name!r}; choose one of {', '.join(NAMES)}"
+        raise InvalidValue(said, key="kernels", value=name, allowed=NAMES)
     return name
 
 

@@ -191,7 +191,7 @@ def fetch(
         data = sources.first(manifest, progress, {"hub": opened, "url": downloaded}) if several else opened()
     except DataUnavailable as error:  # its next step may be the command that is running
         step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.where, step) from error
+        raise DataUnavailable(error.what, error.where, step, error.key, error.value) from error
     return _counted(name, data, data.read(progress), place)
 
 

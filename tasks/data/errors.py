@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class DataError(RuntimeError):
     """Data that are missing, unreachable, damaged or too large for the disk.
@@ -12,11 +14,15 @@ class DataError(RuntimeError):
         what: the problem, naming the value, file or data set.
         where: where the data were looked for, or what was expected and what was found.
         next_step: what to do now, as a command if there is one.
+        key: the name of the file, option or data set that is wrong.
+        value: what was found there.
+        line: its line, from 1; 0 if unknown.
     """
 
-    def __init__(self, what: str, where: str, next_step: str) -> None:
+    def __init__(self, what: str, where: str, next_step: str, key: str = "", value: Any = None, line: int = 0) -> None:
         super().__init__(what, where, next_step)
         self.what, self.where, self.next_step = what, where, next_step
+        self.key, self.value, self.line = key, value, line
 
     def __str__(self) -> str:
         return f"{self.what}\n  looked at: {self.where}\n  next step: {self.next_step}"

@@ -67,8 +67,8 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | N
             known = _head(folder)
             if known != head:
                 differs = ", ".join(k for k in head if known.get(k) != head[k])
-                step = "choose an empty folder, or delete this one"
-                raise DataError("the folder holds features of another kind", f"{folder}: {differs} differ", step)
+                where, step = f"{folder}/store.json: {differs} differ", "choose an empty folder, or delete this one"
+                raise DataError("the folder holds features of another kind", where, step, "store.json", differs)
         else:
             with publish_file(folder / "store.json") as temporary:
                 temporary.write_text(json.dumps(head), encoding="utf-8")
@@ -90,7 +90,7 @@ def _write_shard(folder: Path, layout: Layout, number: int, compute: Compute) ->
     expected = (len(keys), layout.grid[0] * layout.grid[1], layout.channels)
     if features.shape != expected:
         step = "correct the layout or the extractor"
-        raise DataError(f"features of shape {features.shape}", f"expected {expected}", step)
+        raise DataError(f"features of shape {features.shape}", f"expected {expected}", step, value=features.shape)
     with publish_file(folder / f"{_name(number)}.npy") as temporary:
         with open(temporary, "wb") as stream:
             np.save(stream, features.astype(layout.dtype))
@@ -166,13 +166,14 @@ class FeatureStore:
         retry = _again(path)
         if path.stat().st_size != record["bytes"]:
             where = f"{path}: expected {record['bytes']:,} bytes, got {path.stat().st_size:,}"
-            raise DataError(f"{path.name} is damaged", where, retry)
+            raise DataError(f"{path.name} is damaged", where, retry, path.name, path.stat().st_size)
         if record.get("record") not in (None, _checksum(self.layout, number, record)):
             what = f"{path.with_suffix('.json')} or store.json is not what was written"
             raise DataError(f"the record of {path.name} is damaged", what, retry)
         if self.stamps is not None and self.stamps.get(path.name) != (stamp := _stamp(path, record["sha256"])):
             if sha256_of(path) != record["sha256"]:
-                raise DataError(f"{path.name} is damaged", f"{path}: its sha256 is not the recorded one", retry)
+                where = f"{path}: its sha256 is not the recorded one"
+                raise DataError(f"{path.name} is damaged", where, retry, path.name)
             # an array that has just been written may change again within the same clock tick
             if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
                 self.stamps[path.name] = stamp
@@ -204,7 +205,8 @@ class FeatureStore:
             except (OSError, ValueError, EOFError) as error:
                 raise damaged(path, f"not an array ({error})", expected, step=step) from error
             if array.shape != shape or array.dtype != layout.dtype:
-                raise damaged(path, f"an array {array.dtype} {list(array.shape)}", expected, step=step)
+                told = f"an array {array.dtype} {list(array.shape)}"
+                raise damaged(path, told, expected, step=step, value=array.shape)
             self._maps[shard] = array
         return self._maps[shard]
 

@@ -96,7 +96,8 @@ class Files:
                     self._where.setdefault(found, (place, name, size))
         if not self._where:
             where = ", ".join(map(str, places)) or "no folder given"
-            raise DataError("there is no image", where, "correct data.path, or see the manifest of the data set")
+            step = "correct data.path, or see the manifest of the data set"
+            raise DataError("there is no image", where, step, "data.path", places)
 
     @staticmethod
     def _list(place: Path) -> list[tuple[str, int]]:
@@ -264,7 +265,7 @@ def _decode_all(source, keys, size, path: Path, progress: Progress) -> dict:
         array.flush()
         if 2 * len(bad) > len(keys):
             what, (key, why) = f"{len(bad)} of {len(keys)} images cannot be read", next(iter(bad.items()))
-            raise DataError(what, f"{key}: {why}", "check data.path and the archives")
+            raise DataError(what, f"{key}: {why}", "check data.path and the archives", value=len(bad))
         known = {"sha256": sha256_of(temporary), "bad": bad, "keys": list(keys)}
     with publish_file(path.with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(known), encoding="utf-8")

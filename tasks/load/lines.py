@@ -84,7 +84,8 @@ def inputs(
         try:
             text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError as error:
-            raise DataError(f"line {number} is not UTF-8 ({error.reason})", where, "convert it to UTF-8") from None
+            what, step = f"line {number} is not UTF-8 ({error.reason})", "convert it to UTF-8"
+            raise DataError(what, where, step, line=number) from None
         if features is not None:
             found.append(_vector(text, number, features, where))
             continue
@@ -94,7 +95,7 @@ def inputs(
         if len(names) > 1 and len(parts) != len(names):
             raise DataError(
                 f"line {number} has {len(parts)} field(s): {text[:60]!r}", f"{where}; expected {' TAB '.join(names)}",
-                "put one tab between them",
+                "put one tab between them", value=len(parts), line=number,
             )  # fmt: skip
         found.append(text if len(names) == 1 else tuple(parts))
     return found
@@ -119,7 +120,7 @@ def _vector(text: str, number: int, size: int, where: str) -> np.ndarray:
     except ValueError as error:
         raise DataError(
             f"line {number} cannot be read ({error}): {text[:60]!r}", f"{where}; expected {size} numbers, or INDEX:VALUE pairs",
-            "correct the line",
+            "correct the line", value=text, line=number,
         ) from None  # fmt: skip
     return vector
 

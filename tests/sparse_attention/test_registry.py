@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 import sparse_attention as sa
@@ -69,31 +70,33 @@ def test_modules_have_the_parameters_of_the_function():
     m.p = 1.7
     x = torch.randn(5)
     assert torch.equal(m(x), sa.pnormmax(x, p=1.7, gamma=2.0))
-    with pytest.raises(ValueError, match="p=3 is out of range"):
+    with refused(ValueError, key="p", value=3, allowed="1 < p <= 2"):
         m.p = 3
-    with pytest.raises(TypeError, match="each once"):
-        sa.Fusedmax(0.1, lam=0.2)
-    with pytest.raises(TypeError, match="each once"):
-        sa.Sparsemax(1.0, 2.0)
+    for wrong in (lambda: sa.Fusedmax(0.1, lam=0.2), lambda: sa.Sparsemax(1.0, 2.0)):
+        with pytest.raises(TypeError):
+            wrong()
 
 
 def test_an_operation_cannot_forget_what_holds_for_it():
     forward, backward = sa.kernels.reference.OPS["sparsemax"][:2]
     with pytest.raises(TypeError, match=r"params.*smooth.*native"):
         sa.kernels.Op(forward, backward)
-    with pytest.raises(TypeError, match="no derivative"):
+    with pytest.raises(TypeError):
         sa.kernels.reference.OPS["fusedmax"].gradient_of("lam", *[torch.zeros(1)] * 2, {})
 
 
 def test_unknown_names_are_answered_with_the_nearest():
-    for error in (ValueError, KeyError):
-        with pytest.raises(error, match=r"nearest is 'fusedmax'.*sparsemax"):
+    for kind in (ValueError, KeyError):
+        with refused(kind, key="mapping", value="fusdmax", allowed=tuple(sa.names()), says="'fusedmax'"):
             sa.make("fusdmax")
-    with pytest.raises(ValueError, match=r"lam=-1 is out of range: lam >= 0.*gamma=0 is out of range: gamma > 0"):
+    with refused(ValueError) as caught:
         sa.make("fusedmax", lam=-1, gamma=0)
-    with pytest.raises(ValueError, match=r"no parameter 'lamb'.*did you mean 'lam'"):
+    found = [(e.key, e.value, e.allowed) for e in caught.value.errors]
+    assert found == [("lam", -1, "lam >= 0"), ("gamma", 0, "gamma > 0")]
+    assert all(str(e) in str(caught.value) for e in caught.value.errors)
+    with refused(ValueError, key="fusedmax", value="lamb", allowed=("lam", "gamma"), says="'lam'"):
         sa.make("fusedmax", lamb=1)
-    with pytest.raises(ValueError, match="is not one of simplex"):
+    with refused(ValueError, key="kind", value="simple", allowed=registry.KINDS):
         sa.names("simple")
 
 
@@ -118,7 +121,7 @@ def test_ranges_hold_for_modules_and_functions(name, parameter, bad, good):
     x = torch.rand(3, 4)
     sa.make(name, **{parameter: good})(x)
     for call in (lambda: sa.make(name, **{parameter: bad}), lambda: sa.spec(name).function(x, **{parameter: bad})):
-        with pytest.raises(ValueError, match=parameter):
+        with refused(ValueError, key=parameter, value=bad):
             call()
 
 
@@ -143,20 +146,20 @@ def test_a_function_from_outside_gets_the_whole_contract(scratch):
     x = x.nan_to_num(1.0).requires_grad_()
     m(x, mask=mask, dim=1).square().sum().backward()
     assert torch.isfinite(x.grad).all()
-    with pytest.raises(ValueError, match="already registered"):
+    with refused(ValueError, key="name", value="powermax"):
         sa.register("powermax")(powermax)
     sa.register("powermax", replace=True)(powermax)
-    with pytest.raises(ValueError, match="describes lam, which its signature does not have"):
+    with refused(ValueError, key="params", value=("lam",)):
         sa.register("other", params=[sa.Param("lam")])(powermax)
-    with pytest.raises(ValueError, match=r"power=2\.0 is out of range"):
+    with refused(ValueError, key="power", value=2.0):
         sa.register("other", params=[sa.Param("power", high=0.0)])(powermax)
-    for wrong in ({"kind": "discrete"}, {"over": "rows"}):
-        with pytest.raises(ValueError, match="is not one of"):
-            sa.register("other", **wrong)
+    for key, value in (("kind", "discrete"), ("over", "rows")):
+        with refused(ValueError, key=key, value=value):
+            sa.register("other", **{key: value})
 
 
 def test_a_function_with_dim_that_ignores_its_mask_is_refused(scratch):
-    with pytest.raises(ValueError, match=r"lossy gives weight 0\.\d+ to a masked position.*without dim"):
+    with pytest.raises(ValueError, match=r"lossy .* 0\.\d+ "):
 
         @sa.register("lossy")
         def lossy(scores, mask=None, dim=-1, sharpness=2.0):
@@ -229,7 +232,7 @@ def test_a_stateful_mapping_goes_step_by_step_under_the_contract(coverage):
     assert half.dtype == torch.float16 and torch.allclose(half.float(), b, atol=1e-3)
     assert coverage(scores[:, :0], mask, fertility=fertility).shape == (3, 0, 5)
     assert type(copy.deepcopy(coverage)) is type(coverage)
-    with pytest.raises(ValueError, match=r"\[B, T, n\] step by step"):
+    with pytest.raises(ValueError, match="dim=1"):
         coverage(scores, mask, dim=1, fertility=fertility)
 
 
@@ -286,17 +289,17 @@ def test_a_hyperparameter_given_as_learned():
     assert heads.alpha_logit.grad.abs().min() > 0
     fixed = sa.make("entmax", alpha=1.5)
     assert fixed.spread(3, 1) is fixed and fixed.learned() == {} and not list(fixed.parameters())
-    for refused in (lambda: sa.entmax(x, alpha="learned"), lambda: sa.make("fusedmax", lam="learned")):
-        with pytest.raises(ValueError, match="='learned' is not a number"):
-            refused()
-    with pytest.raises(ValueError, match="='learned' is not a number"):
+    for call in (lambda: sa.entmax(x, alpha="learned"), lambda: sa.make("fusedmax", lam="learned")):
+        with refused(ValueError, value="learned"):
+            call()
+    with refused(ValueError, key="alpha", value="learned"):
         fixed.alpha = "learned"
-    with pytest.raises(ValueError, match="set alpha_logit"):
+    with pytest.raises(ValueError, match="alpha_logit"):
         m.alpha = 1.2
 
 
 def test_a_class_says_itself_what_it_learns(scratch):
-    with pytest.raises(ValueError, match="a class learns its own parameters"):
+    with pytest.raises(ValueError):
 
         @sa.register("warmermax", params=(sa.Param("start", learned=(0.0, 1.0)),), summary="refused")
         class Warmermax(nn.Module):
@@ -311,7 +314,7 @@ def test_choosing_kernels():
         assert sa.kernels.active() == "reference"
         assert sa.kernels.select("sparsemax", torch.zeros(1, 1)).__name__.endswith("reference")
     assert sa.kernels.active() == before
-    with pytest.raises(ValueError, match="unknown kernels 'fast'; choose one of auto"):
+    with refused(ValueError, key="kernels", value="fast", allowed=sa.kernels.NAMES):
         sa.kernels.use("fast")
     with sa.kernels.use("triton"), pytest.raises(RuntimeError, match=r"'triton'.*use\('auto'\)"):
         sa.sparsemax(torch.randn(2, 3))

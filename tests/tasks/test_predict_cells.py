@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file, safe_open
 
 from tasks.data import DataError
@@ -90,7 +91,7 @@ def test_labels_are_those_of_the_stored_evaluation(used):
     for p, record in zip(found, stored):
         ranked = dict(p.nbest)
         assert [ranked[n] for n in names] == pytest.approx(record["probabilities"], abs=1e-4)
-    with pytest.raises(ValueError, match=f"this model reads finite ones of .n, {documents.features.shape[1]}"):
+    with pytest.raises(ValueError, match=rf"\(1, 3\).* {documents.features.shape[1]}\]"):
         model.label(np.zeros((1, 3)))
 
 
@@ -100,7 +101,7 @@ def test_nbest_unknown_words_and_the_beam(used):
     (one,) = model.translate([f"{word} zyzzyva {SPECIAL[UNK]}"], nbest=2)
     assert one.unknown == ["zyzzyva"]
     assert one.nbest[0] == (one.output, one.score) and len(one.nbest) == 2 and one.nbest[0][1] >= one.nbest[1][1]
-    with pytest.raises(ValueError, match=r"nbest=7 .* set decode\.beam=7 \(it is 2\)"):
+    with pytest.raises(ValueError, match=r"nbest=7 .*decode\.beam=7"):
         model.translate([word], nbest=7)
     wider = load_cell(model.folder, overrides=["decode.beam=7"])
     assert len(wider.translate([word], nbest=7)[0].nbest) == 7
@@ -109,26 +110,26 @@ def test_nbest_unknown_words_and_the_beam(used):
 
 def test_a_model_of_another_task_is_refused(used):
     model, *_ = used("pairs")
-    with pytest.raises(ValueError, match="a model of toy, which is used by translate or summarize, not by classify"):
+    with pytest.raises(ValueError, match=r"toy.* translate .* classify"):
         model.classify(["x"])
     with pytest.raises(ValueError, match=r"scripts/evaluate\.py"):
         load_cell(model.folder, overrides=["data=toy"])
 
 
 @pytest.mark.parametrize(
-    "name, raw, said",
+    "name, raw, line, value, said",
     [
-        ("pairs", b"a b\nc \xff d\n", "line 2 is not UTF-8"),
-        ("entailment", b"a\tb\nonly one\n", r"line 2 has 1 field"),
-        ("vqa", b"what is it?\n", r"line 1 has 1 field.*\n.*image TAB question"),
-        ("multilabel", b"1 2 x\n", "line 1 cannot be read"),
-        ("multilabel", b"1 2 3\n", "3 numbers"),
-        ("multilabel", b"999999:1\n", "indices are 1 to"),
-        ("multilabel", b"1:1\n1:nan\n", r"line 2 cannot be read \(not all finite\)"),
+        ("pairs", b"a b\nc \xff d\n", 2, None, "UTF-8"),
+        ("entailment", b"a\tb\nonly one\n", 2, 1, ""),
+        ("vqa", b"what is it?\n", 1, 1, "image TAB question"),
+        ("multilabel", b"1 2 x\n", 1, "1 2 x", ""),
+        ("multilabel", b"1 2 3\n", 1, "1 2 3", "(3 numbers)"),
+        ("multilabel", b"999999:1\n", 1, "999999:1", "1 to"),
+        ("multilabel", b"1:1\n1:nan\n", 2, "1:nan", "finite"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_named(used, name, raw, said):
-    with pytest.raises(DataError, match=said):
+def test_a_line_that_cannot_be_read_is_named(used, name, raw, line, value, said):
+    with refused(DataError, line=line, value=value, says=said):
         lines.parsed(raw, used(name)[0])
 
 
@@ -159,7 +160,7 @@ def test_the_heat_map_shows_zeros_weights_and_groups():
     assert [int(r.get("width")) // drawing.CELL for r in rects] == [1, 2, 1, 1, 2, 1]
     narrow = drawing.terminal(one, width=drawing.LABEL + 5)
     assert narrow.count("\n\n") == 1 and max(map(len, narrow.splitlines())) <= drawing.LABEL + 5
-    with pytest.raises(ValueError, match="no attention"):
+    with pytest.raises(ValueError):
         drawing.svg(Prediction("x", 0.0))
 
 

@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from ...describe import InvalidValue
 from . import attention
 from .attention import _POINTER, _POWERS, ELEMENTS
 from .attention_shape import per_head
@@ -124,7 +125,8 @@ def _step(
     power: int = 1, given: tuple[Tensor | None, ...] = (None, None, None), window: int = 2**62, factor: float = 1.0,
 ) -> Step:  # fmt: skip
     if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
-        raise ValueError(f"{heads} heads, k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} groups and channels do not fit")  # fmt: skip
+        said = f"{heads} heads, k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} groups and channels do not fit"
+        raise InvalidValue(said, key="panels", value=panels.of)
     at = None if lengths is None else address(lengths, torch.int64, heads)
     each = next((x.numel() for x in given if x is not None), 1)
     forms = [None if x is None else address(x, torch.float32, each) for x in given]
@@ -140,9 +142,8 @@ def _rows_together(name: str, x: Tensor, dtype: torch.dtype) -> None:
         dtype = dtype if dtype in ELEMENTS else torch.float32
         address(x[:1, :1], dtype, x.shape[2] if x.shape[1] else 0)  # checks dtype, device, contiguous channels
     if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
-        raise ValueError(
-            f"{name} has strides {x.stride()}; positions and channels must be contiguous; only groups may be apart"
-        )
+        said = f"{name} has strides {x.stride()}; positions and channels must be contiguous; only groups may be apart"
+        raise InvalidValue(said, key="strides", value=x.stride())
 
 
 def step(

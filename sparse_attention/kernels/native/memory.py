@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ...describe import InvalidType, InvalidValue
 from ..reference import NoMemory
 
 
@@ -19,7 +20,8 @@ class ByType(dict[torch.dtype, Callable[..., int]]):
 
     def __missing__(self, dtype: torch.dtype) -> Callable[..., int]:
         known = ", ".join(map(str, self)) or "none yet: available(op, x) loads them"
-        raise TypeError(f"no native kernel takes {dtype}; loaded are those for {known}")
+        said = f"no native kernel takes dtype {dtype}; loaded are those for {known}"
+        raise InvalidType(said, key="dtype", value=dtype)
 
 
 def dense(x: Tensor) -> Tensor:
@@ -41,16 +43,17 @@ def dense(x: Tensor) -> Tensor:
 def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
     """The address of the ``count`` values of ``x``, which must be `dense`; 0 if there are none.
 
-    Raises ``TypeError`` for a wrong dtype, ``ValueError`` for a wrong number or order of values, and ``NoMemory``.
+    Raises ``InvalidType`` for a wrong dtype, ``InvalidValue`` for a wrong number or order of values, and ``NoMemory``.
     """
     if x.dtype is dtype and x.numel() == count and x.is_contiguous() and x.is_cpu and not x.is_neg():
         return x.data_ptr() or nowhere(x)
+    given, shape, strides = "a native kernel was given", tuple(x.shape), x.stride()
     if x.dtype is not dtype:
-        raise TypeError(f"a native kernel was given {x.dtype} for {dtype}; convert it")
+        raise InvalidType(f"{given} dtype {x.dtype} for {dtype}; convert it", key="dtype", value=x.dtype)
     if x.numel() != count:
-        raise ValueError(f"a native kernel was given shape {tuple(x.shape)} where {count} values belong")
+        raise InvalidValue(f"{given} shape {shape} where {count} values belong", key="shape", value=shape)
     dense(x)  # raises an error if the memory is the problem
-    raise ValueError(f"a native kernel was given strides {x.stride()} for shape {tuple(x.shape)}; pass dense(x)")
+    raise InvalidValue(f"{given} strides {strides} for shape {shape}; pass dense(x)", key="strides", value=strides)
 
 
 def nowhere(x: Tensor) -> int:

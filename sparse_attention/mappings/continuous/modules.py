@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...describe import InvalidType, InvalidValue, Refusal, refuse
 from .attention1d import continuous_attention_1d
 from .attention2d import QUADRATURE, check_quadrature, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
@@ -223,10 +224,9 @@ class ContinuousAttention2d(nn.Module):
 
     def _check_size(self, values: Tensor) -> None:
         if values.shape[1] != self.grid[0] * self.grid[1]:
-            raise ValueError(
-                f"values have {values.shape[1]} positions, the layer was built for {self.grid[0]} x {self.grid[1]}; "
-                "pass grid=(rows, columns) of the feature map"
-            )
+            said = f"values have {values.shape[1]} positions, the layer was built for {self.grid[0]} x {self.grid[1]}; "
+            said += "pass grid=(rows, columns) of the feature map"
+            raise InvalidValue(said, key="values", value=values.shape[1], allowed=self.grid)
 
     def extra_repr(self) -> str:
         return f"grid={self.grid}, {self.basis!r}, alpha={self.alpha:.4g}, quadrature={self.quadrature!r}"
@@ -307,21 +307,24 @@ def _weighted_sum(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tenso
 def _check_one_source(**sources: object) -> None:
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
-        raise ValueError(f"give exactly one of {', '.join(sources)}; got {', '.join(given) or 'none'}")
+        said = f"give exactly one of {', '.join(sources)}; got {', '.join(given) or 'none'}"
+        raise InvalidValue(said, value=tuple(given), allowed=tuple(sources))
 
 
 def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -> Tensor | None:
     """The mask [B, L] of values [B, L, D], or None. Raises TypeError or ValueError that names what does not fit."""
-    if weights is not None and (weights.shape[0], weights.shape[-1]) != tuple(values.shape[:2]):
-        raise ValueError(f"weights {tuple(weights.shape)} do not fit values {tuple(values.shape)}")
+    allowed = tuple(values.shape[:2])
+    if weights is not None and (weights.shape[0], weights.shape[-1]) != allowed:
+        said = f"weights {tuple(weights.shape)} do not fit values {tuple(values.shape)}"
+        raise InvalidValue(said, key="weights", value=tuple(weights.shape), allowed=allowed)
     if mask is None:
         return None
     if mask.dtype != torch.bool:
-        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())")
-    if mask.shape != values.shape[:2]:
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} must have the shape {tuple(values.shape[:2])} of the values"
-        )
+        said = f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())"
+        raise InvalidType(said, key="mask", value=mask.dtype, allowed=torch.bool)
+    if mask.shape != allowed:
+        said = f"mask of shape {tuple(mask.shape)} must have the shape {allowed} of the values"
+        raise InvalidValue(said, key="mask", value=tuple(mask.shape), allowed=allowed)
     return mask
 
 
@@ -329,12 +332,11 @@ _OPTIONS = {param.name: param for param in (RIDGE, PADDING, MATCH, PLACES, QUADR
 
 
 def _check_options(alpha: float, **options: Any) -> None:
-    """Raises a single ValueError that reports all invalid options."""
-    mistakes = []
+    """Raises a single InvalidValue that reports all invalid options."""
+    mistakes: list[Refusal] = []
     for check, value in ((closed_form_order, alpha), *((_OPTIONS[name].check, v) for name, v in options.items())):
         try:
             check(value)
-        except ValueError as error:
-            mistakes.append(str(error))
-    if mistakes:
-        raise ValueError("\n".join(mistakes))
+        except InvalidValue as error:
+            mistakes.append(error)
+    refuse(mistakes, "\n")

@@ -79,7 +79,7 @@ def download(
         if expected is not None and found < expected:
             got = f"{url}: expected {expected:,} bytes, got {found:,}"
             step = "run the same command again; it resumes where this one stopped"
-            raise DataError(f"{what} is truncated", got, step)
+            raise DataError(f"{what} is truncated", got, step, path.name, found)
         problem = None
         if expected is not None and found != expected:
             problem = f"expected {expected:,} bytes, got {found:,}"
@@ -89,7 +89,7 @@ def download(
         if problem:
             part.unlink()
             step = "run the same command again; if it fails again, the file has changed at its source"
-            raise DataError(f"{what} is damaged", f"{url}: {problem}", step)
+            raise DataError(f"{what} is damaged", f"{url}: {problem}", step, path.name)
         os.replace(part, path)
     return path
 

@@ -111,6 +111,7 @@ class _Hub:
             raise DataError(
                 f"{self.name}: {self.repo} has no file for the split {', '.join(missing)}",
                 f"revision {self.revision}, commit {commit}, with {', '.join(sorted(there)[:20]) or 'no files'}", self.get,
+                self.name, missing,
             )  # fmt: skip
         token = package.get_token()
         for name in dict.fromkeys(name for names in found.values() for name in names):
@@ -135,7 +136,8 @@ class _Hub:
                 missing = [f"no {k}, or one that is not of type {self.fields[k].__name__}" for k in wrong]
                 if problem := missing[0] if missing else check(row):
                     raise DataError(
-                        f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}", f"{place}: expected {expected}", again
+                        f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}", f"{place}: expected {expected}", again,
+                        self.name, split, i,
                     )  # fmt: skip
                 yield {k: row[k] for k in self.fields}
         except DataError:
@@ -143,7 +145,7 @@ class _Hub:
         except Exception as error:  # errors of Arrow and of the package itself
             raise DataError(
                 f"{self.name}: {self.repo}, {split} cannot be read ({type(error).__name__}: {error})",
-                f"{place}: expected Parquet with {expected}", again,
+                f"{place}: expected Parquet with {expected}", again, self.name, split,
             ) from error  # fmt: skip
 
     def _asked(self, revision: str) -> Any:
@@ -154,7 +156,8 @@ class _Hub:
             why = "the hub may not be asked (HF_HUB_OFFLINE)" if offline else "this command contacts no hub"
             raise DataUnavailable(
                 f"{self.name} is not in the cache, and {why}", f"{self.folder.parent.parent}",
-                f"fetch it once with a network: python scripts/data.py fetch {self.name}; or {self.get}",
+                f"fetch it once with a network: python scripts/data.py fetch {self.name}; or {self.get}", self.name,
+                "HF_HUB_OFFLINE" if offline else None,
             )  # fmt: skip
         try:
             api = package.HfApi(endpoint=self.endpoint, token=package.get_token())
@@ -171,11 +174,12 @@ class _Hub:
                 what, step = "could not be asked", "check the network (HF_ENDPOINT) and run the same command again; or"
             why = " ".join(str(error).split())
             where = f"{page} ({type(error).__name__}: {why})"
-            raise DataUnavailable(f"{self.name}: the hub {what}", where, f"{step} {self.get}") from error
+            what, step = f"{self.name}: the hub {what}", f"{step} {self.get}"
+            raise DataUnavailable(what, where, step, self.name, status) from error
 
     def _package(self, package: str) -> ModuleType:
         try:
             return importlib.import_module(package)
         except ModuleNotFoundError as error:
             what = f"{self.name} needs its files or the package {package}"
-            raise DataUnavailable(what, "neither is there", self.get) from error
+            raise DataUnavailable(what, "neither is there", self.get, self.name, package) from error

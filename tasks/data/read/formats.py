@@ -52,11 +52,12 @@ _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
 def damaged(
-    path: Path, problem: str, expected: str, *, line: int | None = None, byte: int | None = None, step: str = AGAIN
+    path: Path, found: str, expected: str, *, line: int | None = 0, byte: int = -1, step: str = AGAIN, value: Any = None
 ) -> DataError:
     """The error for a file with unexpected content: file and position, what was found, what was expected."""
-    place = "".join(f", {what} {n:,}" for what, n in (("line", line), ("byte", byte)) if n is not None)
-    return DataError(f"{path.name}{place}: {problem}", f"{path}: expected {expected}", step)
+    place = (f", line {line:,}" if line else "") + (f", byte {byte:,}" if byte >= 0 else "")
+    what = f"{path.name}{place}: {found}"
+    return DataError(what, f"{path}: expected {expected}", step, path.name, value, line or 0)
 
 
 @contextmanager
@@ -210,12 +211,12 @@ def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path
     if not isinstance(entry, dict):
         raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line)
     if missing := [name for name in fields if name not in entry]:
-        raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line)
+        raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line, value=missing)
     for name, kind in fields.items():
         if not isinstance(entry[name], kind) or isinstance(entry[name], bool):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             expected = " or ".join(k.__name__ for k in kinds)
-            raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line)
+            raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line, value=entry[name])
     return entry
 
 
@@ -251,13 +252,15 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         head = next(reader)
         if missing := [name for name in columns if name not in head]:
             held = f"the head line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
-            raise damaged(path, held, expected, line=1)
+            raise damaged(path, held, expected, line=1, value=missing)
         if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
-            raise damaged(path, f"the head line has {', '.join(twice)[:200]} twice", "different columns", line=1)
+            said = f"the head line has {', '.join(twice)[:200]} twice"
+            raise damaged(path, said, "different columns", line=1, value=twice)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
         for cells in filter(None, reader):  # blank lines are skipped
             if not needed <= len(cells) <= len(head):
-                raise damaged(path, f"{len(cells)} cells", f"{len(head)} as in the head line", line=reader.line_num)
+                n, line, expected = len(cells), reader.line_num, f"{len(head)} as in the head line"
+                raise damaged(path, f"{n} cells", expected, line=line, value=n)
             yield reader.line_num, dict(zip(head, cells))
         if reader.line_num < 2:
             raise damaged(path, "a head line alone", f"rows of {expected}")

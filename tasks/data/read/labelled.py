@@ -102,7 +102,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
                 column.append(finite(cell) if values is None else float(values.index(_plain(cell))))
             except ValueError as error:
                 expected = NUMBER if values is None else f"one of {', '.join(values)}"
-                raise damaged(path, f"{name} is {cell[:40]!r}", expected, line=number) from error
+                raise damaged(path, f"{name} is {cell[:40]!r}", expected, line=number, value=cell) from error
     if not columns[0]:
         raise damaged(path, "there is no row after @data", "rows of values")
     parts, y = [], []

@@ -79,7 +79,7 @@ def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
     if len({len(one) for one in lines}) > 1:
         counts = "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines))
         step = "get all of them again, from the same release"
-        raise DataError("parallel files have different numbers of lines", counts, step)
+        raise DataError("parallel files have different numbers of lines", counts, step, value=[*map(len, lines)])
 
 
 class LinePairs(View):
@@ -116,7 +116,7 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
             for path in (folder / name, folder / f"{name}.gz"):
                 if path.exists() or path.is_symlink():
                     return path
-    raise DataUnavailable(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get)
+    raise DataUnavailable(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get, names[0])
 
 
 def line_pairs(

@@ -47,8 +47,8 @@ class Row:
     line: int | None
     place: str = ""
 
-    def wrong(self, problem: str, expected: str) -> DataError:
-        return damaged(self.path, f"{self.place}{problem}", expected, line=self.line, step=STEP)
+    def wrong(self, problem: str, expected: str, value: Any) -> DataError:
+        return damaged(self.path, f"{self.place}{problem}", expected, line=self.line, step=STEP, value=value)
 
 
 def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[str] = SPLITS) -> Files:
@@ -65,23 +65,24 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts)
     if path is None:
         step = f"set data.path to a file or folder ({wanted})"
-        raise DataUnavailable("no file or folder of your own is given", "data.path is not set", step)
+        raise DataUnavailable("no file or folder of your own is given", "data.path is not set", step, "data.path")
     place = Path(path)
     if place.is_file():
         if (ending(place),) not in layouts:
             formats = ", ".join(layout[0] for layout in layouts if len(layout) == 1)
             step = "rename or convert it, or set a folder"
-            raise DataError(f"{place.name} ends in none of {formats}", f"data.path={path}", step)
+            raise DataError(f"{place.name} ends in none of {formats}", f"data.path={path}", step, "data.path", path)
         return {WHOLE: (place,)}
     if not place.is_dir():
         step = f"correct data.path ({wanted})"
-        raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step)
+        raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step, "data.path", path)
     found = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
         if len(there) > 1 or any(len(files) > len(layout) for layout, files in there):
             names = ", ".join(file.name for _, files in there for file in files)
-            raise DataError(f"the folder {path} has several files for {split}", names, "keep one of them there")
+            what = f"the folder {path} has several files for {split}"
+            raise DataError(what, names, "keep one of them there", split, names)
         if there:
             found[split] = there[0][1]
     missing = [split for split in needed if split not in found]
@@ -91,7 +92,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         held = ", ".join(sorted(file.name for file in place.iterdir())[:12]) or "nothing"
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to one file, which is split by content"
-        raise DataUnavailable(what, where, step)
+        raise DataUnavailable(what, where, step, "data.path", missing)
     return found
 
 
@@ -191,4 +192,5 @@ def refuse_empty(path: Path, what: str, filled: Mapping[str, bool | Sequence[Any
     """Raise DataError if a split of the file at `path` is empty; `what` names its items."""
     if few := [s for s, full in filled.items() if not full]:
         step = "set data.path to a folder with a file for each split"
-        raise damaged(path, f"{what} are too few to be split: none for {' and '.join(few)}", "some hundreds", step=step)
+        said = f"{what} are too few to be split: none for {' and '.join(few)}"
+        raise damaged(path, said, "some hundreds", step=step, value=few)

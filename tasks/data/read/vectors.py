@@ -48,7 +48,7 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
             if len(parts) <= dim or not dim:
                 decode(line, path, line=number, byte=byte)
                 expected = f"a word and {dim} numbers, as in the first line" if dim else "a word and its numbers"
-                raise damaged(path, f"it holds {len(parts) - 1} numbers", expected, line=number)
+                raise damaged(path, f"it holds {len(parts) - 1} numbers", expected, line=number, value=len(parts) - 1)
             word = decode(b" ".join(parts[:-dim]), path, line=number, byte=byte)
             byte += len(line)
             if word not in wanted or word in seen:

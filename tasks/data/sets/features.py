@@ -97,9 +97,10 @@ def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -
     for line, row in table(path, (*labels, *columns), **own.DIALECTS[own.ending(path)]):
         columns = tuple(columns) or tuple(name for name in row if name not in labels)
         if "" in columns:  # several unnamed columns would be read as one
-            raise damaged(path, "a column without a name", "a name for each column", line=1, step=own.STEP)
+            raise damaged(path, "a column without a name", "a name for each column", line=1, step=own.STEP, value="")
         if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
-            raise damaged(path, f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", "0 or 1", line=line, step=own.STEP)
+            said, cell = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", row[wrong[0]]
+            raise damaged(path, said, "0 or 1", line=line, step=own.STEP, value=cell)
         y.append([row[name].strip() == "1" for name in labels])
         x.append([_number(path, line, name, row.get(name, "")) for name in columns])
     if not columns:
@@ -111,7 +112,7 @@ def _number(path: Path, line: int, name: str, cell: str) -> float:
     try:
         return finite(cell)
     except ValueError as error:
-        raise damaged(path, f"{name} is {cell[:40]!r}", NUMBER, line=line, step=own.STEP) from error
+        raise damaged(path, f"{name} is {cell[:40]!r}", NUMBER, line=line, step=own.STEP, value=cell) from error
 
 
 def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
@@ -130,7 +131,7 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
         for n, (line, own_labels, row) in enumerate(found):
             if unknown := [name for name in own_labels if name not in names]:
                 problem, expected = f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}"
-                raise damaged(paths[split], problem, expected, line=line, step=own.STEP)
+                raise damaged(paths[split], problem, expected, line=line, step=own.STEP, value=unknown[0])
             y[n, [names.index(name) for name in own_labels]] = True
             x[n, list(row)] = list(row.values())
         arrays[split] = (x, y)
@@ -152,9 +153,10 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
                 index = -1
             if not 0 <= index < 10_000_000:
                 expected = f"labels with commas, then NUMBER:VALUE, a value being {NUMBER}"
-                raise damaged(path, f"{one[:40]!r}", expected, line=number, step=own.STEP)
+                raise damaged(path, f"{one[:40]!r}", expected, line=number, step=own.STEP, value=one)
             if index in row:
-                raise damaged(path, f"feature {index} twice", "each feature once", line=number, step=own.STEP)
+                said = f"feature {index} twice"
+                raise damaged(path, said, "each feature once", line=number, step=own.STEP, value=index)
             row[index] = value
         found.append((number, words[0].split(",") if has_labels else [], row))
     return found

@@ -96,6 +96,6 @@ def _two_columns(path: Path) -> Iterator[own.Row]:
             continue  # as in tables, blank lines are skipped
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
-            headed = "for a head line set data.source and data.target to its names"
-            raise row.wrong(f"{len(row.cells)} column(s)", f"source, tab, target and no head line; {headed}")
+            parts, headed = len(row.cells), "for a head line set data.source and data.target to its names"
+            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no head line; {headed}", parts)
         yield row

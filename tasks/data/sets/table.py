@@ -65,7 +65,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
             found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
-            raise row.wrong(found, f"one of {', '.join(classes)[:400]}")
+            raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1])
     sources, notes = own.sources(files, options.text, options.label, classes), []
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     if own.WHOLE in files:
@@ -87,11 +87,12 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
             raise row.wrong(
                 f"{options.label} is blank, in {blank:,} of {len(rows):,} rows",
                 "a class; fill it in or delete the rows",
+                blank,
             )
         found[row.cells[-1]] = None
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         raise damaged(
             rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
-            "a class for each row: at least two, most of them in several rows", step="correct data.label, or list data.classes",
+            "a class for each row: at least two, most of them in several rows", step="correct data.label, or list data.classes", value=len(found),
         )  # fmt: skip
     return sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))

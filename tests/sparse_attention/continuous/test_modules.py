@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from refusals import refused
 
 import sparse_attention.registry as registry
 from sparse_attention.mappings.continuous import (
@@ -150,7 +151,7 @@ def test_planar_layer_by_hand():
     assert (info.position_weights[~mask] == 0).all()
     legacy = ContinuousAttention2d(quadrature="paper-code")(values, weights=weights)[0]
     assert 1e-4 < (legacy - context).abs().max() / context.abs().max() < 0.3
-    with pytest.raises(ValueError, match="196 positions, the layer was built for 7 x 7"):
+    with refused(ValueError, key="values", value=196, allowed=(7, 7)):
         ContinuousAttention2d((7, 7))(values, weights=weights)
 
 
@@ -196,15 +197,15 @@ def test_masks_and_weights_that_do_not_fit_are_refused():
     values, weights = torch.randn(2, 36, 3), torch.softmax(torch.randn(2, 36), -1)
     plane, line = ContinuousAttention2d((6, 6), GaussianBasis2d.grid(5, 5, 0.01)), ContinuousAttention1d(BASIS)
     for layer in (plane, line):
-        with pytest.raises(TypeError, match="must be boolean"):
+        with refused(TypeError, key="mask", value=torch.float32):
             layer(values, torch.ones(2, 36), weights=weights)
-        with pytest.raises(ValueError, match=r"mask of shape \(2, 35\)"):
+        with refused(ValueError, key="mask", value=(2, 35), allowed=(2, 36)):
             layer(values, torch.ones(2, 35, dtype=torch.bool), weights=weights)
-        with pytest.raises(ValueError, match="do not fit values"):
+        with refused(ValueError, key="weights", value=(2, 30), allowed=(2, 36)):
             layer(values, weights=weights[:, :30])
-    with pytest.raises(ValueError, match="ridge=-1"):
+    with refused(ValueError, key="ridge", value=-1.0):
         ContinuousAttention1d(BASIS, ridge=-1.0)
-    with pytest.raises(ValueError, match="alpha=2 only"):
+    with pytest.raises(ValueError):
         ContinuousAttention2d(alpha=1.5, quadrature="paper-code")
 
 
@@ -224,16 +225,17 @@ def test_layers_copy_save_and_cast():
 
 
 def test_options_and_sources_are_checked_together():
-    with pytest.raises(ValueError) as error:
+    with refused(ValueError) as caught:
         ContinuousAttention1d(BASIS, 1.7, pad_positions="yes", moment_match="tp")
-    for part in ("alpha=1.7", "pad_positions='yes'", "moment_match='tp'"):
-        assert part in str(error.value)
+    found = {e.key: e.value for e in caught.value.errors}
+    assert found == {"alpha": 1.7, "pad_positions": "yes", "moment_match": "tp"}
+    assert all(f"{key}={value!r}" in str(caught.value) for key, value in found.items())
     values, _ = batch()
-    with pytest.raises(ValueError, match="exactly one of query, params, weights; got none"):
+    with refused(ValueError, value=(), allowed=("query", "params", "weights")):
         ContinuousAttention1d(BASIS)(values)
-    with pytest.raises(ValueError, match="build it with query_dim"):
+    with pytest.raises(ValueError):
         ContinuousAttention1d(BASIS)(values, query=torch.zeros(3, 2))
-    with pytest.raises(ValueError, match="quadrature='x'"):
+    with refused(ValueError, key="quadrature", value="x"):
         ContinuousAttention2d(quadrature="x")
 
 
@@ -251,9 +253,9 @@ def test_registry_knows_the_transforms():
     assert torch.equal(
         registry.spec("continuous_softmax").function(mu, sigma_sq, BASIS), continuous_softmax(mu, sigma_sq, BASIS)
     )
-    with pytest.raises(ValueError, match="quadrature"):
+    with refused(ValueError, key="quadrature", value="polar"):
         registry.make("continuous_sparsemax", quadrature="polar")
-    with pytest.raises(ValueError, match=r"max_components=2.5 is out of range: a whole number, max_components >= 1"):
+    with refused(ValueError, key="max_components", value=2.5, allowed="a whole number, max_components >= 1"):
         registry.make("continuous_mixture", max_components=2.5)
     weights = torch.softmax(torch.randn(2, 36), -1)
     basis = GaussianBasis2d.grid(5, 5, 0.01)
@@ -264,6 +266,6 @@ def test_registry_knows_the_transforms():
 
 def test_the_default_basis_and_numbers_of_components():
     assert ContinuousAttention1d().basis == GaussianBasis1d.linspaced(64) != GaussianBasis1d.linspaced(62)
-    with pytest.raises(ValueError, match="max_components=0"):
+    with refused(ValueError, key="max_components", value=0):
         MultimodalAttention2d(max_components=0)
     assert MultimodalAttention2d(max_components=1).max_components == 1

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
+from refusals import refused
 
 from tasks import data
 from tasks.data import DataError, DataUnavailable, NullProgress, manifests
@@ -82,9 +83,8 @@ def test_a_named_revision_is_kept_at_first_use_and_a_commit_is_asked_as_it_is(hu
 
 def test_an_interrupted_file_is_resumed(hub, opened):
     hub.cut = 900
-    with pytest.raises(DataError, match=r"gigaword: 0000\.parquet is truncated") as caught:
+    with refused(DataError, key="0000.parquet", value=900, says="resumes"):
         opened("gigaword")
-    assert "resumes" in caught.value.next_step and "900" in caught.value.where
     hub.cut = None
     assert len(opened("gigaword").read(NullProgress())["train"]) == SIZES["train"]
     ranges = [headers["Range"] for path, headers in hub.asked if "Range" in headers and "storage" in path]
@@ -94,7 +94,7 @@ def test_an_interrupted_file_is_resumed(hub, opened):
 @pytest.mark.parametrize("fault, told", [("flip", "sha256"), ("longer", "bytes")])
 def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault, told):
     setattr(hub, fault, 1)
-    with pytest.raises(DataError, match=r"gigaword: 0000\.parquet is damaged") as caught:
+    with refused(DataError, key="0000.parquet") as caught:
         opened("gigaword")
     assert told in caught.value.where and not isinstance(caught.value, DataUnavailable)
     assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.part"))
@@ -106,9 +106,8 @@ def test_what_the_manifest_knows_goes_before_what_the_hub_says(hub, opened, monk
     real = manifests.load_manifest("gigaword")
     real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
     monkeypatch.setattr(data, "load_manifest", lambda name: real)
-    with pytest.raises(DataError, match="damaged") as caught:
+    with refused(DataError, key="0000.parquet", says="0" * 64):
         opened("gigaword")
-    assert "0" * 64 in caught.value.where
 
 
 def test_a_set_that_moved_is_followed(hub, opened):
@@ -118,29 +117,29 @@ def test_a_set_that_moved_is_followed(hub, opened):
 
 
 def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened, monkeypatch):
-    def told(what, cause, step):
-        with pytest.raises(DataUnavailable, match=what) as caught:
+    def told(value, cause, step):
+        with refused(DataUnavailable, key="gigaword", value=value) as caught:
             opened("gigaword")
         assert cause in caught.value.where and step in caught.value.next_step and "data.path" in caught.value.next_step
 
     hub.gated.add("Harvard/gigaword")
-    told("gigaword: the hub is gated", "/datasets/Harvard/gigaword", "HF_TOKEN")
+    told(403, "/datasets/Harvard/gigaword", "HF_TOKEN")
     hub.gated.clear()
     files = hub.repos.pop("Harvard/gigaword")
-    told("gigaword: the hub has no Harvard/gigaword at refs/convert/parquet", "404", "see ")
+    told(404, "Harvard/gigaword", "see ")
     hub.repos["Harvard/gigaword"] = files
     hub.broken = True
-    told("gigaword: the hub could not be asked", "500", "HF_ENDPOINT")
+    told(500, "", "HF_ENDPOINT")
     hub.broken = False
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    told(r"not in the cache, and the hub .*\(HF_HUB_OFFLINE\)", "", FETCH)
+    told("HF_HUB_OFFLINE", "", FETCH)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with nothing_fetched():
-        told("not in the cache, and this command contacts no hub", "", FETCH)
+        told(None, "", FETCH)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    told("gigaword: the hub could not be asked", "127.0.0.1:9", "check the network")
+    told(None, "127.0.0.1:9", "check the network")
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    told("gigaword needs its files or the package huggingface_hub", "", "")
+    told("huggingface_hub", "", "")
 
 
 def test_files_that_are_gated_though_the_set_is_not(hub, opened):
@@ -153,23 +152,23 @@ def test_files_that_are_gated_though_the_set_is_not(hub, opened):
             return super().items()
 
     hub.repos["Harvard/gigaword"] = Files(original)
-    with pytest.raises(DataUnavailable, match="gigaword") as caught:
+    with refused(DataUnavailable) as caught:
         opened("gigaword")
     assert "HF_TOKEN" in caught.value.next_step and "403" in caught.value.where
 
 
 def test_a_split_or_a_field_that_is_not_there(hub, opened, repos, tmp_path):
     del hub.repos["Harvard/gigaword"]["default/test/0000.parquet"]
-    with pytest.raises(DataError, match=r"no file for the split test \(default/test/\*\.parquet\)") as caught:
+    with refused(DataError, key="gigaword", value=["test (default/test/*.parquet)"]) as caught:
         opened("gigaword")
     assert "default/train/0000.parquet" in caught.value.where and not isinstance(caught.value, DataUnavailable)
     other = repos["stanfordnlp/imdb"]["plain_text/train-00000-of-00001.parquet"]
     hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": other}
-    with pytest.raises(DataError, match="gigaword: Harvard/gigaword, test, row 0: it has no document"):
+    with refused(DataError, key="gigaword", value="test"):
         opened("gigaword")
     hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": b"PAR1 is no file"}
     next(tmp_path.rglob("test/0000.parquet")).unlink()
-    with pytest.raises(DataError, match="gigaword: Harvard/gigaword, test cannot be read"):
+    with refused(DataError, key="gigaword", value="test"):
         opened("gigaword")
 
 
@@ -183,7 +182,7 @@ def test_rows_are_checked_when_they_arrive(name, repo, row, what, hub, opened, t
 
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "bad.parquet")
     hub.repos[repo][PATHS[repo].format("train")] = (tmp_path / "bad.parquet").read_bytes()
-    with pytest.raises(DataError, match=rf"{name}: {repo}, train, row 0: it has .*{what}"):
+    with refused(DataError, key=name, value="train", says=what):
         opened(name)
 
 
@@ -212,7 +211,7 @@ def test_memory_does_not_grow_with_the_set(hub, tmp_path):
 
 
 def test_verify_reads_what_is_there_and_fetches_nothing(hub, tmp_path):
-    with pytest.raises(DataUnavailable, match="not in the cache"):
+    with refused(DataUnavailable, key="gigaword"):
         data.verify("gigaword", tmp_path)
     assert data.fetch("gigaword", tmp_path).startswith("gigaword: 24 train, 8 dev, 8 test; Gigaword")
     asked = len(hub.asked)
@@ -220,7 +219,7 @@ def test_verify_reads_what_is_there_and_fetches_nothing(hub, tmp_path):
     assert "short: 24 of 3,803,957 training pairs" in said and len(hub.asked) == asked
     (file,) = tmp_path.glob("encoded/gigaword-hub-*/train.jsonl")
     file.write_text(file.read_text().replace("worst", "wurst"))
-    with pytest.raises(DataUnavailable, match="not in the cache"):  # damaged, and may not be fetched again
+    with refused(DataUnavailable, key="gigaword"):  # damaged, and may not be fetched again
         data.verify("gigaword", tmp_path)
     before = hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
     data.fetch("gigaword", tmp_path)

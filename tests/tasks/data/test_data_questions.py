@@ -9,6 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from refusals import refused
 from small_vqa2 import picture
 
 from tasks.data import DataError, DataUnavailable, NullProgress
@@ -45,7 +46,7 @@ def test_a_small_vqa2_with_damaged_images(opened, small, tmp_path):
     blank = opened("vqa2", **small | {"input": "none"}).about["images"](["1", "2"], tmp_path, QUIET)
     assert not blank.rows(np.array([0, 0])).any()
     assert not open_images({"kind": "features", "path": blank.path}, tmp_path).rows(np.array([0])).any()
-    with pytest.raises(DataUnavailable, match="no feature store"):
+    with refused(DataUnavailable, where=f"{small['path']}/features"):
         opened("vqa2", **small | {"input": "features"}).about["images"](["1"], tmp_path, QUIET)
 
 
@@ -58,7 +59,7 @@ def test_train_of_vqa2_does_not_depend_on_val(opened, small, tmp_path):
     after = opened("vqa2", **small | {"path": str(folder)})
     assert {s for s in ("train", "dev", "test") if before.fingerprint[s] != after.fingerprint[s]} == {"test"}
     name.unlink()
-    with pytest.raises(DataUnavailable, match=r"annotations\.json is missing"):
+    with refused(DataUnavailable, key=name.name):
         opened("vqa2", **small | {"path": str(folder)})
 
 
@@ -107,14 +108,14 @@ def test_images_from_tar_zip_and_folder_are_the_same(vqa2_folder, tmp_path):
         archive.add(vqa2_folder / "val2014", "val2014")
     assert Files([tmp_path / "val.tar"], coco_key).read(key) == folder.read(key)
     assert Files([vqa2_folder / "train2014.zip"], coco_key).read("3")
-    with pytest.raises(ImageError, match="no image with key"):
+    with pytest.raises(ImageError):
         folder.read("55")
     (tmp_path / "broken.zip").write_bytes(b"PK nothing")
-    with pytest.raises(DataError, match=r"broken\.zip: the archive is damaged"):
+    with refused(DataError, key="broken.zip"):
         Files([tmp_path / "broken.zip"], coco_key)
-    with pytest.raises(DataUnavailable):
+    with refused(DataUnavailable):
         Files([tmp_path / "absent"], coco_key)
-    with pytest.raises(DataError, match="no image"):
+    with refused(DataError, key="data.path", value=[tmp_path]):
         Files([tmp_path], coco_key)
 
 
@@ -122,14 +123,14 @@ def test_decoding_fails_for_every_kind_of_damage():
     whole = picture("red")
     assert decode(whole, (20, 24)).shape == (20, 24, 3)
     for raw in (b"", b"no image", whole[:60], whole[: len(whole) // 2]):
-        with pytest.raises(ImageError, match="decoded"):
+        with pytest.raises(ImageError):
             decode(raw, (20, 24))
 
 
 def test_images_that_cannot_be_read_at_all_are_an_error(tmp_path):
     (tmp_path / "000000000001.jpg").write_bytes(b"x")
     source = Files([tmp_path], coco_key)
-    with pytest.raises(DataError, match="1 of 1 images"):
+    with refused(DataError, value=1):
         decode_all(source, ["1"], (8, 8), tmp_path / "cache", QUIET)
 
 
@@ -139,7 +140,7 @@ def test_a_damaged_pixel_cache_is_made_again(opened, small, tmp_path):
     first = np.array(found.about["images"](keys, tmp_path, QUIET).array)
     (path,) = (tmp_path / "images").glob("pixels-*.npy")
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(DataUnavailable, match="missing or damaged"):
+    with refused(DataUnavailable, where=str(path)):
         open_images({"kind": "pixels", "path": f"../../images/{path.name}"}, tmp_path / "encoded" / "x")
     assert np.array_equal(found.about["images"](keys, tmp_path, QUIET).array, first)
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packed import tar
+from refusals import refused
 from strangers import ARFF, LOADERS, SNLI_JSON, VECTORS
 
 from tasks import data
@@ -206,18 +207,18 @@ def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
     head, shard = tmp_path / "store.json", tmp_path / "shard-00000.npy"
     good = head.read_text()
     head.write_text(damage)
-    with pytest.raises(DataError, match=r"store\.json"):
+    with refused(DataError, key="store.json"):
         FeatureStore(tmp_path)
     head.write_text(good)
     (tmp_path / "shard-00000.json").write_text(damage)
     assert FeatureStore(tmp_path).missing == [0]
     write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
     shard.write_bytes(b"\x93NUMPX" + shard.read_bytes()[6:])
-    with pytest.raises(DataError, match=r"shard-00000\.npy: not an array"):
+    with refused(DataError, key="shard-00000.npy", value=None):
         FeatureStore(tmp_path).rows(np.array([0]))
     raw = np.ones((2, 3, 2), np.float16)
     np.save(shard, raw)
-    with pytest.raises(DataError, match=r"shard-00000\.npy: an array"):
+    with refused(DataError, key="shard-00000.npy", value=(2, 3, 2)):
         FeatureStore(tmp_path).rows(np.array([0]))
     assert store.layout == layout
 
@@ -226,14 +227,14 @@ def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
     bad = ({"../x": b"1"}, {"a" * 300: b"1"}, {"/x": b"1"}, {"ok": b"1", "a/../../x": b"2"})
     for number, members in enumerate(bad):
         (tmp_path / f"{number}.tar").write_bytes(tar(members))
-        with pytest.raises(DataError, match=rf"{number}\.tar: its member"):
+        with refused(DataError, key=f"{number}.tar"):
             archives.unpack(tmp_path / f"{number}.tar", tmp_path / "out")
     link = tmp_path / "link.tar"
     with tarfile.open(link, "w") as archive:
         info = tarfile.TarInfo("x")
         info.type, info.linkname = tarfile.SYMTYPE, "../../etc/passwd"
         archive.addfile(info)
-    with pytest.raises(DataError, match=r"link\.tar"):
+    with refused(DataError, key="link.tar"):
         archives.unpack(link, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "x").exists()
 
@@ -242,11 +243,13 @@ def test_a_root_that_is_no_folder_is_refused_before_anything(tmp_path):
     file = tmp_path / "file"
     file.write_text("x")
     for root in (file, file / "below", Path("/proc/nothing")):
-        with pytest.raises(DataError, match=str(root)):
-            data.fetch("toy", root)
-        with pytest.raises(DataError, match=str(root)):
-            data.open_data({"name": "toy"}, root)
-    with pytest.raises(DataError, match="cannot be written"):
+        for read in (
+            lambda root=root: data.fetch("toy", root),
+            lambda root=root: data.open_data({"name": "toy"}, root),
+        ):
+            with refused(DataError, key="paths.data", value=root):
+                read()
+    with refused(DataError, key="paths.data", value=Path("/proc/self")):
         data.fetch("toy", "/proc/self")
 
 
@@ -270,7 +273,7 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
     assert words == ["the", "at name.com", "cat"] and rows.dtype == np.float32
     assert rows.tolist() == [[1, 2], [3, 4], [5, 6]]
     path.write_text("the 1 2\n3 2\n")
-    with pytest.raises(DataError, match=r"line 2(.|\n)*a word and 2 numbers"):
+    with refused(DataError, key="vectors.txt", line=2, value=1):
         read_vectors(path, {"the"}, NullProgress())
     path.write_text("dog 1 x\ncat 1 2\n")  # nobody asked for the dog
     assert read_vectors(path, {"cat"}, NullProgress())[0] == ["cat"]
