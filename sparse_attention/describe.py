@@ -56,7 +56,8 @@ class Param:
     string has ``choices`` instead of bounds. ``whole`` allows only whole numbers. ``tensor`` also allows a tensor (a
     learned value, or one value per head or per row). A number out of range is an error; a tensor value out of range
     makes its rows NaN. ``learned`` is the interval of the value if the module is made with "learned". ``optional`` also
-    allows None, whose meaning is the mapping's own.
+    allows None, whose meaning is the mapping's own. ``each``: a value per position, which broadcasts to the scores and
+    may be given per call instead.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Param:
     tensor: bool = True
     required: bool = False
     optional: bool = False
+    each: bool = False
     learned: tuple[float, float] | None = None
     meaning: str = ""
 
@@ -93,6 +95,8 @@ class Param:
             if value not in self.choices:
                 raise self._refusal(value, f"={value!r} is not one of {', '.join(self.choices)}")
             return value
+        if not (self.tensor and isinstance(value, Tensor)):
+            value = number_of(value)
         if isinstance(value, Tensor):
             if not self.tensor:
                 raise self._refusal(value, f" must be a number, not a tensor of shape {tuple(value.shape)}")
@@ -130,6 +134,12 @@ class Param:
         above = value >= self.low if self.closed_low else value > self.low
         below = value <= self.high if self.closed_high else value < self.high
         return above & below
+
+
+def number_of(value: Any) -> Any:
+    """The number in a numpy scalar or a tensor or array without dimensions and gradient; anything else unchanged."""
+    bare = getattr(value, "shape", None) == () and hasattr(value, "item") and not getattr(value, "requires_grad", False)
+    return value.item() if bare else value
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,7 @@ class Spec:
                 mistakes.append(InvalidValue(said, key=self.name, value=name, allowed=tuple(known)))
         values = {}
         for name, param in known.items():
-            if param.required and given.get(name) is None:
+            if (param.required or param.each) and given.get(name) is None:
                 continue
             value = given.get(name, param.default)
             try:

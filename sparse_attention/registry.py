@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .describe import DOMAINS, KINDS, OVER, InvalidValue, Param, Refusal, Spec
+from .describe import DOMAINS, KINDS, OVER, InvalidValue, Param, Refusal, Spec, number_of
 from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
@@ -188,7 +188,8 @@ def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Par
 
 def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]) -> Callable[..., Tensor]:
     def mapped(scores: Tensor, dim: int = -1, mask: Tensor | None = None, **params: Any) -> Tensor:
-        return under_contract(function, scores, dim, mask, **params)
+        numbers = {name: value if isinstance(value, Tensor) else number_of(value) for name, value in params.items()}
+        return under_contract(function, scores, dim, mask, **numbers)
 
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         setattr(mapped, name, getattr(function, name))
@@ -198,15 +199,4 @@ def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]
     return mapped
 
 
-__all__ = [
-    "KINDS",
-    "OVER",
-    "Mapping",
-    "Param",
-    "Spec",
-    "UnknownMappingError",
-    "make",
-    "names",
-    "register",
-    "spec",
-]
+__all__ = ["KINDS", "OVER", "Mapping", "Param", "Spec", "UnknownMappingError", "make", "names", "register", "spec"]

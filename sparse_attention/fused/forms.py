@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..describe import number_of
 from ..rows.masked import readable
 from ..rows.shape import foreign, transformed
 
@@ -36,7 +37,7 @@ def spans_of(n: int, m: int, window: Window | None, cu_seqlens: Tensor | None, d
 
 
 def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
-    sides = tuple(window) if isinstance(window, (tuple, list)) else ()
+    sides = tuple(map(number_of, window)) if isinstance(window, (tuple, list)) else ()
     if len(sides) != 2 or any(
         x is not None and (not isinstance(x, int) or isinstance(x, bool) or x < 0) for x in sides
     ):
@@ -97,7 +98,7 @@ def of_heads(name: str, x: Any, q: Tensor | None) -> Any:
 
 def per_query(name: str, x: Tensor, q: Tensor) -> Tensor:
     """``x`` as a factor of q ``[..., H, n, d]``: one number, one per head ``[H]``, or broadcastable to ``[..., H, n, 1]``."""
-    if not x.dtype.is_floating_point:
+    if x.dtype == torch.bool or (x.ndim and not x.dtype.is_floating_point):
         raise TypeError(f"{name} is {x.dtype}; it must be a number or a floating-point tensor")
     shape = (*q.shape[:-1], 1)
     shaped = x.reshape(-1, 1, 1) if x.ndim == 1 and q.ndim > 2 else x

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.shape import along
+from ..rows.shape import along, tensor
 from .sparsemax import sparsemax
 
 GROUPS = Param(
@@ -52,6 +52,7 @@ def group_sparsemax(
             share is not positive.
     """
     SHARE.check(share)
+    tensor(scores)
     n = scores.shape[dim] if scores.ndim else 1
     if isinstance(groups, Tensor):
         if groups.shape != (n,) or groups.dtype != torch.int64 or bool((groups < 0).any()):

@@ -27,6 +27,7 @@ from .masked import masked_rows
 from .shape import (
     FULL,
     PLAIN,
+    STRIDED,
     along,
     batched,
     checked,
@@ -66,7 +67,7 @@ def rows(
     Returns:
         The attention, with the shape and dtype of the scores (float32 under CUDA autocast).
     """
-    if scores.__class__ not in PLAIN:
+    if scores.__class__ not in PLAIN or scores.layout is not STRIDED or scores.is_nested:
         tensor(scores)
     if dim.__class__ is not int:
         dim = whole(dim)
@@ -118,7 +119,7 @@ def fused(
     ``plain`` is the operation in torch, on float32 rows ``[..., n]`` with -inf where masked. It is used for the second
     derivative of an operation that the reference does not have.
     """
-    if scores.__class__ not in PLAIN:
+    if scores.__class__ not in PLAIN or scores.layout is not STRIDED or scores.is_nested:
         tensor(scores)
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
         return None

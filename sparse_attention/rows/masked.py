@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
-from .shape import FULL, PLAIN, batched, foreign, per_row, transformed
+from .shape import FULL, PLAIN, STRIDED, batched, foreign, per_row, transformed
 
 _forward_ad = torch.autograd.forward_ad
 
@@ -45,6 +45,8 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
             or mask.__class__ not in PLAIN
             or mask.dtype != torch.bool
             or not mask.is_cpu
+            or mask.layout is not STRIDED
+            or mask.is_nested
         ):
             return None
         layout = native.masked.layout(mask, x.shape)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from ..kernels.reference.rows import WITHOUT_FLOAT64
 
 FULL = frozenset((torch.float32, torch.float64))
 _HALF = frozenset((torch.float16, torch.bfloat16))
@@ -20,6 +25,8 @@ batched = torch._C._functorch.is_legacy_batchedtensor
 compiling = torch.compiler.is_compiling
 dispatch_modes, function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
+STRIDED = torch.strided
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def foreign(x: Tensor) -> bool:
@@ -41,9 +48,64 @@ def foreign(x: Tensor) -> bool:
 
 
 def tensor(x: Any, name: str = "scores") -> None:
-    """Raise TypeError if ``x`` is not a tensor."""
+    """Raise TypeError if ``x`` is not a tensor, or not dense: nested, sparse or quantised."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}, not a tensor; convert it with torch.as_tensor")
+    if x.is_nested or x.layout is not STRIDED or x.is_quantized:
+        other = ("quantised", "dequantize()") if x.is_quantized else (str(x.layout), "to_dense()")
+        kind, way = ("nested", "to_padded_tensor, and a mask") if x.is_nested else other
+        raise TypeError(f"{name} is a {kind} tensor; it must be a dense one of numbers: convert it with {way}")
+
+
+def constant(compute: Callable[..., Any], *args: Any) -> Any:
+    """``compute(*args)`` as ordinary tensors, which may be kept, whatever the mode (torch.inference_mode, a default device)."""
+    if torch.compiler.is_dynamo_compiling():
+        return compute(*args)
+    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+        return compute(*args)
+
+
+def passing() -> bool:
+    """True under a mode or a transform, outside of which its tensors are of no use: they must not be kept."""
+    return dispatch_modes() > 0 or transformed()
+
+
+def kept(size: int | None = None) -> Callable[[AnyFunction], AnyFunction]:
+    """Decorator: keep the `constant` results for the last ``size`` arguments, for all if None."""
+
+    def decorate(compute: Any) -> Any:
+        held = functools.lru_cache(size)(functools.partial(constant, compute))
+        return lambda *args: compute(*args) if torch.compiler.is_dynamo_compiling() or passing() else held(*args)
+
+    return decorate
+
+
+def in_float64(function: AnyFunction) -> AnyFunction:
+    """Decorator: compute with the tensors of a device without float64 (MPS) on the CPU, and move the results back."""
+
+    @functools.wraps(function)
+    def moved(*args: Any, **given: Any) -> Any:
+        device = next((x.device for x in (*args, *given.values()) if isinstance(x, Tensor)), None)
+        if device is None or device.type not in WITHOUT_FLOAT64:
+            return function(*args, **given)
+        warnings.warn(f"{function.__name__} computes on the CPU: {device.type} has no float64", stacklevel=2)
+
+        def back(x: Tensor) -> Tensor:
+            return (x.float() if x.dtype == torch.float64 else x).to(device)
+
+        args, given = tree_map_only(Tensor, Tensor.cpu, (args, given))
+        return tree_map_only(Tensor, back, function(*args, **given))
+
+    return moved  # type: ignore[return-value]
+
+
+def certain(fact: Any) -> bool:
+    """True if ``fact``, a comparison of sizes, holds for every size for which a graph is recorded."""
+    if fact is True or fact is False:
+        return fact
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return not isinstance(fact, Tensor) and statically_known_true(fact)  # under torch.jit.trace, it is a tensor
 
 
 def autocasts(x: Tensor) -> bool:
@@ -148,9 +210,13 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
     if not isinstance(mask, Tensor):
         hint = f"; did you mean dim={mask}?" if type(mask) is int else "; hyperparameters are given by name"
         raise TypeError(f"mask={mask!r} is no mask; it must be a boolean tensor, True = keep{hint}")
+    if mask.layout is not STRIDED or mask.is_nested:
+        tensor(mask, "mask")
     if mask.dtype != torch.bool:
         raise not_boolean(mask)
-    return mask if mask.shape == scores.shape else expanded(mask, scores, "mask")
+    # Dimensions first: comparing [n, n] with [B, H, n, n] would make a recorded graph depend on whether n is B.
+    same = mask.ndim == scores.ndim and mask.shape == scores.shape
+    return mask if same else expanded(mask, scores, "mask")
 
 
 def not_boolean(mask: Tensor) -> TypeError:

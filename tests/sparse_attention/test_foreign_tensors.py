@@ -170,3 +170,45 @@ def test_rows_in_three_dimensions(name):
         (found,) = torch.autograd.grad(got, given, g if kind is Plain else Wrapped(g))
         for one, other in ((got, want), (found, slope)):
             torch.testing.assert_close(one.inner if kind is Wrapped else one.as_subclass(Tensor), other)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "fusedmax", "top_k"])
+@pytest.mark.parametrize("lead", [(), (1,), (1, 1), (5, 1)], ids=str)
+def test_an_exported_length_may_be_any_other_size(name, lead):
+    class Masked(torch.nn.Module):
+        def forward(self, x):
+            n = x.shape[-1]
+            return sa.spec(name).function(x, mask=torch.ones(n, n, dtype=torch.bool).tril().expand(*lead, n, n))
+
+    free = {2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
+    graph = torch.export.export(Masked(), (torch.randn(5, 3, 40, 40),), dynamic_shapes=(free,)).module()
+    for n in (3, 4, 5):  # the batch, the heads, and another one
+        x = torch.randn(5, 3, n, n)
+        torch.testing.assert_close(graph(x), Masked()(x))
+
+
+NOT_DENSE = {
+    "nested": (lambda x: torch.nested.nested_tensor([x, x[:1]]), "to_padded_tensor"),
+    "jagged": (lambda x: torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged), "nested.*to_padded_tensor"),
+    "sparse": (Tensor.to_sparse, r"torch.sparse_coo tensor.*to_dense\(\)"),
+    "sparse rows": (Tensor.to_sparse_csr, r"torch.sparse_csr tensor.*to_dense\(\)"),
+    "quantised": (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), r"quantised.*dequantize\(\)"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", NOT_DENSE)
+@pytest.mark.parametrize(
+    "name", [n for n in sa.names() if sa.spec(n).over in ("row", "grid") and not sa.spec(n).stateful]
+)
+def test_what_is_not_dense_is_refused_by_name(name, kind):
+    x, inputs = torch.rand(3, 4), {n: {"bounds": 1.0, "groups": 2}[n] for n in sa.spec(name).inputs}
+    convert, words = NOT_DENSE[kind]
+    given = convert(x)
+    with pytest.raises(TypeError, match="scores is .*" + words):
+        sa.make(name)(given, **inputs)
+    if given.dtype == torch.float32:
+        with pytest.raises(TypeError, match="mask is .*" + words):
+            sa.make(name)(x, mask=convert(x.bool().float()).bool(), **inputs)
+        with pytest.raises(TypeError, match="k is .*" + words):
+            sa.sparse_attention(x, given, x)

@@ -59,6 +59,32 @@ def test_what_looks_alike_and_is_right():
     assert torch.equal(sa.sparsemax(X, np.int64(0)), sa.sparsemax(X, 0))
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [np.float16, np.float32, np.float64, np.int8, np.int64, np.uint8, np.array, torch.tensor],
+    ids=lambda k: k.__name__,
+)
+def test_numbers_of_numpy_and_of_torch(kind):
+    two, x, q = kind(2), torch.rand(2, 9), torch.randn(1, 2, 12, 8)
+    for name in sa.names():
+        for p in sa.spec(name).params if sa.spec(name).over == "row" and not sa.spec(name).inputs else ():
+            if p._inside(2) and not p.choices:
+                f = sa.spec(name).function
+                torch.testing.assert_close(f(x, **{p.name: two}), f(x, **{p.name: 2.0}))
+                torch.testing.assert_close(sa.make(name, **{p.name: two})(x), f(x, **{p.name: 2.0}))
+    for given, same in (
+        ({"window": (two if isinstance(two, np.integer) else np.array(2), 0)}, {"window": (2, 0)}),
+        ({"scale": two}, {"scale": 2.0}),
+        ({"gamma": two}, {"gamma": 2.0}),
+    ):
+        torch.testing.assert_close(sa.sparse_attention(q, q, q, **given), sa.sparse_attention(q, q, q, **same))
+    assert sa.TopK(k=two).k == 2 and type(sa.TopK(k=two).k) is int
+    torch.testing.assert_close(sa.constrained_softmax(x, kind(1), lower=kind(0)), torch.softmax(x, -1))
+    for wrong in (np.bool_(True), np.array([2.0]), np.array("2"), torch.tensor(2.0, requires_grad=True)):
+        with pytest.raises(ValueError, match=r"is not a number|must be a number"):
+            sa.TopK(k=wrong)
+
+
 @pytest.mark.parametrize("name", [n for n in sa.names() if sa.spec(n).over == "row" and not sa.spec(n).stateful])
 def test_modules_have_a_dimension(name):
     inputs = {n: {"bounds": torch.tensor(0.6), "groups": 1}[n] for n in sa.spec(name).inputs}

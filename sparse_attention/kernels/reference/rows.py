@@ -65,8 +65,12 @@ class Rows(NamedTuple):
     dtype: torch.dtype
 
 
+WITHOUT_FLOAT64 = {"mps"}  # types of devices
+
+
 def widest(x: Tensor) -> torch.dtype:
-    return x.dtype if x.device.type == "mps" else torch.float64
+    """float64, or the dtype of x if its device has no float64."""
+    return x.dtype if x.device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def prepare(x: Tensor, gamma: Value = 1.0) -> Rows:
