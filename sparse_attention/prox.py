@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .describe import Param
+from .kernels.reference.rows import widest
 from .mappings.fusedmax import fusedmax
 from .mappings.oscarmax import oscarmax, prox_owl
 from .rows.shape import along, foreign, transformed
@@ -94,11 +95,11 @@ def owl(x: Tensor, weights: Tensor, dim: int = -1, mask: Tensor | None = None) -
 
 
 def _tv1d(x: Tensor, lam: float | Tensor) -> Tensor:
-    return _idle(fusedmax, x.double(), lam, 0.0).to(x.dtype)
+    return _idle(fusedmax, x.to(widest(x)), lam, 0.0).to(x.dtype)
 
 
 def _oscar(x: Tensor, lam: float | Tensor, l1: float | Tensor) -> Tensor:
-    wide = x.double()
+    wide = x.to(widest(x))
     # Use the sign 1 for -inf, so that it stays -inf.
     sign = torch.sign(wide.detach()).masked_fill_(wide.detach() == -torch.inf, 1.0)
     pooled = _idle(oscarmax, wide * sign, lam, 1.0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .rows.shape import in_float64
+
 SAME = 1e-6  # relative difference up to which two weights count as equal
 
 
@@ -109,6 +111,7 @@ def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
     return {(int(row.argmax()), t) for t, row in enumerate(p) if bool((row > 0).any())}
 
 
+@in_float64
 def rationale_overlap(
     p: Tensor, rationale: Tensor, mask: Tensor | None = None, threshold: float = 0.0
 ) -> dict[str, float]:

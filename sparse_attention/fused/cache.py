@@ -111,7 +111,8 @@ class KeyCache:
         if not self._held or end > self._held[0].shape[-2]:
             self._ready = None
             room = max(end, 2 * self._length)
-            grown = [x.new_empty(*x.shape[:-2], room, x.shape[-1]) for x in (k, v)]
+            with torch.inference_mode(False):  # memory that may be written to in every mode
+                grown = [x.new_empty(*x.shape[:-2], room, x.shape[-1]) for x in (k, v)]
             for new, old in zip(grown, self._held):
                 new[..., : self._length, :] = old[..., : self._length, :]
             self._held = grown
@@ -243,7 +244,8 @@ class KeyCache:
             lead = self._held[0].shape[:-2]
             groups = torch.arange(lead.numel()).view(lead)[index.cpu()]
             self._panels.reorder(groups.reshape(-1))
-        self._held, self._ready = [x.index_select(0, index) for x in self._held], None
+        with torch.inference_mode(False), torch.no_grad():
+            self._held, self._ready = [x.index_select(0, index) for x in self._held], None
         return self
 
     def crop(self, length: int) -> KeyCache:

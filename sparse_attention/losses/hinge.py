@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels.reference.rows import widest
 from ..mappings.sparsegen import LAM
 from ..mappings.sparsehourglass import Q
 from ..registry import spec
@@ -81,7 +82,7 @@ def _hinge(z: Tensor, eta: Tensor, keep: Tensor, width: Tensor, half_pairs: bool
     ``z, eta [..., K]`` and ``width [..., 1]``."""
     on, off = keep & (eta > 0), keep & (eta == 0)
     dtype = z.dtype
-    wide = torch.float64 if z.device.type != "mps" else dtype
+    wide = widest(z)
     z, eta, width = z.to(wide), eta.to(wide), width.to(wide)
     # Only differences matter; shifting the maximum to 0 keeps the cumulative sums below small.
     z = z.masked_fill(~keep, 0.0)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from ..registry import register
-from ..rows.shape import last
+from ..rows.shape import in_float64, last
 from ..structured.rows import Solution, solution, solve_listed
 
 _PAPER = "Niculae et al. 2018; Peters et al. 2018"
@@ -117,6 +117,7 @@ def sparsemap_sequence(
     paper=_PAPER,
     oracle="quadratic programme over all sequences (DAQP); sparsemax",
 )
+@in_float64
 def sparsemap_sequence(
     scores: Tensor,
     transitions: Tensor,
@@ -166,6 +167,7 @@ def sparsemap_matching(scores: Tensor, mask: Tensor | None = None, *, return_str
     paper=_PAPER,
     oracle="quadratic programme over all matchings (DAQP), over the Birkhoff polytope (cvxpy); scipy's assignment",
 )
+@in_float64
 def sparsemap_matching(
     scores: Tensor, mask: Tensor | None = None, return_structures: bool = False
 ) -> Tensor | Solution:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.reference.graph import in_order
+from ..kernels.reference.rows import widest
 from ..registry import Param, register
 
 K = Param("k", low=1, closed_low=True, whole=True, tensor=False, meaning="the largest number of positions with weight")
@@ -56,6 +57,6 @@ def top_p(scores: Tensor, mask: Tensor, mass: float = 0.9) -> Tensor:
     if mass == 1.0:
         return _restricted(scores, mask)
     ordered, rank = _ordered(scores, mask)
-    held = torch.softmax(ordered.double(), -1).cumsum(-1)
+    held = torch.softmax(ordered.to(widest(ordered)), -1).cumsum(-1)
     before = torch.cat((torch.zeros_like(held[..., :1]), held[..., :-1]), -1)  # total probability of the higher scores
     return _restricted(scores, mask & (before.gather(-1, rank) < mass))

@@ -30,7 +30,7 @@ from ..kernels.reference.graph import refuse
 from ..kernels.reference.structured import group_mean
 from ..registry import Param, register
 from ..rows.apply import rows
-from ..rows.shape import last, per_row, scaled
+from ..rows.shape import in_float64, last, per_row, scaled
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the total variation; 0 is sparsemax")
 GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
@@ -47,6 +47,7 @@ STEPS, CHECKED = 20_000, 20  # maximum number of steps, and number of steps betw
     paper="Martins, Niculae, Marinho & Martins 2021, Sparse and structured visual attention",
     oracle="bounded least squares (scipy) for the prox, the joint problem (cvxpy), total variation on one row",
 )
+@in_float64
 def tvmax(
     scores: Tensor,
     lam: float | Tensor = 0.1,

@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from ..kernels.reference.graph import exporting
+from ..kernels.reference.rows import widest
 from .bounded import checked, solve, state
 from .shape import foreign
 
@@ -30,7 +31,7 @@ def _params(x: Tensor, theta: Tensor | None, name: str, names: str, values: list
     if theta is not None and theta.numel() == 1:
         params[name] = theta.item()
     elif theta is not None:
-        params[name] = theta.expand(*x.shape[:-1], 1).reshape(-1, 1).to(torch.float64)
+        params[name] = theta.expand(*x.shape[:-1], 1).reshape(-1, 1).to(widest(x))
     return theta is not None and theta.numel() != 1, params
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..mappings.sparsemap import sequence_scores, sparsemap_matching, sparsemap_sequence
-from ..rows.shape import last
+from ..rows.shape import in_float64, last
 from ..rows.slope import Slope, reduced
 from .rows import steps_taken
 
 
+@in_float64
 def sparsemap_sequence_loss(
     scores: Tensor,
     transitions: Tensor,
@@ -84,6 +85,7 @@ class _Average(Function):
         )
 
 
+@in_float64
 def sparsemap_matching_loss(
     scores: Tensor, target: Tensor, mask: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference.graph import refuse
-from ..rows.shape import PLAIN, batched, dispatch_modes, last, transformed
+from ..rows.shape import PLAIN, batched, dispatch_modes, in_float64, last, transformed
 from .active_set import Active, Factor, projected, solve
 from .factors import Matching, Sequence
 
@@ -40,6 +40,7 @@ class Solution(NamedTuple):
     gap: Tensor
 
 
+@in_float64
 def sparsemap(
     factor: Factor, scores: Tensor, *inputs: Tensor, mask: Tensor | None = None, return_structures: bool = False
 ) -> Tensor | Solution:

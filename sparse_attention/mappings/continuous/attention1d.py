@@ -35,14 +35,22 @@ _NARROW = {1: 0.1, 2: 0.25, 3: 0.5}
 _NODES = 10
 
 
+@row_shapes.in_float64
 def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
     """Expected basis functions r [..., N] under the density with location mu [...] and parameter sigma_sq [...].
 
     Gradients of any order with respect to mu and sigma_sq are exact. sigma_sq is the variance only for alpha = 1
-    (`family.matched_sigma_sq` converts a variance). Raises ValueError if alpha is not in {1, 4/3, 3/2, 2} or if
-    sigma_sq <= 0. (On a GPU, a row with sigma_sq <= 0 becomes NaN instead.)
+    (`family.matched_sigma_sq` converts a variance). Raises ValueError if alpha is not in {1, 4/3, 3/2, 2}, the shapes
+    do not broadcast, or sigma_sq <= 0. (On a GPU, a row with sigma_sq <= 0 becomes NaN instead.)
     """
     order = closed_form_order(alpha)
+    try:
+        torch.broadcast_shapes(mu.shape, sigma_sq.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"a basis on the line needs mu [...] and sigma^2 [...], got {tuple(mu.shape)} and {tuple(sigma_sq.shape)}; "
+            "GaussianBasis2d is for the plane, and more dimensions have no closed form"
+        ) from None
     sigma_sq = _checked_positive(sigma_sq)
     centres, widths = basis.tensors(mu.device)
     loc, variance = torch.broadcast_tensors(mu.double(), sigma_sq.double())

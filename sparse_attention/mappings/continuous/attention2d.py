@@ -41,6 +41,7 @@ _PAPER_CODE_ANGLES = 100
 _MAX_ELEMENTS = 2**22  # float64 numbers in one working tensor, 32 MiB
 
 
+@row_shapes.in_float64
 def continuous_attention_2d(
     mu: Tensor,
     covariance: Tensor,
@@ -58,8 +59,9 @@ def continuous_attention_2d(
     Gradients with respect to mu and Sigma (taken as symmetric) are exact: `slices` differentiates the rule, and the
     angular rules use the closed-form derivative of the integral. Sigma is the covariance only for alpha = 1
     (`family.matched_covariance` converts a covariance). Raises ValueError if alpha or quadrature is unknown, if
-    `slices` is used with a basis that is not a grid, or if Sigma is not positive definite.
+    `slices` is used with a basis that is not a grid, or if Sigma is not positive definite or not on the plane.
     """
+    _check_plane(mu, covariance)
     order = closed_form_order(alpha)
     rule = _resolve(quadrature, basis, order)
     if n_angles is not None and n_angles < 4:
@@ -83,14 +85,24 @@ def rho_2d(theta1: Tensor, theta2: Tensor, basis: GaussianBasis2d, alpha: float 
 
     Options are those of `continuous_attention_2d`.
     """
+    _check_plane(theta1, theta2)
     sigma = _inverse(-(theta2 + theta2.mT))
     return continuous_attention_2d((sigma @ theta1.unsqueeze(-1)).squeeze(-1), sigma, basis, alpha, **options)
 
 
 def to_canonical_2d(mu: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
     """The canonical parameters (theta1 [..., 2], theta2 [..., 2, 2]) in f(t) = theta1' t + <theta2, t t'>."""
+    _check_plane(mu, covariance)
     precision = _inverse(covariance)
     return (precision @ mu.unsqueeze(-1)).squeeze(-1), -0.5 * precision
+
+
+def _check_plane(mu: Tensor, sigma: Tensor) -> None:
+    if mu.shape[-1:] != (2,) or sigma.shape[-2:] != (2, 2):
+        raise ValueError(
+            f"a density on the plane needs mu [..., 2] and sigma [..., 2, 2], got {tuple(mu.shape)}, {tuple(sigma.shape)}; "
+            "in more dimensions there is the density, MultivariateBetaGaussian, but no closed form of the attention"
+        )
 
 
 def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -> Tensor:
@@ -146,7 +158,7 @@ def _shared_gaussian(mu: Tensor, total: Tensor, features: Tensor) -> tuple[Tenso
     return torch.exp(coefficients @ features), precision
 
 
-@functools.lru_cache(maxsize=32)
+@row_shapes.kept(32)
 def _monomials(basis: GaussianBasis2d, device: torch.device) -> tuple[Tensor, Tensor]:
     """The mean of the centres [2], and the monomials 1, x, y, x x, x y, y x, y y of the centred centres, [7, N]."""
     # Centring keeps the terms of the polynomial small, so that little precision is lost by cancellation.
@@ -254,7 +266,7 @@ def _angles_for(kappa: float, tolerance: float, order: int) -> int:
     return 2 * math.ceil(points / 2)
 
 
-@functools.lru_cache(maxsize=256)
+@row_shapes.kept(256)
 def _half_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """`count` points of the circle, folded onto (0, pi): the integrand of the slices is even, and 0 at both ends."""
     half = max(count // 2, 2)
@@ -262,13 +274,13 @@ def _half_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return angles, torch.full_like(angles, math.pi / half)
 
 
-@functools.lru_cache(maxsize=256)
+@row_shapes.kept(256)
 def _open_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     angles = torch.arange(count, dtype=torch.float64, device=device) * (2 * math.pi / count)
     return angles, torch.full_like(angles, 2 * math.pi / count)
 
 
-@functools.lru_cache(maxsize=8)
+@row_shapes.kept(8)
 def _closed_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The authors' rule: the points include both 0 and 2 pi, and every weight is 2 pi / count."""
     angles = torch.linspace(0.0, 2 * math.pi, count, dtype=torch.float64, device=device)

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...rows.shape import constant, in_float64
+
 
 class _Constants:
     """Constants in float64, with one copy per device."""
 
     def __init__(self, **tensors: Tensor) -> None:
-        self._cpu = {name: t.detach().to("cpu", torch.float64).contiguous() for name, t in tensors.items()}
+        cpu = constant(lambda: [t.detach().to("cpu", torch.float64, copy=True).contiguous() for t in tensors.values()])
+        self._cpu = dict(zip(tensors, cpu))
         self._on: dict[torch.device, dict[str, Tensor]] = {}
         self.key = tuple((name, tuple(t.shape), tuple(t.flatten().tolist())) for name, t in sorted(self._cpu.items()))
 
@@ -26,7 +29,7 @@ class _Constants:
         if device.type == "cpu":
             return self._cpu
         if device not in self._on:
-            self._on[device] = {name: t.to(device) for name, t in self._cpu.items()}
+            self._on[device] = constant(lambda: {name: t.to(device) for name, t in self._cpu.items()})
         return self._on[device]
 
     def __getstate__(self) -> dict:
@@ -78,6 +81,7 @@ class GaussianBasis1d:
         constants = self._constants.on(device)
         return constants["centres"], constants["widths"]
 
+    @in_float64
     def evaluate(self, t: Tensor) -> Tensor:
         """psi(t) [..., N] in float64 for t [...]."""
         centres, widths = self.tensors(t.device)
@@ -192,6 +196,7 @@ class GaussianBasis2d:
         constants = self._constants.on(device)
         return constants["centres"], constants["covariances"]
 
+    @in_float64
     def evaluate(self, t: Tensor) -> Tensor:
         """psi(t) [..., N] in float64 for t [..., 2]."""
         centres, covariances = self.tensors(t.device)

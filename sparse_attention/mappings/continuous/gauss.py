@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
 from torch import Tensor
 
+from ...rows.shape import kept
 
-@functools.cache
+
+@kept()
 def legendre(count: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights, [count] each, on [-1, 1] for the weight function 1, in float64."""
     return jacobi(count, 0)
 
 
-@functools.cache
+@kept()
 def jacobi_on(device: torch.device, count: int, power: int) -> tuple[Tensor, Tensor]:
     """`jacobi` on a device, copied there only once, because every copy forces a synchronisation."""
     nodes, weights = jacobi(count, power)
     return nodes.to(device), weights.to(device)
 
 
-@functools.cache
+@kept()
 def jacobi(count: int, power: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights, [count] each, on [-1, 1] for the weight function (1 - y^2)^power, in float64."""
     i = torch.arange(1, count, dtype=torch.float64)

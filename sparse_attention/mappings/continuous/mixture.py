@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...describe import Param
+from ...rows.shape import in_float64
 from .attention1d import continuous_attention_1d
 from .attention2d import _inverse, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
@@ -49,9 +50,10 @@ class Mixture(NamedTuple):
 
     def pdf(self, t: Tensor) -> Tensor:
         """The density q(t) [B, M] at points t [M, n]."""
-        return torch.exp(_log_joint(t.double(), self.pi, self.mu, self.covariance)).sum(1)
+        return torch.exp(_log_joint(t.to(self.mu.dtype), self.pi, self.mu, self.covariance)).sum(1)
 
 
+@in_float64
 def fit_mixture(
     weights: Tensor,
     positions: Tensor,
@@ -93,6 +95,7 @@ def fit_mixture(
     return Mixture(pi, mu, sigma, (p * log_q).sum(-1), used)
 
 
+@in_float64
 def select_mixture(
     weights: Tensor,
     positions: Tensor,
@@ -140,6 +143,8 @@ def mixture_expectation(mixture: Mixture, basis: GaussianBasis1d | GaussianBasis
 
     alpha > 1 replaces every component by the beta-Gaussian with the same mean and covariance.
     """
+    if mixture.mu.shape[-1] != basis.dim:
+        raise ValueError(f"a mixture over {mixture.mu.shape[-1]} coordinates and a basis over {basis.dim} do not fit")
     if isinstance(basis, GaussianBasis1d):
         sigma_sq = matched_sigma_sq(mixture.covariance[..., 0, 0], alpha)
         r = continuous_attention_1d(mixture.mu[..., 0], sigma_sq, basis, alpha)

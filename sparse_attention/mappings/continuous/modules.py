@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...describe import InvalidType, InvalidValue, Refusal, refuse
+from ...rows.shape import constant, in_float64
 from .attention1d import continuous_attention_1d
 from .attention2d import QUADRATURE, check_quadrature, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
@@ -179,8 +180,9 @@ class ContinuousAttention2d(nn.Module):
         check_quadrature(quadrature, self.basis, alpha)
         self.alpha, self.ridge, self.pad_positions = alpha, ridge, pad_positions
         self.moment_match, self.quadrature = moment_match, quadrature
-        self._positions = positions_2d(*self.grid)
+        self._positions = constant(positions_2d, *self.grid)
 
+    @in_float64
     def forward(
         self,
         values: Tensor,
@@ -261,6 +263,7 @@ class MultimodalAttention2d(ContinuousAttention2d):
         )
         self.generator = generator
 
+    @in_float64
     def forward(  # type: ignore[override]
         self, values: Tensor, mask: Tensor | None = None, *, weights: Tensor
     ) -> tuple[Tensor, ContinuousInfo]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...describe import Param
+from ...rows.shape import in_float64
 from .family import matched_covariance, matched_sigma_sq
 
 MOMENT_MATCHES = ("exact", "paper-code")
@@ -21,6 +22,7 @@ MATCH = Param("moment_match", choices=MOMENT_MATCHES)
 PLACES = Param("positions", choices=POSITIONS)
 
 
+@in_float64
 def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torch.dtype = torch.float64) -> Tensor:
     """Positions [B, L] in [0, 1] of the words that mask [B, L] keeps; 0 for masked words.
 
@@ -39,6 +41,7 @@ def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torc
     return t.masked_fill(~mask, 0.0)
 
 
+@in_float64
 def match_moments_1d(
     weights: Tensor, positions: Tensor, alpha: float = 2.0, mode: str = "exact", floor: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
@@ -57,6 +60,7 @@ def match_moments_1d(
     return mu.to(dtype), sigma_sq.to(dtype)
 
 
+@in_float64
 def match_moments_2d(
     weights: Tensor, positions: Tensor, alpha: float = 2.0, mode: str = "exact", floor: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
@@ -66,6 +70,8 @@ def match_moments_2d(
     also does (9 pi sqrt(|V|) V); "paper-code" uses V as Sigma.
     """
     MATCH.check(mode)
+    if positions.shape[-1:] != (2,):
+        raise ValueError(f"positions on the plane are [L, 2], got {tuple(positions.shape)}")
     p, t = weights.double(), positions.double()
     mu = p @ t  # [B, 2]
     d = t - mu.unsqueeze(-2)  # [B, L, 2]

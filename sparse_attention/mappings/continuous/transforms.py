@@ -32,10 +32,6 @@ def continuous_entmax(mu: Tensor, sigma: Tensor, basis: Basis, alpha: float, qua
     """
     if isinstance(basis, GaussianBasis1d):
         return continuous_attention_1d(mu, sigma, basis, alpha)
-    if mu.shape[-1:] != (2,) or sigma.shape[-2:] != (2, 2):
-        raise ValueError(
-            f"a basis on the plane needs mu [..., 2] and sigma [..., 2, 2], got {tuple(mu.shape)}, {tuple(sigma.shape)}"
-        )
     return continuous_attention_2d(mu, sigma, basis, alpha, quadrature=quadrature)
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
 from refusals import refused
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import sparse_attention as sa
 import sparse_attention.registry as registry
+from sparse_attention.kernels.reference import rows as reference_rows
 from sparse_attention.mappings.continuous import (
     BetaGaussian,
     ContinuousAttention1d,
@@ -17,15 +25,22 @@ from sparse_attention.mappings.continuous import (
     DiscreteContinuousAttention1d,
     GaussianBasis1d,
     GaussianBasis2d,
+    Mixture,
     MultimodalAttention2d,
+    continuous_attention_2d,
     continuous_softmax,
     continuous_sparsemax,
+    gauss,
     match_moments_2d,
+    mixture_expectation,
     positions_1d,
     positions_2d,
+    rho_2d,
     ridge_matrix_1d,
     ridge_matrix_2d,
+    to_canonical_2d,
 )
+from sparse_attention.rows import shape
 
 BASIS = GaussianBasis1d.linspaced(16)
 
@@ -269,3 +284,100 @@ def test_the_default_basis_and_numbers_of_components():
     with refused(ValueError, key="max_components", value=0):
         MultimodalAttention2d(max_components=0)
     assert MultimodalAttention2d(max_components=1).max_components == 1
+
+
+def step(layer, n, dtype, how):
+    """One training step, or one call in inference mode, of a layer for n x n positions or n words."""
+    grad = not torch.is_inference_mode_enabled()
+    values = torch.randn(2, n * n, 3, dtype=dtype, requires_grad=grad)
+    if how == "weights":
+        given = {"weights": torch.softmax(torch.randn(2, n * n, dtype=dtype, requires_grad=grad), -1)}
+    elif isinstance(layer, ContinuousAttention1d):
+        given = {
+            "params": (
+                torch.rand(2, dtype=dtype, requires_grad=grad),
+                torch.full((2,), 0.1, dtype=dtype, requires_grad=grad),
+            )
+        }
+    else:
+        sigma = (0.05 * torch.eye(2, dtype=dtype)).repeat(2, 1, 1).requires_grad_(grad)
+        given = {"params": (torch.rand(2, 2, dtype=dtype, requires_grad=grad), sigma)}
+    out = layer(values, **given)[0].sum()
+    return out.backward() if grad else out
+
+
+SIZES = itertools.count(5)
+
+
+class NoFloat64(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        assert not any(isinstance(x, torch.Tensor) and x.dtype == torch.float64 for x in tree_leaves(out))
+        return out
+
+
+@pytest.mark.parametrize("mode", ["inference", "layer made in inference"])
+@pytest.mark.parametrize("how", ["params", "weights"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [1.0, 4 / 3, 1.5, 2.0])
+def test_a_first_call_in_inference_mode_does_not_stop_training(alpha, dtype, how, mode):
+    n = next(SIZES)  # not cached yet
+    made = [
+        lambda: ContinuousAttention2d((n, n), GaussianBasis2d.grid(n, n, 0.01 + n / 1e4), alpha),
+        lambda: ContinuousAttention2d((n, n), GaussianBasis2d(torch.rand(n, 2), torch.eye(2) / 50), alpha),
+        lambda: ContinuousAttention1d(GaussianBasis1d.linspaced(2 * n), alpha),
+        lambda: MultimodalAttention2d((n, n), GaussianBasis2d.grid(n, n, 0.02 + n / 1e4), alpha),
+    ][: 4 if how == "weights" else 3]
+    for make in made:
+        with torch.inference_mode():
+            first = make()
+            step(first, n, dtype, how)
+        step(first if mode.startswith("layer") else make(), n, dtype, how)
+
+
+def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
+    for mode in (
+        lambda: torch.device("meta"),
+        lambda: FakeTensorMode(allow_non_fake_inputs=True),
+        torch.inference_mode,
+    ):
+        n, kept = next(SIZES), []
+        for around in (mode, contextlib.nullcontext):
+            with around():
+                kept += [*gauss.jacobi(n, 1), *gauss.jacobi_on(torch.device("cpu"), n, 1), ridge_matrix_1d(n, BASIS)]
+        assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[5:])
+
+
+def test_more_than_two_dimensions_are_refused():
+    mu, sigma = torch.rand(2, 3), torch.eye(3).expand(2, 3, 3)
+    plane, line = GaussianBasis2d.grid(3, 3), BASIS
+    for call in (
+        lambda: continuous_softmax(mu, sigma, plane),
+        lambda: continuous_attention_2d(mu, sigma, plane, 1.0),
+        lambda: rho_2d(mu, sigma, plane),
+        lambda: to_canonical_2d(mu, sigma),
+        lambda: continuous_softmax(mu, sigma, line),
+        lambda: match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
+        lambda: mixture_expectation(Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0]), plane),
+    ):
+        with pytest.raises(ValueError, match=r"on the plane|for the plane|do not fit"):
+            call()
+
+
+def test_devices_without_float64(monkeypatch):
+    """As if the CPU were one: only float32 comes back, and top_p and the reference do not use float64 at all."""
+    weights, n = torch.softmax(torch.randn(2, 16), -1), 4
+    layers = [ContinuousAttention2d((n, n), GaussianBasis2d.grid(n, n), a) for a in (1.0, 2.0)]
+    layers += [MultimodalAttention2d((n, n), GaussianBasis2d.grid(n, n)).eval(), ContinuousAttention1d(BASIS)]
+    values, grid = torch.randn(2, 16, 3), torch.randn(2, 4, 4)
+    rows = [partial(sa.top_p, mass=0.6), sa.sparsemax, partial(sa.constrained_softmax, bounds=0.4, lower=0.1)]
+    expected = [layer(values, weights=weights)[0] for layer in layers], sa.tvmax(grid), [f(grid) for f in rows]
+    monkeypatch.setattr(reference_rows, "WITHOUT_FLOAT64", {"cpu"})
+    monkeypatch.setattr(shape, "WITHOUT_FLOAT64", {"cpu"})
+    with pytest.warns(UserWarning, match="computes on the CPU: cpu has no float64"):
+        got = [layer(values, weights=weights) for layer in layers], sa.tvmax(grid, return_gap=True)
+    with sa.kernels.use("reference"), NoFloat64():
+        of_rows = [f(grid) for f in rows]
+    assert all(x.dtype == torch.float32 for _, info in got[0] for x in info[:4]) and got[1][1].dtype == torch.float32
+    for a, b in zip([*(x for x, _ in got[0]), got[1][0], *of_rows], [*expected[0], expected[1], *expected[2]]):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

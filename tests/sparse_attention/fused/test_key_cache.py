@@ -346,3 +346,21 @@ def test_what_forms_must_be():
     assert (
         "mask" in sa.KeyCache(slopes=torch.ones(4)).append(k, v).plan(q[:, :, -1:], mask=torch.ones(70).bool()).reason
     )
+
+
+@pytest.mark.parametrize("prompt", [1, 3, 40])
+@pytest.mark.parametrize("reordered", [False, True])
+def test_a_cache_filled_in_inference_mode_goes_on_outside(prompt, reordered):
+    q, k, v = tensors(B=1)
+    cache = sa.KeyCache()
+    with torch.inference_mode():
+        for t in range(prompt):
+            cache.append(k[:, :, t : t + 1], v[:, :, t : t + 1])
+            cache.attend(q[:, :, t : t + 1])
+        if reordered:
+            cache.reorder(torch.tensor([0]))
+    for t in range(prompt, 45):
+        out = cache.append(k[:, :, t : t + 1], v[:, :, t : t + 1]).attend(q[:, :, t : t + 1])
+    torch.testing.assert_close(out, sa.sparse_attention(q[:, :, t : t + 1], k[:, :, :45], v[:, :, :45]))
+    w = q.clone().requires_grad_()
+    sa.sparse_attention(w[:, :, :45], cache.keys, cache.values).sum().backward()  # its keys can be trained with
