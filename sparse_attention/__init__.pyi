@@ -119,10 +119,22 @@ class Hardmax(Mapping):
     def __init__(self, *, dim: int = -1) -> None: ...
 
 class ConstrainedSoftmax(Mapping):
-    def __init__(self, bounds: float | Tensor | None = None, *, dim: int = -1) -> None: ...
+    def __init__(
+        self,
+        bounds: float | Tensor | None = None,
+        lower: float | Tensor | None = None,
+        *,
+        dim: int = -1,
+    ) -> None: ...
 
 class ConstrainedSparsemax(Mapping):
-    def __init__(self, bounds: float | Tensor | None = None, *, dim: int = -1) -> None: ...
+    def __init__(
+        self,
+        bounds: float | Tensor | None = None,
+        lower: float | Tensor | None = None,
+        *,
+        dim: int = -1,
+    ) -> None: ...
 
 class AlphaRelu(Mapping):
     def __init__(self, alpha: float = 1.5, tau: float | Tensor = 0.0, *, dim: int = -1) -> None: ...

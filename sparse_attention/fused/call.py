@@ -15,7 +15,7 @@ from .. import registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
-from ..rows.shape import autocasts, foreign, lengths_of, not_boolean, tensor, transformed
+from ..rows.shape import autocasts, certain, foreign, lengths_of, not_boolean, tensor, transformed
 from . import forms
 from .composition import visible
 
@@ -122,7 +122,8 @@ def checked(
         logits = seen = None
         if sink is not None:
             logits, seen = forms.present(forms.per_head("sink", sink, q), entmax)
-        later = not causal and q.shape[-2] > 1 and (window is None or window[1] != 0)  # some query sees later keys
+        # Does some query see later keys?
+        later = not (causal or certain(q.shape[-2] == 1)) and (window is None or window[1] != 0)
         if slopes is not None and (later or not (entmax or lam)):
             far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
             bias = far if bias is None else bias + far
@@ -142,7 +143,7 @@ def checked(
         function = _added(bias, function)
     if (entmax or lam) and mask is not None and (padded := _as_lengths(mask, lead, k)) is not None:
         mask, given = None, padded if given is None else padded.minimum(given)
-    causal = causal and q.shape[-2] > 1  # a single query sees all keys
+    causal = causal and not certain(q.shape[-2] == 1)  # a single query sees all keys
     return Call(
         q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
         float(dropout), need_weights,
@@ -185,6 +186,7 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
     if name == "bias" and not (isinstance(mask, Tensor) and mask.dtype.is_floating_point):
         raise TypeError(f"bias is {getattr(mask, 'dtype', type(mask).__name__)}; it must be a floating-point tensor")
+    tensor(mask, name)
     if name == "mask" and mask.dtype != torch.bool:
         raise not_boolean(mask)
     try:
@@ -266,7 +268,8 @@ def mapped(
             return lambda x, keep: mapping(x, mask=keep, dim=-1), *known
         own: Any = spec.function
         return lambda x, keep: own(x, mask=keep, **shaped), *known
-    inputs = {name: params[name] for name in spec.inputs if name in params}
+    each = (*spec.inputs, *(param.name for param in spec.params if param.each))
+    inputs = {name: params[name] for name in each if name in params}
     values = spec.check({name: value for name, value in params.items() if name not in inputs})
     if spec.function is None:
         made = spec.module(**values)

@@ -89,7 +89,8 @@ def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dic
             f"{name} is not the gradient of a smoothed maximum of scores alone, so it has no Fenchel-Young loss{own}; "
             f"mappings that have one: {', '.join([*REGULARISERS, *GRIDS])}"
         )
-    inputs = {key: params.pop(key) for key in known.inputs if key in params}  # type: ignore[union-attr]
+    each = (*known.inputs, *(param.name for param in known.params if param.each))  # type: ignore[union-attr]
+    inputs = {key: params.pop(key) for key in each if params.get(key) is not None}
     if isinstance(mapping, str):
         mapping = make(mapping, **params)
     elif params:
@@ -119,8 +120,9 @@ def _value(
         )
     x, _ = last(scores, dim, mask)
     # From here on, dim is the last dimension, and hyperparameter tensors have the shape of the rows.
-    params = {name: per_row(value, scores, dim, name) for name, value in built.params.items() if name != "bounds"}
-    fixed = {"bounds": built.params["bounds"]} if "bounds" in built.params else {}
+    each = {param.name for param in built.spec.params if param.each}
+    params = {name: per_row(value, scores, dim, name) for name, value in built.params.items() if name not in each}
+    fixed = {name: value for name, value in built.params.items() if name in each}
     moved = {name: torch.as_tensor(u).expand(scores.shape).movedim(dim, -1) for name, u in {**fixed, **inputs}.items()}
     function = built.spec.function
     assert function is not None

@@ -19,10 +19,11 @@ _OP = "constrained_sparsemax"
 _vjp = REFERENCE[_OP].backward  # linear in the gradient, so it can be differentiated again
 
 
-def checked(x: Tensor, u: Tensor) -> Tensor:
-    """Return the scores if some distribution over their kept positions satisfies the bounds ``u [..., n]``.
+def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
+    """Return the scores if some distribution over their kept positions satisfies the bounds ``u [..., n]``, and ``low``.
 
-    Otherwise raise ValueError; on a GPU, the row becomes NaN instead, since raising an error would wait for the device.
+    Otherwise raise ValueError; on a GPU, the row becomes NaN instead, since raising an error would wait for the device;
+    with ``low``, also inside torch.compile or a transform.
 
     If the bounds sum to less than 1 by at most 1e-4, this is treated as rounding (fertility that was used up exactly):
     the row gets its bounds.
@@ -33,13 +34,22 @@ def checked(x: Tensor, u: Tensor) -> Tensor:
     total = held.sum(-1)
     # A NaN bound fails both comparisons.
     fits = (held >= 0).all(-1) & (total >= 1 - 1e-4) | empty
-    if shape.asynchronous(x) or exporting():
+    passing = False
+    if low is not None:
+        least = torch.where(keep, low, 0.0)
+        fits = fits & (least >= 0).all(-1) & (least <= held).all(-1) & (least.sum(-1) <= 1 + 1e-4)
+        passing = transformed() or foreign(x) or foreign(u) or foreign(low)
+    if shape.asynchronous(x) or exporting() or passing:
         return x.masked_fill(~fits.unsqueeze(-1), torch.nan)
     if bool(fits.all()):
         return x
     row = tuple((~fits).nonzero()[0].tolist())
     wrong = held[row][~(held[row] >= 0)]
     where = f"bounds of row {row}" if row else "bounds"
+    if low is not None and not wrong.numel() and total[row] >= 1 - 1e-4:
+        found = [f"{a:g} > {b:g}" for a, b in zip(least[row].tolist(), held[row].tolist()) if not 0 <= a <= b]
+        what = f"lower and upper {found[0]}" if found else f"the lower ones sum to {least[row].sum().item():g}"
+        raise ValueError(f"{where}: {what}; over the kept positions, 0 <= lower <= bounds, and lower sums to at most 1")
     if wrong.numel():
         raise ValueError(
             f"{where} contain {wrong[0].item():g}, and every bound must be >= 0; clamp them or mask the position"

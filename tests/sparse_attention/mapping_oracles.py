@@ -12,12 +12,14 @@ def _solved(problem: cp.Problem, y: cp.Variable) -> np.ndarray:
     return y.value
 
 
-def sparsemax(x: np.ndarray, gamma: float = 1.0, upper: np.ndarray | None = None) -> np.ndarray:
+def sparsemax(
+    x: np.ndarray, gamma: float = 1.0, upper: np.ndarray | None = None, lower: np.ndarray | float = 0.0
+) -> np.ndarray:
     """Quadratic programme by DAQP; exact to rounding."""
     n = len(x)
     upper = np.ones(n) if upper is None else upper
     one = {"A": np.ones((1, n)), "b": np.ones(1)}
-    return qpsolvers.solve_qp(np.eye(n), -x / gamma, **one, lb=np.zeros(n), ub=upper, solver="daqp")
+    return qpsolvers.solve_qp(np.eye(n), -x / gamma, **one, lb=np.zeros(n) + lower, ub=upper, solver="daqp")
 
 
 def fusedmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
@@ -52,10 +54,10 @@ def pnormmax(x: np.ndarray, p: float, gamma: float = 1.0) -> np.ndarray:
     return _solved(cp.Problem(cp.Maximize(goal), [y >= 0, cp.sum(y) == 1]), y)
 
 
-def constrained_softmax(x: np.ndarray, upper: np.ndarray) -> np.ndarray:
+def constrained_softmax(x: np.ndarray, upper: np.ndarray, lower: np.ndarray | float = 0.0) -> np.ndarray:
     y = cp.Variable(len(x))
     goal = x @ y + cp.sum(cp.entr(y))
-    return _solved(cp.Problem(cp.Maximize(goal), [y <= upper, cp.sum(y) == 1]), y)
+    return _solved(cp.Problem(cp.Maximize(goal), [lower <= y, y <= upper, cp.sum(y) == 1]), y)
 
 
 def objective(name: str, p: np.ndarray, x: np.ndarray, **k: float) -> float:

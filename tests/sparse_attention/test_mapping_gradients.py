@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
@@ -106,6 +108,22 @@ def test_bounds(kernel, function):
     x = scores(5, 6).requires_grad_()
     u = (torch.rand(5, 6, dtype=D) * 0.3 + 0.15).requires_grad_()
     assert gradcheck(function, (x, u)) and gradgradcheck(function, (x, u))
+
+
+@pytest.mark.parametrize("function", [sa.constrained_sparsemax, sa.constrained_softmax])
+def test_lower_bounds(kernel, function):
+    x, low = scores(5, 6).requires_grad_(), (torch.rand(5, 6, dtype=D) * 0.12).requires_grad_()
+    u, keep = (low.detach() + torch.rand(5, 6, dtype=D) * 0.3 + 0.15).requires_grad_(), torch.arange(6) < 5
+    for mask in (None, keep):
+
+        def f(x, u, low, mask=mask):
+            return function(x, u, mask=mask, lower=low)
+
+        assert gradcheck(f, (x, u, low)) and gradgradcheck(f, (x, u, low))
+    free = torch.full((5, 6), math.inf, dtype=D, requires_grad=True)
+    assert all(
+        g.isfinite().all() for g in torch.autograd.grad(function(x, free, lower=low)[:, 0].sum(), (x, free, low))
+    )
 
 
 @pytest.mark.parametrize("shape", [(6,), (5, 1), (3, 1, 6)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mapping_oracles as oracle
 import numpy as np
 import pytest
@@ -122,6 +124,65 @@ def test_constrained_mappings_solve_their_programmes(kernel, upper):
                 u += 1.1 / n
             assert np.allclose(sa.constrained_sparsemax(t(x), t(u)), oracle.sparsemax(x, upper=u), atol=1e-9)
             assert np.allclose(sa.constrained_softmax(t(x), t(u)), oracle.constrained_softmax(x, u), atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9, 1.0])
+def test_lower_bounds_solve_their_programmes(kernel, share):
+    rng = np.random.default_rng(7)
+    for n in (1, 5, 12):
+        for scale in SCALES:
+            x, low, u = rng.normal(size=n) * scale, rng.random(n) * (rng.random(n) < 0.7) + 1e-9, rng.random(n)
+            low = low / low.sum() * share
+            u = low + u / u.sum() * 1.5 * (1.001 - share)  # some positions at either bound
+            for f, solved, tolerance in (
+                (sa.constrained_sparsemax, oracle.sparsemax(x, upper=u, lower=low), 1e-8),
+                (sa.constrained_softmax, oracle.constrained_softmax(x, u, low), 1e-6),
+            ):
+                assert np.allclose(f(t(x), t(u), lower=t(low)), solved, atol=tolerance)
+                both = (t(np.append(x, z)) for z in (9.0, 0.0))  # a masked position has no lower bound
+                keep = torch.arange(n + 1) < n
+                p = f(next(both), t(np.append(u, 1.0)), mask=keep, lower=t(np.append(low, 0.5)))
+                assert p[n] == 0 and np.allclose(p[:n], solved, atol=tolerance)
+                half = f(t(x).half(), t(u).half(), lower=t(low * 0.99).half())
+                assert half.dtype == torch.float16 and abs(half.sum().item() - 1) < 4e-3
+
+
+@pytest.mark.parametrize("name", ["constrained_softmax", "constrained_sparsemax"])
+def test_lower_bounds_that_no_distribution_fits_are_named(kernel, name):
+    f, x = getattr(sa, name), torch.zeros(2, 4)
+    for upper, lower, words in (
+        (0.5, 0.6, "row \\(0,\\): lower and upper 0.6 > 0.5"),
+        (1.0, 0.3, "the lower ones sum to 1.2"),
+        (1.0, -0.1, "lower and upper -0.1 > 1"),
+        (1.0, math.nan, "nan > 1"),
+        (0.2, 0.1, "sum to 0.8.*raise the bounds"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            f(x, upper, lower=lower)
+        compiled = torch.func.vmap(lambda z: f(z, upper, lower=lower))  # noqa: B023
+        if "raise" not in words:
+            assert compiled(x).isnan().all()
+    for tight in ({"bounds": 0.25, "lower": 0.1}, {"bounds": 1.0, "lower": 0.25}, {"bounds": 0.25, "lower": 0.25}):
+        assert torch.allclose(f(x + torch.arange(4.0), **tight), torch.full((2, 4), 0.25))
+    assert (f(x, 1.0, mask=torch.zeros(4, dtype=torch.bool), lower=0.1) == 0).all()
+
+
+def test_lower_bounds_go_the_ways_of_bounds():
+    """In a module, per call, in attention and in the loss of a mapping."""
+    x, low, q = torch.randn(5, 6), torch.rand(5, 6) / 10, torch.randn(1, 2, 5, 4)
+    for name in ("constrained_softmax", "constrained_sparsemax"):
+        f = getattr(sa, name)
+        expected = f(x, 0.6, lower=low)
+        assert torch.equal(sa.make(name, lower=low)(x, bounds=0.6), expected)
+        assert torch.equal(sa.make(name)(x, bounds=0.6, lower=low), expected)
+        torch.testing.assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(x, 0.6, lower=low), expected)
+        torch.testing.assert_close(torch.func.vmap(lambda x, l: f(x, 0.6, lower=l))(x, low), expected)  # noqa: B023
+        least = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.1])
+        _, p = sa.sparse_attention(q, q, q, name, bounds=0.9, lower=least, need_weights=True)
+        torch.testing.assert_close(p, f(q @ q.mT / 2, 0.9, lower=least))
+        loss = sa.losses.fenchel_young(z := x.clone().requires_grad_(), expected.detach(), name, bounds=0.6, lower=low)
+        loss.backward()
+        assert abs(loss) < 1e-5 and z.grad.abs().max() < 1e-5  # the loss is 0 at the mapping's own value
 
 
 def test_constrained_with_loose_bounds_are_the_plain_mappings(kernel):

@@ -64,7 +64,7 @@ DEFAULTS = {
     "dim": -1, "mask": None, "causal": False, "lengths": None, "need_weights": False, "dropout": 0.0,
     "reduction": "mean", "weight": None, "ignore_index": -100, "label_smoothing": 0.0, "half_pairs": False, "corrected": False,
     "gamma": 1.0, "k": 8, "mass": 0.9, "p": 1.5, "q": 1.0, "mode": "exact", "solver": "exact", "tol": 0.01, "l1": 0.0, "tau": 0.0, "share": 1.0,
-    "return_gap": False, "return_structures": False, "start": None, "stop": None, "bounds": None,
+    "return_gap": False, "return_structures": False, "start": None, "stop": None, "bounds": None, "lower": None,
     "ridge": 0.01, "quadrature": "auto", "max_components": 4, "penalty": 5.0, "iterations": 10, "restarts": 3, "initial_variance": 0.001,
     "floor": 1e-6, "min_sigma_sq": 1e-6, "order": 1, "grid": (14, 14), "moment_match": "exact", "positions": "cell_centre",
     "add_bias_kv": False, "add_zero_attn": False, "batch_first": False, "window": None,
