@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
-from ..rows.shape import autocasts, foreign
+from ..rows.shape import autocasts, certain, foreign
 from . import composition
 from .call import Call, checked
 from .choice import Plan, choose, heads, spans_per_head
@@ -139,9 +139,8 @@ def torchs() -> Callable[..., Tensor]:
 def _sdpa(call: Call) -> Tensor:
     q, k, v = (x.to(call.q.dtype) for x in (call.q, call.k, call.v))
     free = all(x is None for x in (call.mask, call.lengths, call.spans, call.bias))
-    given: dict[str, Any] = (
-        {"is_causal": call.causal} if free and q.shape[-2] == k.shape[-2] else {"attn_mask": _mask(call)}
-    )
+    aligned = free and certain(q.shape[-2] == k.shape[-2])
+    given: dict[str, Any] = {"is_causal": call.causal} if aligned else {"attn_mask": _mask(call)}
     grouped: dict[str, Any] = {"enable_gqa": True} if q.ndim > 2 and q.shape[-3] != k.shape[-3] else {}
     e = v.shape[-1]
     if e < q.shape[-1]:  # torch's fast path needs values as wide as keys
@@ -153,12 +152,14 @@ def _sdpa(call: Call) -> Tensor:
 
 
 def _mask(call: Call) -> Tensor | None:
-    """The mask for torch's function: bool, or the bias with -inf where a key is hidden."""
-    keep, bias = call.keep(), call.bias
-    if bias is None:
-        return keep
-    bias = bias.to(call.q.dtype) * call.factor
-    return bias if keep is None else torch.where(keep, bias, -torch.inf)
+    """The mask for torch's function: bool, or the bias with -inf where a key is hidden; with two dimensions or more."""
+    keep, mask = call.keep(), call.bias
+    if mask is not None:
+        mask = mask.to(call.q.dtype) * call.factor
+        mask = mask if keep is None else torch.where(keep, mask, -torch.inf)
+    else:
+        mask = keep
+    return mask if mask is None or mask.ndim > 1 else mask.expand(1, call.k.shape[-2])
 
 
 def _fused(call: Call) -> Tensor:

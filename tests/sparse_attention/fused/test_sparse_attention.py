@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from attention_oracles import formula, named, visible
@@ -12,6 +14,12 @@ from sparse_attention.kernels.native import attention as native
 
 SPARSE = [("sparsemax", {}), ("sparsemax", {"gamma": 0.5}), ("entmax", {"alpha": 1.5}), ("sparsegen_lin", {"lam": 0.3}),
           ("fusedmax", {"lam": 0.1}), ("fusedmax", {"lam": 0.3, "gamma": 0.5}), ("fusedmax", {"lam": 0.0})]  # fmt: skip
+MAPPINGS_OF_ROWS = [
+    n
+    for kind in ("simplex", "unnormalised")
+    for n in sa.names(kind)
+    if sa.spec(n).over == "row" and not sa.spec(n).inputs
+]
 OTHERS = [("entmax", {"alpha": 1.3}), ("softmax", {}), ("softmax", {"gamma": 2.0})]
 
 
@@ -59,6 +67,47 @@ def test_without_heads_and_with_many_dimensions():
     assert torch.equal(sa.sparse_attention(*five).flatten(0, 1), sa.sparse_attention(q, k, v))
     one = sa.sparse_attention(q, k[:1], v[:1])  # dimensions before the heads broadcast
     torch.testing.assert_close(one, sa.sparse_attention(q, k[:1].expand_as(k), v[:1].expand_as(v)))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (40,)], ids=str)
+@pytest.mark.parametrize("given", ["mask", "bias"])
+@pytest.mark.parametrize("more", [{}, {"sink": torch.tensor([0.1, 0.2, 0.3, 0.4])}, {"need_weights": True}], ids=str)
+@pytest.mark.parametrize("name", MAPPINGS_OF_ROWS)
+def test_masks_and_biases_of_fewer_than_two_dimensions(name, more, given, shape):
+    q, k, v = (x.abs() for x in tensors(grad=False))
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    x = x > 0.3 if given == "mask" else x
+    for function in (sa.sparse_attention, *((theirs,) if not more else ())):
+        one, full = (function(q, k, v, name, **{given: y}, **more) for y in (x, x.expand(2, 4, 33, 40)))
+        torch.testing.assert_close(one, full)
+
+
+def theirs(q, k, v, name, mask=None, bias=None):
+    attn_mask = mask if bias is None else bias
+    return sa.integrations.sdpa.scaled_dot_product_attention(q, k, v, attn_mask, enable_gqa=True, mapping=name)
+
+
+@pytest.mark.parametrize("form", [{}, {"slopes": torch.tensor([0.5, 0.25])}], ids=["causal", "slopes"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "sigmoid"])
+def test_a_recorded_graph_takes_other_lengths(name, causal, form):
+    class Attention(torch.nn.Module):
+        def forward(self, q, k, v):
+            return sa.sparse_attention(q, k, v, name, causal=causal, **form)
+
+    def made(n, m):
+        return [torch.randn(1, 2, length, 8) for length in (n, m, m)]
+
+    torch._dynamo.reset()
+    module, free = Attention(), ({2: torch.export.Dim.DYNAMIC},) * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graphs = [torch.jit.trace(module, tuple(made(5, 12)), check_trace=False)]
+    graphs.append(torch.export.export(module, tuple(made(12, 12)), dynamic_shapes=free).module())
+    graphs.append(torch.compile(module, dynamic=True, fullgraph=True, backend="eager"))
+    for graph, sizes in zip((*graphs, graphs[-1]), ((7, 30), (30, 30), (30, 30), (7, 30))):
+        given = made(*sizes)
+        torch.testing.assert_close(graph(*given), module(*given))
 
 
 @pytest.mark.parametrize("shape", [(33, 40), (1, 40), (2, 1, 33, 40), (2, 4, 33, 40), (2, 1, 1, 40)], ids=str)
