@@ -8,14 +8,16 @@ with sdpa.use("sparsemax"):        # for code of others that calls torch's funct
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ..fused import sparse_attention
 from ..fused.attention import replacing, torchs
@@ -71,9 +73,12 @@ def scaled_dot_product_attention(
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself
         if factor != 1.0:
             scale = factor * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if attn_mask is not None and attn_mask.ndim < 2:
+            attn_mask = attn_mask.expand(1, key.shape[-2])
         return torchs()(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     for name, x in (("query", query), ("key", key), ("value", value)):
-        tensor(x, name)
+        if not getattr(x, "is_nested", False):
+            tensor(x, name)
     if is_causal and attn_mask is not None:
         raise RuntimeError("is_causal=True together with attn_mask: pass one mask that has both")
     if query.is_nested:
@@ -176,6 +181,8 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     """Within the block, every call of torch's `scaled_dot_product_attention` in this thread uses the mapping.
 
     Calls that name their mapping (`sa.sparse_attention`, this module's `scaled_dot_product_attention`) keep it.
+    A block in a block wins. What torch.utils.checkpoint runs in the block uses the mapping again when the backward pass
+    recomputes it, wherever that is; within any other torch.autograd.Function, attention raises an error.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often compute attention without that function; within
     the block they raise an error, since `sa.nn.replace` is the way to give them a mapping.
 
@@ -183,32 +190,96 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
         mapping, params: as in `sparse_attention`.
     Raises:
         ValueError: the mapping or a parameter is unknown. RuntimeError: a module of torch computes attention without
-            the function; nothing in the block called the function.
+            the function, or in a torch.autograd.Function; nothing in the block called the function.
     """
     mapped(mapping, params)
-    mode = _Mode(mapping, params)
-    replacing.append(mode)
-    try:
-        with mode:
-            yield
-    finally:
-        replacing.remove(mode)
-    if not mode.calls:
+    _watch_checkpoints()
+    block = _Block(mapping, params, [])
+    with _within(block):
+        yield
+    if not block.calls:
         raise RuntimeError(
             "nothing in this block called torch's scaled_dot_product_attention, so no attention was replaced; "
             "sa.nn.replace changes modules of torch.nn, sa.integrations.transformers models of transformers"
         )
 
 
+class _Block(NamedTuple):
+    mapping: Any
+    params: dict[str, Any]
+    calls: list[None]  # one entry each
+    again: bool = False  # what a checkpoint runs, first and when it recomputes
+
+
+def _mode() -> _Mode | None:
+    """The mode of this thread's blocks. One is enough: below another one, calls would take other paths."""
+    return next((m for m in _get_current_function_mode_stack() if isinstance(m, _Mode)), None)
+
+
+@contextmanager
+def _within(block: _Block) -> Iterator[None]:
+    with nullcontext(mode) if (mode := _mode()) else _Mode() as entered:
+        replacing.append(None)
+        entered.blocks.append(block)
+        try:
+            yield
+        finally:
+            entered.blocks.pop()
+            replacing.pop()
+
+
+@functools.cache
+def _watch_checkpoints() -> None:
+    """Let torch's checkpoints keep the block of their first pass: the recomputation itself knows no modes."""
+    from torch.utils import checkpoint
+
+    first, frame = checkpoint.CheckpointFunction.forward, checkpoint._CheckpointFrame.__init__
+    again = staticmethod(lambda ctx, function, *args: first(ctx, _again(function), *args))  # use_reentrant=True
+    checkpoint.CheckpointFunction.forward = again  # type: ignore[method-assign, assignment]
+    checkpoint._CheckpointFrame.__init__ = (  # type: ignore[method-assign]  # use_reentrant=False
+        lambda self, function, *args, **kwargs: frame(self, _again(function), *args, **kwargs)
+    )
+
+
+def _again(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called in this thread's innermost block, if any, also after its end."""
+    if (mode := _mode()) is None:
+        return function
+    block = mode.blocks[-1]._replace(again=True)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _within(block):
+            return function(*args, **kwargs)
+
+    return called
+
+
+def _function_around() -> str | None:
+    """The torch.autograd.Function, if any, in whose forward pass this is: it records nothing and must compute it again."""
+    frame = None if torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling() else sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_varnames[:1] not in ((), ("self",)):
+            ctx: Any = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(ctx, torch._C._FunctionBase) and ctx.next_functions:
+                return type(ctx).__name__
+        frame = frame.f_back
+    return None
+
+
 class _Mode(TorchFunctionMode):
-    def __init__(self, mapping: Any, params: dict[str, Any]):
+    def __init__(self) -> None:
         super().__init__()
-        self.mapping, self.params, self.calls = mapping, params, 0
+        self.blocks: list[_Block] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _THEIRS:
-            self.calls += 1
-            given = {**(kwargs or {}), **self.params, "mapping": self.mapping}
+            block = self.blocks[-1]
+            block.calls.append(None)
+            if not block.again and (around := _function_around()):
+                told = f"{around} recomputes attention in its backward pass, which sdpa.use does not reach"
+                raise RuntimeError(f"{told}; checkpoint with torch.utils.checkpoint")
+            given = {**(kwargs or {}), **block.params, "mapping": block.mapping}
             return scaled_dot_product_attention(*args, **given)
         if func in _WITHOUT:
             raise RuntimeError(

@@ -322,3 +322,19 @@ def test_without_transformers_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"needs transformers.*pip install 'transformers>=5\.23'"):
         importlib.import_module(integration.__name__)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_in_a_block(reentrant):
+    model, ids = DECODERS["llama"]().train(), torch.arange(24).view(2, 12)
+
+    def gradient():
+        model.zero_grad()
+        with sa.integrations.sdpa.use("sparsemax"):
+            loss = model(ids, labels=ids).loss
+        loss.backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    expected = gradient()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    torch.testing.assert_close(gradient(), expected, atol=0, rtol=1e-5)

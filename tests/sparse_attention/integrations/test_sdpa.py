@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.utils import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.integrations import sdpa
@@ -272,6 +274,55 @@ def test_use_leaves_calls_that_name_their_mapping(name, compiled):
             parts = sdpa.scaled_dot_product_attention(*nested, **ours).unbind()
         torch.testing.assert_close(causal, reference(f, q, k, v, is_causal=True))
         torch.testing.assert_close(torch.stack(parts), reference(f, q, k, v))
+
+
+CHECKPOINTS = {
+    "reentrant": lambda f, x: checkpoint.checkpoint(f, x, use_reentrant=True),
+    "not": lambda f, x: checkpoint.checkpoint(f, x, use_reentrant=False),
+    "nested": lambda f, x: checkpoint.checkpoint(CHECKPOINTS["not"], f, x, use_reentrant=True),
+    "sequential": lambda f, x: checkpoint.checkpoint_sequential([f, nn.Identity()], 2, x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("how", CHECKPOINTS)
+@pytest.mark.parametrize("where", ["inside", "outer block", "no block", "another block"])
+def test_a_checkpoint_recomputes_with_the_mapping_of_its_first_pass(how, where):
+    def block(x):
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True).sin()
+
+    def gradient(f, name):
+        x = made(12, 12)[0].detach().requires_grad_()
+        with sdpa.use("entmax"):
+            F.scaled_dot_product_attention(x, x, x)
+            with sdpa.use(name):
+                out = f(block, 2 * x).sum()
+                if where == "inside":
+                    out.backward()
+            if where == "outer block":
+                out.backward()
+        with sdpa.use("softmax") if where == "another block" else contextlib.nullcontext():
+            F.scaled_dot_product_attention(x, x, x)
+            if x.grad is None:
+                torch.autograd.backward(out)
+        return x.grad
+
+    for name in ("sparsemax", "softmax"):
+        expected = gradient(lambda f, x: f(x), name)
+        assert torch.equal(gradient(CHECKPOINTS[how], name), expected)
+    assert not torch.allclose(expected, gradient(CHECKPOINTS[how], "sparsemax"))
+
+
+def test_a_recomputation_that_no_block_can_reach_is_refused():
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    x = made(4, 4)[0].detach().requires_grad_()
+    with pytest.raises(RuntimeError, match="OwnBackward recomputes attention"), sdpa.use("sparsemax"):
+        Own.apply(x)
+    with sdpa.use("sparsemax"), torch.no_grad():  # without a backward pass there is nothing to refuse
+        torch.testing.assert_close(Own.apply(x), sa.sparse_attention(x, x, x))
 
 
 @pytest.mark.parametrize(
