@@ -4,7 +4,7 @@ Three backends compute the same numbers: ``reference`` (torch, any device), ``na
 first use) and ``triton`` (CUDA tensors). The default, ``auto``, uses the fastest backend for the tensor.
 
     sa.kernels.use("reference")            # from here on
-    with sa.kernels.use("native"): ...     # inside the block
+    with sa.kernels.use("native"): ...     # inside the block, in this thread
     SPARSE_ATTENTION_KERNELS=reference     # environment variable, read at import
 
 A backend is a module with ``OPS``, a dict of kernels by operation, and ``available(op, x) -> bool``. A kernel works on
@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..describe import InvalidValue
@@ -45,12 +47,14 @@ def _checked(name: str) -> str:
     return name
 
 
-_choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")
+_default = _choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")  # of threads without a block
+_calls: list[use] = []  # what made the choices of the process
+_blocks: list[use] = []  # those that are open, in all threads
 _loaded: dict[str, ModuleType] = {"reference": reference}
 
 
 class use:
-    """Choose the kernels for the whole process; as a context manager, only until the end of the block.
+    """Choose the kernels for the whole process; as a context manager, only for the block and the thread it runs in.
 
     Raises:
         ValueError: the name is not auto, reference, native or triton.
@@ -58,20 +62,33 @@ class use:
 
     def __init__(self, name: str):
         global _choice
-        self._before = _choice
-        _choice = _checked(name)
+        self.name, self.thread = _checked(name), threading.get_ident()
+        _calls.append(self)
+        _choice = name
 
     def __enter__(self) -> use:
+        global _choice
+        if self in _calls:  # it was a block's, not one of the process
+            _calls.remove(self)
+            _choice = _calls[-1].name if _calls else _default
+        self.thread = threading.get_ident()
+        _blocks.append(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        global _choice
-        _choice = self._before
+        _blocks.remove(self)
 
 
 def active() -> str:
     """The current choice: auto, reference, native or triton."""
-    return _choice
+    return _here() if _blocks else _choice
+
+
+def _here() -> str:
+    if torch.compiler.is_dynamo_compiling():  # cannot ask for the thread
+        return _blocks[-1].name
+    thread = threading.get_ident()
+    return next((block.name for block in reversed(tuple(_blocks)) if block.thread == thread), _choice)
 
 
 def backend(name: str) -> ModuleType:
@@ -93,7 +110,8 @@ def select(op: str, x: Tensor) -> ModuleType:
         RuntimeError: the backend that was chosen by name cannot take this tensor.
         NoMemory: the tensor is a meta tensor.
     """
-    if _choice == "auto":
+    choice = _here() if _blocks else _choice
+    if choice == "auto":
         name = "triton" if x.is_cuda else "native"
         # Only one dictionary look-up, since every call comes through here.
         module = _loaded.get(name) or backend(name)
@@ -101,7 +119,7 @@ def select(op: str, x: Tensor) -> ModuleType:
             return module
         name = "reference"
     else:
-        name = _choice
+        name = choice
     if x.is_meta:
         raise NoMemory(f"a meta tensor of shape {tuple(x.shape)} has no values to compute with")
     module = backend(name)
@@ -115,7 +133,8 @@ def select(op: str, x: Tensor) -> ModuleType:
 
 def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
     """The backend that can process scores ``x [..., n]`` of this dtype with a mask in one launch, or None."""
-    if _choice != "triton" and not (x.is_cuda and _choice == "auto"):
+    choice = active()
+    if choice != "triton" and not (x.is_cuda and choice == "auto"):
         return None
     module = backend("triton")
     return module if module.exact(params) and module.available(op, x) else None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import threading
 
 import pytest
 import torch
@@ -318,3 +319,39 @@ def test_choosing_kernels():
         sa.kernels.use("fast")
     with sa.kernels.use("triton"), pytest.raises(RuntimeError, match=r"'triton'.*use\('auto'\)"):
         sa.sparsemax(torch.randn(2, 3))
+
+
+def test_kernels_of_a_block_are_those_of_its_thread():
+    before, seen = sa.kernels.active(), {}
+    events = [threading.Event() for _ in range(3)]
+
+    def first():
+        with sa.kernels.use("reference"):
+            events[0].set()
+            events[1].wait()
+            seen["first"] = sa.kernels.active()
+        events[2].set()
+
+    def second():
+        events[0].wait()
+        with sa.kernels.use("native"):
+            events[1].set()
+            events[2].wait()
+            seen["second"] = sa.kernels.active()
+
+    threads = [threading.Thread(target=f) for f in (first, second)]
+    [t.start() for t in threads]
+    events[1].wait()
+    seen["here"] = sa.kernels.active()
+    [t.join() for t in threads]
+    assert seen == {"first": "reference", "second": "native", "here": before} and sa.kernels.active() == before
+    try:
+        with sa.kernels.use("native"):
+            sa.kernels.use("reference")  # for the process, not for this block
+            assert sa.kernels.active() == "native"
+            x = torch.randn(3, 5)
+            compiled = torch.compile(lambda x: sa.sparse_attention(x, x, x), fullgraph=True, backend="eager")
+            torch.testing.assert_close(compiled(x), sa.sparse_attention(x, x, x))
+        assert sa.kernels.active() == "reference"
+    finally:
+        sa.kernels.use(before)

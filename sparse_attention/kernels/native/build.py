@@ -49,12 +49,7 @@ BASE_FLAGS = (
     "-fno-trapping-math",
 )
 # A compiler that does not support OpenMP or -march=native still builds a correct library.
-OPTIMISATION = (
-    ("-O3", "-march=native", "-fopenmp"),
-    ("-O3", "-march=native"),
-    ("-O3", "-fopenmp"),
-    ("-O2",),
-)
+OPTIMISATION = (("-O3", "-march=native", "-fopenmp"), ("-O3", "-march=native"), ("-O3", "-fopenmp"), ("-O2",))
 COMPILE_SECONDS = 600  # a compiler that takes longer is assumed to hang
 _MAGIC = b"sparse_attention"
 

@@ -31,10 +31,7 @@ def takes(op: str) -> bool:
 
 def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
     """Look up both functions and the numbers of the operations."""
-    for found, function, arrays in (
-        (_forward, library.masked_forward, 3),
-        (_backward, library.masked_backward, 7),
-    ):
+    for found, function, arrays in ((_forward, library.masked_forward, 3), (_backward, library.masked_backward, 7)):
         function.argtypes = [_I, *[_P] * arrays, *_REST]
         function.restype = _I
         found[dtype] = function
