@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from repro import plugins
-from repro.protocol import Family, Prepared, TestSet
+from repro.protocol import Family, Prepared, TestSet, parameters
 from repro.store import Damaged, Entry, Evaluation, Store, check_names
 from repro.store.provenance import ROOT
 
@@ -131,7 +131,7 @@ class Cell(OfFamily):
     @property
     def parameters(self) -> str:
         """The mapping's parameters as text."""
-        return ", ".join(f"{k}={v}" for k, v in self.config["mapping"].items() if k not in ("name", "at", "grid"))
+        return ", ".join(f"{k}={v}" for k, v in parameters(self.config, self.family).items())
 
     @property
     def label(self) -> str:

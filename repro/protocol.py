@@ -160,12 +160,36 @@ class Monitor(Protocol):
         """Write a message to the log."""
 
 
+def searched(config: Mapping[str, Any], family: Any) -> dict[str, str]:
+    """The mapping's parameters that a training chooses on dev: name -> the key that holds the values it tries."""
+    node: Any = config
+    key = getattr(family, "SEARCH", "")
+    for part in (*key.split("."), config["mapping"]["name"]):
+        node = node.get(part) or {} if isinstance(node, Mapping) else {}
+    return {name: f"{key}.{config['mapping']['name']}.{name}" for name in node}
+
+
+def parameters(config: Mapping[str, Any], family: Any, found: Iterable[Mapping[str, float]] = ()) -> dict[str, Any]:
+    """The parameters of a cell's mapping: name -> value; for one that training chooses on dev, a text that says so.
+
+    Args:
+        family: the cell's `Family`. found: the metrics of finished cells with this configuration.
+    """
+    told = {k: v for k, v in config["mapping"].items() if k not in ("name", "at", "grid")}
+    for name in searched(config, family):
+        values = sorted({metrics[key] for metrics in found if (key := f"selected/{name}") in metrics})
+        told[name] = " ".join([*(f"{value:g}" for value in values), "chosen on dev"])
+    return told
+
+
 class Family(Protocol):
     """The functions that run the cells of a family. `config` is a resolved, checked configuration in plain containers.
 
     RECIPE: (version of training, version of evaluation); a version is increased whenever the code's results change.
     METRICS: name -> Metric, for everything that `train` and `evaluate` measure.
     PRELOAD: modules that are imported once and shared by many cells.
+    SEARCH (optional): key of a mapping -> parameter -> values that training tries in place of the mapping's own value. It
+        keeps the best on dev, and reports the choice as the metric `selected/<parameter>`.
     pictures (optional, for families with images): takes a config and returns a function that maps the `image` of a test
         record to a PNG, or returns None if there are no images.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from decimal import Decimal
 from functools import cache
@@ -12,8 +13,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from repro.plan import Plan, Slot
 from repro.plan import published as pub
-from tasks.commands import compare
+from repro.tables import footers
+from repro.tables.verdict import barriers
+from tasks.commands import compare, reproduce
 from tasks.config import compose
 
 TABLES = compose.names_in("published")
@@ -133,6 +137,36 @@ def test_a_row_is_what_the_page_says_and_a_number_is_held_against_the_score_that
         stated = dict(o.split("=", 1) for o in row.get("overrides", ()))
         assert said["mapping"] == row["mapping"] and stated == {k: str(said[k]) for k in stated}
     assert {r["mapping"] for r in published["results"]} == set(rows)
+
+
+def test_every_declared_deviation_of_a_row_bars_its_verdict():
+    """At profile paper, of all experiments: those that a table prints, each for the rows that it concerns."""
+    seen = set()
+    for name in COMPARED:
+        one = compose.experiment(name, "paper")
+        slots = [
+            Slot(w.row, w.column, w.point, w.seed, SimpleNamespace(
+                cell_id="", config=w.config, mapping=w.config["mapping"]["name"], tests=[SimpleNamespace(name="test")],
+                prepared=SimpleNamespace(shortfalls=())))
+            for w in reproduce.outline([one])[0]
+        ]  # fmt: skip
+        barred = set()
+        for slot in slots:
+            row, column = one.rows[slot.row], one.columns[slot.column]
+            declared = footers.declared(Plan(one, slots), [slot])
+            why = barriers(one, column, row, pub.Published(1.0, 1, "", ""), "test/x", [slot], {}, (), declared)
+            mine = [*one.deviations, *slot.cell.config["task"]["deviations"]]
+            others = [text for text in mine if re.match("with ", text) and f"with {slot.cell.mapping}" not in text]
+            groups = {o.split("=")[0] for o in (*column.overrides, *row.overrides)}  # of which another file was chosen
+            others += [text for text in mine if text.split(":")[0] in groups]
+            assert [f"deviation: {text}" in why for text in mine] == [text not in others for text in mine], (
+                name,
+                row.label,
+            )
+            barred |= {*mine} - {*others}
+        assert barred == {*one.deviations, *footers.of_settings(Plan(one, slots))}, "what is printed"
+        seen |= barred
+    assert len(seen) >= 5
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from repro import plugins
-from repro.identity import Cell, assemble, family
+from repro.identity import Cell, assemble, family, value_at
 from repro.launch import pool
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
@@ -176,14 +176,19 @@ def fill(
 def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]) -> list[Wanted]:
     found: list[Wanted] = []
     checked: set[int] = set()
+    given = {o.lstrip("+").partition("=")[0] for o in overrides}
     for (c, column), (r, row) in itertools.product(enumerate(one.columns), enumerate(one.rows)):
         base = [*column.overrides, f"profile={one.profile}", *row.changes]
         try:
             grid = row.grids.get(column.grid)
             if grid == "own":
                 grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
+            keys = {key: key if "." in key else f"mapping.{key}" for key in grid or ()}
+            if given & {*keys.values()}:  # what the user sets is not searched
+                config = tools.compose([*base, *overrides], overrides)
+                grid = {k: [value_at(config, keys[k])] if keys[k] in given else v for k, v in grid.items()}
             for point, seed in itertools.product(points(grid), one.seeds):
-                assigned = [f"{key if '.' in key else 'mapping.' + key}={text(value)}" for key, value in point]
+                assigned = [f"{keys[key]}={text(value)}" for key, value in point]
                 config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
                 check_names(config["task"]["name"], config["mapping"]["name"])
                 tests = tuple(tools.with_data(config, name) for name in column.evaluate)

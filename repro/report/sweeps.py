@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 from repro.files import csv_text
@@ -86,8 +87,11 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
     short = key.removeprefix("mapping.")
     title = f"{group.task}{', ' if mapping else ''}{mapping}: {', '.join(metrics)} against {short}"
     values = [x for c in curves for x, _ in c.points]
+    width = 3.1 * len(metrics)
+    labels = {curve.label: fill(curve.label, int(12 * width)) for curve in curves}
+    rows = sum(label.count("\n") + 1 for label in labels.values())
     with _matplotlib(f"{salt}/{mapping}/{key}") as drawing_of:
-        drawing = drawing_of(figsize=(3.1 * len(metrics), 2.6 + 0.16 * len(curves)), layout="constrained")
+        drawing = drawing_of(figsize=(width, 2.6 + 0.16 * rows), layout="constrained")
         for i, metric in enumerate(metrics):
             axes = drawing.add_subplot(1, len(metrics), i + 1)
             for style, curve in enumerate(curves):
@@ -101,7 +105,7 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
                         [x for x, _ in shown],
                         [m.mean for _, m in shown],
                         spread,
-                        label=curve.label,
+                        label=labels[curve.label],
                         gid=f"of {curve.label}",
                         **look,
                     )
@@ -110,8 +114,9 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
             if metric == zeros:
                 axes.set_ylim(-0.03, 1.03)
             axes.set(xlabel=short, title=metric)
-        handles, labels = drawing.axes[0].get_legend_handles_labels()
-        drawing.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=7.5)
+        drawing.legend(
+            *drawing.axes[0].get_legend_handles_labels(), loc="outside lower left", frameon=False, fontsize=7.5
+        )
         data = _data(metrics, short, ((c.label, x, s) for c in curves for x, s in c.points))
         name = "_".join(part for part in (group.task, mapping, short) if part)
         return Drawn(_file(name), title, (standalone if files else _inline)(drawing, title), data)
@@ -146,13 +151,17 @@ def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
             keys = [k for k in own[0][2].values if _varies(k, own)]
             named = ", ".join(k.removeprefix("mapping.") for k in keys)
             dots = {"s": 26, "lw": 0, "color": look["color"], "marker": look["marker"]}
-            dots |= {"label": f"{mapping} ({named})" if named else mapping, "gid": f"of {mapping}"}
+            dots |= {"label": fill(f"{mapping} ({named})" if named else mapping, 24), "gid": f"of {mapping}"}
             axes.scatter([p[0] for p in own], [p[1] for p in own], **dots)
             for x, y, s in own:
                 told = ", ".join(text(s.values[k]) for k in keys if k in s.values) or mapping
                 said.setdefault((round(x, 4), round(y, 4)), []).append(told)
         for place, labels in said.items():
-            axes.annotate("; ".join(labels), place, (3, 3), textcoords="offset points", fontsize=6.5)
+            told = "; ".join(labels)
+            note = axes.annotate(
+                told if len(told) < 60 else f"{told[:58]} …", place, (3, 3), textcoords="offset points", fontsize=6.5
+            )
+            note.set_in_layout(False)
         axes.set(xlabel=zeros, ylabel=score)
         drawing.legend(loc="outside right upper", frameon=False, fontsize=7.5)
         data = _data([zeros, score], "", ((s.mapping, math.nan, s) for *_, s in points))

@@ -72,7 +72,7 @@ class Record(Found, OfFamily):
 
     @property
     def converged(self) -> Convergence:
-        return convergence.of(self.config, self.metrics, self.folder, self.family.METRICS, self.curve)
+        return convergence.of(self.config, self, self.family.METRICS, self.curve)
 
     @cached_property
     def flat(self) -> dict[str, Any]:

@@ -168,8 +168,9 @@ class _Column:
         note = "failed" if broken else "missing"
         values = [paired.value(finished, show.metric, self._metric(show), note) for show in self.shown]
         trained = convergence.together(
-            [convergence.of(s.cell.config, f.metrics, f.folder, self.metrics) for s, f in zip(chosen, finished)]
+            [convergence.of(s.cell.config, f, self.metrics) for s, f in zip(chosen, finished)]
         )
+        declared = footers.declared(self.plan, slots)
         theirs: list[pub.Published | None] = []
         verdicts: list[Verdict | None] = []
         for group in self.column.published:
@@ -181,7 +182,7 @@ class _Column:
                     verdicts.append(None)
                     continue
                 one, by_hand = self.plan.experiment, self.plan.overrides
-                why = barriers(one, self.column, row, printed, against, slots, found, by_hand)
+                why = barriers(one, self.column, row, printed, against, slots, found, by_hand, declared)
                 unsure = doubts(slots, chosen, found, against, trained)
                 verdicts.append(judge(ours, printed, metric_of(self.metrics, against), why, unsure))
         return Row(
@@ -230,11 +231,13 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
     for slot in slots:
         by_point.setdefault(slot.point, []).append(slot)
     best: tuple[float, Point] | None = None
+    compared = 0
     for point, members in by_point.items():
         finished = [found[s.cell.cell_id] for s in members if s.cell.cell_id in found]
         scores = [f.metrics.get(by.metric, math.nan) for f in finished] if by else [0.0] * len(finished)
         if not scores or (math.isnan(mean := summarize(scores).mean) and len(by_point) > 1):
             continue
+        compared += 1
         signed = -mean if by and by.mode == "min" else mean
         if best is None or signed > best[0]:
             best = (signed, point)
@@ -242,5 +245,7 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
         return [], ""
     detail = ", ".join(f"{key}={value}" for key, value in best[1])
     if len(by_point) > 1:
-        detail += f", best of {len(by_point)} on dev"
+        detail += f", best of {compared} on dev"
+        if compared < len(by_point):
+            detail += f" ({len(by_point) - compared} without a score)"
     return [s for s in by_point[best[1]] if s.cell.cell_id in found], detail

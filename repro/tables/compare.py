@@ -17,7 +17,7 @@ import yaml
 from repro.cell import LOADER
 from repro.files import csv_text
 from repro.plan.experiment import Show, near
-from repro.protocol import Metric, metric_of
+from repro.protocol import Metric, metric_of, parameters
 from repro.store.records import Record
 from repro.tables import convergence, findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, add_converged
@@ -54,10 +54,10 @@ class Setting:
     def mapping(self) -> str:
         return self.first.config["mapping"]["name"]
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Any]:
         """The mapping's parameters."""
-        return {k: v for k, v in self.first.config["mapping"].items() if k not in ("name", "at", "grid")}
+        return parameters(self.first.config, self.first.family, [r.metrics for r in self.records])
 
     @property
     def detail(self) -> str:
@@ -208,6 +208,8 @@ def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
     varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
     for s in settings:
         own = {f"mapping.{k}" for k in ("name", *s.parameters)}
+        if search := getattr(s.first.family, "SEARCH", ""):  # of the values searched, those for this mapping
+            own |= {k for k in varied if k.startswith(search) and not k.startswith(f"{search}.{s.mapping}.")}
         # an architecture's own keys follow from its name, unless its settings differ in them
         same = [o.first.flat for o in settings if o.first.flat.get("model.name") == s.first.flat.get("model.name")]
         implied = {k for k in varied if k.startswith("model.") and len({str(f.get(k, absent)) for f in same}) == 1}

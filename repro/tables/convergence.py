@@ -1,7 +1,8 @@
 """Decide whether the training of a cell had converged, based on the dev score that selects the best epoch.
 
 Training had converged if the best epoch was not the last one, or if the last epoch improved the best score by less than
-the score's noise. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
+the score's noise. With fewer than `FEWEST` epochs, or for a model at chance, it is not
+known. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
 third differences, which remove any parabola and have variance 20 s^2 if the scatter is s. (Fitting a straight line
 would count the bend of a learning curve as noise. The sampling of dev examples adds no noise, because every epoch is
 evaluated on the same examples.)
@@ -19,8 +20,10 @@ from typing import Any
 
 from repro.protocol import Metric
 
+FEWEST = 3  # with fewer epochs, an early best epoch proves nothing
+CONSTANT = ("constant", "majority", "most frequent answer")  # baselines that always give the same answer: chance
 WINDOW = 5  # number of epochs that determine the noise; with fewer, scatter and trend look the same
-CONVERGED, LEARNING, UNKNOWN = "converged", "still learning", "convergence not recorded"
+CONVERGED, LEARNING, UNKNOWN = "converged", "still learning", "convergence not known"
 WORST = (UNKNOWN, LEARNING, CONVERGED)  # from worst to best; a row has the worst state of its cells
 
 
@@ -34,7 +37,7 @@ class Convergence:
     @property
     def text(self) -> str:
         """The text that a table shows."""
-        said = {CONVERGED: "yes", LEARNING: "still learning", UNKNOWN: "not recorded"}.get(self.state, "")
+        said = {CONVERGED: "yes", LEARNING: "still learning", UNKNOWN: "not known"}.get(self.state, "")
         return f"{said}: {self.why}" if said else ""
 
     @property
@@ -44,16 +47,40 @@ class Convergence:
 
 
 def of(
-    config: Mapping[str, Any], metrics: Mapping[str, float], folder: Path, known: Mapping[str, Metric],
-    curve: Sequence[float] | None = None,
-) -> Convergence:  # fmt: skip
-    """The convergence of a finished cell; the dev scores in `curve` are read from `curves.csv` in its folder if None."""
+    config: Mapping[str, Any], found: Any, known: Mapping[str, Metric], curve: Sequence[float] | None = None
+) -> Convergence:
+    """The convergence of a finished cell.
+
+    Args:
+        found: the results of the cell (`repro.identity.Found`).
+        known: the metrics of its family.
+        curve: its dev scores; None: those of `curves.csv` in its folder.
+    """
     if "best_epoch" not in known:
         return Convergence("")
     train = config.get("train") or {}
     name = str(train.get("best_metric"))
-    scores = dev_scores(folder, name) if curve is None else curve
-    return judge(scores, metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
+    scores = dev_scores(found.folder, name) if curve is None else curve
+    told = judge(scores, found.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
+    if told.state == CONVERGED and _at_chance(found, known.get(name)):
+        return Convergence(UNKNOWN, f"{told.why}, no better than a constant answer")
+    return told
+
+
+def _at_chance(found: Any, metric: Metric | None) -> bool:
+    """Whether a score on a test set is at most two standard errors (of a share of the examples) above a constant answer."""
+    for system in CONSTANT if metric else ():
+        for full, chance in (found.baselines.get(system) or {}).items():
+            split, _, name = full.rpartition("/")
+            if name != metric.name or full not in found.metrics:
+                continue
+            low, high = metric.bounds
+            n = ((found.tests.get(split) or {}).get("sizes") or {}).get("test")
+            known = n and math.isfinite(high - low)
+            error = 2 * math.sqrt(max(chance - low, 0) * max(high - chance, 0) / n) if known else 0.0
+            if (metric.better or 1) * (found.metrics[full] - chance) <= error:
+                return True
+    return False
 
 
 def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None, metric: Metric | None) -> Convergence:
@@ -69,10 +96,14 @@ def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None,
         if best_epoch is None or epochs is None or not 1 <= best_epoch <= epochs:
             return Convergence(UNKNOWN, "the best epoch is not recorded")
         told = f"best epoch {best_epoch:.0f} of {epochs}"
+        if epochs < FEWEST:
+            return Convergence(UNKNOWN, f"{told}, fewer than {FEWEST}")
         return Convergence(CONVERGED, told) if best_epoch < epochs else Convergence(UNKNOWN, f"{told}, no curve")
     signed = [sign * s for s in scores]
     best = signed.index(max(signed)) + 1  # among equal scores, the first is the best
     told = f"best epoch {best} of {len(scores)}"
+    if len(scores) < FEWEST:
+        return Convergence(UNKNOWN, f"{told}, fewer than {FEWEST}")
     if best < len(scores):
         return Convergence(CONVERGED, told)
     if len(scores) < WINDOW:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def trained(blocks: Sequence[Block]) -> list[str]:
         return []
     return [
         "Converged: the best dev score was not in the last epoch, or the last epoch's gain was below the scatter of the last five. "
-        "A row with a cell that has not converged, or whose curve is not recorded, gets no sign and no verdict, and is never "
+        "A row with a cell that has not converged, or of which it is not known, gets no sign and no verdict, and is never "
         "marked as the best."
     ]
 
@@ -197,6 +197,13 @@ def of_settings(plan: Plan) -> list[str]:
             mine = scope(plan, [slot])
             found |= dict.fromkeys(text for text in told if mine.concerns(text))
     return list(found)
+
+
+def declared(plan: Plan, slots: Sequence[Slot]) -> list[str]:
+    """The deviations from the paper that an experiment and the configurations of these slots declare for them."""
+    mine = scope(plan, slots)
+    own = [text for text in plan.experiment.deviations if mine.concerns(text)]
+    return [*own, *of_settings(replace(plan, slots=list(slots)))]
 
 
 def of_tasks(docs: Path | None, plan: Plan) -> list[str]:

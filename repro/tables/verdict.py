@@ -127,7 +127,7 @@ def rule(metrics: Sequence[Metric]) -> str:
 
 def barriers(
     experiment: Experiment, column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot],
-    found: Mapping[str, Found], overrides: Sequence[str],
+    found: Mapping[str, Found], overrides: Sequence[str], declared: Sequence[str],
 ) -> list[str]:  # fmt: skip
     """The reasons why a row's score on the metric `against` cannot be compared with `printed`; empty if it can.
 
@@ -137,6 +137,7 @@ def barriers(
         slots: all slots of the row in this column.
         found: cell id -> stored results.
         overrides: the user's overrides.
+        declared: the deviations from the paper that are declared for these slots (`footers.declared`).
     """
     reasons = []
     if experiment.profile != "paper":
@@ -161,6 +162,7 @@ def barriers(
         reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
     if experiment.profile == "paper":
         reasons += _departures(column, row, printed, against, slots)
+        reasons += [f"deviation: {text}" for text in declared]
     return list(dict.fromkeys(reasons))
 
 

@@ -16,6 +16,7 @@ from tasks.multilabel.metrics import MEASURED
 RECIPE = (2, 1)
 METRICS = metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_predictions", "task.deviations")
+SEARCH = "task.tune.parameters"
 PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "sklearn.datasets")
 
 

@@ -30,13 +30,13 @@ from tasks.loggers import make_loggers
 JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in any process, leaves a file at its end
 
 
-def run(config: DictConfig) -> float:
-    """Run the cell and return its dev score for Hydra's sweepers; NaN if it failed, so that a sweep continues."""
+def run(config: DictConfig) -> float | None:
+    """Run the cell and return its dev score for Hydra's sweepers; None if there is none, which tells optuna that it failed."""
     import torch
 
     try:
         typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-        compose.own_limits(config, typed)
+        compose.follow(config, typed)
         values = compose.checked(config, typed)
         launch.ready(values["launcher"], values["runtime"])
         torch.set_num_threads(values["runtime"]["threads"])
@@ -54,7 +54,7 @@ def run(config: DictConfig) -> float:
     except StoreError as error:  # the launcher cannot run the cell
         return _ended(f"error: {error}")
     if outcome.state == "queued":  # launcher.wait=false
-        return math.nan
+        return None
     found = cell.found(store)
     told = {
         "cell": f"{cell.task}/{cell.mapping}/{cell.training_id}",
@@ -70,10 +70,11 @@ def run(config: DictConfig) -> float:
         return _ended("failed", told, said=True)
     print(f"{display.name(cell)}: {cell.prepared.facts.get('provenance', '')}")
     for key, value in sorted(found.metrics.items()):
-        print(f"  {key:32s} {value:.4f}")
+        print(f"  {key:32s} {value:{'.3g' if 0 < abs(value) < 0.001 else '.4f'}}")
     print(f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder}")
     _ended("", told)
-    return float(found.metrics.get(f"dev/{values['train']['best_metric']}", math.nan))
+    score = float(found.metrics.get(f"dev/{values['train']['best_metric']}", math.nan))
+    return None if math.isnan(score) else score
 
 
 @contextlib.contextmanager
@@ -94,8 +95,18 @@ def _help_made_late() -> Iterator[None]:
             parser._check_help = check
 
 
-def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False, wrong: bool = False) -> float:
-    """Print why this job failed, unless `said` (already printed); write a file for the process that started the job.
+@contextlib.contextmanager
+def _without_a_best() -> Iterator[None]:
+    """Context manager for a sweep of which every trial may fail: optuna then looks for the best of none."""
+    try:
+        yield
+    except ValueError as error:
+        if "No trials are completed yet" not in str(error):
+            raise
+
+
+def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False, wrong: bool = False) -> float | None:
+    """Return None; print why this job failed, unless `said` (already printed); write a file for the process that started the job.
 
     `wrong`: the configuration is invalid.
     """
@@ -104,7 +115,7 @@ def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False, 
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump({**(told or {}), "state": "wrong" if wrong else "failed" if reason else "done"}, file)
-    return math.nan
+    return None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -165,7 +176,7 @@ def _hydra(arguments: Sequence[str]) -> int:
     sys.argv[1:] = rest
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs
-        with _help_made_late():
+        with _help_made_late(), _without_a_best():
             hydra.main(version_base="1.3", config_path=str(overrides.CONFIGS), config_name="main")(run)()
         ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
     if sweeping and not chosen:

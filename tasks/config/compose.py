@@ -61,7 +61,7 @@ def composer() -> Iterator[Compose]:
         key = (tuple(overrides), names_data(typed))
         if key not in composed:
             config = merged("main", overrides)
-            own_limits(config, overrides)
+            follow(config, overrides)
             composed[key] = checked(config, typed)
         return composed[key]
 
@@ -71,10 +71,24 @@ def composer() -> Iterator[Compose]:
 
 def names_data(overrides: Sequence[str]) -> bool:
     """True if an override chooses a data set or sets one of its keys."""
-    return any(o.lstrip("+~").split("=")[0].split(".")[0] == "data" for o in overrides)
+    return any(_node(o) == "data" for o in overrides)
 
 
-def own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
+def _node(override: str) -> str:
+    """The top-level node that an override chooses or changes."""
+    return override.lstrip("+~").partition("=")[0].partition(".")[0]
+
+
+def follow(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Change what follows from `overrides`: the size limits of the user's own data, and which parameters are searched.
+
+    Raises ConfigError if overrides give both a mapping's parameter and the values to search for it.
+    """
+    _own_limits(config, overrides)
+    _not_searched(config, overrides)
+
+
+def _own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
     """If the data are the user's own, remove the size limits of the setting; only limits set by overrides apply."""
     node, keys = config.get("data"), {o.lstrip("+~").partition("=")[0] for o in overrides}
     whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
@@ -82,6 +96,35 @@ def own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
         for split in node.limits:
             if f"data.limits.{split}" not in keys:
                 node.limits[split] = None
+
+
+def _not_searched(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Remove the parameters that overrides set from those that training searches, `task.tune.parameters`."""
+    from omegaconf import DictConfig, OmegaConf
+
+    from tasks.config.overrides import values
+
+    node, searched = config.get("mapping"), OmegaConf.select(config, "task.tune.parameters")
+    if not isinstance(node, DictConfig) or not isinstance(searched, DictConfig):
+        return
+    said = [(key, value) for one in overrides for key, value in values([one]).items()]
+    at = node.get("at")
+    if own := [one for one in at.values() if isinstance(one, DictConfig)] if isinstance(at, DictConfig) else []:
+        given = [(one.get("name"), set(one)) for one in own]
+    else:
+        keys = {key.split(".")[1] for key, _ in said if key.startswith("mapping.")}
+        keys.update(*(value for key, value in said if key == "mapping" and isinstance(value, dict)))
+        given = [(node.get("name"), keys)]
+    for name, keys in given:
+        grid = searched.get(name) if isinstance(name, str) else None
+        for key in [key for key in grid if key in keys] if isinstance(grid, DictConfig) else ():
+            place = f"task.tune.parameters.{name}.{key}"
+            if any(f"{place}.".startswith(f"{one}.") for one, _ in said if one != "task"):
+                raise ConfigError(
+                    f"mapping.{key} and {place} are both set: the first is one value, the second the values to choose from "
+                    "on dev; leave one of them out"
+                )
+            del grid[key]
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
@@ -104,6 +147,10 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
     if names_data(typed) and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
         values["data"]["fallback"] = None
     config = completed(values)
+    family = importlib.import_module(f"tasks.{config['task']['family']}.options")
+    if unused := [o for o in typed if _node(o) in getattr(family, "NOT_USED", {})]:
+        why = family.NOT_USED[_node(unused[0])]
+        raise ConfigError(f"{', '.join(unused)} would change nothing: {why}")
     places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
     if found := [f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
                  for key, folder in places.items() if (why := _unwritable(folder))]:  # fmt: skip

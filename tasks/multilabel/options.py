@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from tasks.config.options import REQUIRED, choice, flag, integer, listing, node, number, record, stated, text
 
 KIND = "features"
+# Nodes that change nothing here, and what to set instead.
+NOT_USED = dict.fromkeys(
+    ("optim", "schedule", "train"),
+    "this task fits a linear model by L-BFGS (task.fit.iterations, task.fit.tolerance) and selects by dev F1 (task.tune)",
+)
 LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
 
 
@@ -30,7 +35,9 @@ class Tune:
         REQUIRED, number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
     )
     thresholds: list = listing(REQUIRED, number(low=0, high=1), least=1, help="p0 of a dense mapping")
-    parameters: dict = record(REQUIRED, help="mapping -> parameter -> values; others keep their own parameters")
+    parameters: dict = record(
+        REQUIRED, help="mapping -> parameter -> values; a parameter that is set, as mapping.q=0.1, is not searched"
+    )
     folds: int = integer(low=2, high=50, help="of the cross-validation")
 
     def problems(self) -> list[str]:

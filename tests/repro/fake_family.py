@@ -104,8 +104,8 @@ def train(config, prepared, folder: Path, monitor) -> Training:
         (checkpoints / "half").write_text("half way")
         os.kill(os.getpid(), signal.SIGKILL)
     score = value(config)
-    second = 1.0 if behaviour == "learning" else -1.0
-    monitor.curve([{"epoch": 1.0, "dev/score": score}, {"epoch": 2.0, "dev/score": score + second}])
+    gain = 1.0 if behaviour == "learning" else -1.0
+    monitor.curve([{"epoch": n + 1.0, "dev/score": score + n * gain} for n in range(3)])
     monitor.note("measured")
     (folder / "weights.safetensors").write_text(f"{score}")
     (folder / "encoding").mkdir(exist_ok=True)

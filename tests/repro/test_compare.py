@@ -7,12 +7,15 @@ import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from types import SimpleNamespace
 
+import fake_family
 import pytest
 from chromium import BINARY, Chromium
 from made_report import Page
 
 from repro import cell as cells
+from repro.protocol import Metric
 from repro.report import comparison, sweeps
 from repro.report.data import Missing
 from repro.store import records
@@ -48,6 +51,23 @@ def test_the_mean_is_over_seeds_alone(grid, store):
     dev = second.summary("dev/score")
     assert dev.mean == pytest.approx(10 * 0.5 + 0.15) and dev.std == pytest.approx(0.1 / 2**0.5) and dev.n == 2
     assert second.summary("test/score").mean == pytest.approx(50 - dev.mean)
+
+
+def test_a_parameter_that_training_searches_is_told_as_chosen(trained, store, monkeypatch):
+    """And of the values to search, only those for the row's own mapping tell rows apart."""
+    monkeypatch.setattr(fake_family, "SEARCH", "task.tune", raising=False)
+    cells = [trained(task__tune=tune, mapping__lam=lam) for lam, tune in (
+        (9.0, {"softmax": {"lam": [1, 2]}, "entmax": {"alpha": [1]}}), (9.0, {"softmax": {"lam": [3]}}), (0.5, {"entmax": {"alpha": [2]}}),
+    )]  # fmt: skip
+    assert [c.parameters for c in cells] == ["lam=chosen on dev"] * 2 + ["lam=0.5"]
+    chosen = {c.training_id: {"selected/lam": float(n)} for n, c in enumerate(cells)}
+    found = [replace(r, metrics={**r.metrics, **chosen[r.cell_id]}) for r in records.read(store).records]
+    details = {s.detail for group in compare.groups(found) for s in group.settings}
+    assert details == {
+        "lam=0 chosen on dev, task.tune.softmax.lam=[1, 2]",
+        "lam=1 chosen on dev, task.tune.softmax.lam=[3]",
+        "lam=0.5",
+    }
 
 
 @pytest.mark.parametrize(
@@ -176,11 +196,11 @@ def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained,
     assert sum(line.startswith("Of softmax (") and "Data: " in line for line in found.footers) == 2
 
 
-@pytest.mark.parametrize("best_epoch", [1, 2])
+@pytest.mark.parametrize("best_epoch", [1, 3])
 def test_a_setting_says_whether_it_has_converged(trained, store, best_epoch):
     for seed, value in ((1, 0.0), (2, 0.5)):
-        trained(mapping__lam=value, seed=seed, train__max_epochs=2)
-    metrics = {"test/score": 1.0, "best_epoch": best_epoch}
+        trained(mapping__lam=value, seed=seed, train__max_epochs=3)
+    metrics = {"test/score": 50.0, "best_epoch": best_epoch}
     found = [replace(one, metrics=metrics, curve=()) for one in records.read(store).records]
     rows = compare.table(compare.groups(found), "t", "T").blocks[0].rows
     assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
@@ -246,3 +266,21 @@ def test_the_front_of_a_pareto_plot():
     front = [p for p in points if not any(sweeps._beats(q, p, 1) for q in points)]
     assert front == [(0.1, 30.0), (0.5, 29.0), (0.9, 20.0)]
     assert [p for p in points if not any(sweeps._beats(q, p, -1) for q in points)] == [(0.9, 20.0)]
+
+
+@pytest.mark.parametrize(("length", "lines"), [(200, 2), (30, 12)])
+def test_long_labels_leave_room_for_the_drawing(recwarn, length, lines):
+    """matplotlib would warn on the terminal that the axes have no size."""
+    known = {
+        name: Metric(name, "share", better, 2, None, "", None)
+        for name, better in (("score", 1), ("attention_zeros", 0))
+    }
+
+    def setting(line: int, lam: float) -> compare.Setting:
+        scores = {"test/score": lam, "dev/score": lam, "test/attention_zeros": lam + line / 100}
+        config = {"mapping": {"name": "m"}, "train": {"best_metric": "score"}}
+        one = SimpleNamespace(config=config, family=SimpleNamespace(METRICS=known), metrics=scores, seed=1)
+        return compare.Setting([one], {"mapping.lam": lam, "data.path": f"{line}{'x' * length}"})
+
+    group = compare.Group("task", [setting(line, lam) for line in range(lines) for lam in (0.1, 0.2)])
+    assert len(sweeps.figures(group, "salt", True)) == 2 and [str(w.message) for w in recwarn] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from repro.protocol import Metric
 from repro.tables.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
 
 ACCURACY = Metric("accuracy", "%", 1, 1, 1.0, "", "mean")
-LOSS = replace(ACCURACY, name="loss", better=-1, decimals=3)
+LOSS = replace(ACCURACY, name="loss", unit="nats", better=-1, decimals=3)
 KNOWN = {"accuracy": ACCURACY, "loss": LOSS, "best_epoch": replace(ACCURACY, name="best_epoch", better=0)}
 
 
@@ -22,14 +23,15 @@ KNOWN = {"accuracy": ACCURACY, "loss": LOSS, "best_epoch": replace(ACCURACY, nam
         ([60.0, 70.0, 70.0], CONVERGED, "best epoch 2 of 3"),  # of equal ones the first is kept
         ([70.0, 60.0, 50.0], CONVERGED, "best epoch 1 of 3"),
         ([60.0, 70.0, 71.0], LEARNING, "best epoch 3 of 3, too few epochs to know the noise"),
-        ([16.1, 33.7], LEARNING, "best epoch 2 of 2, too few epochs to know the noise"),
+        ([16.1, 33.7], UNKNOWN, "best epoch 2 of 2, fewer than 3"),
+        ([33.7, 16.1], UNKNOWN, "best epoch 1 of 2, fewer than 3"),
         ([16.0, 16.2, 16.0, 16.1, 33.7], LEARNING, "last gain 17.50 not below noise 2.72"),
         ([60.0, 70.0, 69.6, 69.9, 69.5, 70.1], CONVERGED, "last gain 0.10 below noise 0.35"),
         ([60.0, 68.0, 72.0, 74.0, 75.0], LEARNING, "last gain 1.00 not below noise 0.35"),  # smooth: it has no noise
         ([60.0, 68.0, 72.0, 74.0, 75.0, 75.5, 75.7], LEARNING, "last gain 0.20 not below noise 0.09"),
         ([1.0, 2.0, 3.0, 4.0, 5.0], LEARNING, "last gain 1.00 not below noise 0.00"),
         ([float("nan"), 70.0], UNKNOWN, "the best epoch is not recorded"),
-        ([70.0], LEARNING, "best epoch 1 of 1, too few epochs to know the noise"),
+        ([70.0], UNKNOWN, "best epoch 1 of 1, fewer than 3"),
     ],
 )
 def test_a_curve_says_whether_it_has_converged(scores, state, why):
@@ -41,7 +43,7 @@ def test_a_curve_says_whether_it_has_converged(scores, state, why):
 @pytest.mark.parametrize(
     "best, epochs, state, why",
     [
-        (4.0, 6, CONVERGED, "best epoch 4 of 6"), (6.0, 6, UNKNOWN, "best epoch 6 of 6, no curve"),
+        (4.0, 6, CONVERGED, "best epoch 4 of 6"), (1.0, 2, UNKNOWN, "best epoch 1 of 2, fewer than 3"), (6.0, 6, UNKNOWN, "best epoch 6 of 6, no curve"),
         (None, 6, UNKNOWN, "the best epoch is not recorded"), (3.0, None, UNKNOWN, "the best epoch is not recorded"),
         (7.0, 6, UNKNOWN, "the best epoch is not recorded"), (float("nan"), 6, UNKNOWN, "the best epoch is not recorded"),
     ],
@@ -59,19 +61,47 @@ def test_noise_is_the_scatter_around_any_parabola():
         noise([1.0, 2.0, 3.0])
 
 
+def cell(folder, **more):
+    return SimpleNamespace(**{"folder": folder, "metrics": {}, "baselines": {}, "tests": {}} | more)
+
+
 def test_a_cell_is_judged_by_the_score_that_picks_its_epoch(tmp_path):
     """The loss rose while the accuracy rose: the accuracy was asked for, and it was still rising."""
-    (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,1.0,16.1\n2,1.2,33.7\n")
-    config = {"train": {"max_epochs": 2, "best_metric": "accuracy"}}
-    metrics = {"best_epoch": 2.0, "dev/last_gain": 0.98}
-    assert of(config, metrics, tmp_path, KNOWN).state == LEARNING
-    by_loss = {"train": {"max_epochs": 2, "best_metric": "loss"}}
-    assert of(by_loss, metrics, tmp_path, KNOWN) == Convergence(CONVERGED, "best epoch 1 of 2")
-    other = {"train": {"max_epochs": 2, "best_metric": "bleu"}}
-    assert of(other, metrics, tmp_path, KNOWN).state == UNKNOWN
-    assert of(config, metrics, tmp_path / "none", KNOWN) == Convergence(UNKNOWN, "best epoch 2 of 2, no curve")
-    assert of({}, {}, tmp_path, KNOWN).state == UNKNOWN and not of({}, {}, tmp_path, KNOWN).converged
-    assert of({}, {}, tmp_path, {}) == Convergence("") and Convergence("").converged, "a fit without epochs"
+    (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,1.0,16.1\n2,1.2,33.7\n3,1.3,40.1\n")
+    trained, lost = (cell(at, metrics={"best_epoch": 3.0}) for at in (tmp_path, tmp_path / "none"))
+    config, by_loss, other = ({"train": {"max_epochs": 3, "best_metric": m}} for m in ("accuracy", "loss", "bleu"))
+    assert of(config, trained, KNOWN).state == LEARNING
+    assert of(by_loss, trained, KNOWN) == Convergence(CONVERGED, "best epoch 1 of 3")
+    assert of(other, trained, KNOWN).state == UNKNOWN
+    assert of(config, lost, KNOWN) == Convergence(UNKNOWN, "best epoch 3 of 3, no curve")
+    assert of({}, cell(tmp_path), KNOWN).state == UNKNOWN and not of({}, cell(tmp_path), KNOWN).converged
+    assert of({}, cell(tmp_path), {}) == Convergence("") and Convergence("").converged, "a fit without epochs"
+
+
+@pytest.mark.parametrize(
+    ("system", "score", "chance", "n", "by", "state"),
+    [
+        ("majority", 49.0, 50.0, 1000, "accuracy", UNKNOWN), ("majority", 53.1, 50.0, 1000, "accuracy", UNKNOWN),
+        ("majority", 53.2, 50.0, 1000, "accuracy", CONVERGED),  # two standard errors are 3.16
+        ("constant", 53.1, 50.0, None, "accuracy", CONVERGED), ("most frequent answer", 50.0, 50.0, None, "accuracy", UNKNOWN),
+        ("bag of words", 49.0, 50.0, 1000, "accuracy", CONVERGED),  # which has learned
+        ("constant", 1.0, 0.9, 1000, "loss", UNKNOWN), ("constant", 0.8, 0.9, 1000, "loss", CONVERGED),
+    ],
+)  # fmt: skip
+def test_of_a_model_at_chance_it_is_not_known(tmp_path, system, score, chance, n, by, state):
+    tests, trivial = (
+        {"test": {"sizes": {"test": n}}} if n else {},
+        {system: {f"test/{by}": chance, "test/text": "always x"}},
+    )
+    trained = cell(tmp_path, metrics={f"test/{by}": score}, baselines=trivial, tests=tests)
+    found = of(
+        {"train": {"max_epochs": 3, "best_metric": by}},
+        trained,
+        KNOWN,
+        [2.0, 1.0, 2.0][:: 1 if by == "accuracy" else -1],
+    )
+    assert found.state == state and ("no better than a constant answer" in found.text) is (state == UNKNOWN)
+    assert found.text.startswith("yes" if state == CONVERGED else "not known")
 
 
 def test_a_row_has_converged_when_all_its_cells_have():

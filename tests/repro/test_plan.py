@@ -63,6 +63,20 @@ def test_user_overrides_win_and_are_told_apart(experiment, tools):
     assert plan.overrides == plan.slots[0].cell.overrides == typed and told == {typed}
 
 
+@pytest.mark.parametrize("grid", ["own", {"lam": [0.1, 0.5], "mapping.more": [1, 2]}])
+def test_a_grid_does_not_search_what_the_user_sets(experiment, tools, grid):
+    """Every point would be the same cell, under the first point's name."""
+
+    def change(page):
+        page["rows"] = [page["rows"][0] | {"grids": {"g": grid}}]
+        page["columns"]["a"]["grid"] = "g"
+
+    rest = [()] if grid == "own" else [(("mapping.more", 1),), (("mapping.more", 2),)]
+    slots = [s for s in made(experiment(change), tools, ["mapping.lam=0.3"]).at(0, 0) if s.seed == 1]
+    assert [s.point for s in slots] == [(("lam", 0.3), *more) for more in rest]
+    assert {s.cell.config["mapping"]["lam"] for s in slots} == {0.3}
+
+
 def test_one_seed_given_by_the_user_is_one_run(experiment, tools):
     """seed=7 on the command line makes all seeds of the experiment the same cell: that is one run, not two."""
     plan = made(experiment(), tools, ["seed=7"])

@@ -155,6 +155,7 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
 
 
 def test_the_paper_s_setting_gets_a_verdict(judged):
+    assert judged(lambda page: page.update(deviations=["with oscarmax: of other rows"])).word == REPRODUCED
     assert judged() == Verdict(REPRODUCED, ("90 % interval [49.6, 50.0] within 49.8 ± 1",))
 
 
@@ -202,6 +203,7 @@ IN_THE_PAGE = {
         (lambda page: None, {"profile": "demo"}, "profile demo"),
         (lambda page: page["profiles"].update(paper=PAPER), {}, "does not claim to be comparable"),
         (lambda page: page.update(not_comparable="scored on val"), {}, "scored on val"),
+        (lambda page: page.update(deviations=["two layers"]), {}, "deviation: two layers"),
         (lambda page: page["profiles"].update(paper=PAPER | {"comparable": True, "not_comparable": "no grid"}), {}, "no grid"),
         (column(not_comparable="which column is FR-EN is ambiguous"), {}, "which column is FR-EN"),
         (lambda page: None, {"records": records(ambiguous="swapped?")}, "reading of the printed number"),
@@ -265,7 +267,7 @@ IN_DOUBT = {"records": records(chosen=["task.behaviour"])}
 SEEDS = {"columns": ["a"], "comparable": True}
 NONE = ["3 of 3 cells are missing", "no finished cell has this score"]
 ALONE = "one seed has no spread; two or more are needed"
-LEARNING = "still learning: best epoch 2 of 2, too few epochs to know the noise"
+LEARNING = "still learning: best epoch 3 of 3, too few epochs to know the noise"
 OLD = [f"{part} of recipe 9, today's is 1" for part in ("training", "evaluation")]
 NO_CURVE = ["not recorded: best epoch 1 of 1, no curve"]
 DIRTY = {"commit": "cafe", "dirty": True}

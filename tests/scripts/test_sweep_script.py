@@ -95,3 +95,18 @@ def test_optuna_searches_on_the_same_store(train, outputs):
     best = re.search(r"best_value: (\S+)", (outputs / "sweeps" / "search" / "optimization_results.yaml").read_text())
     found = [json.loads((outputs / "cells" / c["cell"] / "metrics.json").read_text()) for c in told["cells"]]
     assert float(best[1]) == pytest.approx(max(one["metrics"]["dev/accuracy"] for one in found))
+
+
+@needs_optuna
+@pytest.mark.parametrize(("values", "finished"), [("0.5,2.0", 1), ("2.0,3.0", 0)])
+def test_a_failed_trial_does_not_end_optunas_study(train, outputs, values, finished):
+    done = train(
+        "-m", "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=1",
+        "mapping=sparsegen_lin", f"mapping.lam=choice({values})", f"sweep=failing{finished}",
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.count("lam=") >= 2 - finished and "Traceback" not in done.stderr, (
+        done.stderr
+    )
+    folder = outputs / "sweeps" / f"failing{finished}"
+    assert len(manifest(outputs, folder.name)["cells"]) == finished
+    assert [(folder / name).is_file() for name in ("table.txt", "optimization_results.yaml")] == [bool(finished)] * 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from repro.protocol import parameters
+from tasks.cells import multilabel as cells
 from tasks.config import models
 from tasks.config.options import OptionsError, plain, read
 from tasks.data import DataError, DataSet
@@ -58,6 +60,28 @@ def test_every_pair_of_mapping_and_loss_learns_another_model(tiny, tmp_path):
         assert len(found.predictions) == 30 and {name.split("/")[1] for name in scores} <= set(MEASURED)
         objectives.add(scores["train/objective"])
     assert len(objectives) == 4 and metrics["selected/q"] in (0.1, 1.0)
+
+
+@pytest.mark.parametrize(("overrides", "name", "value"), [
+    (["mapping=sparsehourglass", "mapping.q=10"], "q", 10),
+    (["mapping=sparsehourglass", "mapping.q=1.0"], "q", 1),  # the page's own value, but set
+    (["mapping=sparsegen_lin", "mapping.lam=-1"], "lam", -1),
+    (["mapping=custom", "mapping.name=sparsehourglass", "+mapping.q=3"], "q", 3),
+    (["mapping={q: 3}", "mapping=sparsehourglass"], "q", 3),
+    (["mapping=sparsehourglass", "mapping.q=7", "+mapping.at.output={name: sparsehourglass, q: 3}"], "q", 3),
+    (["mapping=sparsehourglass", "task.tune.parameters.sparsehourglass.q=[3]"], "q", None),
+    (["mapping=sparsegen_lin"], "lam", None),
+])  # fmt: skip
+def test_a_parameter_that_is_set_is_used_and_any_other_is_searched(composed, tiny, overrides, name, value):
+    config = composed(["task=multilabel", *overrides, "task.tune.penalties=[0.1]", "task.fit.iterations=3"])
+    choice, metrics = fitted.fit(config["task"], config["mapping"], tiny[0], seed=1)
+    used = choice.output.params[name]
+    if value is not None:
+        assert used == value and f"selected/{name}" not in metrics
+    else:
+        assert used == metrics[f"selected/{name}"]
+        assert parameters(config, cells)[name] == "chosen on dev"
+        assert parameters(config, cells, [metrics, {"selected/other": 1.0}])[name] == f"{used:g} chosen on dev"
 
 
 @pytest.mark.parametrize(("mapping", "loss"), PAIRS)
