@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from repro.plan import Plan, Slot
+from repro.plan import Plan, Slot, Wanted
 from repro.plan import published as pub
 from repro.tables import footers
 from repro.tables.verdict import barriers
@@ -139,6 +139,11 @@ def test_a_row_is_what_the_page_says_and_a_number_is_held_against_the_score_that
     assert {r["mapping"] for r in published["results"]} == set(rows)
 
 
+@cache
+def wanted(name: str) -> list[Wanted]:
+    return reproduce.outline([compose.experiment(name, "paper")])[0]
+
+
 def test_every_declared_deviation_of_a_row_bars_its_verdict():
     """At profile paper, of all experiments: those that a table prints, each for the rows that it concerns."""
     seen = set()
@@ -148,7 +153,7 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
             Slot(w.row, w.column, w.point, w.seed, SimpleNamespace(
                 cell_id="", config=w.config, mapping=w.config["mapping"]["name"], tests=[SimpleNamespace(name="test")],
                 prepared=SimpleNamespace(shortfalls=())))
-            for w in reproduce.outline([one])[0]
+            for w in wanted(name)
         ]  # fmt: skip
         barred = set()
         for slot in slots:
@@ -167,6 +172,22 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
         assert barred == {*one.deviations, *footers.of_settings(Plan(one, slots))}, "what is printed"
         seen |= barred
     assert len(seen) >= 5
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_page_of_a_paper_names_the_tokens_and_the_rare_words(name):
+    """What the paper profile chooses where the paper is silent."""
+    folder = compose.ROOT / "docs" / "reference" / "papers"
+    page = "".join(
+        (folder / f"{one}.md").read_text(encoding="utf-8")
+        for one in ("README", compose.page("experiment", name)["paper"])
+    )
+    chosen = {f"encode.{key}={w.config['encode'].get(key)}" for w in wanted(name) for key in ("tokenizer", "min_count")}
+    known = {
+        *(f"encode.tokenizer={plain}" for plain in ("none", "whitespace", None)),
+        *(f"encode.min_count={n}" for n in (None, 1)),
+    }
+    assert [one for one in chosen - known if one not in page and one.partition("=")[2] != "moses_lower"] == []
 
 
 @pytest.mark.parametrize(

@@ -101,14 +101,8 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
                 if shown:
                     spread = [m.std or 0.0 for _, m in shown]
                     look = _style(style) | {"markersize": 4, "capsize": 2.5, "elinewidth": 0.8}
-                    axes.errorbar(
-                        [x for x, _ in shown],
-                        [m.mean for _, m in shown],
-                        spread,
-                        label=labels[curve.label],
-                        gid=f"of {curve.label}",
-                        **look,
-                    )
+                    look |= {"label": labels[curve.label], "gid": f"of {curve.label}"}
+                    axes.errorbar([x for x, _ in shown], [m.mean for _, m in shown], spread, **look)
             if min(values) > 0 and max(values) / min(values) > WIDE:
                 axes.set_xscale("log")
             if metric == zeros:

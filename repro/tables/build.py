@@ -52,12 +52,7 @@ def build(
     )
     labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, blocks)
     lines = [outcome.line(labels) for outcome in tested if outcome.parts]
-    last = [
-        *footers.seeds(plan, blocks),
-        *one.footers,
-        *footers.notes(blocks),
-        *footers.origin(blocks),
-    ]
+    last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
     return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, lines)
 
 

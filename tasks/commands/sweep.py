@@ -166,14 +166,8 @@ def _of_keys(asked: Asked, tools: plans.Tools, every: bool) -> Resolved:
                     config = tools.compose([*base, *assigned, *([seed] if seed else [])], base)
                     task, mapping = config["task"]["name"], config["mapping"]["name"]
                     check_names(task, mapping)
-                    w = Wanted(
-                        rows.setdefault(mapping, len(rows)),
-                        0,
-                        (*point, *more),
-                        config["seed"],
-                        config,
-                        tools.module_of(config),
-                    )
+                    row = rows.setdefault(mapping, len(rows))
+                    w = Wanted(row, 0, (*point, *more), config["seed"], config, tools.module_of(config))
                     column = columns.setdefault(w.data_key, len(columns))
                     if column == len(labels):
                         labels.append(Column(task, task, ()))

@@ -56,12 +56,8 @@ def run(config: DictConfig) -> float | None:
     if outcome.state == "queued":  # launcher.wait=false
         return None
     found = cell.found(store)
-    told = {
-        "cell": f"{cell.task}/{cell.mapping}/{cell.training_id}",
-        "setting": cell.parameters,
-        "seed": cell.seed,
-        "root": str(store.root),
-    }
+    place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
+    told = {"cell": place, "setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
     if found is None:
         if outcome.state != "failed":
             return _ended(outcome.reason or outcome.state, told)
@@ -93,16 +89,6 @@ def _help_made_late() -> Iterator[None]:
     finally:
         if check is not None:
             parser._check_help = check
-
-
-@contextlib.contextmanager
-def _without_a_best() -> Iterator[None]:
-    """Context manager for a sweep of which every trial may fail: optuna then looks for the best of none."""
-    try:
-        yield
-    except ValueError as error:
-        if "No trials are completed yet" not in str(error):
-            raise
 
 
 def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False, wrong: bool = False) -> float | None:
@@ -176,8 +162,12 @@ def _hydra(arguments: Sequence[str]) -> int:
     sys.argv[1:] = rest
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs
-        with _help_made_late(), _without_a_best():
-            hydra.main(version_base="1.3", config_path=str(overrides.CONFIGS), config_name="main")(run)()
+        try:
+            with _help_made_late():
+                hydra.main(version_base="1.3", config_path=str(overrides.CONFIGS), config_name="main")(run)()
+        except ValueError as error:
+            if "No trials are completed yet" not in str(error):  # optuna's best of trials that all failed
+                raise
         ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
     if sweeping and not chosen:
         if ended:

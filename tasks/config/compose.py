@@ -80,51 +80,39 @@ def _node(override: str) -> str:
 
 
 def follow(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Change what follows from `overrides`: the size limits of the user's own data, and which parameters are searched.
+    """Change what follows from `overrides`: the limits of the user's own data, and which parameters are searched.
 
-    Raises ConfigError if overrides give both a mapping's parameter and the values to search for it.
+    Of the user's own data, only limits set by overrides apply. A mapping's parameter that overrides set is removed from
+    those that training searches, `task.tune.parameters`; ConfigError if they set both.
     """
-    _own_limits(config, overrides)
-    _not_searched(config, overrides)
+    from omegaconf import DictConfig, OmegaConf
 
+    from tasks.config.overrides import values
 
-def _own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
-    """If the data are the user's own, remove the size limits of the setting; only limits set by overrides apply."""
-    node, keys = config.get("data"), {o.lstrip("+~").partition("=")[0] for o in overrides}
+    said = [(key, value) for one in overrides for key, value in values([one]).items()]
+    node, keys = config.get("data"), {key for key, _ in said}
     whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
     if data.is_own(node) and "limits" in node and not whole:
         for split in node.limits:
             if f"data.limits.{split}" not in keys:
                 node.limits[split] = None
-
-
-def _not_searched(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Remove the parameters that overrides set from those that training searches, `task.tune.parameters`."""
-    from omegaconf import DictConfig, OmegaConf
-
-    from tasks.config.overrides import values
-
-    node, searched = config.get("mapping"), OmegaConf.select(config, "task.tune.parameters")
-    if not isinstance(node, DictConfig) or not isinstance(searched, DictConfig):
+    searched, at = (OmegaConf.select(config, key) for key in ("task.tune.parameters", "mapping.at"))
+    if not isinstance(searched, DictConfig) or not isinstance(config.get("mapping"), DictConfig):
         return
-    said = [(key, value) for one in overrides for key, value in values([one]).items()]
-    at = node.get("at")
-    if own := [one for one in at.values() if isinstance(one, DictConfig)] if isinstance(at, DictConfig) else []:
-        given = [(one.get("name"), set(one)) for one in own]
-    else:
-        keys = {key.split(".")[1] for key, _ in said if key.startswith("mapping.")}
-        keys.update(*(value for key, value in said if key == "mapping" and isinstance(value, dict)))
-        given = [(node.get("name"), keys)]
-    for name, keys in given:
-        grid = searched.get(name) if isinstance(name, str) else None
-        for key in [key for key in grid if key in keys] if isinstance(grid, DictConfig) else ():
+    given = [(one.get("name"), set(one)) for one in (at or {}).values() if isinstance(one, DictConfig)]
+    if not given:
+        own = {key.split(".")[1] for key in keys if key.startswith("mapping.")}
+        own.update(*(value for key, value in said if key == "mapping" and isinstance(value, dict)))
+        given = [(config.mapping.get("name"), own)]
+    for name, own in given:
+        for key in own & {*(searched.get(name) or ())}:
             place = f"task.tune.parameters.{name}.{key}"
-            if any(f"{place}.".startswith(f"{one}.") for one, _ in said if one != "task"):
+            if any(f"{place}.".startswith(f"{one}.") for one in keys - {"task"}):
                 raise ConfigError(
                     f"mapping.{key} and {place} are both set: the first is one value, the second the values to choose from "
                     "on dev; leave one of them out"
                 )
-            del grid[key]
+            del searched[name][key]
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:

@@ -269,7 +269,7 @@ NONE = ["3 of 3 cells are missing", "no finished cell has this score"]
 ALONE = "one seed has no spread; two or more are needed"
 LEARNING = "still learning: best epoch 3 of 3, too few epochs to know the noise"
 OLD = [f"{part} of recipe 9, today's is 1" for part in ("training", "evaluation")]
-NO_CURVE = ["not recorded: best epoch 1 of 1, no curve"]
+NO_CURVE = ["not known: best epoch 1 of 1, fewer than 3"]
 DIRTY = {"commit": "cafe", "dirty": True}
 
 
