@@ -184,7 +184,7 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
             if grid == "own":
                 grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
             keys = {key: key if "." in key else f"mapping.{key}" for key in grid or ()}
-            if given & {*keys.values()}:  # what the user sets is not searched
+            if grid and given & {*keys.values()}:  # what the user sets is not searched
                 config = tools.compose([*base, *overrides], overrides)
                 grid = {k: [value_at(config, keys[k])] if keys[k] in given else v for k, v in grid.items()}
             for point, seed in itertools.product(points(grid), one.seeds):

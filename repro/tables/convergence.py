@@ -69,7 +69,9 @@ def of(
 
 def _at_chance(found: Any, metric: Metric | None) -> bool:
     """Whether a score on a test set is at most two standard errors (of a share of the examples) above a constant answer."""
-    for system in CONSTANT if metric else ():
+    if metric is None:
+        return False
+    for system in CONSTANT:
         for full, chance in (found.baselines.get(system) or {}).items():
             split, _, name = full.rpartition("/")
             if name != metric.name or full not in found.metrics:

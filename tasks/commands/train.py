@@ -160,6 +160,12 @@ def _hydra(arguments: Sequence[str]) -> int:
         folder = root / "sweeps" / own if own else sweep.new_folder(root / "sweeps", "hydra")
         rest.append(f"hydra.sweep.dir={folder}")
     sys.argv[1:] = rest
+    if any(a.lstrip("+") == "hydra/sweeper=optuna" for a in rest):
+        from optuna.study import Study
+
+        Study.stop = lambda self: (
+            None
+        )  # told of a failed last point of a grid, optuna stops a loop that Hydra does not run
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs
         try:

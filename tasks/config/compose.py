@@ -112,7 +112,7 @@ def follow(config: DictConfig, overrides: Sequence[str]) -> None:
                     f"mapping.{key} and {place} are both set: the first is one value, the second the values to choose from "
                     "on dev; leave one of them out"
                 )
-            del searched[name][key]
+            searched[name] = {k: v for k, v in searched[name].items() if k != key}
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
