@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from repro.cell import Cell, Outcome
 from repro.launch.pool import Event
 
 INTERVAL = 60.0  # seconds between two plain lines
-SETTLED = 20.0  # seconds of progress that an estimate needs
+SETTLED = 20.0  # seconds of progress that an estimate needs if nothing is expected
+TRUST = 60.0  # seconds of work for which the expected pace counts, beside the measured one
 
 
 class Display:
     """Counts the cells that are done, failed, running and left, and estimates the remaining time.
 
-    The estimate is based on the work done since the first cell reported its progress, so imports and the work of an
-    earlier run do not count.
+    The pace is the work done by a second of a running cell. It begins with the expected one, and soon is the measured
+    one. The start of a cell until its first report, and the work of an earlier run, do not count.
 
     Args:
-        work: cell id -> expected work, in any unit that all cells share.
+        work: cell id -> expected seconds of work, or with `workers=0` in any unit that all cells share.
+        workers: number of cells that run at the same time; 0: nothing is expected, so no pace is known at the start.
     """
 
-    def __init__(self, work: Mapping[str, float]) -> None:
-        self.work, self.total = dict(work), len(work)  # `work`: of cells that have not ended
-        self.done = self.failed = 0
+    def __init__(self, work: Mapping[str, float], workers: int = 0) -> None:
+        self.work = dict(work)  # of cells that have not ended
+        self.workers, self.done, self.failed = workers, 0, 0
         self.fractions: dict[str, float] = {}
         self.stages: dict[str, str] = {}
-        self._gained = 0.0  # work of finished cells
-        self._begun: dict[str, float] = {}  # the first fraction that a cell reported
-        self._first = self._last = time.monotonic()
+        self._gained = self._spent = 0.0  # work, and seconds, of cells that have ended
+        self._begun: dict[str, tuple[float, float]] = {}  # the first fraction that a cell reported, and when
+        self._last = time.monotonic()
         self._live: Any = None
+
+    @property
+    def total(self) -> int:
+        return self.done + len(self.work)
+
+    def expect(self, work: Mapping[str, float], instead_of: Iterable[str] = ()) -> None:
+        """Replace expected work, by its keys, with that of cells that are known now."""
+        for key in instead_of:
+            self.work.pop(key, None)
+        self.work.update(work)
 
     def __enter__(self) -> Display:
         if sys.stderr.isatty():
@@ -52,9 +64,7 @@ class Display:
         cell = event.cell
         if event.kind == "stage":
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
-            if not self._begun:
-                self._first = time.monotonic()
-            self._begun.setdefault(cell.cell_id, event.fraction)
+            self._begun.setdefault(cell.cell_id, (event.fraction, time.monotonic()))
             self.fractions[cell.cell_id] = event.fraction
             self.stages[cell.cell_id] = f"{name(cell)}: {event.text}{stats}"
             self._tick()
@@ -68,7 +78,9 @@ class Display:
                 self.say(f"  {name(cell)}: {event.outcome.reason}{waits}")
                 return
             work = self.work.pop(cell.cell_id, 0.0)
-            self._gained += work * (1 - self._begun.get(cell.cell_id, 1.0)) * (event.outcome.state == "done")
+            if event.outcome.state == "done" and cell.cell_id in self._begun:
+                first, since = self._begun[cell.cell_id]
+                self._gained, self._spent = self._gained + work * (1 - first), self._spent + time.monotonic() - since
             self.done += 1
             self.failed += event.outcome.state == "failed"
             self.say(f"[{self.done}/{self.total}] {self._ended(cell, event.outcome)}")
@@ -93,12 +105,17 @@ class Display:
             print(text, flush=True)
 
     def remaining(self) -> float | None:
-        """The estimated seconds until all cells are done; None while too little is done to say."""
-        running = {key: (self.work.get(key, 0.0), fraction) for key, fraction in self.fractions.items()}
-        gained = self._gained + sum(work * (fraction - self._begun[key]) for key, (work, fraction) in running.items())
-        left = sum(self.work.values()) - sum(work * fraction for work, fraction in running.values())
-        passed = time.monotonic() - self._first
-        return None if gained <= 0 or passed < SETTLED else passed * left / gained
+        """The estimated seconds until all cells are done; None if nothing is expected and too little is done to say."""
+        gained, spent, left = self._gained, self._spent, sum(self.work.values())
+        for key, fraction in self.fractions.items():
+            work, (first, since) = self.work.get(key, 0.0), self._begun[key]
+            gained, left = gained + work * (fraction - first), left - work * fraction
+            spent += time.monotonic() - since
+        if self.workers:
+            gained, spent = gained + TRUST, spent + TRUST
+        elif gained <= 0 or spent < SETTLED:
+            return None
+        return left * spent / gained / max(1, min(self.workers, len(self.work)))
 
     def _left_text(self) -> str:
         left = self.remaining()

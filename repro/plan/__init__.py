@@ -1,7 +1,7 @@
 """Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
 Every configuration is resolved and checked before any data are read. Then every data set is prepared once, several in
-parallel.
+parallel (`Preparation`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import multiprocessing as mp
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from repro.identity import Cell, assemble, family, value_at
 from repro.launch import pool
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
-from repro.protocol import Metric, Prepared, TestSet
+from repro.protocol import Metric, Prepared
 from repro.store import check_names
 
 Config = Mapping[str, Any]
@@ -152,25 +152,97 @@ def fill(
 
     `sweep` is the name of the sweep, if there is one.
     """
-    wanted = [w for group in resolved for w in group]
-    workers = workers or wanted[0].config["runtime"]["workers"]
-    first = {w.data_key: (w.module, w.config, None) for w in wanted}
-    ready = _prepare_all(first, tools, workers)
-    second = {
-        _key(test, found.folder): (w.module, test, found.folder)
-        for w in wanted for test in w.tests if isinstance(found := ready[w.data_key], Prepared)
-    }  # fmt: skip
-    ready |= _prepare_all(second, tools, workers)
+    with Preparation(loaded, resolved, tools, overrides, workers, sweep) as preparation:
+        for key in preparation.jobs:
+            preparation.start(key)
+        return [preparation.plan(number) for number in range(len(loaded))]
 
-    def cell_of(one: Experiment, w: Wanted) -> Cell | Exception:
-        prepared = ready[w.data_key]
-        others = [] if isinstance(prepared, Exception) else [ready[_key(t, prepared.folder)] for t in w.tests]
-        if lost := next((x for x in (prepared, *others) if isinstance(x, Exception)), None):
+
+class Preparation:
+    """Prepares data sets in processes of its own, each once, and makes a plan when its data are ready.
+
+    Without several data sets and workers, data are prepared in this process. The arguments are those of `fill`.
+
+    Attributes:
+        jobs: key of a data set -> what to prepare; in the order of the plans.
+        found: key -> the prepared data and further test sets, or the loader's exception if they are unavailable.
+        running: key -> future.
+    """
+
+    def __init__(
+        self, loaded: Sequence[Experiment], resolved: Sequence[Sequence[Wanted]], tools: Tools, overrides: Sequence[str] = (),
+        workers: int | None = None, sweep: str = "",
+    ) -> None:  # fmt: skip
+        self.loaded, self.resolved, self.tools, self.overrides, self.sweep = loaded, resolved, tools, overrides, sweep
+        wanted = [w for group in resolved for w in group]
+        self.workers = workers or wanted[0].config["runtime"]["workers"]
+        self.jobs: dict[str, Job] = {}
+        for w in wanted:
+            self.jobs.setdefault(w.data_key, (w.module, w.config, {}))[2].update({_key(test): test for test in w.tests})
+        self.found: dict[str, Any] = {}
+        self.running: dict[str, Future] = {}
+        self._apart = len(self.jobs) > 1 and self.workers > 1 and pool.forks()
+        self._executor: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Preparation:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def next(self, number: int) -> str | None:
+        """A data set of plan `number` that is not begun, or None. Two versions of one data set come one after the other."""
+        busy = {self.jobs[key][1]["data"]["name"] for key in self.running}
+        left = (key for key in self._keys(number) if key not in self.found and key not in self.running)
+        return next((key for key in left if self.jobs[key][1]["data"]["name"] not in busy), None)
+
+    def start(self, key: str, progress: Callable[[], Any] | None = None) -> None:
+        """Begin to prepare a data set; the first call must come before this process has threads, because it forks."""
+        arguments = (self.jobs[key], progress or self.tools.progress, self.tools.unavailable)
+        if not self._apart:
+            self.found[key] = _prepare(*arguments)
+            return
+        if self._executor is None:  # the loaders do not need the modules that the cells preload
+            quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
+            self._executor = ProcessPoolExecutor(self.workers, mp.get_context("fork"), signal.signal, quiet)
+        self.running[key] = self._executor.submit(_prepare, *arguments)
+
+    def ready(self, number: int) -> bool:
+        """Whether the data of plan `number` are prepared. Raises what a loader raised, unless its data are unavailable."""
+        for key in [key for key, future in self.running.items() if future.done()]:
+            self.found[key] = self.running.pop(key).result()
+        return all(key in self.found for key in self._keys(number))
+
+    def plan(self, number: int) -> Plan:
+        """Plan `number`; waits for its data."""
+        for key in self._keys(number):
+            if key in self.running:
+                self.found[key] = self.running.pop(key).result()
+        one = self.loaded[number]
+        return filled(one, self.resolved[number], self.overrides, partial(self._cell_of, one))
+
+    def close(self) -> None:
+        """End the processes, also those that are at work."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=not self.running, cancel_futures=True)
+            if self.running:
+                for process in mp.active_children():
+                    if isinstance(process, mp.get_context("fork").Process):
+                        process.terminate()
+        self._executor = None
+
+    def _keys(self, number: int) -> list[str]:
+        return list(dict.fromkeys(w.data_key for w in self.resolved[number]))
+
+    def _cell_of(self, one: Experiment, w: Wanted) -> Cell | Exception:
+        if isinstance(made := self.found[w.data_key], Exception):
+            return made
+        prepared, tests = made
+        others = [tests[_key(test)] for test in w.tests]
+        if lost := next((x for x in others if isinstance(x, Exception)), None):
             return lost
-        told = origin(one, w, sweep)
-        return assemble(w.config, w.module, prepared, list(zip(others, w.tests)), overrides, told)
-
-    return [filled(one, group, overrides, partial(cell_of, one)) for one, group in zip(loaded, resolved)]
+        told = origin(one, w, self.sweep)
+        return assemble(w.config, w.module, prepared, list(zip(others, w.tests)), self.overrides, told)
 
 
 def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]) -> list[Wanted]:
@@ -235,35 +307,27 @@ def origin(one: Experiment, w: Wanted, sweep: str = "") -> dict[str, str]:
     return {**asked, "row": f"{one.rows[w.row].label}{point}", "column": column.key, "heading": column.label}
 
 
-def _key(config: Config, encoding: str = "") -> str:
-    read = [{k: config.get(k) for k in READ_FOR_DATA}, config["paths"]["data"], encoding]
-    return json.dumps(read, sort_keys=True, default=str)
+def _key(config: Config) -> str:
+    return json.dumps([{k: config.get(k) for k in READ_FOR_DATA}, config["paths"]["data"]], sort_keys=True, default=str)
 
 
-Job = tuple[str, Config, str | None]
+Job = tuple[str, Config, dict[str, Config]]  # module, configuration, key -> configuration of a further test set
 
 
-def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[str, Any]:
-    """Prepare each data set once; the result for unavailable data is the loader's exception."""
-    if len(wanted) < 2 or workers == 1 or not pool.forks():
-        return {key: _prepare(job, tools.progress, tools.unavailable) for key, job in wanted.items()}
-    # forking is safe because no other thread is running yet; the loaders do not need the modules that the cells preload
-    context = mp.get_context("fork")
-    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
-    with ProcessPoolExecutor(workers, context, signal.signal, quiet) as executor:
-        futures = {k: executor.submit(_prepare, job, tools.progress, tools.unavailable) for k, job in wanted.items()}
-        return {key: future.result() for key, future in futures.items()}
-
-
-def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> Prepared | TestSet | Exception:
-    module, config, encoding = job
+def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> tuple[Prepared, dict[str, Any]] | Exception:
+    """The prepared data, and each further test set or why it is unavailable; an exception if the data are unavailable."""
+    module, config, tests = job
     plugins.load(plugins.pinned(config.get("plugins")))
     try:
-        if encoding is None:
-            return family(module).prepare(config, progress())
-        return family(module).prepare_test(config, Path(encoding), progress())
+        prepared, others = family(module).prepare(config, progress()), {}
     except unavailable as error:
         return error
+    for key, test in tests.items():
+        try:
+            others[key] = family(module).prepare_test(test, Path(prepared.folder), progress())
+        except unavailable as error:
+            others[key] = error
+    return prepared, others
 
 
 def text(value: Any) -> str:

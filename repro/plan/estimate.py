@@ -1,14 +1,14 @@
 """Estimate the cost of a plan before any data are read: the number of cells, how many are done, and the hours.
 
 A cell counts as done if the store has a finished cell with the same configuration and recipe; the content of the data
-is compared only when the cell runs. Hours are assumed (the caller's hours per epoch, or else `ASSUMED_HOURS`), and the
-text says so.
+is compared only when the cell runs. Hours are those that finished cells of the store took, or assumed (the caller's
+`Rates`, or else `ASSUMED_HOURS`), and the text says which.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,22 @@ from repro.plan import Wanted
 from repro.store import Entry, Store, records
 
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
+Paces = Mapping[tuple, tuple[float, int]]  # kind of cell (`_kinds`) -> hours an epoch, and of how many finished cells
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Assumed hours of an epoch.
+
+    Attributes:
+        paper: with the profile `paper` on one GPU, by the name of the data set or task.
+        others: on one core, by "<task>_<profile>".
+        slowness: time that a core of this machine takes, as a multiple of that in `others`; called only if it is needed.
+    """
+
+    paper: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[str, float] = field(default_factory=dict)
+    slowness: Callable[[], float] = lambda: 1.0
 
 
 @dataclass
@@ -34,12 +50,15 @@ class Estimate:
     """The estimate for a plan.
 
     `shares` maps the label of each part to its estimate; a cell that several parts need counts in the first one.
-    `sources` maps each source of hours to the number of cells that use it.
+    `sources` maps each source of hours to the number of cells that use it; `paces` are those of the finished cells.
     """
 
     shares: dict[str, Share] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     workers: int = 1
+    paces: Paces = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)  # of each slot, in order; equal for slots that are one cell
+    left: dict[str, float] = field(default_factory=dict)  # key of a cell that is not done -> hours
 
     @property
     def total(self) -> Share:
@@ -60,35 +79,36 @@ class Estimate:
         left = all_of.cells - all_of.done
         workers = min(self.workers, left)
         gpu = f", {_rounded(all_of.gpu_hours)} GPU-hours" if all_of.gpu_hours else ""
-        wall = f"about {_told(all_of.hours)} of cells (assumed){gpu}"
+        assumed = "assumed" if any(source.startswith("assumed") for source in self.sources) else "measured"
+        wall = f"about {_told(all_of.hours)} of cells ({assumed}){gpu}"
         if workers > 1:
             wall += f"; {_told(all_of.hours / workers)} with {workers} workers"
         return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run{f'; {wall}' * (left > 0)}"])
 
 
 def _told(hours: float) -> str:
-    return f"{_rounded(hours)} hours" if hours >= 1 or hours == 0 else f"{max(1, round(60 * hours))} minutes"
+    if 0 < hours < 1 / 40:
+        return f"{max(1, round(3600 * hours))} seconds"
+    return f"{_rounded(hours)} hours" if hours >= 1 or hours == 0 else f"{round(60 * hours)} minutes"
 
 
 def _rounded(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 or hours == 0 else f"{hours:.2g}"
 
 
-def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Mapping[str, float] | None = None) -> Estimate:
-    """Estimate the cost of slots; each slot comes with the label of the part that it belongs to.
-
-    Args:
-        rates: assumed hours per epoch on one GPU with the profile `paper`, by the name of the data set or task.
-    """
+def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Rates = Rates()) -> Estimate:
+    """Estimate the cost of slots; each slot comes with the label of the part that it belongs to."""
     slots = list(wanted)
     folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for _, w in slots}
-    finished = _finished(records.read(store, lambda *path: path[:2] in folders, check=False).records)
-    made = Estimate(workers=slots[0][1].config["runtime"]["workers"])
+    known = records.read(store, lambda *path: path[:2] in folders, check=False).records
+    finished = _finished(known)
+    made = Estimate(workers=slots[0][1].config["runtime"]["workers"], paces=_paces(known))
     cells: dict[tuple[str, str], tuple[str, Wanted, set[str]]] = {}
     for label, w in slots:
         made.shares.setdefault(label, Share())
         of = family(w.module)
         key = (asked_id(w.config, of), _text(scoring(w.config, of)))
+        made.keys.append("".join(key))
         cells.setdefault(key, (label, w, set()))[2].update(t["data"]["name"] for t in w.tests)
     for key, (label, w, tests) in cells.items():
         share = made.shares[label]
@@ -96,11 +116,12 @@ def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Mapping[
         if tests <= finished.get(key, set()) and key in finished:
             share.done += 1
             continue
-        hours, source = _hours(w.config, rates or {})
+        of_cell, source = hours(w.config, rates, made.paces)
         made.sources[source] = made.sources.get(source, 0) + 1
-        share.hours += hours
+        made.left["".join(key)] = of_cell
+        share.hours += of_cell
         if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # `paper` is for GPUs
-            share.gpu_hours += hours * w.config["train"].get("processes", 1)
+            share.gpu_hours += of_cell * w.config["train"].get("processes", 1)
     return made
 
 
@@ -113,16 +134,42 @@ def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]
     return found
 
 
-def _hours(config: Mapping[str, Any], rates: Mapping[str, float]) -> tuple[float, str]:
-    """The assumed hours of a cell, and the source of the number as text."""
-    profile = config["profile"]["name"]
-    if profile == "paper" and (
-        name := next((n for n in (config["data"]["name"], config["task"]["name"]) if n in rates), "")
-    ):
-        epochs = int((config.get("train") or {}).get("max_epochs") or 1)
-        return rates[name] * epochs, f"assumed, {rates[name]:.2g} hours an epoch of {name} on one GPU"
-    hours = ASSUMED_HOURS.get(profile, 1.0)
-    return hours, f"assumed, {hours:g} hours each with the profile {profile}"
+def _kinds(config: Mapping[str, Any]) -> list[tuple]:
+    """The cell's kind and a wider one: finished cells of either say how long an epoch takes."""
+    node = {key: dict(config.get(key) or {}) for key in ("task", "mapping", "data", "profile", "runtime")}
+    wide = (node["task"].get("name"), node["profile"].get("name"), _text(node["data"]), node["runtime"].get("device"))
+    return [(*wide, node["mapping"].get("name")), wide]
+
+
+def _epochs(config: Mapping[str, Any]) -> int:
+    return int((config.get("train") or {}).get("max_epochs") or 1)
+
+
+def _paces(known: Iterable[records.Record]) -> dict[tuple, tuple[float, int]]:
+    """Kind of cell -> mean hours an epoch of the finished cells, and their number."""
+    found: dict[tuple, list[float]] = {}
+    for r in known:
+        for kind in _kinds(r.config):
+            found.setdefault(kind, []).append(r.seconds / 3600 / _epochs(r.config))
+    return {kind: (sum(values) / len(values), len(values)) for kind, values in found.items()}
+
+
+def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None = None) -> tuple[float, str]:
+    """The hours of a cell, and the source of the number as text: measured in the store, or assumed."""
+    profile, epochs = config["profile"]["name"], _epochs(config)
+    for kind in _kinds(config):
+        if kind in (paces or {}):
+            pace, count = (paces or {})[kind]
+            return pace * epochs, f"measured, {_told(pace)} an epoch in {count} finished cell(s) of {kind[0]}"
+    names = [n for n in (config["data"]["name"], config["task"]["name"]) if n in rates.paper]
+    if profile == "paper" and names:
+        rate = rates.paper[names[0]]
+        return rate * epochs, f"assumed, {rate:.2g} hours an epoch of {names[0]} on one GPU"
+    if (setting := f"{config['task']['name']}_{profile}") in rates.others:
+        rate = rates.others[setting] * rates.slowness()
+        return rate * epochs, f"assumed, {_told(rate)} an epoch of {setting} on one core"
+    assumed = ASSUMED_HOURS.get(profile, 1.0)
+    return assumed, f"assumed, {assumed:g} hours each with the profile {profile}"
 
 
 def _text(value: Any) -> str:

@@ -21,28 +21,45 @@ def test_a_cell_is_named_by_its_row_and_column_of_the_table(ran):
     assert any("lam=0.5, B, seed 2" in display.name(cell) for cell in ran)
 
 
-def test_the_time_left_is_told_within_the_first_minute(ran, monkeypatch, capsys):
-    """Four cells, of which the first is twice as much work as each other; 30 seconds pass before the first says anything."""
+def test_the_time_left_begins_as_expected_and_becomes_what_is_measured(ran, monkeypatch, capsys):
+    """Four cells of 100 seconds, one of 200 as expected; half of the first one is of an earlier run, and they take twice as long."""
     now = [0.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    shown = display.Display({cell.cell_id: work for cell, work in zip(ran, (2.0, 1.0, 1.0, 1.0))})
+    shown = display.Display({"a": 200.0, "b": 100.0, ran[2].cell_id: 100.0, ran[3].cell_id: 100.0}, workers=2)
     now[0] = 30.0
-    assert shown.remaining() is None, "nothing is done yet"
-    shown.show(Event(ran[0], "stage", "training", 0.1))
+    assert shown.remaining() == pytest.approx(500 / 2) and shown.total == 4
+    shown.expect({ran[0].cell_id: 200.0, ran[1].cell_id: 100.0}, ["a", "b"])
+    shown.show(Event(ran[0], "stage", "training", 0.5))
+    shown.show(Event(ran[1], "stage", "training", 0.0))
+    assert shown.total == 4 and shown.remaining() == pytest.approx(400 / 2), "what another run had done is not left"
+    now[0] = 130.0
+    shown.show(Event(ran[0], "stage", "training", 0.75))
     shown.show(Event(ran[1], "stage", "training", 0.5))
-    now[0] = 45.0
-    shown.show(Event(ran[0], "stage", "training", 0.4))
-    assert shown.remaining() is None and shown._left_text() == "", "too little is done to say"
-    now[0] = 61.0
-    shown.show(Event(ran[0], "stage", "training", 0.6))
-    assert shown.remaining() == pytest.approx(31.0 * (0.8 + 0.5 + 2) / 1.0), "what another run had done is not counted"
-    assert "0/4 done; about 2 min left | " in capsys.readouterr().err
-    shown.show(Event(ran[0], "end", outcome=Outcome(ran[0].cell_id, "done", seconds=31.0)))
-    assert shown.remaining() == pytest.approx(31.0 * 2.5 / 1.8)
+    pace = (display.TRUST + 50 + 50) / (display.TRUST + 100 + 100)
+    assert shown.remaining() == pytest.approx((50 + 50 + 200) / pace / 2)
+    assert "0/4 done; about 7 min left | " in capsys.readouterr().err
+    shown.show(Event(ran[0], "end", outcome=Outcome(ran[0].cell_id, "done", seconds=100.0)))
     shown.show(Event(ran[2], "end", outcome=Outcome(ran[2].cell_id, "failed", error="x")))
-    assert shown.remaining() == pytest.approx(31.0 * 1.5 / 1.8), (
+    pace = (display.TRUST + 100 + 50) / (display.TRUST + 100 + 100)
+    assert shown.remaining() == pytest.approx((50 + 100) / pace / 2), (
         "a failed cell is not left, and says nothing of the pace"
     )
+    shown.show(Event(ran[1], "end", outcome=Outcome(ran[1].cell_id, "done", seconds=100.0)))
+    assert shown.remaining() == pytest.approx(100), "one worker has nothing to do"
+    assert "[3/4] done" in capsys.readouterr().err
+
+
+def test_where_nothing_is_expected_the_pace_is_measured_first(ran, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    shown = display.Display({ran[0].cell_id: 1.0})
+    shown.show(Event(ran[0], "stage", "training", 0.2))
+    now[0] = 15.0
+    shown.show(Event(ran[0], "stage", "training", 0.4))
+    assert shown.remaining() is None and shown._left_text() == "", "too little is done to say"
+    now[0] = 30.0
+    shown.show(Event(ran[0], "stage", "training", 0.6))
+    assert shown.remaining() == pytest.approx(30.0)
 
 
 def test_what_is_not_a_terminal_gets_a_line_a_minute(ran, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,12 @@ def test_a_run_prints_its_table_and_the_next_ones_make_what_is_missing(planned, 
 def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_be(
     tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr(reproduce, "filled", lambda *_: "prepared")
-    asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2"]
-    assert reproduce.plan(["demo"], asked, announce=True) == "prepared"
+    monkeypatch.setattr(
+        reproduce, "ASSUMED", replace(reproduce.ASSUMED, others={"translation_demo": 1 / 80}, slowness=lambda: 2.0)
+    )
+    asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
+    todo = reproduce.plan(["demo"], asked, announce=True)
+    assert not todo.plans[0].slots and not todo.preparation.found and not todo.preparation.running
     assert capfd.readouterr().err == (
         "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
         f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"

@@ -42,7 +42,7 @@ def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
     monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
     told = estimate()
     assert told.total.done == 1 and told.shares["A"].done == 1 and told.shares["B"].done == 0
-    assert told.total.hours == pytest.approx(15 * 0.05)
+    assert len(set(told.keys)) == 16 and len(told.left) == 15 and set(told.left) < set(told.keys)
     # other data, another recipe, or an evaluation that is missing: not done
     assert estimate(["data.content=b"]).total.done == 0
     with monkeypatch.context() as patch:
@@ -55,9 +55,36 @@ def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
 def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store):
     (slots,) = plans.outline([experiment(profile="paper")], tools, ["train.max_epochs=2"])
     data = slots[0].config["data"]["name"]
-    told = estimates.estimate([("x", w) for w in slots], store, {data: 0.5})
+    told = estimates.estimate([("x", w) for w in slots], store, estimates.Rates({data: 0.5}))
     assert told.total.hours == pytest.approx(told.total.cells * 2 * 0.5)
     assert told.sources == {f"assumed, 0.5 hours an epoch of {data} on one GPU": told.total.cells}
+
+
+def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(experiment, tools, store, monkeypatch):
+    (slots,) = plans.outline([experiment()], tools, ["train.max_epochs=3"])
+    rates = estimates.Rates(others={"fake_demo": 0.1}, slowness=lambda: 2.0)
+    assert estimates.hours(slots[0].config, rates) == (
+        pytest.approx(0.6),
+        "assumed, 12 minutes an epoch of fake_demo on one core",
+    )
+    longer = {"train": slots[0].config["train"] | {"max_epochs": 4}}
+    ended = [cells.run(cells.prepare({**w.config, **longer}, "fake_family"), store).state for w in slots[:2]]
+    assert ended == ["done", "done"]
+    known = estimates.records.read(store).records
+    assert len(known) == 2 and {r.config["mapping"]["name"] for r in known} == {"softmax"}
+    paces = estimates._paces([replace(r, seconds=seconds) for r, seconds in zip(known, (300, 500))])
+    kind = "2 finished cell(s) of fake"
+    assert estimates.hours(slots[0].config, rates, paces) == (
+        pytest.approx(300 / 3600),
+        f"measured, 2 minutes an epoch in {kind}",
+    )
+    monkeypatch.setattr(estimates, "_paces", lambda known: paces)
+    told = estimates.estimate([("x", w) for w in slots], store, rates)
+    assert told.total.hours == pytest.approx(16 * 300 / 3600), (
+        "another mapping takes as long, before one of its own has ended"
+    )
+    assert "about 1.3 hours of cells (measured)" in told.text("")
+    assert estimates.hours({**slots[0].config, "data": {"name": "other"}}, rates, paces)[1].startswith("assumed")
 
 
 def test_gpu_hours(estimate, tools, experiment, store):
