@@ -37,6 +37,7 @@ GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
 TOLERANCE = 1e-15  # largest accepted duality gap, relative to n times the squared range of scores
 SAME = 1e-11  # largest accepted distance of a value from the mean of its region, relative to the range of the scores
 STEPS, CHECKED = 20_000, 20  # maximum number of steps, and number of steps between two checks of the gap
+SMALL = 256  # edges of a grid (8 x 16) up to which a step is one product of matrices
 
 
 @register(
@@ -126,22 +127,33 @@ def _solve(z: Tensor, capacity: Tensor, free: Tensor, enough: Tensor, same: Tens
         regions ``[R, H W]``; the direction of the edges between different regions ``[R, 2, H, W]``; and the gap
         ``[R]``.
     """
-    flow = ahead = torch.zeros_like(capacity)
-    t = torch.ones(len(z), 1, 1, 1, dtype=z.dtype, device=z.device)
+    shape = capacity.shape
+
+    def descent(a: Tensor) -> Tensor:
+        """A gradient step from the flow a [R, 2, H, W]. Its size is 1/8: the grid's Laplacian has no eigenvalue above 8."""
+        return a + _slopes(z - _outflow(a)) / 8
+
+    most = capacity.flatten(1)  # flows are [R, 2 H W] from here
+    if small := most.shape[1] <= SMALL:  # then the linear step as a matrix costs less than its many small operations
+        unit = torch.eye(most.shape[1], dtype=z.dtype, device=z.device).view(-1, *shape[1:])
+        matrix, fixed = (unit - _slopes(_outflow(unit)) / 8).flatten(1), (_slopes(z) / 8).flatten(1)
+    least, flow = -most, torch.zeros_like(most)
+    ahead, t = flow, torch.ones(len(z), 1, dtype=z.dtype, device=z.device)
     for step in range(1, STEPS + 1):
-        # The step size is 1/8: no eigenvalue of the grid's Laplacian is above 8.
-        new = torch.clamp(ahead + _slopes(z - _outflow(ahead)) / 8, -capacity, capacity)
+        new = torch.addmm(fixed, ahead, matrix) if small else descent(ahead.view(shape)).flatten(1)
+        new = torch.clamp(new, least, most)
         moved = new - flow
-        t = torch.where(((ahead - new) * moved).sum((1, 2, 3), keepdim=True) > 0, 1.0, t)
+        t = torch.where(((ahead - new) * moved).sum(1, keepdim=True) > 0, 1.0, t)
         t, before = (1 + torch.sqrt(1 + 4 * t * t)) / 2, t
-        flow, ahead = new, new + (before - 1) / t * moved
+        flow, ahead = new, torch.addcmul(new, (before - 1) / t, moved)
         if step % CHECKED == 0:
-            y = z - _outflow(flow)
+            flows = flow.view(shape)
+            y = z - _outflow(flows)
             slope = _slopes(y)
-            gap = (capacity * slope.abs() - flow * slope).sum((1, 2, 3)).clamp(min=0.0)
+            gap = (capacity * slope.abs() - flows * slope).sum((1, 2, 3)).clamp(min=0.0)
             if bool((gap <= enough).all()) or step == STEPS:
                 direction = slope.sign()
-                joined = free & ((flow != capacity * direction) | (slope == 0))
+                joined = free & ((flows != capacity * direction) | (slope == 0))
                 regions = _components(joined)
                 off = (y.flatten(1) - group_mean(y.flatten(1), regions)).abs().amax(-1)
                 if bool((off <= same).all()):

@@ -98,7 +98,11 @@ class Trainer:
 
     def train_step(self, samples: list[Any]) -> None:
         """Make one update from the gradients of all `samples`; the logged values are added to `pending`."""
-        torch.manual_seed(self.seed + self.updates)  # a resumed training draws the same numbers as an uninterrupted one
+        # A resumed training draws the same numbers as an uninterrupted one. torch.manual_seed would also format a stack
+        # trace for every kind of device.
+        torch.default_generator.manual_seed(self.seed + self.updates)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed_all(self.seed + self.updates)
         rate = self.schedule.rate(self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

@@ -117,8 +117,8 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
     heads = sparse.csr_matrix((np.ones(within.sum(), np.int32), rarest[within], ends), shape=words.shape)
     columns, pairs, nearness = heads.T.tocsc(), [np.empty((2, 0), dtype=np.int64)], [np.empty(0)]
     for start in range(0, len(texts), 2048):
-        found = (heads[start : start + 2048] @ columns).tocoo()
-        i, k = found.row.astype(np.int64) + start, found.col.astype(np.int64)
+        found = (heads[start : start + 2048] @ columns[:, start:]).tocoo()  # only i < k is wanted
+        i, k = found.row.astype(np.int64) + start, found.col.astype(np.int64) + start
         rest = np.maximum(size - head, 0)[np.stack([i, k])].max(0)
         most = found.data + rest  # upper bound of shared words: those seen, and the rest of a text
         fits = (i < k) & (np.minimum(size[i], size[k]) >= least * np.maximum(size[i], size[k]))

@@ -126,10 +126,8 @@ class Model(nn.Module):
         y = self.project(cells)  # [U, L, H]
         for depth, layer in enumerate(self.image_layers):
             y = layer.look_at_own(y, None)
-            if depth == 0:
-                # Nothing so far depends on the question, so it is computed once per image, not once per question.
-                y = y[image_of]  # [B, L, H]
-            y = layer.finish(y, x, mask)
+            # Until the first attention to a question, all is computed once per image, not once per question.
+            y = layer.finish(y, x, mask, image_of if depth == 0 else None)  # [B, L, H]
         reduced = self.reduce_image(y)
         return self.answer(self.norm(self.reduce_question(x, mask) + reduced.context)), reduced
 
