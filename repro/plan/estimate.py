@@ -22,16 +22,16 @@ Paces = Mapping[tuple, tuple[float, int]]  # kind of cell (`_kinds`) -> hours an
 
 @dataclass(frozen=True)
 class Rates:
-    """Assumed hours of an epoch.
+    """Assumed time of an epoch.
 
     Attributes:
-        paper: with the profile `paper` on one GPU, by the name of the data set or task.
-        others: on one core, by "<task>_<profile>".
+        paper: hours with the profile `paper` on one GPU, by the name of the data set or task.
+        others: "<task>_<profile>" -> number of training examples, and seconds on one core.
         slowness: time that a core of this machine takes, as a multiple of that in `others`; called only if it is needed.
     """
 
     paper: Mapping[str, float] = field(default_factory=dict)
-    others: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     slowness: Callable[[], float] = lambda: 1.0
 
 
@@ -166,7 +166,9 @@ def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None
         rate = rates.paper[names[0]]
         return rate * epochs, f"assumed, {rate:.2g} hours an epoch of {names[0]} on one GPU"
     if (setting := f"{config['task']['name']}_{profile}") in rates.others:
-        rate = rates.others[setting] * rates.slowness()
+        examples, seconds = rates.others[setting]
+        limit = (config["data"].get("limits") or {}).get("train") or examples
+        rate = min(1.0, limit / examples) * seconds / 3600 * rates.slowness()
         return rate * epochs, f"assumed, {_told(rate)} an epoch of {setting} on one core"
     assumed = ASSUMED_HOURS.get(profile, 1.0)
     return assumed, f"assumed, {assumed:g} hours each with the profile {profile}"

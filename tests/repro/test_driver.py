@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
+import fake_family
 import pytest
 from fake_family import runs
 
 from repro import cell as cells
 from repro import plan as plans
+from repro.launch.display import Display
+from repro.plan import estimate
+from repro.plan.experiment import read
 from tasks.commands import reproduce
+from tasks.config import compose
 
 RUNTIME = {"workers": 2, "threads": 1, "device": "cpu", "devices": "all", "workers_per_device": 1}
 
@@ -63,7 +70,7 @@ def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_t
     tmp_path, monkeypatch, capfd
 ):
     monkeypatch.setattr(
-        reproduce, "ASSUMED", replace(reproduce.ASSUMED, others={"translation_demo": 1 / 80}, slowness=lambda: 2.0)
+        reproduce, "ASSUMED", replace(reproduce.ASSUMED, others={"translation_demo": (8_000, 90)}, slowness=lambda: 2.0)
     )
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
     todo = reproduce.plan(["demo"], asked, announce=True)
@@ -72,6 +79,99 @@ def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_t
         "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
         f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
     )
+
+
+@pytest.fixture
+def begun(page, tools, store):
+    """`begun(*changes)`: tables `one`, `two` .. whose data are not prepared yet; every change is made to all later ones."""
+
+    def make(*changes, tools=tools, overrides=(), workers=2):
+        loaded, now = [], copy.deepcopy(page)
+        now["rows"][1].pop("grids", None)
+        now["profiles"]["demo"] = {"columns": ["a"], "seeds": [1, 2]}
+        for title, change in zip(("one", "two"), changes):
+            change(now)
+            loaded.append(read({**copy.deepcopy(now), "title": f"Table {title}"}, title, "demo"))
+        slots = plans.outline(loaded, tools, overrides)
+        cost = estimate.estimate([("", w) for group in slots for w in group], store)
+        empty, preparation = (
+            [plans.Plan(one) for one in loaded],
+            plans.Preparation(loaded, slots, tools, overrides, workers),
+        )
+        return reproduce.Planned(empty, "demo", RUNTIME | {"workers": workers}, str(store.root), cost, preparation)
+
+    return make
+
+
+def fewer(page):
+    page["profiles"]["demo"]["seeds"] = [3]
+    page["columns"]["a"]["overrides"] = ["data.content=b"]
+
+
+def test_the_smallest_table_comes_first_and_data_are_prepared_when_they_are_needed(begun, store, capfd):
+    driver = reproduce.Driver(begun(lambda page: None, fewer, workers=1), store)
+    preparation, shown = driver.planned.preparation, Display({})
+    driver.order, driver.keys = [1, 0], [[], []]
+    taken = [driver.take(1, shown) for _ in range(5)]
+    assert [cell and cell.seed for cell in taken] == [None, 3, 3, None, 1], "a preparation takes the place of a cell"
+    assert len(preparation.found) == 2 and driver.take(0, shown) is None
+    preparation.running["third"] = Future()
+    assert driver.take(1, shown) is None and driver.take(2, shown).seed == 2
+    preparation.running.clear()
+    assert not driver.unmade and len(driver.cells) == driver.total == 6
+    driver = reproduce.Driver(begun(lambda page: None, lambda page: None), store)
+    assert driver.total == 4 and driver.run() == 0, "both are the same cells"
+    said = capfd.readouterr()
+    assert said.out.index("Table one") < said.out.index("Table two") and "4 cells run, 0 reused, 0 failed" in said.out
+    assert "[4/4] done" in said.err and not driver.planned.preparation.running
+
+
+def test_tables_are_printed_in_the_order_of_their_work(begun, store, capfd):
+    assert reproduce.Driver(begun(lambda page: None, fewer), store).run() == 0
+    said = capfd.readouterr()
+    assert said.out.index("Table two") < said.out.index("Table one") and "6 cells run, 0 reused" in said.out
+    assert "[6/6] done" in said.err
+    assert reproduce.Driver(begun(lambda page: None, fewer), store).run() == 0
+    assert "0 cells run, 6 reused, 0 failed" in capfd.readouterr().out
+
+
+def test_a_cell_of_two_tables_is_scored_on_the_test_sets_of_both(begun, store):
+    def further(page):
+        page["columns"]["a"].update(evaluate=["duc"])
+
+    driver = reproduce.Driver(
+        begun(lambda page: None, further, overrides=["task.behaviour=slow", "task.seconds=2.0"]), store
+    )
+    assert driver.run() == 0 and {cell.state(store) for cell in driver.cells.values()} == {"done"}
+    assert [runs(cell, store) for cell in driver.cells.values()] == [["train", "test", "duc"]] * 4
+
+
+def test_data_that_are_unavailable_take_out_a_column_and_all_of_them_the_run(begun, store, capfd):
+    def without(page):
+        page["columns"]["a"]["overrides"] = ["data.missing=1"]
+
+    assert reproduce.Driver(begun(lambda page: None, without), store).run() == 0
+    assert "it is behind a licence" in capfd.readouterr().out
+    with pytest.raises(compose.ConfigError, match="no column can be run: A: it is behind a licence"):
+        reproduce.Driver(begun(without), store).run()
+
+
+def test_an_error_of_a_loader_ends_the_run_and_the_cells_are_continued_by_the_next(begun, tools, store):
+    def broken(page):
+        page["columns"]["a"]["overrides"] = ["data.missing=1"]
+
+    strict = replace(tools, unavailable=())
+    with pytest.raises(fake_family.DataMissing):
+        reproduce.Driver(begun(lambda page: None, broken, tools=strict), store).run()
+    driver = reproduce.Driver(begun(lambda page: page["columns"]["a"].pop("overrides", None)), store)
+    assert driver.run() == 0 and len(driver.done) == 4
+
+
+def test_this_machine_is_timed_without_a_trace():
+    import torch
+
+    before = torch.get_rng_state()
+    assert 0.05 < reproduce.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):

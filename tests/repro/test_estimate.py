@@ -62,11 +62,13 @@ def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store)
 
 def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(experiment, tools, store, monkeypatch):
     (slots,) = plans.outline([experiment()], tools, ["train.max_epochs=3"])
-    rates = estimates.Rates(others={"fake_demo": 0.1}, slowness=lambda: 2.0)
+    rates = estimates.Rates(others={"fake_demo": (1000, 360)}, slowness=lambda: 2.0)
     assert estimates.hours(slots[0].config, rates) == (
         pytest.approx(0.6),
         "assumed, 12 minutes an epoch of fake_demo on one core",
     )
+    few = {**slots[0].config, "data": {"name": "invented", "limits": {"train": 500}}}
+    assert estimates.hours(few, rates)[0] == pytest.approx(0.3)
     longer = {"train": slots[0].config["train"] | {"max_epochs": 4}}
     ended = [cells.run(cells.prepare({**w.config, **longer}, "fake_family"), store).state for w in slots[:2]]
     assert ended == ["done", "done"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import time
 from dataclasses import replace
 
 import fake_family
@@ -147,6 +149,40 @@ def test_a_further_test_set_that_cannot_be_had_takes_its_column_out(experiment, 
     monkeypatch.setattr(fake_family, "prepare_test", missing)
     plan = made(experiment(lambda page: page["columns"]["b"].update(evaluate=["duc"])), tools)
     assert plan.unavailable == {1: "it must be bought"} and {s.column for s in plan.slots} == {0}
+
+
+def test_a_plan_is_made_when_its_data_are_ready(experiment, tools, tmp_path):
+    """One version of a data set after the other, because they share what is fetched; another one beside them."""
+    trace = tmp_path / "trace"
+
+    def further(page):
+        page["profiles"]["demo"]["columns"] = ["a", "b"]
+        page["columns"]["a"]["overrides"] = ["data.content=b"]
+        page["columns"]["b"]["overrides"] = ["data.content=c", "data.name=other"]
+
+    first, second = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"])), experiment(further)
+    slots = plans.outline([first, second], tools, [f"data.trace={trace}"])
+    with plans.Preparation([first, second], slots, tools, workers=2) as preparation:
+        assert not preparation.ready(0) and not trace.exists() and len(preparation.jobs) == 3
+        preparation.start(preparation.next(0))
+        assert preparation.next(0) is None and "other" in preparation.next(1), "a and b are versions of one data set"
+        assert {s.cell.prepared.sha256 for s in preparation.plan(0).slots} == {fake_family.sha256("a")}
+        assert preparation.ready(0) and not preparation.ready(1) and not preparation.running
+        assert "other" not in preparation.next(1)
+    assert [line.split()[-1] for line in trace.read_text().splitlines()] == ["a"]
+
+
+def test_processes_that_prepare_end_with_the_preparation(experiment, tools, monkeypatch):
+    monkeypatch.setattr(fake_family, "prepare", lambda *_: time.sleep(60))
+    one = experiment(lambda page: page["columns"]["b"]["overrides"].append("data.content=b"))
+    started = time.monotonic()
+    with plans.Preparation([one], plans.outline([one], tools), tools, workers=2) as preparation:
+        for key in preparation.jobs:
+            preparation.start(key)
+        assert len(multiprocessing.active_children()) == 2
+    for child in multiprocessing.active_children():
+        child.join(20)
+    assert time.monotonic() - started < 30 and not multiprocessing.active_children()
 
 
 def test_missing_data_raises_where_it_is_not_expected(experiment, tools):

@@ -44,7 +44,11 @@ def by_bounded_least_squares(x: np.ndarray, lam: float, keep: np.ndarray) -> np.
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 4), (6, 6), (5, 9)])
 @pytest.mark.parametrize("lam", [0.0, 0.01, 0.1, 0.5, 20.0])
-def test_value_with_and_without_holes(shape, lam):
+@pytest.mark.parametrize("small", [0, 256])
+def test_value_with_and_without_holes(shape, lam, small, monkeypatch):
+    monkeypatch.setattr(
+        sys.modules["sparse_attention.mappings.tvmax"], "SMALL", small
+    )  # steps on the grid, or by a matrix
     for seed, holes in ((0, 0.0), (1, 0.3)):
         x = randn(*shape, seed=seed)
         keep = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) >= holes
