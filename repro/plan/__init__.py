@@ -161,12 +161,8 @@ def fill(
 class Preparation:
     """Prepares data sets in processes of its own, each once, and makes a plan when its data are ready.
 
-    Without several data sets and workers, data are prepared in this process. The arguments are those of `fill`.
-
-    Attributes:
-        jobs: key of a data set -> what to prepare; in the order of the plans.
-        found: key -> the prepared data and further test sets, or the loader's exception if they are unavailable.
-        running: key -> future.
+    Without several data sets and workers, data are prepared in this process. The arguments are those of `fill`. `jobs`,
+    `found` and `running` map the key of a data set to the job, its result (see `_prepare`) and its future.
     """
 
     def __init__(
@@ -193,8 +189,8 @@ class Preparation:
     def next(self, number: int) -> str | None:
         """A data set of plan `number` that is not begun, or None. Two versions of one data set come one after the other."""
         busy = {self.jobs[key][1]["data"]["name"] for key in self.running}
-        left = (key for key in self._keys(number) if key not in self.found and key not in self.running)
-        return next((key for key in left if self.jobs[key][1]["data"]["name"] not in busy), None)
+        left = (w for w in self.resolved[number] if w.data_key not in self.found and w.data_key not in self.running)
+        return next((w.data_key for w in left if w.config["data"]["name"] not in busy), None)
 
     def start(self, key: str, progress: Callable[[], Any] | None = None) -> None:
         """Begin to prepare a data set; the first call must come before this process has threads, because it forks."""
@@ -207,17 +203,16 @@ class Preparation:
             self._executor = ProcessPoolExecutor(self.workers, mp.get_context("fork"), signal.signal, quiet)
         self.running[key] = self._executor.submit(_prepare, *arguments)
 
-    def ready(self, number: int) -> bool:
+    def ready(self, number: int, waits: bool = False) -> bool:
         """Whether the data of plan `number` are prepared. Raises what a loader raised, unless its data are unavailable."""
-        for key in [key for key, future in self.running.items() if future.done()]:
+        own = list(dict.fromkeys(w.data_key for w in self.resolved[number]))
+        for key in [key for key, future in self.running.items() if future.done() or (waits and key in own)]:
             self.found[key] = self.running.pop(key).result()
-        return all(key in self.found for key in self._keys(number))
+        return all(key in self.found for key in own)
 
     def plan(self, number: int) -> Plan:
-        """Plan `number`; waits for its data."""
-        for key in self._keys(number):
-            if key in self.running:
-                self.found[key] = self.running.pop(key).result()
+        """Plan `number`; waits for its data, which must have begun."""
+        self.ready(number, waits=True)
         one = self.loaded[number]
         return filled(one, self.resolved[number], self.overrides, partial(self._cell_of, one))
 
@@ -230,9 +225,6 @@ class Preparation:
                     if isinstance(process, mp.get_context("fork").Process):
                         process.terminate()
         self._executor = None
-
-    def _keys(self, number: int) -> list[str]:
-        return list(dict.fromkeys(w.data_key for w in self.resolved[number]))
 
     def _cell_of(self, one: Experiment, w: Wanted) -> Cell | Exception:
         if isinstance(made := self.found[w.data_key], Exception):

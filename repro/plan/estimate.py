@@ -17,22 +17,18 @@ from repro.plan import Wanted
 from repro.store import Entry, Store, records
 
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
-Paces = Mapping[tuple, tuple[float, int]]  # kind of cell (`_kinds`) -> hours an epoch, and of how many finished cells
+Paces = Mapping[
+    tuple[str, ...], tuple[float, int]
+]  # kind of cell (`_kind`) -> hours an epoch, and of how many finished cells
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Assumed time of an epoch.
+    """Assumed time of an epoch. `slowness` is called only if it is needed."""
 
-    Attributes:
-        paper: hours with the profile `paper` on one GPU, by the name of the data set or task.
-        others: "<task>_<profile>" -> number of training examples, and seconds on one core.
-        slowness: time that a core of this machine takes, as a multiple of that in `others`; called only if it is needed.
-    """
-
-    paper: Mapping[str, float] = field(default_factory=dict)
-    others: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    slowness: Callable[[], float] = lambda: 1.0
+    paper: Mapping[str, float] = field(default_factory=dict)  # data set or task -> hours on one GPU
+    others: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # task_profile -> examples, seconds on a core
+    slowness: Callable[[], float] = lambda: 1.0  # time that a core of this machine takes, as a multiple of that
 
 
 @dataclass
@@ -134,33 +130,30 @@ def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]
     return found
 
 
-def _kinds(config: Mapping[str, Any]) -> list[tuple]:
-    """The cell's kind and a wider one: finished cells of either say how long an epoch takes."""
-    node = {key: dict(config.get(key) or {}) for key in ("task", "mapping", "data", "profile", "runtime")}
-    wide = (node["task"].get("name"), node["profile"].get("name"), _text(node["data"]), node["runtime"].get("device"))
-    return [(*wide, node["mapping"].get("name")), wide]
+def _kind(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Finished cells of the same kind say how long an epoch takes."""
+    place = (config[node].get("name", "") for node in ("task", "profile"))
+    return (*place, _text(config["data"]), (config.get("runtime") or {}).get("device", ""))
 
 
 def _epochs(config: Mapping[str, Any]) -> int:
     return int((config.get("train") or {}).get("max_epochs") or 1)
 
 
-def _paces(known: Iterable[records.Record]) -> dict[tuple, tuple[float, int]]:
+def _paces(known: Iterable[records.Record]) -> dict[tuple[str, ...], tuple[float, int]]:
     """Kind of cell -> mean hours an epoch of the finished cells, and their number."""
-    found: dict[tuple, list[float]] = {}
+    found: dict[tuple[str, ...], list[float]] = {}
     for r in known:
-        for kind in _kinds(r.config):
-            found.setdefault(kind, []).append(r.seconds / 3600 / _epochs(r.config))
+        found.setdefault(_kind(r.config), []).append(r.seconds / 3600 / _epochs(r.config))
     return {kind: (sum(values) / len(values), len(values)) for kind, values in found.items()}
 
 
 def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None = None) -> tuple[float, str]:
     """The hours of a cell, and the source of the number as text: measured in the store, or assumed."""
-    profile, epochs = config["profile"]["name"], _epochs(config)
-    for kind in _kinds(config):
-        if kind in (paces or {}):
-            pace, count = (paces or {})[kind]
-            return pace * epochs, f"measured, {_told(pace)} an epoch in {count} finished cell(s) of {kind[0]}"
+    profile, epochs, kind = config["profile"]["name"], _epochs(config), _kind(config)
+    if paces and kind in paces:
+        pace, count = paces[kind]
+        return pace * epochs, f"measured, {_told(pace)} an epoch in {count} finished cell(s) of {kind[0]}"
     names = [n for n in (config["data"]["name"], config["task"]["name"]) if n in rates.paper]
     if profile == "paper" and names:
         rate = rates.paper[names[0]]

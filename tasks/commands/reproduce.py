@@ -62,16 +62,13 @@ class Planned:
     runtime: dict[str, Any]
     outputs: str
     cost: estimate.Estimate | None = None
-    preparation: plans.Preparation | None = (
-        None  # `plans` have no slots; the driver makes them when their data are ready
-    )
+    preparation: plans.Preparation | None = None  # then the driver makes the plans, when their data are ready
 
     @property
     def launcher(self) -> dict[str, Any]:
         """The launcher of all cells."""
-        slots = [slot.cell.config for one in self.plans for slot in one.slots[:1]]
-        slots += [w.config for group in (self.preparation.resolved if self.preparation else ()) for w in group[:1]]
-        return slots[0]["launcher"]
+        slots = [slot.cell for one in self.plans for slot in one.slots]
+        return (slots or [w for group in self.preparation.resolved for w in group])[0].config["launcher"]
 
 
 @cache
@@ -138,7 +135,7 @@ def plan(names: Sequence[str], overrides: Sequence[str], announce: bool = False)
         return filled(loaded, wanted, rest)
     config = next(w for group in wanted for w in group).config
     launch.ready(config["launcher"], config["runtime"])
-    cost = estimated([("", w) for group in wanted for w in group], Store(config["paths"]["outputs"]))
+    cost = estimate.estimate([("", w) for group in wanted for w in group], Store(config["paths"]["outputs"]), ASSUMED)
     where = f"{config['paths']['outputs']}/report/{'+'.join(names)}_{loaded[0].profile}.html"
     told = cost.text("").splitlines()[-1]
     print(f"{', '.join(names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
@@ -297,15 +294,16 @@ def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False
         slots = zip(loaded, outline(loaded, rest))
         title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
         labelled = [(one.columns[w.column].label, w) for one, group in slots for w in group]
-        print(estimated(labelled, Store(labelled[0][1].config["paths"]["outputs"])).text(title))
+        print(estimated(labelled, title))
         return 0
     todo = plan(names, overrides, announce=True)
     return drive(Driver(todo, Store(todo.outputs)))
 
 
-def estimated(labelled: Sequence[tuple[str, plans.Wanted]], store: Store) -> estimate.Estimate:
-    """Cells, finished cells and hours of slots, which are labelled by their part of the plan."""
-    return estimate.estimate(labelled, store, ASSUMED)
+def estimated(labelled: Sequence[tuple[str, plans.Wanted]], title: str) -> str:
+    """The text for `--plan`: cells, finished cells and hours of slots, which are labelled by their part of the plan."""
+    store = Store(labelled[0][1].config["paths"]["outputs"])
+    return estimate.estimate(labelled, store, ASSUMED).text(title)
 
 
 def describe(overrides: Sequence[str]) -> None:

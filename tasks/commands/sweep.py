@@ -299,8 +299,7 @@ def main(arguments: Sequence[str]) -> int:
             for one, group in zip(resolved.experiments, resolved.slots)
             for w in group
         ]
-        store = Store(wanted[0][1].config["paths"]["outputs"])
-        print(reproduce.estimated(wanted, store).text(f"Plan of: {' '.join(asked.arguments)}"))
+        print(reproduce.estimated(wanted, f"Plan of: {' '.join(asked.arguments)}"))
         return int(bool(resolved.wrong))
     refuse_wrong(resolved)
     store = Store(next(w for group in resolved.slots for w in group).config["paths"]["outputs"])
