@@ -13,7 +13,7 @@ from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
 from ..rows.shape import autocasts, certain, foreign
 from . import composition
-from .call import Call, checked
+from .call import Call, checked, parted
 from .choice import Plan, choose, heads, spans_per_head
 from .forms import Window
 from .reading import finite
@@ -39,6 +39,7 @@ def sparse_attention(
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
+@parted
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
@@ -79,7 +80,8 @@ def sparse_attention(
         sink: ``[H]``, the score of one more key, before the first, whose value is 0 and which every query sees: a
             query may give all its weight to it. Its weight is not returned. -inf: this head has no sink.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
-            tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``.
+            tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. For those
+            called q, k and bias, give the tensors q and k by position; a bias that is a number is sigmoid's.
     Returns:
         ``[..., H, n, e]`` in q's dtype; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key
         gets zeros and no gradient. float16 and bfloat16 are computed in float32 and rounded once, with or without
@@ -102,6 +104,7 @@ def sparse_attention(
         return run(call)
 
 
+@parted
 def plan(
     q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", mask: Tensor | None = None,
     causal: bool = False, lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0,

@@ -13,7 +13,7 @@ from ..kernels.native import decoding
 from ..rows.shape import foreign, transformed
 from . import forms
 from .attention import Attends, plan, sparse_attention
-from .call import Call, checked, mapped
+from .call import Call, checked, mapped, named
 from .choice import Plan
 from .reading import read as product
 
@@ -56,7 +56,7 @@ class KeyCache:
         window: forms.Window | None = None, sink: Tensor | None = None, **params: Any,
     ):  # fmt: skip
         _, self._alpha, *_ = mapped(mapping, params)
-        self._mapping, self._params = mapping, params
+        self._mapping, self._params = named(mapping, params)
         self._scale = 1.0 if isinstance(scale, Tensor) else scale
         self._scales = scale if isinstance(scale, Tensor) else None
         forms.spans_of(1, 1, window, None, None)  # raises for what is no window

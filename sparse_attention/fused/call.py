@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from .composition import visible
 
 TORCH = {"attn_mask": "mask", "dropout_p": "dropout", "is_causal": "causal", "key_padding_mask": "mask"}
 DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
+SHARED = ("q", "k", "bias")  # arguments of attention that are also parameters of sparsehourglass, top_k and sigmoid
 
 
 @dataclass
@@ -75,6 +77,52 @@ class Call:
         if kept is None or self.mask is None:
             return self.mask if kept is None else kept
         return kept & self.mask
+
+
+class Named(NamedTuple):
+    """A mapping, as in `sparse_attention`, with those of its parameters that have a name in `SHARED`."""
+
+    mapping: Any
+    params: dict[str, Any]
+
+
+def named(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The mapping and its parameters for `sparse_attention`: those with a name in `SHARED` go into a `Named`."""
+    shared = {name: params[name] for name in SHARED if name in params}
+    rest = {name: x for name, x in params.items() if name not in shared}
+    return (Named(mapping, shared), rest) if shared else (mapping, params)
+
+
+def parted(attend: Any) -> Any:
+    """Let ``attend(q, k, v, mapping, ..., bias=None, **params)`` take parameters with a name in `SHARED`.
+
+    Next to q and k by position, q= and k= are the mapping's; a bias that is no tensor is, if the mapping takes one.
+    """
+
+    @functools.wraps(attend)
+    def call(*args: Any, **given: Any) -> Any:
+        if "q" in given or "k" in given or "bias" in given:
+            mapping = args[3] if len(args) > 3 else given.get("mapping", "sparsemax")
+            own = [name for name in SHARED[: min(len(args), 2)] if name in given]
+            bias = given.get("bias")
+            own += ["bias"] if bias is not None and not isinstance(bias, Tensor) and takes_bias(mapping) else []
+            if own:
+                mapping = Named(mapping, {name: given.pop(name) for name in own})
+                if len(args) > 3:
+                    args = (*args[:3], mapping, *args[4:])
+                else:
+                    given["mapping"] = mapping
+        return attend(*args, **given)
+
+    return call
+
+
+def takes_bias(mapping: Any) -> bool:
+    """Whether ``bias`` can be a parameter of a mapping given by name or as a function."""
+    name = mapping if isinstance(mapping, str) else getattr(mapping, "__name__", "")
+    if name in registry.names():
+        return any(param.name == "bias" for param in registry.spec(name).params)
+    return not isinstance(mapping, (str, nn.Module))
 
 
 def checked(
@@ -235,6 +283,8 @@ def mapped(
     Returns ``f(scores, mask)``, alpha, lam, the factor for the scores, and why (alpha, lam and why are explained in `Call`).
     """
     spec: Spec | None = None
+    if isinstance(mapping, Named):
+        return mapped(mapping.mapping, {**params, **mapping.params}, q)
     if isinstance(mapping, str):
         spec = registry.spec(mapping)
     elif isinstance(mapping, Mapping):

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ..fused import sparse_attention
 from ..fused.attention import replacing, torchs
-from ..fused.call import checked, mapped
+from ..fused.call import checked, mapped, named
 from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
 from .masks import separate
 
@@ -68,6 +68,7 @@ def scaled_dot_product_attention(
         TypeError, ValueError: as in `sparse_attention`; those about tensors, shapes and dropout_p are RuntimeErrors, too,
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
+    mapping, params = named(mapping, params)
     _, alpha, _, factor, _ = mapped(mapping, params)
     special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself

@@ -159,6 +159,30 @@ def test_a_function_from_outside_gets_the_whole_contract(scratch):
             sa.register("other", **{key: value})
 
 
+def entry_points():
+    transformers = pytest.importorskip("sparse_attention.integrations.transformers")
+    sdpa, losses = sa.integrations.sdpa, sa.losses
+    return [sa.sparse_attention, sa.fused.plan, sa.KeyCache, sdpa.scaled_dot_product_attention, sdpa.use, sa.nn.replace,
+            sa.nn.MultiheadAttention, sa.nn.over_keys, sa.make, sa.Mapping.forward, losses.fenchel_young, losses.max_omega,
+            losses.FenchelYoungLoss, sa.integrations.treat_as_masked, transformers.register, transformers.use]  # fmt: skip
+
+
+def test_no_mapping_of_others_can_use_a_name_of_attention(scratch):
+    arguments = [x for entry in entry_points() for x in inspect.signature(entry).parameters.values()]
+    assert {x.name for x in arguments if x.kind != x.VAR_KEYWORD} <= {*registry.OWNED, "self"}
+    for name in (*registry.OWNED, "training", "forward"):
+        space = {"nn": nn}
+        exec(
+            f"def mine(x, keep, {name}=1.0): ...\nclass Mine(nn.Module):\n  def __init__(self, {name}=1.0): ...", space
+        )
+        for thing in (space["mine"], space["Mine"])[: 2 if name in registry.OWNED else 1]:
+            with pytest.raises(ValueError, match=rf"mine: {name} cannot be the name of a parameter.*cu_seqlens, "):
+                sa.register("mine", params=[sa.Param(name)])(thing)
+    with pytest.raises(ValueError, match="mine: slopes, sink cannot be"):
+        sa.register("mine", inputs=("slopes", "sink", "fine"))(lambda scores, mask: scores)
+    assert "mine" not in sa.names()
+
+
 def test_a_function_with_dim_that_ignores_its_mask_is_refused(scratch):
     with pytest.raises(ValueError, match=r"lossy .* 0\.\d+ "):
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from attention_oracles import formula, named, visible
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -330,3 +332,54 @@ def test_what_is_refused_says_what_to_do(wrong, error, says):
     if "q" not in wrong:
         with pytest.raises(error, match=says):
             sa.fused.plan(q, k, v, **wrong)
+
+
+SHARED = [("top_k", {"k": 3}), ("sparsehourglass", {"q": 2.0}), ("sparsecone", {"q": torch.tensor([0.5, 2.0, 1.0, 3.0])}),
+          ("sigmoid", {"bias": -1.0})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "params"), SHARED, ids=str)
+def test_a_parameter_called_like_an_argument_is_told_apart_by_every_entry(name, params):
+    q, k, v = tensors(n=40, grad=False)
+    more, given = torch.randn(40, 40), sa.make(name, **params)
+    last, sdpa = q[..., -1:, :], sa.integrations.sdpa
+    want, torchs = sa.sparse_attention(q, k, v, given), F.scaled_dot_product_attention
+    for found in (
+        sa.sparse_attention(q, k, v, name, **params),
+        sa.sparse_attention(q, k, v, mapping=name, **params),
+        sa.sparse_attention(q, k, v, sa.spec(name).function, **params),
+        sdpa.scaled_dot_product_attention(q, k, v, mapping=name, enable_gqa=True, **params),
+    ):
+        torch.testing.assert_close(found, want)
+    with sdpa.use(name, **params):
+        torch.testing.assert_close(torchs(q, k, v, enable_gqa=True), want)
+    cache = copy.deepcopy(sa.KeyCache(name, **params).append(k, v))
+    torch.testing.assert_close(cache.attend(last), sa.sparse_attention(last, k, v, given))
+    assert cache.plan(q).path == sa.fused.plan(q, k, v, name, **params).path == "composition"
+    run = torch.compile(lambda q: sa.sparse_attention(q, k, v, name, **params), backend="eager", fullgraph=True)
+    torch.testing.assert_close(run(q), want)
+    if name == "sigmoid":  # a tensor is what is added to the scores
+        mine = sa.sparse_attention(q, k, v, lambda x, mask, bias: sa.sigmoid(x, bias=bias, mask=mask), **params)
+        torch.testing.assert_close(mine, want)
+        found = sa.sparse_attention(q, k, v, name, bias=more)
+        torch.testing.assert_close(found, sa.sparse_attention(q, k, v, sa.make(name), bias=more))
+        torch.testing.assert_close(
+            cache.attend(q, bias=more), sa.sparse_attention(q, k, v, given, bias=more, causal=True)
+        )
+    else:
+        torch.testing.assert_close(sa.sparse_attention(q=q, k=k, v=v, mapping=given), want)
+        torch.testing.assert_close(sa.sparse_attention(q=q, k=k, v=v, mapping=name), sa.sparse_attention(q, k, v, name))
+
+
+def test_a_shared_name_that_the_mapping_does_not_take_is_refused():
+    q, k, v = tensors(grad=False)
+    for given, error, says in (
+        ({"mapping": "sparsemax", "k": 3}, ValueError, "sparsemax has no parameter 'k'"),
+        ({"mapping": "sparsemax", "bias": 1.0}, TypeError, "bias is float"),
+        ({"mapping": sa.make("sigmoid"), "bias": 1.0}, TypeError, "bias is float"),
+        ({"mapping": sa.make("top_k"), "k": 3}, ValueError, "top_k is a module with parameters of its own; set k"),
+    ):
+        with pytest.raises(error, match=says):
+            sa.sparse_attention(q, k, v, **given)
+    with pytest.raises(TypeError, match="q is a list"):
+        sa.sparse_attention(q=[1.0], k=k, v=v)
