@@ -1,19 +1,21 @@
 """``sa.nn.MultiheadAttention`` replaces ``torch.nn.MultiheadAttention`` and uses a mapping instead of softmax.
 
 attend = sa.nn.MultiheadAttention(256, 8, batch_first=True, mapping="entmax", alpha=1.5)
-sa.nn.replace(model, "sparsemax")      # replaces every torch.nn.MultiheadAttention in a model and keeps the weights
+sa.nn.replace(model, "sparsemax")      # gives every torch.nn.MultiheadAttention in a model the mapping, in place
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from .fused import sparse_attention
-from .fused.call import over_rows
+from .fused.call import over_rows, takes_bias
 from .fused.reading import read as product
 from .fused.reading import scores, weighed
 from .integrations.masks import separate
@@ -48,27 +50,37 @@ def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:
     return over_keys(mapping, **params)
 
 
-def _per_head(made: nn.Module, heads: int, at: Tensor) -> nn.Module:
-    """The mapping with one learned value for each head, on the device of `at`."""
-    return (made.spread(heads, 1) if isinstance(made, Mapping) else made).to(at.device)
+def _per_head(made: nn.Module, attend: nn.MultiheadAttention) -> nn.Module:
+    """The mapping with one learned value for each head, on the device of ``attend``."""
+    made = made.spread(attend.num_heads, 1) if isinstance(made, Mapping) else made
+    at = next(attend.parameters(), None)  # FSDP keeps a module's parameters elsewhere, and leaves it tensors
+    return made.to(attend.out_proj.weight.device if at is None else at.device)
+
+
+def _unfused(attend: nn.Module, args: Any) -> None:
+    """A forward pre-hook that does nothing. torch's layers use their fused softmax only for modules without hooks."""
 
 
 class MultiheadAttention(nn.MultiheadAttention):
     """``torch.nn.MultiheadAttention`` with a mapping instead of softmax.
 
-    The constructor arguments, parameter names, initial values and call signature are the same as torch's. State dicts
-    can be loaded in both directions. The module works inside ``nn.TransformerEncoderLayer`` and
-    ``nn.TransformerDecoderLayer``; it disables the layer's fused path in eval mode. If the mapping learns a
-    hyperparameter (``alpha="learned"``), each head has its own value.
+    The constructor arguments, parameter names, initial values and call signature are the same as torch's. The module
+    works inside ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer``; it disables the layer's fused path in
+    eval mode. If the mapping learns a hyperparameter (``alpha="learned"``), each head has its own value.
+
+    State dicts can be loaded in both directions. A mapping with tensors adds its entries (``mapping.alpha_logit``),
+    which torch's module does not have: load with ``strict=False`` then, in both directions.
 
     Masks follow torch, which is the opposite of the rest of this library: in a boolean mask, **True hides a key**. A
     floating-point mask is added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a
     key.
 
-    Two cases differ from torch, which gives NaN or ignores an argument there: a query that sees no key gets zeros
-    (before the output projection), and nested tensors raise an error.
+    Three cases differ from torch, which gives NaN, ignores an argument or hooks there: a query that sees no key gets
+    zeros (before the output projection); nested tensors raise an error, except those that ``nn.TransformerEncoder``
+    makes in eval mode; hooks of ``out_proj`` run.
 
     Args:
+        bias: torch's flag, a bool. A number or a tensor is sigmoid's parameter of that name.
         mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")``, or a module made by `sa.make`.
         params: parameters of a mapping given by name.
     Raises:
@@ -76,21 +88,25 @@ class MultiheadAttention(nn.MultiheadAttention):
             know them, does not work on rows of scores or needs further inputs.
     """
 
+    mapping: Any
+    _reads_out_proj = False  # whether to read the weight of out_proj, as torch does, rather than to call it
+
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-        device: Any = None, dtype: Any = None, *, mapping: str | nn.Module = "sparsemax", **params: Any,
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool | float | Tensor | None = True,
+        add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None,
+        batch_first: bool = False, device: Any = None, dtype: Any = None, *,
+        mapping: str | nn.Module = "sparsemax", **params: Any,
     ) -> None:  # fmt: skip
         if num_heads > 0 and embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
+        if isinstance(bias, (float, Tensor)) or (not isinstance(bias, (bool, type(None))) and takes_bias(mapping)):
+            params, bias = {**params, "bias": bias}, True
         made = _usable(mapping, params)
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )  # fmt: skip
-        self._qkv_same_embed_dim = (
-            False  # torch's layers read this: with True they would use their fused softmax instead
-        )
-        self.mapping: Any = _per_head(made, num_heads, self.out_proj.weight)
+        self.mapping = _per_head(made, self)
+        self.register_forward_pre_hook(_unfused)
 
     def forward(  # type: ignore[override]
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
@@ -114,9 +130,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             ValueError: a tensor is nested, or a mask has the wrong shape. RuntimeError: is_causal without attn_mask.
         """
         if query.is_nested or key.is_nested or value.is_nested:
-            raise ValueError(
-                "nested tensors are not supported; pad them with torch.nested.to_padded_tensor and pass key_padding_mask"
-            )
+            alone = query is key and key is value and key_padding_mask is None and attn_mask is None and not is_causal
+            if not alone or need_weights or not self.batch_first or query.layout != torch.strided:
+                raise ValueError(
+                    "nested tensors are not supported; pad them with torch.nested.to_padded_tensor and pass key_padding_mask"
+                )
+            return self._nested(query), None
         if is_causal and attn_mask is None:
             raise RuntimeError(
                 "is_causal=True means that attn_mask is the causal mask; pass that mask as attn_mask, as for torch's module"
@@ -146,7 +165,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             x = x if bias is None else x + bias
             weights = F.dropout(weighed(x, self.mapping(x, mask=_both(padded, seen))), dropout)
             read = product(weights, v)  # [B, H, T, d]
-        out = self.out_proj(read.transpose(1, 2).flatten(2))
+        read = read.transpose(1, 2).flatten(2)
+        last = self.out_proj
+        out: Tensor = F.linear(read, last.weight, last.bias) if self._reads_out_proj else last(read)
         out = out.squeeze(0) if single else out if self.batch_first else out.transpose(0, 1)
         if not need_weights or weights is None:
             return out, None
@@ -155,10 +176,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The projected q, k and v, each ``[B, H, positions, d]``, with the constructor's extra keys and values."""
-        if self.in_proj_weight is not None:
-            weights = self.in_proj_weight.chunk(3)
-        else:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        packed = self.in_proj_weight  # read once, since a parametrization computes it
+        weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if packed is None else packed.chunk(3)
         biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))
         if self.bias_k is not None and self.bias_v is not None:
@@ -166,6 +185,21 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self.add_zero_attn:
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         return tuple(x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))  # type: ignore[return-value]
+
+    def _nested(self, x: Tensor) -> Tensor:
+        """Self-attention within each sequence of a nested tensor ``[B, *, E]``."""
+        lengths = [len(row) for row in x.unbind()]
+        x = x.to_padded_tensor(0.0)
+        hidden = torch.arange(x.shape[1], device=x.device) >= torch.tensor(lengths, device=x.device).unsqueeze(1)
+        out, _ = self.forward(x, x, x, hidden, need_weights=False)
+        return torch.nested.as_nested_tensor([row[:n] for row, n in zip(out, lengths)])
+
+    def merge_masks(self, *given: Any) -> Any:
+        """Called by ``nn.TransformerEncoderLayer`` before its fused softmax, which a hook of this module keeps away."""
+        raise RuntimeError(
+            f"the layer would compute softmax instead of {self.mapping}, since its forward pre-hooks were removed; "
+            "call torch.backends.mha.set_fastpath_enabled(False)"
+        )
 
     def _masks(
         self, q: Tensor, S: int, key_padding_mask: Tensor | None, attn_mask: Tensor | None
@@ -199,52 +233,88 @@ def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: Any) -> int:
-    """Replace every ``torch.nn.MultiheadAttention`` in ``model`` by our `MultiheadAttention` with the same parameters.
+    """Give every ``torch.nn.MultiheadAttention`` in ``model`` a mapping, and make it our `MultiheadAttention`, in place.
 
-    A module that is our `MultiheadAttention` already gets the new mapping.
+    Each module stays the same object with the same parameters, buffers, hooks, parametrizations and attributes; only its
+    class changes, and it gets a ``mapping``. Names that share a module still share it. A subclass whose forward is
+    torch's stays an instance of that subclass. A module that is our `MultiheadAttention` already gets the new mapping.
 
     Returns:
-        The number of modules that now have the mapping.
+        The number of modules that now have the mapping; a module with several names counts once.
     Raises:
-        ValueError: the model has no ``torch.nn.MultiheadAttention``, or is one itself; the mapping or its parameters do
-            not fit (`MultiheadAttention`).
+        ValueError: the model has no ``torch.nn.MultiheadAttention``; one of them has a forward of its own; the mapping or
+            its parameters do not fit (`MultiheadAttention`). The model is unchanged then.
     """
-    if type(model) is nn.MultiheadAttention:
-        raise ValueError(
-            "a module cannot replace itself; give replace the model that contains it, or make sa.nn.MultiheadAttention"
-        )
-    if not any(isinstance(part, nn.MultiheadAttention) for part in model.modules()):
+    found = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
+    if not found:
         raise ValueError(
             f"{type(model).__name__} contains no torch.nn.MultiheadAttention; for models of transformers use "
             "sa.integrations.transformers, for code that calls scaled_dot_product_attention use sa.integrations.sdpa"
         )
-    count = 0
-    for part in model.modules():
-        if isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False  # the encoder would pass nested tensors, which our layers do not accept
-        for name, child in part.named_children():
-            if type(child) is nn.MultiheadAttention:
-                setattr(part, name, _ours(child, mapping, params))
-                count += 1
-            elif isinstance(child, MultiheadAttention):
-                made = _usable(mapping, params).train(child.training)
-                child.mapping = _per_head(made, child.num_heads, child.out_proj.weight)
-                count += 1
-    return count
+    if refused := [
+        f"{name or 'model'} ({type(part).__name__}) has {why}" for name, part in found if (why := _why_not(part))
+    ]:
+        raise ValueError(
+            f"{'; '.join(refused)}: replace cannot give it a mapping, and changed nothing. Derive the class from "
+            "sa.nn.MultiheadAttention, or call replace on the other parts of the model"
+        )
+    ready = [
+        (part, part.__class__ if isinstance(part, MultiheadAttention) else _ours(type(part)),
+         _per_head(_usable(mapping, params).train(part.training), part))
+        for _, part in found
+    ]  # fmt: skip
+    part: Any
+    for part, kind, made in ready:
+        if part.__class__ is not kind:
+            part.__class__ = kind
+            part.register_forward_pre_hook(_unfused)
+            # torch never calls out_proj, so that this norm, which is computed in a hook, has no effect on its weight.
+            hooks = [hook for inner in part.out_proj.modules() for hook in inner._forward_pre_hooks.values()]
+            part._reads_out_proj = any(isinstance(hook, SpectralNorm) for hook in hooks)
+        part.mapping = made
+    for whole in model.modules():
+        if isinstance(whole, nn.TransformerEncoder):
+            whole.use_nested_tensor = False  # the encoder would make nested tensors, which our module pads again
+    return len(ready)
 
 
-def _ours(theirs: nn.MultiheadAttention, mapping: str | nn.Module, params: dict[str, Any]) -> MultiheadAttention:
-    at = theirs.out_proj.weight
-    ours = MultiheadAttention(
-        theirs.embed_dim, theirs.num_heads, theirs.dropout, theirs.in_proj_bias is not None, theirs.bias_k is not None,
-        theirs.add_zero_attn, theirs.kdim, theirs.vdim, theirs.batch_first, at.device, at.dtype, mapping=mapping, **params,
-    )  # fmt: skip
-    for name, parameter in theirs.named_parameters():
-        owner, _, last = name.rpartition(".")
-        setattr(
-            ours.get_submodule(owner), last, parameter
-        )  # the same object, so an existing optimiser still updates it
-    return ours.train(theirs.training)
+def _why_not(part: nn.MultiheadAttention) -> str:
+    """What keeps a module from being replaced, or an empty string."""
+    if isinstance(part, MultiheadAttention):
+        return ""
+    if type(part).forward is not nn.MultiheadAttention.forward or "forward" in vars(part):
+        return "a forward of its own"
+    used = [name for name in ("mapping", *vars(MultiheadAttention)) if not hasattr(nn.MultiheadAttention, name)]
+    taken = [name for name in used if hasattr(part, name)]
+    return f"an attribute {taken[0]!r} of its own" if taken else ""
+
+
+def _ours(theirs: type) -> Any:
+    """The class of a replaced module of the class ``theirs``, which is torch's or inherits its forward."""
+    if theirs is nn.MultiheadAttention:
+        return MultiheadAttention
+    if theirs.__module__.partition(".")[0] != "torch":
+        return _joined(theirs)
+    # torch made this class for one module (parametrizations, FSDP), and later takes properties and bases from it.
+    bases = tuple(_ours(base) if issubclass(base, nn.MultiheadAttention) else base for base in theirs.__bases__)
+    members = {name: x for name, x in vars(theirs).items() if name not in ("__dict__", "__weakref__")}
+    return type(theirs.__name__, bases, members)
+
+
+@functools.cache
+def _joined(theirs: type) -> type:
+    """A class that is ``theirs`` and our `MultiheadAttention`; it has the name of ``theirs``."""
+    members = {"__module__": theirs.__module__, "__qualname__": theirs.__qualname__, "__reduce_ex__": _reduced}
+    return type(theirs.__name__, (theirs, MultiheadAttention), members)
+
+
+def _reduced(self: Any, protocol: Any) -> Any:
+    """For pickle, which finds ``theirs`` under the name of the class that `_joined` made of it."""
+    return _empty, (type(self).__bases__[0],), *object.__reduce_ex__(self, protocol)[2:]
+
+
+def _empty(theirs: type) -> Any:
+    return object.__new__(_joined(theirs))
 
 
 __all__ = ["MultiheadAttention", "replace"]
