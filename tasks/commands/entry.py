@@ -65,6 +65,9 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
         except KeyboardInterrupt:
             print("stopped; run the same command again to continue", file=sys.stderr, flush=True)
             sys.stdout.flush()
+            from multiprocessing import util
+
+            util._run_finalizers(0)  # otherwise Python 3.14 reports joblib's semaphores as leaked
             os._exit(STOPPED)  # fairseq's reader thread, if inside torch, would abort when the interpreter ends
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)

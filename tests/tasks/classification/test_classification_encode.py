@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -55,7 +57,7 @@ def test_words_are_cut_as_wordpunct_does():
 @given(st.text(alphabet=st.sampled_from("ab ,.<>/br'\n"), max_size=40))
 def test_no_character_is_lost(text):
     assert "".join(wordpunct(text)) == "".join(text.split())
-    if "<br" not in text:
+    if not re.search(r"<\s*br", text):
         assert wordpunct_br(text) == wordpunct(text)
 
 

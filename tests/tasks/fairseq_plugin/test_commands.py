@@ -31,6 +31,8 @@ TRAIN = "--cpu --optimizer adam --lr 0.01 --max-epoch 1 --batch-size 16 --no-pro
 @pytest.fixture(scope="module")
 def fairseq(tmp_path_factory, root):
     """`fairseq("train FOLDER", "--lr 1")`: run where nothing of the repository is on Python's path; the output."""
+    if sys.version_info >= (3, 14):
+        pytest.skip("fairseq's own commands do not start on Python 3.14")
     where = tmp_path_factory.mktemp("elsewhere")
 
     def run(*line: str) -> str:
