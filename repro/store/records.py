@@ -89,7 +89,7 @@ class Record(Found, OfFamily):
         return digest(*computed, scoring(config, of), *told)
 
     def asked_id(self) -> str | None:
-        """`identity.asked_id` of the training, or None if one of its plugins no longer exists."""
+        """`identity.asked_id` of the training, or None if one of its plugins cannot be read."""
         try:
             return asked_id(self.config, self.family, self.recipe)
         except OSError:

@@ -54,27 +54,30 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
 
     Each example counts once, whatever the number of seeds, because its values of all seeds are added.
     """
-    if metric.test is None or len(first.found) != len(other.found):
+    if metric.test is None or len(_scores(first, full)) != len(_scores(other, full)):
         return None
-    a, b = (_examples(row.found, full, metric) for row in (first, other))
-    common = sorted(a.keys() & b.keys())
-    if not common:
+    theirs, mine = _shared(first.found, other.found, full, metric)
+    if not mine.size:
         return None
-    mine, theirs = ([np.sum(of[i], axis=0) for i in common] for of in (b, a))
-    return (paired_bleu_randomization if metric.test == "bleu" else paired_randomization)(mine, theirs)
+    if metric.test == "bleu":
+        return paired_bleu_randomization(mine, theirs)
+    return paired_randomization(mine.sum(0), theirs.sum(0))
 
 
 def error(row: Row, other: Row, full: str, metric: Metric) -> float:
     """The standard error of the difference between two rows over test examples; 0 for a metric without such values."""
     if metric.test is None:
         return 0.0
-    common = {*row.seeds} & {*other.seeds}
-    a, b = (_examples([f for s, f in zip(r.seeds, r.found) if s in common], full, metric) for r in (row, other))
+    common = _scores(row, full).keys() & _scores(other, full).keys()
+    a, b = _shared(*([f for s, f in zip(r.seeds, r.found) if s in common] for r in (row, other)), full, metric)
+    return example_error(a, b) if a.ndim > 1 and a.shape[1] > 1 else 0.0
+
+
+def _shared(one: Sequence[Found], other: Sequence[Found], full: str, metric: Metric) -> list[np.ndarray]:
+    """The values of the examples that both have, [seeds, examples] or [seeds, examples, 10]; empty if there are none."""
+    a, b = (_examples(found, full, metric) for found in (one, other))
     shared = sorted(a.keys() & b.keys())
-    if len(shared) < 2:
-        return 0.0
-    values = (np.array([of[i] for i in shared], float).swapaxes(0, 1) for of in (a, b))  # [seeds, examples, ...]
-    return example_error(next(values), next(values))
+    return [np.array([of[i] for i in shared], float).swapaxes(0, 1) if shared else np.empty(0) for of in (a, b)]
 
 
 def value(found: Sequence[Found], full: str, metric: Metric, note: str = "") -> Value:
@@ -91,15 +94,16 @@ def value(found: Sequence[Found], full: str, metric: Metric, note: str = "") -> 
 
 
 def _examples(found: Sequence[Found], full: str, metric: Metric) -> dict[int, list[Any]]:
-    """Index of a test example -> its values for all seeds, in the unit of the score; examples without a value for some seed are left out."""
+    """Index of a test example -> its values for all seeds with the score, in its unit; examples without one of them are left out."""
     split, _, name = full.partition("/")
     key = f"{name}_statistics" if metric.test == "bleu" else name
     values: dict[int, list[Any]] = {}
+    found = [f for f in found if full in f.metrics]
     for one in (f for f in found if split in f.evaluations):
         level = one.evaluations[split]
         records = _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns)
         known = {int(r["index"]): r["sentence"][key] for r in records if key in r.get("sentence", {})}
-        if metric.test == "mean" and full in one.metrics and known:
+        if metric.test == "mean" and known:
             known = dict(zip(known, in_unit([*known.values()], one.metrics[full])))
         for i, value in known.items():
             values.setdefault(i, []).append(value)

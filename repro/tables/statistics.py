@@ -5,8 +5,9 @@ Student's t covers the sampling of seeds. Neither says anything about the other.
 interval covers the sampling of test examples alone, and says so.
 
 Student's t and Kendall's tau come from scipy. Two methods are implemented here: Holm's correction, which scipy does not
-have, and the randomization test for BLEU, because sacrebleu's test needs the texts and the records keep only
-per-sentence statistics.
+have, and the bootstrap and randomization test of BLEU, because sacrebleu's need the texts and the records keep only
+per-sentence statistics. What is drawn again is the printed score: the mean over seeds of the examples' mean, or of
+sacrebleu's corpus BLEU.
 """
 
 from __future__ import annotations
@@ -243,39 +244,38 @@ def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2
     return _p_value(np.abs(sums), abs(differences.sum()))
 
 
-def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], trials: int = 1000) -> float:
+def paired_bleu_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000) -> float:
     """Two-sided p-value of a difference in corpus BLEU, by randomly swapping the two systems' outputs per sentence.
 
     Args:
-        a, b: [sentences, 10] sufficient statistics: 4 n-gram hits, 4 n-gram totals, output length, reference length.
+        a, b: [seeds, sentences, 10] statistics (`corpus_bleu`); the mean over seeds is tested, swapped for all at once.
         trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
 
     Raises ValueError on unequal shapes. Source: Riezler & Maxwell 2005.
     """
-    first, second = (np.asarray(rows, float).reshape(-1, 10) for rows in (a, b))
-    if first.shape != second.shape:
-        raise ValueError(f"paired statistics need equal shapes, got {first.shape} and {second.shape}")
-    if np.array_equal(first, second):
+    if a.shape != b.shape:
+        raise ValueError(f"paired statistics need equal shapes, got {a.shape} and {b.shape}")
+    if np.array_equal(a, b):
         return 1.0
-    total = first.sum(0) + second.sum(0)
-    swapped = first.sum(0) - _coins(trials, len(first)) @ (first - second)  # [trials, 10]: first system after the swaps
-    observed = abs(_bleu(first.sum(0)) - _bleu(second.sum(0)))
-    return _p_value(np.abs(_bleu(swapped) - _bleu(total - swapped)), observed)
+    first, both = a.sum(1), (a + b).sum(1, keepdims=True)  # [seeds, 10], [seeds, 1, 10]
+    swapped = first[:, None] - _coins(trials, a.shape[1]) @ (a - b)  # [seeds, trials, 10]: first system after the swaps
+    observed = (corpus_bleu(first) - corpus_bleu(both[:, 0] - first)).mean()
+    return _p_value(np.abs((corpus_bleu(swapped) - corpus_bleu(both - swapped)).mean(0)), abs(observed))
 
 
 def example_error(a: np.ndarray, b: np.ndarray | None = None, draws: int = 1000) -> float:
     """Standard error of a row's mean over seeds, or of its difference from another row's, if the test examples are drawn again.
 
     Args:
-        a, b: the values of each example: [seeds, examples] for a mean, or [seeds, examples, 10] for corpus BLEU (see
-            `paired_bleu_randomization`). The examples are the same. Without `b`, the error is that of `a` itself.
+        a, b: the values of each example: [seeds, examples] for a mean, or [seeds, examples, 10] for `corpus_bleu`. The
+            examples are the same. Without `b`, the error is that of `a` itself.
         draws: number of bootstrap samples, for BLEU. Source: Koehn 2004.
     """
     if a.ndim == 2:
         each = a.mean(0) if b is None else a.mean(0) - b.mean(0)
         return float(each.std(ddof=1) / math.sqrt(a.shape[1]))
     counts = np.random.RandomState(1).multinomial(a.shape[1], [1 / a.shape[1]] * a.shape[1], draws).astype(float)
-    drawn = [_bleu(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
+    drawn = [corpus_bleu(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
     return float((drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0]).std(ddof=1))
 
 
@@ -296,9 +296,14 @@ def _coins(trials: int, n: int) -> np.ndarray:
     return np.random.RandomState(1).randint(0, 2, (trials, n)).astype(float)
 
 
-def _bleu(sums: np.ndarray) -> np.ndarray:
-    """Corpus BLEU in per cent from summed statistics [..., 10]; 0 where an n-gram order has no hit."""
+def corpus_bleu(sums: np.ndarray) -> np.ndarray:
+    """sacrebleu's corpus BLEU in per cent, with its default smoothing (`exp`), from summed statistics [..., 10].
+
+    The statistics are 4 n-gram hits, 4 n-gram totals, output length and reference length. The k-th order without a hit
+    counts as 2^-k hits; the score is 0 without any hit, or if an order has no n-grams. Source: Chen & Cherry 2014.
+    """
     hits, totals = sums[..., :4], sums[..., 4:8]
-    precision = np.exp(np.log((hits / totals.clip(1)).clip(1e-300)).mean(-1))
+    smoothed = np.where(hits > 0, hits, 0.5 ** (hits == 0).cumsum(-1))
+    precision = np.exp(np.log(smoothed / totals.clip(1)).mean(-1)) * hits.any(-1) * totals.all(-1)
     brevity = np.exp((1 - sums[..., 9] / sums[..., 8].clip(1)).clip(max=0))
     return 100 * precision * brevity

@@ -8,6 +8,8 @@ from dataclasses import replace
 import fake_family
 import pytest
 
+from repro import identity
+
 
 @pytest.mark.parametrize(
     "changes",
@@ -84,3 +86,25 @@ def test_a_configuration_read_back_or_in_another_order_is_the_same_cell(cell):
     assert again.cell_id == one.cell_id != cell(decode__beam=2).cell_id
     other = dict(reversed(list(one.config.items()))) | {"model": {"hidden_dim": 4, "name": "none"}}
     assert replace(one, config=other).training_id == one.training_id
+
+
+@pytest.mark.parametrize(
+    "changes, same",
+    [
+        ({"runtime__threads": 8}, True), ({"profile__name": "cpu"}, True), ({"decode__beam": 9}, True),
+        ({"data__content": "b"}, False), ({"data__path": "elsewhere"}, False), ({"seed": 2}, False), ({"mapping__lam": 0.1}, False),
+    ],
+    ids=lambda c: next(iter(c)) if isinstance(c, dict) else "",
+)  # fmt: skip
+def test_a_training_that_is_asked_for_has_an_id_without_its_data(config, monkeypatch, changes, same):
+    def asked(of, recipe=None):
+        return identity.asked_id(of, fake_family, recipe)
+
+    monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("no data are read"))
+    one, other = config(), config(**changes)
+    assert (asked(one) == asked(other)) == same
+    assert asked(one) == asked(one, fake_family.RECIPE[0]) != asked(one, 0) != asked(one, 7)
+    monkeypatch.setattr(fake_family, "RECIPE", (1, 9))
+    assert asked(one) == asked(one, 1), "the recipe of the training, not of the evaluation"
+    monkeypatch.setattr(fake_family, "RECIPE", (9, 1))
+    assert asked(one) == asked(one, 9)

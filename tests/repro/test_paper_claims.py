@@ -86,7 +86,7 @@ def test_the_error_of_examples_of_a_mean_and_of_bleu():
     both = np.concatenate([hits, np.broadcast_to(totals, hits.shape), np.full((*hits.shape[:-1], 2), 12)], -1)
     error = statistics.example_error(both[0], both[1])
     first, second, whole = (
-        np.subtract(*(statistics._bleu(one[:, part].sum(1)).mean() for one in both))
+        np.subtract(*(statistics.corpus_bleu(one[:, part].sum(1)).mean() for one in both))
         for part in (slice(150), slice(150, None), slice(None))
     )
     assert 0.1 < error < abs(whole) and abs(first - second) < 6 * error
@@ -125,6 +125,11 @@ def test_differences_are_paired_by_seed_and_pooled_over_columns():
     (pooled,) = tried(replace(BASE, pooled=True), scores, error=0.1).parts
     assert (pooled.effect, pooled.n) == (pytest.approx(((0.2 + 1.0) / 2 + (0.5 + 0.5) / 2) / 2), 2)
     assert pooled.columns == pytest.approx({"a": 0.35, "b": 0.75})
+    three = {c: {"softmax": dict.fromkeys((1, 2, 3), 0.0), "tuned": {1: 0.1, 2: 0.3, 3: 0.2}} for c in "ab"}
+    errors = {("a", "test/bleu", "tuned", "softmax"): 0.3, ("b", "test/bleu", "tuned", "softmax"): 0.4}
+    (part,) = outcome_of(replace(BASE, pooled=True), three, lambda *of: errors[of], {}, 2).parts
+    expected = statistics.mean_of((0.1, 0.3, 0.2), 0.25).interval(0.95)  # of a mean of two: sqrt(.3^2 + .4^2) / 2
+    assert (part.low, part.high) == pytest.approx(expected)
     nothing = tried(replace(BASE, columns=("c*",)), scores)
     assert (nothing.outcome, nothing.parts, nothing.part.why) == (OPEN, (), "no finished cells")
 

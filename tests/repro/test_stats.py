@@ -11,6 +11,7 @@ from scipy import stats
 
 from repro.tables.statistics import (
     Summary,
+    corpus_bleu,
     example_error,
     holm,
     kendall,
@@ -105,15 +106,19 @@ def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_exa
     rng = np.random.default_rng(7)
     if bleu:
         totals = np.tile([9, 8, 7, 6], (2, 80, 1))
-        examples = np.concatenate([rng.binomial(totals, 0.6), totals, np.full((2, 80, 2), 9)], -1).astype(float)
+        hits = rng.binomial(totals, [0.5, 0.2, 0.05, 0.0])
+        examples = np.concatenate([hits, totals, np.full((2, 80, 2), 9)], -1).astype(float)
         score = lambda index: bleu_of(examples[:, index].sum(1)).mean()  # noqa: E731
     else:
         examples = 100.0 * (rng.random((2, 80)) < [[0.9], [0.75]])
         score = lambda index: examples[:, index].mean()  # noqa: E731
-    drawn = stats.bootstrap((np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="basic")
+    drawn = stats.bootstrap(
+        (np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="percentile"
+    )
     error = example_error(examples)
     assert error == pytest.approx(drawn.standard_error, rel=0.1)
     mean = score(np.arange(80))
+    assert over_examples(mean, error) == pytest.approx(drawn.confidence_interval, abs=0.4 * error)
     found = mean_of([mean - 7.5, mean + 7.5], error)
     assert found.printed == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=0.01)
     assert np.ptp(found.interval(0.95)) > 4 * np.ptp(found.printed)
@@ -123,13 +128,43 @@ def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_exa
     assert mean_of([mean], error).certain and mean_of([mean, mean + 1]).printed is None
 
 
+@pytest.mark.parametrize("bleu", [False, True])
+def test_the_error_of_a_difference_is_that_of_paired_examples(bleu):
+    """The values of two rows vary together, so their difference varies less than either row."""
+    rng = np.random.default_rng(9)
+    if bleu:
+        totals = np.tile([9, 8, 7, 6], (2, 80, 1))
+        hits = rng.binomial(totals, 0.3 + 0.4 * rng.random((2, 80, 1)))
+        a, b = (np.concatenate([h, totals, np.full((2, 80, 2), 9)], -1).astype(float) for h in (hits, hits * 2 // 3))
+        score = lambda index: (bleu_of(a[:, index].sum(1)) - bleu_of(b[:, index].sum(1))).mean()  # noqa: E731
+        drawn = stats.bootstrap(
+            (np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="basic"
+        )
+        assert example_error(a, b) == pytest.approx(drawn.standard_error, rel=0.15)
+    else:
+        a = rng.normal(size=(2, 5))
+        b = a + rng.normal(0, 0.1, (2, 5))
+        assert example_error(a, b) == pytest.approx(stats.sem((a - b).mean(0)))
+    assert example_error(a, b) == pytest.approx(example_error(b, a)) and example_error(a, a) == 0
+    assert example_error(a, b) < 0.6 * min(example_error(a), example_error(b))
+
+
 def bleu_of(sums):
-    """Corpus BLEU by sacrebleu for each seed; `sums`: [seeds, 10]."""
+    """Corpus BLEU by sacrebleu, with its default smoothing, for each row of `sums`: [rows, 10]."""
     from sacrebleu.metrics import BLEU
 
-    return np.array(
-        [BLEU.compute_bleu(list(map(int, s[:4])), list(map(int, s[4:8])), int(s[8]), int(s[9])).score for s in sums]
-    )
+    counts = [[*map(int, s)] for s in sums]
+    return np.array([BLEU.compute_bleu(c[:4], c[4:8], c[8], c[9], smooth_method="exp").score for c in counts])
+
+
+def test_corpus_bleu_is_sacrebleu_s_also_without_a_hit_or_a_word():
+    rng = np.random.default_rng(10)
+    lengths = rng.integers(0, 12, 2000)
+    totals = np.maximum(lengths[:, None] - np.arange(4), 0)
+    hits = rng.binomial(totals, rng.choice([0.0, 0.1, 0.4, 1.0], (2000, 4)))
+    sums = np.column_stack([hits, totals, lengths, rng.integers(0, 15, 2000)]).astype(float)
+    np.testing.assert_allclose(corpus_bleu(sums), expected := bleu_of(sums), rtol=1e-12, atol=1e-12)
+    assert 0.1 < np.mean(expected > 0) < 0.9 and np.mean((expected > 0) & (hits == 0).any(1)) > 0.1
 
 
 def test_the_paired_t_test_is_scipy_s():
@@ -174,11 +209,17 @@ def test_bleu_s_permutation_test_is_sacrebleu_s():
     def system(wrong: float) -> list[str]:
         return [" ".join(w if rng.random() > wrong else rng.choice(words) for w in r.split()) for r in references]
 
-    for other in (0.30, 0.42):
-        outputs, trials = {"first": system(0.3), "other": system(other)}, 2000
+    for wrong in ((0.3, 0.3), (0.3, 0.42), (0.75, 0.9)):
+        outputs, trials = dict(zip(("first", "other"), map(system, wrong))), 2000
         test = PairedTest(list(outputs.items()), {"BLEU": BLEU()}, [references], test_type="ar", n_samples=trials)
         theirs = test()[1]["BLEU"][1].p_value
         found = [BLEU()._extract_corpus_statistics(lines, [references]) for lines in outputs.values()]
-        rows = [[[*r[2:10], r[0], r[1]] for r in one] for one in found]  # ours: hits, totals, lengths
+        rows = [
+            np.array([[[*r[2:10], r[0], r[1]] for r in one]], float) for one in found
+        ]  # ours: hits, totals, lengths
         mine = paired_bleu_randomization(rows[1], rows[0], trials=trials)
         assert abs(mine - theirs) <= 4 * math.sqrt(2 * max(theirs, 1 / trials) / trials)
+    assert rows[1][..., 3].sum() == 0 and theirs < 0.05, "no hit of four words"
+    assert paired_bleu_randomization(rows[0], rows[0]) == 1.0
+    with pytest.raises(ValueError, match="equal shapes"):
+        paired_bleu_randomization(rows[0], rows[0][:, :-1])

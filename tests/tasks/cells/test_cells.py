@@ -6,11 +6,14 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from repro import cell as cells
 from repro.store import Store
+from repro.tables import paired
+from repro.tables.statistics import corpus_bleu, example_error
 
 FAMILIES = ("pairs", "shared", "entailment", "sentiment", "vqa", "multilabel")
 SHARED = (
@@ -63,6 +66,26 @@ def test_what_is_measured_is_declared_and_the_folder_holds_what_scoring_needs(fi
     assert encoding.folder == folder / "encoding"
     if isinstance(model, torch.nn.Module):
         assert not model.training
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_interval_over_examples_is_of_the_printed_score_or_there_is_none(finished, name):
+    cell, _, found = finished(name)
+    known = {}
+    for full, score in found.metrics.items():
+        metric = cell.family.METRICS[full.rpartition("/")[2]]
+        value, rows = paired.value([found], full, metric), np.array([*paired._examples([found], full, metric).values()])
+        if metric.test is None or not rows.size:
+            assert value.error == 0, full
+            continue
+        rows = rows.swapaxes(0, 1)
+        printed = corpus_bleu(rows.sum(1)) if metric.test == "bleu" else rows.mean()
+        assert (printed, value.error) == (pytest.approx(score, abs=1e-3), example_error(rows)), full
+        known[full] = metric.test
+    of_types = [f"test/accuracy{kind}" for kind in ("", "_yes_no", "_other")]
+    of_text = [f"test/{score}" for score in ("bleu", "rouge1_f", "rouge2_f", "rougeL_f")]
+    own = {"vqa": of_types, "multilabel": [], "pairs": of_text, "shared": of_text}.get(name, of_types[:1])
+    assert sorted(known) == sorted(own)
 
 
 def test_scoring_needs_no_fairseq_and_repeats_itself(finished, root, tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 
+from repro.tables.statistics import corpus_bleu, example_error
 from tasks.config.options import read
 from tasks.data import NullProgress
 from tasks.data.symbols import EOS, FIRST, UNK
@@ -35,6 +38,32 @@ def test_every_score_is_declared_and_comes_with_a_signature():
             assert len(rows) == 2
         if test == "mean":
             assert values[name] == pytest.approx(float(np.mean(rows)))
+
+
+@cache
+def drawn_again(name):
+    """A score of outputs with up to three references and few common words: of all, the rows of each sentence, of 60 samples."""
+    rng, options = np.random.default_rng(1), read(Encode, {"tokenizer": "moses"}, "encode")
+    words = np.array(["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "police", "quickly", "red", "blue"])
+    refs = [[" ".join(rng.choice(words, rng.integers(5, 9))) for _ in range(1 + i % 3)] for i in range(16)]
+    hyps = [" ".join([*refs[i][-1].split()[: i % 4], *rng.choice(words, 14)]) for i in range(16)]
+    samples = rng.integers(0, 16, (60, 16))
+    values, _, sentences = score([name], hyps, refs, options, "en")
+    again = [score([name], [hyps[i] for i in of], [refs[i] for i in of], options, "en")[0] for of in samples]
+    return values, sentences, samples, again
+
+
+@pytest.mark.parametrize("name", [name for name, (metric, _) in MEASURED.items() if metric.test])
+def test_what_is_drawn_again_for_an_interval_is_the_printed_score(name):
+    values, sentences, samples, again = drawn_again({"_f": "rouge_f1", "_r": "rouge_recall75"}.get(name[-2:], name))
+    rows = np.array(sentences["bleu_statistics" if name == "bleu" else name])
+    expected = np.array([one[name] for one in again])
+    ours = rows[samples].mean(1) if name != "bleu" else corpus_bleu(rows[samples].sum(1))
+    np.testing.assert_allclose(ours, expected, rtol=1e-12)
+    assert (corpus_bleu(rows.sum(0)) if name == "bleu" else rows.mean()) == pytest.approx(values[name], rel=1e-12)
+    if name == "bleu":
+        assert (rows[samples][..., 3].sum(1) == 0).mean() > 0.2, "samples without a hit of four words"
+    assert example_error(rows[None]) == pytest.approx(expected.std(), rel=0.35)
 
 
 def test_a_lower_cased_model_is_scored_on_lower_case():

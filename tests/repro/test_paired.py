@@ -1,0 +1,152 @@
+"""Two rows are compared on the seeds and the test examples that both have: against scipy, sacrebleu and sums by hand."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from repro.files import write_json
+from repro.identity import Found
+from repro.protocol import Metric
+from repro.tables import paired
+from repro.tables.blocks import Row
+
+SCORE, BLEU = (Metric(name, "points", 1, 2, None, "", test) for name, test in (("score", "mean"), ("bleu", "bleu")))
+# seed -> index of a test example -> its value, in a row and in another
+OURS = {1: {0: 1.0, 1: 2.0, 2: 4.0, 9: 8.0}, 2: {0: 3.0, 1: 2.5, 2: 0.0, 9: 5.0}, 4: {0: 9.0, 1: 9.0, 2: 2.0, 9: 1.0}}
+THEIRS = {1: {0: 0.5, 1: 2.5, 2: 1.0, 7: 6.0}, 2: {0: 2.0, 1: 1.0, 2: 0.5, 7: 1.0}, 3: {0: 5.0, 1: 0.0, 2: 7.0, 7: 0.0}}
+
+
+@pytest.fixture
+def row(store):
+    """`row(examples)`: a row whose score is the mean of its examples, or `scores`: seed -> score."""
+    folders = itertools.count()
+
+    def make(examples, scores=None, key="score", full="test/score"):
+        found = []
+        for seed, values in examples.items():
+            level = store.entry("toy", "softmax", f"{next(folders)}").evaluation("e")
+            level.write_predictions({"index": i, "sentence": {key: v}} for i, v in values.items())
+            write_json(level.path("metrics.json"), {"metrics": {"a": 1.0}})
+            level.finish()
+            score = np.mean([*values.values()]) if scores is None else scores.get(seed)
+            metrics = {} if score is None else {full: score}
+            found.append(Found("", Path(), metrics, {}, {}, {}, {}, {}, 1.0, {"test": level}))
+        return Row("", "", [], [], [], found, seeds=[*examples])
+
+    return make
+
+
+def values(examples, seeds=(1, 2), indices=(0, 1, 2)):
+    return np.array([[examples[s][i] for i in indices] for s in seeds])
+
+
+@pytest.mark.parametrize("unit", [1, 100], ids=["unit of the score", "shares of a score in per cent"])
+def test_a_difference_is_of_the_seeds_and_examples_that_both_have(row, unit):
+    shares = [{s: {i: v / unit for i, v in of.items()} for s, of in rows.items()} for rows in (OURS, THEIRS)]
+    scores = [{s: np.mean([*of.values()]) for s, of in rows.items()} for rows in (OURS, THEIRS)]
+    ours, theirs = map(row, shares, scores)
+    error = stats.sem((values(OURS) - values(THEIRS)).mean(0))
+    assert paired.error(ours, theirs, "test/score", SCORE) == pytest.approx(error)
+    found = paired.difference(ours, theirs, "test/score", SCORE)
+    differences = [scores[0][s] - scores[1][s] for s in (1, 2)]
+    assert found.values == pytest.approx(differences) and found.mean == pytest.approx(np.mean(differences))
+    assert found.error == pytest.approx(np.hypot(stats.sem(differences), error)) and found.example_error == error
+    runs = [[of[s] for s in (1, 2)] for of in scores]
+    assert paired.by_seeds(theirs, ours, "test/score", SCORE) == pytest.approx(stats.ttest_rel(*runs).pvalue)
+
+
+def test_a_seed_without_the_score_counts_in_no_part(row):
+    scores = {1: 3.0, 2: 4.0}
+    three = {**OURS, 3: OURS[4]}
+    ours, theirs = row(three, scores), row(THEIRS, {**scores, 3: 9.0})
+    expected = stats.sem((values(OURS) - values(THEIRS)).mean(0))
+    assert paired.error(ours, theirs, "test/score", SCORE) == pytest.approx(expected)
+    assert paired.by_examples(ours, theirs, "test/score", SCORE) is None, "of two and of three seeds"
+    indices = [*OURS[1]]
+    assert paired.value(ours.found, "test/score", SCORE).error == pytest.approx(
+        stats.sem(values(OURS, indices=indices).mean(0))
+    )
+
+
+def test_examples_are_tested_by_pairs(row):
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(0.4, 1, (2, 10)), rng.normal(0, 1, (2, 10))
+    ours, theirs = (row({s: dict(enumerate(of)) for s, of in enumerate(rows)}) for rows in (a, b))
+    exact = stats.permutation_test(
+        (a.mean(0), b.mean(0)), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", n_resamples=np.inf
+    ).pvalue  # fmt: skip
+    assert paired.by_examples(theirs, ours, "test/score", SCORE) == pytest.approx(exact, abs=0.04)
+    shifted = row({s: {i + 4: v for i, v in enumerate(of)} for s, of in enumerate(a)})  # a[:, i] is example i + 4
+    one, other = a[:, :6].mean(0), b[:, 4:].mean(0)
+    fewer = stats.permutation_test((one, other), lambda x, y: np.mean(x - y), permutation_type="samples").pvalue
+    assert paired.by_examples(theirs, shifted, "test/score", SCORE) == pytest.approx(fewer, abs=0.04)
+
+
+def test_without_common_seeds_or_examples_nothing_is_compared(row):
+    ours, elsewhere = row({1: OURS[1], 2: OURS[2]}), row({1: {7: 1.0, 8: 2.0}, 2: {7: 1.5, 8: 0.0}})
+    assert paired.by_examples(ours, elsewhere, "test/score", SCORE) is None
+    assert paired.error(ours, elsewhere, "test/score", SCORE) == 0
+    assert paired.difference(ours, elsewhere, "test/score", SCORE).example_error == 0
+    assert paired.difference(row({1: OURS[1]}), row({1: {7: 1.0}}), "test/score", SCORE) is None
+    assert paired.difference(row({1: OURS[1]}), row({2: OURS[2]}), "test/score", SCORE) is None
+    assert paired.error(row({1: OURS[1]}), row({1: {0: 2.0, 5: 1.0}}), "test/score", SCORE) == 0, "one example"
+    untested = Metric("score", "points", 1, 2, None, "", None)
+    assert paired.error(ours, ours, "test/score", untested) == 0
+    assert paired.by_examples(ours, row(OURS), "test/score", untested) is None
+
+
+@pytest.mark.parametrize("seeds, known", [((1,), True), ((1, 2), True), ((1, 2, 4), False)])
+def test_a_value_of_few_seeds_has_the_error_over_its_examples(row, seeds, known):
+    one = row({s: OURS[s] for s in seeds})
+    found = paired.value(one.found, "test/score", SCORE, "missing")
+    expected = stats.sem(values(OURS, seeds, (0, 1, 2, 9)).mean(0)) if known else 0
+    assert (
+        found.error == pytest.approx(expected)
+        and found.note == ""
+        and found.runs == [np.mean([*OURS[s].values()]) for s in seeds]
+    )
+    assert paired.value(row({1: {0: 2.0}}).found, "test/score", SCORE).error == 0
+    nothing = paired.value(row({1: OURS[1]}, {}).found, "test/score", SCORE, "missing")
+    assert (nothing.runs, nothing.error, nothing.note) == ([], 0, "missing")
+
+
+def bleu(rows):
+    """sacrebleu's score of summed statistics."""
+    from sacrebleu.metrics import BLEU as METRIC
+
+    hits, totals, (length, reference) = np.split(np.sum(rows, 0).astype(int), [4, 8])
+    return METRIC.compute_bleu([*hits], [*totals], length, reference, smooth_method="exp").score
+
+
+def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
+    """One seed has half of the words, so that the score of both seeds' sums is another; no order of four words is hit."""
+    rng = np.random.default_rng(2)
+    lengths = np.array([[6] * 8, [12] * 8])[..., None]
+    totals = lengths - np.arange(4)
+    a, b = (
+        np.concatenate([rng.binomial(totals, [p, p / 2, p / 6, 0]), totals, lengths, lengths + 1], -1)
+        for p in (0.6, 0.5)
+    )  # [seeds, sentences, 10]
+    scores = [[bleu(seed) for seed in rows] for rows in (a, b)]
+    rows = [
+        row({s: dict(enumerate(of.tolist())) for s, of in enumerate(rows)}, dict(enumerate(of)), "bleu_statistics", "test/bleu")
+        for rows, of in zip((a, b), scores)
+    ]  # fmt: skip
+    observed, differences = np.subtract(*np.mean(scores, 1)), []
+    for swaps in itertools.product([False, True], repeat=8):
+        swap = np.array(swaps)[:, None]
+        sides = [[bleu(np.where(swap, y, x)) for x, y in zip(*pair)] for pair in ((a, b), (b, a))]
+        differences.append(np.subtract(*np.mean(sides, 1)))
+    exact = np.mean(np.abs(differences) >= abs(observed) - 1e-9)
+    assert 0.01 < exact < 0.3
+    assert paired.by_examples(rows[1], rows[0], "test/bleu", BLEU) == pytest.approx(exact, abs=0.02)
+    drawn = rng.integers(0, 8, (600, 8))
+    again = [[np.mean([bleu(seed[i]) for seed in of]) for i in drawn] for of in (a, b)]
+    error = paired.error(*rows, "test/bleu", BLEU)
+    assert error == pytest.approx(np.std(np.subtract(*again)), rel=0.15)
+    assert paired.value(rows[0].found, "test/bleu", BLEU).error == pytest.approx(np.std(again[0]), rel=0.15)
