@@ -94,7 +94,8 @@ def test_without_common_seeds_or_examples_nothing_is_compared(row):
     assert paired.difference(ours, elsewhere, "test/score", SCORE).example_error == 0
     assert paired.difference(row({1: OURS[1]}), row({1: {7: 1.0}}), "test/score", SCORE) is None
     assert paired.difference(row({1: OURS[1]}), row({2: OURS[2]}), "test/score", SCORE) is None
-    assert paired.error(row({1: OURS[1]}), row({1: {0: 2.0, 5: 1.0}}), "test/score", SCORE) == 0, "one example"
+    for shared, expected in (({0: 2.0, 5: 1.0}, 0), ({0: 2.0, 1: 1.0}, 1)):  # one example in common, and two
+        assert paired.error(row({1: OURS[1]}), row({1: shared}), "test/score", SCORE) == expected
     untested = Metric("score", "points", 1, 2, None, "", None)
     assert paired.error(ours, ours, "test/score", untested) == 0
     assert paired.by_examples(ours, row(OURS), "test/score", untested) is None
@@ -110,7 +111,8 @@ def test_a_value_of_few_seeds_has_the_error_over_its_examples(row, seeds, known)
         and found.note == ""
         and found.runs == [np.mean([*OURS[s].values()]) for s in seeds]
     )
-    assert paired.value(row({1: {0: 2.0}}).found, "test/score", SCORE).error == 0
+    for few, expected in (({0: 2.0}, 0), ({0: 2.0, 1: 4.0}, 1)):
+        assert paired.value(row({1: few}).found, "test/score", SCORE).error == expected
     nothing = paired.value(row({1: OURS[1]}, {}).found, "test/score", SCORE, "missing")
     assert (nothing.runs, nothing.error, nothing.note) == ([], 0, "missing")
 
