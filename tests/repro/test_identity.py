@@ -8,6 +8,7 @@ from dataclasses import replace
 import fake_family
 import pytest
 
+from repro import cell as cells
 from repro import identity
 
 
@@ -108,3 +109,34 @@ def test_a_training_that_is_asked_for_has_an_id_without_its_data(config, monkeyp
     assert asked(one) == asked(one, 1), "the recipe of the training, not of the evaluation"
     monkeypatch.setattr(fake_family, "RECIPE", (9, 1))
     assert asked(one) == asked(one, 9)
+
+
+@pytest.mark.parametrize("key", ["decode.beam", "task.scores"])
+def test_a_key_that_came_later_counts_once_it_is_set(config, monkeypatch, key):
+    """Unset, it is not part of an id: as in a configuration from before the key."""
+    (unset, known), (node, _, last) = (config(**{key.replace(".", "__"): v}) for v in (None, 3)), key.partition(".")
+    before = {**unset, node: {k: v for k, v in unset[node].items() if k != last}}
+    monkeypatch.setattr(fake_family, "LATER_KEYS", (key,), raising=False)
+    assert identity.as_named(unset, fake_family) == before and identity.as_named(known, fake_family) == known
+    of = [identity.scoring(one, fake_family) for one in (before, unset, known)]
+    assert of[0] == of[1] != of[2] and "3" in str(of[2]) and "None" not in str(of[1])
+
+
+def test_what_is_found_is_of_the_training_and_of_all_its_test_sets(cell, store):
+    one = cell(["further"], seed=4)
+    assert one.found(store) is None and one.state(store) == "queued" and one.seed == 4
+    assert cells.run(one, store).state == "done"
+    found, (test, further) = one.found(store), one.tests
+    assert (found.cell_id, found.folder, one.state(store)) == (one.training_id, one.entry(store).folder, "done")
+    assert {"dev/score", "test/score", "further/score"} <= found.metrics.keys()
+    assert found.signatures == {"test/score": "fake|v2", "further/score": "fake|v2"}
+    assert found.facts == one.prepared.facts and found.tests == {"test": test.facts, "further": further.facts}
+    assert found.baselines == {name: {**test.baselines[name], **further.baselines[name]} for name in test.baselines}
+    assert found.evaluations["further"].folder.name == one.evaluation_id(further)
+    assert one.config_of(test) == one.config and one.config_of(further)["data"]["name"] == "further"
+    assert replace(one, tests=(*one.tests, replace(test, name="new"))).found(store) is None, "an evaluation is missing"
+
+
+def test_a_family_is_registered_after_its_import():
+    with pytest.raises(ValueError, match="not_there is not imported; import it"):
+        identity.register("not_there")

@@ -131,7 +131,7 @@ def test_differences_are_paired_by_seed_and_pooled_over_columns():
     expected = statistics.mean_of((0.1, 0.3, 0.2), 0.25).interval(0.95)  # of a mean of two: sqrt(.3^2 + .4^2) / 2
     assert (part.low, part.high) == pytest.approx(expected)
     nothing = tried(replace(BASE, columns=("c*",)), scores)
-    assert (nothing.outcome, nothing.parts, nothing.part.why) == (OPEN, (), "no finished cells")
+    assert (nothing.outcome, nothing.parts, nothing.part.why, nothing.part.n) == (OPEN, (), "no finished cells", 0)
 
 
 def test_what_a_claim_names_and_nobody_ran_leaves_it_open():
@@ -200,6 +200,8 @@ def test_a_trend_is_page_s_test():
     assert tried(replace(claim, direction="lower"), {"a": up}).outcome == CONTRADICTED
     mixed = up | {"r1": up["r2"], "r2": {s: v + (-1) ** s for s, v in up["r1"].items()}, "r3": {1: 1.0, 2: 4.0, 3: 0.5}}
     assert tried(claim, {"a": mixed}).outcome == OPEN
+    one = tried(claim, {"a": up | {"r1": {1: up["r1"][1]}}})  # p = 1 / 24 of a single block
+    assert (one.outcome, one.part.n) == (OPEN, 3), "one seed in common to all rows"
 
 
 def test_a_setting_in_which_attention_is_worth_little_decides_nothing():

@@ -68,3 +68,21 @@ def test_a_folder_that_cannot_be_read_is_named_with_the_reason(trained, store):
     assert len(records.read(store, check=False).records) == 2
     only = records.read(store, lambda task, mapping, key: key == kept.training_id)
     assert records.read(store, ids=[kept.training_id]).lost == only.lost == [] and len(only.records) == 1
+
+
+@pytest.mark.parametrize(
+    "name, before, after, said",
+    [
+        ("metrics.json", '"metrics"', '"other"', "metrics.json holds no metrics"),
+        ("metrics.json", '"dev/score": 0.1', '"dev/score": 1e301', "dev/score of its metrics.json is not a number"),
+        ("metrics.json", '"dev/score": 0.1', '"dev/score": "high"', "dev/score of its metrics.json is not a number"),
+        ("config.yaml", "name: fake", "name: other", "its config.yaml is that of other/softmax"),
+        ("config.yaml", "profile:", "other:", "profile"),
+    ],
+)
+def test_a_record_that_no_table_can_show_is_named(trained, store, name, before, after, said):
+    folder = trained().entry(store).folder
+    for path in folder.rglob(name):  # of the training and of its evaluation
+        path.write_text(path.read_text().replace(before, after))
+    read = records.read(store, check=False)
+    assert read.records == [] and len(read.lost) == 1 and said in read.lost[0] and str(folder) in read.lost[0]

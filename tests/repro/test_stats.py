@@ -14,6 +14,7 @@ from repro.tables.statistics import (
     corpus_bleu,
     example_error,
     holm,
+    interval,
     kendall,
     mean_of,
     over_examples,
@@ -125,6 +126,8 @@ def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_exa
     three = mean_of([mean, mean + 1, mean + 2], error)
     assert three.printed == three.interval(0.95)
     assert over_examples(99.0, 2.0, (0, 100))[1] == 100 and over_examples(99.0, 0.0) is None
+    assert interval((-1.0, 2.0), 3, 1) == " [-1.0, +2.0]" and interval(None, 1, 1) == ""
+    assert interval((-1.0, 2.0), 2, 1) == " [-1.0, +2.0] over test examples"
     assert mean_of([mean], error).certain and mean_of([mean, mean + 1]).printed is None
 
 
