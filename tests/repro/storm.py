@@ -72,9 +72,9 @@ def page(name: str, size: int) -> dict[str, Any]:
 def command(store: str, name: str, size: int) -> int:
     """One reproduce.py over a page."""
     from repro.plan.experiment import read
-    from tasks.commands import reproduce
+    from tasks.commands import driver, reproduce
 
-    reproduce.POLL_SECONDS = 0.5
+    driver.POLL_SECONDS = 0.5
     overrides = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", "runtime.workers=1"]
     if name == "many":
         (plugin := Path(store).parent / "counting.py").write_text(COUNTING)

@@ -1,4 +1,4 @@
-"""`tasks.commands.reproduce` around cells of the fake family: tables when complete, other processes waited for, Ctrl-C in one sentence."""
+"""`tasks.commands.driver` around cells of the fake family: tables when complete, other processes waited for, Ctrl-C in one sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from repro import plan as plans
 from repro.launch.display import Display
 from repro.plan import estimate
 from repro.plan.experiment import read
-from tasks.commands import reproduce
+from tasks.commands import driver as driving
+from tasks.commands import rates, reproduce
 from tasks.config import compose
 
 RUNTIME = {"workers": 2, "threads": 1, "device": "cpu", "devices": "all", "workers_per_device": 1}
@@ -108,12 +109,13 @@ def fewer(page):
     page["columns"]["a"]["overrides"] = ["data.content=b"]
 
 
-def test_the_smallest_table_comes_first_and_data_are_prepared_when_they_are_needed(begun, store, capfd):
+def test_the_smallest_table_comes_first_and_data_are_prepared_when_they_are_needed(begun, store, capfd, monkeypatch):
+    monkeypatch.setattr(reproduce.Driver, "seconds", lambda self, cell: cell.seed)
     driver = reproduce.Driver(begun(lambda page: None, fewer, workers=1), store)
     preparation, shown = driver.planned.preparation, Display({})
     driver.order, driver.keys = [1, 0], [[], []]
     taken = [driver.take(1, shown) for _ in range(5)]
-    assert [cell and cell.seed for cell in taken] == [None, 3, 3, None, 1], "a preparation takes the place of a cell"
+    assert [cell and cell.seed for cell in taken] == [None, 3, 3, None, 2], "a preparation takes the place of a cell"
     assert len(preparation.found) == 2 and driver.take(0, shown) is None
     preparation.running["third"] = Future()
     assert driver.take(1, shown) is None and driver.take(2, shown).seed == 2
@@ -136,14 +138,21 @@ def test_tables_are_printed_in_the_order_of_their_work(begun, store, capfd):
 
 
 def test_a_cell_of_two_tables_is_scored_on_the_test_sets_of_both(begun, store):
-    def further(page):
-        page["columns"]["a"].update(evaluate=["duc"])
+    """The second table waits for other data too, so that it comes when the last cell of the first one is running."""
 
-    driver = reproduce.Driver(
-        begun(lambda page: None, further, overrides=["task.behaviour=slow", "task.seconds=2.0"]), store
-    )
+    def first(page):
+        page["rows"] = page["rows"][:1]
+        page["profiles"]["demo"]["seeds"] = [1, 2, 3]
+
+    def second(page):
+        page["columns"]["a"].update(evaluate=["duc"])
+        page["columns"]["b"]["overrides"] = ["data.content=b"]
+        page["profiles"]["demo"]["columns"] = ["a", "b"]
+
+    driver = reproduce.Driver(begun(first, second, overrides=["task.behaviour=slow", "task.seconds=2.0"]), store)
     assert driver.run() == 0 and {cell.state(store) for cell in driver.cells.values()} == {"done"}
-    assert [runs(cell, store) for cell in driver.cells.values()] == [["train", "test", "duc"]] * 4
+    ran = [runs(cell, store) for cell in driver.cells.values()]
+    assert ran == [["train", "test", "duc"]] * 3 + [["train", "test"]] * 3
 
 
 def test_data_that_are_unavailable_take_out_a_column_and_all_of_them_the_run(begun, store, capfd):
@@ -171,7 +180,7 @@ def test_this_machine_is_timed_without_a_trace():
     import torch
 
     before = torch.get_rng_state()
-    assert 0.05 < reproduce.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
+    assert 0.05 < rates.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
@@ -187,7 +196,7 @@ def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
 
 @pytest.mark.parametrize("finishes", [True, False])
 def test_a_cell_of_another_process_is_waited_for_and_never_failed(planned, store, capfd, monkeypatch, finishes):
-    monkeypatch.setattr(reproduce, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(driving, "POLL_SECONDS", 0.1)
     driver = reproduce.Driver(planned(), store)
     cell = next(iter(driver.cells.values()))
     held = threading.Event()
@@ -214,7 +223,7 @@ sys.path[:0] = [{root!r}, {here!r}]
 import conftest, fake_family
 from repro import plan as plans
 from repro.plan.experiment import read
-from tasks.commands import reproduce
+from tasks.commands import driver, reproduce
 
 def plan(names, overrides, announce):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
@@ -224,7 +233,7 @@ def plan(names, overrides, announce):
 def module_of(config):
     return "fake_family"
 
-reproduce.plan, reproduce.POLL_SECONDS = plan, 0.2
+reproduce.plan, driver.POLL_SECONDS = plan, 0.2
 if __name__ == "__main__":
     sys.exit(reproduce.main(["fake"], []))
 """

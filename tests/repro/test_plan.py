@@ -172,17 +172,25 @@ def test_a_plan_is_made_when_its_data_are_ready(experiment, tools, tmp_path):
     assert [line.split()[-1] for line in trace.read_text().splitlines()] == ["a"]
 
 
-def test_processes_that_prepare_end_with_the_preparation(experiment, tools, monkeypatch):
-    monkeypatch.setattr(fake_family, "prepare", lambda *_: time.sleep(60))
-    one = experiment(lambda page: page["columns"]["b"]["overrides"].append("data.content=b"))
-    started = time.monotonic()
-    with plans.Preparation([one], plans.outline([one], tools), tools, workers=2) as preparation:
+def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end_with_the_preparation(
+    experiment, tools, monkeypatch
+):
+    real = fake_family.prepare
+    monkeypatch.setattr(
+        fake_family, "prepare", lambda c, p: time.sleep(60 * (c["data"]["content"] == "b")) or real(c, p)
+    )
+    first = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"]))
+    second = experiment(lambda page: page["columns"]["a"].update(overrides=["data.content=b"]))
+    started, before = time.monotonic(), set(multiprocessing.active_children())
+    with plans.Preparation([first, second], plans.outline([first, second], tools), tools, workers=2) as preparation:
         for key in preparation.jobs:
             preparation.start(key)
-        assert len(multiprocessing.active_children()) == 2
-    for child in multiprocessing.active_children():
+        assert preparation.plan(0).slots and len(preparation.running) == 1
+        ours = set(multiprocessing.active_children()) - before
+        assert len(ours) == 2
+    for child in ours:
         child.join(20)
-    assert time.monotonic() - started < 30 and not multiprocessing.active_children()
+    assert time.monotonic() - started < 30 and not any(child.is_alive() for child in ours)
 
 
 def test_missing_data_raises_where_it_is_not_expected(experiment, tools):

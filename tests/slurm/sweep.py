@@ -60,13 +60,13 @@ def page(sharpness=SHARPNESS):
 def main(store: str, flags: str, *overrides: str) -> int:
     from repro.plan.experiment import read
     from repro.store import Store
-    from tasks.commands import reproduce
+    from tasks.commands import driver, reproduce
 
     if any(o == "launcher=slurm" for o in overrides):
         from repro.launch import slurm
 
         slurm.POLL_SECONDS, slurm.SETTLE_SECONDS = 1.0, 3.0
-    reproduce.POLL_SECONDS = 0.5
+    driver.POLL_SECONDS = 0.5
     own = Path(flags) / "moody.py"
     own.write_text(MAPPING.format(flags=flags, behind=BEHIND))
     asked = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", f"plugins=[{own}]", *overrides]
