@@ -69,7 +69,8 @@ def error(row: Row, other: Row, full: str, metric: Metric) -> float:
     if metric.test is None:
         return 0.0
     common = _scores(row, full).keys() & _scores(other, full).keys()
-    a, b = _shared(*([f for s, f in zip(r.seeds, r.found) if s in common] for r in (row, other)), full, metric)
+    mine, theirs = ([f for s, f in zip(r.seeds, r.found) if s in common] for r in (row, other))
+    a, b = _shared(mine, theirs, full, metric)
     return example_error(a, b) if a.ndim > 1 and a.shape[1] > 1 else 0.0
 
 

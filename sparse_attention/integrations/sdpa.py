@@ -74,7 +74,7 @@ def scaled_dot_product_attention(
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself
         if factor != 1.0:
             scale = factor * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if attn_mask is not None and attn_mask.ndim < 2:
+        if isinstance(attn_mask, Tensor) and attn_mask.ndim < 2:
             attn_mask = attn_mask.expand(1, key.shape[-2])
         return torchs()(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     for name, x in (("query", query), ("key", key), ("value", value)):

@@ -21,7 +21,7 @@ from repro.report import figures as drawings
 from repro.store import Store, StoreError, archive, outputs_folder, records
 from repro.tables import render
 from repro.tables.blocks import Table
-from tasks.commands import compare, reproduce
+from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
 from tasks.multilabel import figures
 
@@ -160,7 +160,7 @@ def read(path: Path) -> Made:
     with restored(reproduce.slots(asked["experiment"], arguments), found) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        table = reproduce.table(plan, store)
+        table = driver.table(plan, store)
         return Made(table, figures.page(points) if points else "", picture=drawings.runs(table, path.stem))
 
 
@@ -187,7 +187,7 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         lost = len(keys - {record["key"] for record in found})
         outputs, stem = Path(wanted[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
         with restored(slots, found) as (plan, store):
-            made = reproduce.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
+            made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
             html = report.write([made], [plan], store, outputs / "report" / f"{stem}.html", links=False)
         print(render.to_text(made))
         if lost:

@@ -84,7 +84,7 @@ class Made:
             "published": [{"label": "paper", "dataset": "D", "metrics": ["ROUGE-1"], "labels": ["R-1"], "against": ["test/rouge1_f"]}],
         }  # fmt: skip
         page = {
-            "title": "Made-up table", "deviations": ["a small model"], "columns": {"c": column},
+            "title": "Made-up table", "deviations": [] if comparable else ["a small model"], "columns": {"c": column},
             "rows": [{"label": n if r else label, "published": n, "mapping": n} for r, n in enumerate(ROWS)],
             "profiles": {p: {"columns": ["c"], "seeds": list(seeds), "comparable": comparable} for p in ("demo", "paper")},
         }  # fmt: skip

@@ -234,7 +234,7 @@ def test_a_table_shows_its_claims(made):
         "Claim supported: “as good” (section 4; test/bleu against softmax, higher). tuned: +3.40 [+2.09, +4.71], n = 3."
     )
     (line,) = told(claim, best={0: 3.0})
-    assert line.endswith("n = 3; convergence not recorded."), "softmax may still have been learning"
+    assert line.endswith("n = 3; convergence not known."), "softmax may still have been learning"
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []
 
 

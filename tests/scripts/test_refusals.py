@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -190,5 +191,5 @@ def test_without_a_task_the_plan_is_shown_and_nothing_runs(told):
         assert (
             status == 2 and "no task is named; add task=translation for this plan, or another: fertility, imdb" in err
         )
-        assert f"{count} cells: 0 done, {count} to run; about {3 * count} minutes" in out
+        assert re.search(rf"{count} cells: 0 done, {count} to run; about \d+ (seconds|minutes)", out)
         assert ("with 2 workers" in out) == (count > 1)

@@ -180,4 +180,4 @@ def test_one_cell_that_has_not_converged_leaves_the_claim_open(summary):
     cells["softmax", 2]["curve"]["dev"] = CURVES["learning"]
     assert summary.part(cells, convergence=False).outcome == SUPPORTED
     del cells["softmax", 2]["curve"]  # its best epoch was the last
-    assert summary.part(cells).why == "convergence not recorded"
+    assert summary.part(cells).why == "convergence not known"

@@ -156,7 +156,8 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_c
             continue
         task = arguments[0].removeprefix("task=")
         places = (f"paths.outputs={store.root}", f"paths.data={tmp_path / 'cache'}")
-        cell = prepared_cell([*arguments, *COMMON, *TINY[task], *places])
+        common = [o for o in COMMON if task != "multilabel" or not o.startswith("train.")]  # it trains in no epochs
+        cell = prepared_cell([*arguments, *common, *TINY[task], *places])
         outcome = cells.run(cell, store)
         same = "data.path=weather.arff" in arguments  # the content of weather.csv: trained already
         assert outcome.state == ("skipped" if same else "done"), (arguments, outcome.error)
