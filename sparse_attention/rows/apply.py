@@ -119,10 +119,11 @@ def fused(
     ``plain`` is the operation in torch, on float32 rows ``[..., n]`` with -inf where masked. It is used for the second
     derivative of an operation that the reference does not have.
     """
-    if scores.__class__ not in PLAIN or scores.layout is not STRIDED or scores.is_nested:
+    if scores.__class__ not in PLAIN:
         tensor(scores)
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
         return None
+    tensor(scores)
     x, kept = scores, None
     if dim.__class__ is not int:
         dim = whole(dim)
@@ -147,6 +148,8 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
     """
     return (
         scores.device.type == "cpu"
+        and scores.layout is STRIDED
+        and not scores.is_nested
         and scores.dtype in FULL
         and scores.ndim > 0
         and dim.__class__ is int

@@ -21,7 +21,8 @@ def _smooth(op: str) -> bool:
 
 def readable(x: Tensor) -> bool:
     """True if a kernel may read the tensor's memory: on a CPU, without transforms or forward mode."""
-    return x.is_cpu and not foreign(x) and not transformed() and _forward_ad._current_level < 0
+    dense = x.is_cpu and x.layout is STRIDED and not x.is_nested
+    return dense and not foreign(x) and not transformed() and _forward_ad._current_level < 0
 
 
 def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:
