@@ -200,6 +200,7 @@ def test_a_trend_is_page_s_test():
     assert tried(replace(claim, direction="lower"), {"a": up}).outcome == CONTRADICTED
     mixed = up | {"r1": up["r2"], "r2": {s: v + (-1) ** s for s, v in up["r1"].items()}, "r3": {1: 1.0, 2: 4.0, 3: 0.5}}
     assert tried(claim, {"a": mixed}).outcome == OPEN
+    assert tried(replace(claim, rows=tuple(rows[:3])), {"a": up}).outcome == SUPPORTED, "three rows are enough"
     one = tried(claim, {"a": up | {"r1": {1: up["r1"][1]}}})  # p = 1 / 24 of a single block
     assert (one.outcome, one.part.n) == (OPEN, 3), "one seed in common to all rows"
 
