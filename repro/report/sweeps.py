@@ -152,10 +152,8 @@ def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
                 said.setdefault((round(x, 4), round(y, 4)), []).append(told)
         for place, labels in said.items():
             told = "; ".join(labels)
-            note = axes.annotate(
-                told if len(told) < 60 else f"{told[:58]} …", place, (3, 3), textcoords="offset points", fontsize=6.5
-            )
-            note.set_in_layout(False)
+            told = told if len(told) <= 30 else f"{told[:29]}…"
+            axes.annotate(told, place, (3, 3), textcoords="offset points", fontsize=6.5)
         axes.set(xlabel=zeros, ylabel=score)
         drawing.legend(loc="outside right upper", frameon=False, fontsize=7.5)
         data = _data([zeros, score], "", ((s.mapping, math.nan, s) for *_, s in points))

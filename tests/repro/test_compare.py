@@ -283,4 +283,8 @@ def test_long_labels_leave_room_for_the_drawing(recwarn, length, lines):
         return compare.Setting([one], {"mapping.lam": lam, "data.path": f"{line}{'x' * length}"})
 
     group = compare.Group("task", [setting(line, lam) for line in range(lines) for lam in (0.1, 0.2)])
-    assert len(sweeps.figures(group, "salt", True)) == 2 and [str(w.message) for w in recwarn] == []
+    drawn = sweeps.figures(group, "salt", True)
+    assert len(drawn) == 2 and [str(w.message) for w in recwarn] == []
+    assert re.search(r">[^<>]{120,}</text>", "".join(str(one.svg) for one in drawn)) is None, (
+        "the legend is broken into lines"
+    )
