@@ -12,11 +12,10 @@ import numpy as np
 from tasks.data.files import remembered
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.metrics import references, score
-from tasks.seq2seq.scores import rouge_tokenizer
 from tasks.seq2seq.tokenize import output_text, reference_text
 from tasks.seq2seq.vocabulary import join_subwords
 
-RECIPE = 2
+RECIPE = 3
 NEIGHBOURS = (
     200_000  # training pairs searched, spread evenly over a larger set; searching millions takes minutes and gigabytes
 )
@@ -48,7 +47,7 @@ def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[st
         return output_text(split.target_tokens(i), test.options, language, source=source, digits=test.digits)
 
     constant = most_central(
-        [text(train, i) for i in _spread(len(train), 1000)], [text(dev, i) for i in _spread(len(dev), 400)]
+        [text(train, i) for i in _spread(len(train), 1000)], [text(dev, i) for i in _spread(len(dev), 400)], language
     )
     words = max(1, round(float(np.mean([len(text(train, i).split()) for i in _spread(len(train), 5000)]))))
     lead = [reference_text(" ".join(p.source.split()[:words]), test.options, digits=test.digits) for p in part.pairs]
@@ -90,9 +89,11 @@ def nearest_neighbours(
     return best, similarity
 
 
-def most_central(candidates: Sequence[str], dev: Sequence[str]) -> str:
-    """The candidate with the largest mean ROUGE-1 F1 (stemmed) against the texts of `dev`; the first one if tied."""
-    tokens = rouge_tokenizer(True).tokenize
+def most_central(candidates: Sequence[str], dev: Sequence[str], language: str | None = None) -> str:
+    """The candidate with the largest mean ROUGE-1 F1 against the texts of `dev`; the first one if tied."""
+    from tasks.seq2seq.rouge import rouge_tokenizer
+
+    tokens = rouge_tokenizer([dev], language)[0].tokenize
     vocabulary: dict[str, int] = {}
     bags = [
         [Counter(vocabulary.setdefault(t, len(vocabulary)) for t in tokens(s)) for s in group]

@@ -91,7 +91,7 @@ def score(
             found = TOKENIZED[name](words, of)
             found["signature"] += f"|tok:{options.tokenizer}"
         else:
-            found = {"rouge_f1": rouge_f1, "rouge_recall75": rouge_recall75}[name](hypotheses, references)
+            found = {"rouge_f1": rouge_f1, "rouge_recall75": rouge_recall75}[name](hypotheses, references, language)
         signature = found.pop("signature")
         sentences |= found.pop("sentence")
         signatures |= dict.fromkeys(found, signature)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib.metadata import version
 from itertools import zip_longest
 from typing import Any
@@ -53,26 +52,28 @@ def multi_bleu(hyps: Sequence[str], refs: References) -> dict[str, Any]:
     return {"multi_bleu": score, "signature": "multi-bleu", "sentence": {}}
 
 
-def rouge_f1(hyps: Sequence[str], refs: References) -> dict[str, Any]:
+def rouge_f1(hyps: Sequence[str], refs: References, language: str | None = None) -> dict[str, Any]:
     """ROUGE-1/2/L F1 of whole outputs by the rouge-score package, averaged over sentences: rouge1_f, rouge2_f, rougeL_f.
 
-    Words are stemmed (Porter), like by option `-m` of ROUGE-1.5.5, which the summarization papers use. If there are
-    several references, each measure uses the reference with the largest F1.
+    English words are stemmed (Porter), like by option `-m` of ROUGE-1.5.5, which the summarization papers use; texts in
+    other languages have a tokeniser of their own (`rouge_tokenizer`). If there are several references, each measure
+    uses the reference with the largest F1.
     """
-    from tasks.seq2seq.rouge import RougeScorer
+    from tasks.seq2seq.rouge import RougeScorer, rouge_tokenizer
 
-    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=rouge_tokenizer(True))
+    tokenizer, how = rouge_tokenizer(refs, language)
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=tokenizer)
     values: dict[str, list[float]] = {"rouge1": [], "rouge2": [], "rougeL": []}
     for hyp, options in zip(hyps, refs, strict=True):
         scores = [scorer.score(ref, hyp) for ref in options]
         for name, column in values.items():
             column.append(max(score[name].fmeasure for score in scores))
     refs_mode = "" if max(map(len, refs)) == 1 else "|refs:best"
-    signature = f"rouge-score:{version('rouge-score')}|F1|stem:porter{refs_mode}|n:{len(hyps)}"
+    signature = f"rouge-score:{version('rouge-score')}|F1|{how}{refs_mode}|n:{len(hyps)}"
     return _means({f"{name}_f": column for name, column in values.items()}, signature)
 
 
-def rouge_recall75(hyps: Sequence[str], refs: References) -> dict[str, Any]:
+def rouge_recall75(hyps: Sequence[str], refs: References, language: str | None = None) -> dict[str, Any]:
     """ROUGE recall of outputs truncated to 75 bytes, the rule of DUC 2004 task 1 (ROUGE-1.5.5 `-m -n 2 -w 1.2 -b 75`).
 
     In that command, `-m` selects the Porter stemmer. Several references are combined by the script's default (`-f A`,
@@ -82,7 +83,10 @@ def rouge_recall75(hyps: Sequence[str], refs: References) -> dict[str, Any]:
 
     The metrics are rouge1_r, rouge2_r and rougeL_r.
     """
-    tokens = rouge_tokenizer(True).tokenize
+    from tasks.seq2seq.rouge import rouge_tokenizer
+
+    tokenizer, how = rouge_tokenizer(refs, language)
+    tokens = tokenizer.tokenize
     values: dict[str, list[float]] = {"rouge1_r": [], "rouge2_r": [], "rougeL_r": []}
     for hyp, options in zip(hyps, refs, strict=True):
         output = tokens(cut_bytes(hyp, 75))
@@ -96,20 +100,13 @@ def rouge_recall75(hyps: Sequence[str], refs: References) -> dict[str, Any]:
             size = sum(total for _, total in pairs)
             values[name].append(sum(hits for hits, _ in pairs) / size if size else 0.0)
     most = max(map(len, refs))
-    signature = f"ROUGE-1.5.5-style recall|bytes:75|stem:porter|refs:{most}:pooled|n:{len(hyps)}"
+    signature = f"ROUGE-1.5.5-style recall|bytes:75|{how}|refs:{most}:pooled|n:{len(hyps)}"
     return _means(values, signature)
 
 
 def cut_bytes(text: str, limit: int) -> str:
     """The first `limit` bytes of `text` in UTF-8; a last character that is cut in two is dropped."""
     return text.encode("utf-8")[:limit].decode("utf-8", "ignore")
-
-
-@lru_cache(maxsize=2)
-def rouge_tokenizer(stemmer: bool):
-    from tasks.seq2seq.rouge import DefaultTokenizer
-
-    return DefaultTokenizer(use_stemmer=stemmer)
 
 
 def _ngram_hits(output: list[str], model: list[str], n: int) -> tuple[int, int]:

@@ -42,6 +42,7 @@ def test_the_central_target_has_the_largest_mean_f1_by_rouge_score():
     scorer = RougeScorer(["rouge1"], use_stemmer=True)
     means = [np.mean([scorer.score(d, c)["rouge1"].fmeasure for d in dev]) for c in candidates]
     assert most_central(candidates, dev) == candidates[int(np.argmax(means))]
+    assert most_central(["дом", "кот спит"], ["кот спит", "кот"], "ru") == "кот спит"
 
 
 def test_neighbours_by_hand():

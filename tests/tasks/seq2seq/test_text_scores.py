@@ -8,6 +8,7 @@ from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 
+from tasks.seq2seq.rouge import UnicodeTokenizer
 from tasks.seq2seq.scores import bleu, cut_bytes, multi_bleu, rouge_f1, rouge_recall75
 
 WORDS = ["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "happily", ",", ".", "police", "U.S.", "don't"]
@@ -126,6 +127,37 @@ def test_f1_is_that_of_rouge_score_and_best_is_its_score_multi():
 
 def test_words_are_stemmed():
     assert rouge_f1(["dogs running"], [["dog runs"]])["rouge1_f"] == pytest.approx(100)
+
+
+OTHERS = {  # language -> a text, and how many words (or characters without spaces) it has
+    "ru": ("кошка спит дома", 3), "hi": ("हिन्दी में लिखा है", 4), "fa": ("گربه‌ها می‌خوابند", 2), "zh": ("今天天气很好。", 6),
+    "ja": ("ここでカツを食べる", 9), "th": ("ภาษาไทยง่าย", 10), "ko": ("한국어 텍스트", 2), "de": ("die Häuser", 2), "el": ("η γάτα", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", OTHERS)
+@pytest.mark.parametrize("said", [True, False])
+def test_rouge_reads_words_of_any_script(language, said):
+    text, words = OTHERS[language]
+    for scorer, metric in ((rouge_f1, "rouge1_f"), (rouge_recall75, "rouge1_r")):
+        found = scorer([text], [[text.upper()]], language if said else "en")
+        assert found[metric] == 100 and "|tok:unicode|stem:no|" in found["signature"]
+    tokens = UnicodeTokenizer().tokenize(text)
+    assert len(tokens) == words and "".join(tokens) == "".join(text.casefold().split()).rstrip("。")
+
+
+def test_rouge_keeps_accents_and_joins_decomposed_ones():
+    assert rouge_f1(["le né"], [["le nà"]], "fr")["rouge1_f"] == pytest.approx(50)
+    assert rouge_f1(["le caf\u00e9"], [["le cafe\u0301"]], "fr")["rouge1_f"] == 100
+    assert rouge_f1(["👍 👎"], [["👍"]], "fr")["rouge1_f"] == pytest.approx(100 * 2 / 3)
+    assert "stem:porter" in rouge_f1(["la dogs"], [["la dog"]], "en_GB")["signature"]
+    assert "tok:unicode" in rouge_f1(["los perros"], [["los perros"]], "es")["signature"]
+
+
+@pytest.mark.parametrize("accents, how", [(1, "stem:porter"), (2, "tok:unicode")])
+def test_english_may_have_one_foreign_letter_in_a_hundred(accents, how):
+    text = "a" * (100 - accents) + "é" * accents
+    assert how in rouge_f1([text], [[text]])["signature"]
 
 
 def test_empty_outputs_score_zero():
