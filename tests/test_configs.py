@@ -183,6 +183,15 @@ def test_the_command_line_wins_over_the_setting(composed, task):
     assert limits == {"train": 12000, "dev": 500, "test": 9}
 
 
+def test_your_own_pairs_are_scored_with_chrf_too(composed):
+    asked = ["task=translation", "data=files"]
+    assert composed(asked)["task"]["scores"] == ["bleu", "multi_bleu", "chrf"]
+    assert composed([*asked, "task.scores=[bleu]"])["task"]["scores"] == ["bleu"]
+    assert composed([*asked, "task.scores=[chrf,bleu]"])["task"]["scores"] == ["chrf", "bleu"]
+    assert "chrf" not in composed(["task=translation"])["task"]["scores"]
+    assert "chrf" not in composed(["task=summarization", "data=files"])["task"]["scores"]
+
+
 def test_a_larger_model_really_is_larger(composed):
     vqa = ["task=vqa", "data=vqa2"]
     small, large = (composed([*vqa, f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))

@@ -80,22 +80,18 @@ def _node(override: str) -> str:
 
 
 def follow(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Change what follows from `overrides`: the limits of the user's own data, and which parameters are searched.
+    """Change what follows from `overrides`: defaults for the user's own data, and which parameters are searched.
 
-    Of the user's own data, only limits set by overrides apply. A mapping's parameter that overrides set is removed from
-    those that training searches, `task.tune.parameters`; ConfigError if they set both.
+    A mapping's parameter that overrides set is removed from those that training searches, `task.tune.parameters`;
+    ConfigError if they set both.
     """
     from omegaconf import DictConfig, OmegaConf
 
     from tasks.config.overrides import values
 
+    own_defaults(config, overrides)
     said = [(key, value) for one in overrides for key, value in values([one]).items()]
-    node, keys = config.get("data"), {key for key, _ in said}
-    whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
-    if data.is_own(node) and "limits" in node and not whole:
-        for split in node.limits:
-            if f"data.limits.{split}" not in keys:
-                node.limits[split] = None
+    keys = {key for key, _ in said}
     searched, at = (OmegaConf.select(config, key) for key in ("task.tune.parameters", "mapping.at"))
     if not isinstance(searched, DictConfig) or not isinstance(config.get("mapping"), DictConfig):
         return
@@ -113,6 +109,23 @@ def follow(config: DictConfig, overrides: Sequence[str]) -> None:
                     "on dev; leave one of them out"
                 )
             searched[name] = {k: v for k, v in searched[name].items() if k != key}
+
+
+def own_defaults(config: DictConfig, overrides: Sequence[str]) -> None:
+    """If the data are the user's own, replace what a setting says about its data, unless an override sets it.
+
+    There are no size limits, and chrF, which suits every language, is measured beside BLEU.
+    """
+    if not data.is_own(config.get("data")):
+        return
+    keys = {o.lstrip("+~").partition("=")[0] for o in overrides}
+    whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
+    if "limits" in config.data and not whole:
+        for split in config.data.limits:
+            if f"data.limits.{split}" not in keys:
+                config.data.limits[split] = None
+    if "bleu" in (scores := config.task.get("scores") or ()) and "task.scores" not in keys:
+        config.task.scores = [*scores, *({"chrf"} - {*scores})]
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:

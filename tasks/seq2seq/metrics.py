@@ -12,7 +12,7 @@ from sparse_attention.quality import attention_statistics
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import LOOKS, Encode
-from tasks.seq2seq.scores import References, bleu, meteor, multi_bleu, rouge_f1, rouge_recall75
+from tasks.seq2seq.scores import References, bleu, chrf, meteor, multi_bleu, rouge_f1, rouge_recall75
 from tasks.seq2seq.search import Hypothesis
 from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
 
@@ -36,6 +36,7 @@ FORCED = "the reference forced as output; a word is linked to the source word wi
 
 def _metrics() -> Iterator[Metric]:
     yield Metric("bleu", "BLEU points", 1, 2, 1.0, "sacreBLEU of detokenised text", "bleu")
+    yield Metric("chrf", "chrF points", 1, 2, None, "sacreBLEU's chrF2 of detokenised text", None)
     yield Metric("multi_bleu", "BLEU points", 1, 2, 1.0, "BLEU of tokenised text, as multi-bleu.perl", None)
     yield Metric("meteor", "METEOR points", 1, 2, None, "nltk's, by words and stems; mean over sentences", "mean")
     for n in "12L":
@@ -84,8 +85,11 @@ def score(
     signatures: dict[str, str] = {}
     sentences: dict[str, np.ndarray] = {}
     for name in (name for name in names if name not in LOOKS):
+        lower = options.tokenizer.endswith("lower")
         if name == "bleu":
-            found = bleu(hypotheses, references, lowercase=options.tokenizer.endswith("lower"))
+            found = bleu(hypotheses, references, lower, language)
+        elif name == "chrf":
+            found = chrf(hypotheses, references, lower)
         elif name in TOKENIZED:
             words, *of = ([tokenized(text, options, language) for text in group] for group in (hypotheses, *references))
             found = TOKENIZED[name](words, of)

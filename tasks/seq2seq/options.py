@@ -9,7 +9,7 @@ from typing import Any
 from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated, text
 
 KIND = "pairs"
-SCORES = ("bleu", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
+SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
 LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
 TOKENIZERS = ("none", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")

@@ -6,12 +6,10 @@ scored with `UnicodeTokenizer`, passed as rouge-score's `tokenizer=`.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from itertools import chain
 
-import regex
-
+from tasks.data.words import LETTERS, share, words
 from tasks.later import later
 
 with later("sklearn", "sklearn.feature_extraction", "sklearn.preprocessing", "scipy.stats"):
@@ -19,25 +17,14 @@ with later("sklearn", "sklearn.feature_extraction", "sklearn.preprocessing", "sc
     from rouge_score.tokenizers import DefaultTokenizer, Tokenizer
 
 __all__ = ["RougeScorer", "rouge_tokenizer"]
-# Scripts that are written without spaces between words.
-UNSPACED = (
-    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{Javanese}"
-)
-# One such character with its marks; or letters, marks and digits of the others, with the joiners of Persian and Indic words.
-WORD = regex.compile(rf"[{UNSPACED}]\p{{M}}*|(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}\u200c\u200d])+")
-LETTER, ENGLISH = regex.compile(r"[\p{L}\p{M}]"), regex.compile("[A-Za-z]")
-MOSTLY = 0.99  # share of letters from A to Z in English text; French has about .96
+FOREIGN = 0.01  # largest share of letters other than A to Z in English; French has about .04
 
 
 class UnicodeTokenizer(Tokenizer):
-    """Words of any script: composed (NFC), case-folded, not stemmed; single characters in scripts without spaces.
-
-    A text without words, such as an emoji, is split into its visible characters.
-    """
+    """Words of any script, not stemmed; single characters in scripts without spaces (`tasks.data.words`)."""
 
     def tokenize(self, text: str) -> list[str]:
-        text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
-        return WORD.findall(text) or [c for c in text if not c.isspace()]
+        return words(text)
 
 
 def rouge_tokenizer(references: Sequence[Sequence[str]], language: str | None) -> tuple[Tokenizer, str]:
@@ -46,10 +33,7 @@ def rouge_tokenizer(references: Sequence[Sequence[str]], language: str | None) -
     It is rouge-score's own with Porter's stemmer, which ROUGE-1.5.5 uses too (`-m`), for English: the language is "en"
     or unknown, and 99 % of the letters are from A to Z.
     """
-    letters = english = 0
-    for text in chain.from_iterable(references):
-        letters += len(LETTER.findall(text))
-        english += len(ENGLISH.findall(text))
-    if (language or "en").lower()[:2] == "en" and english >= MOSTLY * letters:
+    english = (language or "en").lower()[:2] == "en"
+    if english and share(f"[{LETTERS}]--[A-Za-z]", chain.from_iterable(references)) <= FOREIGN:
         return DefaultTokenizer(use_stemmer=True), "stem:porter"
     return UnicodeTokenizer(), "tok:unicode|stem:no"

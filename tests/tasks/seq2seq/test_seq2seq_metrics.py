@@ -32,7 +32,7 @@ def test_every_score_is_declared_and_comes_with_a_signature():
     assert set(values) <= set(MEASURED) and set(signatures) == set(values)
     for name in values:
         test = MEASURED[name][0].test
-        assert test == {"bleu": "bleu", "multi_bleu": None}.get(name, "mean")
+        assert test == {"bleu": "bleu", "multi_bleu": None, "chrf": None}.get(name, "mean")
         if test is not None:
             rows = sentences["bleu_statistics" if test == "bleu" else name]
             assert len(rows) == 2
@@ -69,8 +69,10 @@ def test_what_is_drawn_again_for_an_interval_is_the_printed_score(name):
 def test_a_lower_cased_model_is_scored_on_lower_case():
     cased, lower = (read(Encode, {"tokenizer": name}, "encode") for name in ("moses", "moses_lower"))
     text = "the cat sat on the mat today"
-    found = [score(["bleu", "multi_bleu"], [text], [[text.title()]], given, "en")[0] for given in (lower, cased)]
-    for name in ("bleu", "multi_bleu"):
+    found = [
+        score(["bleu", "chrf", "multi_bleu"], [text], [[text.title()]], given, "en")[0] for given in (lower, cased)
+    ]
+    for name in ("bleu", "chrf", "multi_bleu"):
         assert found[0][name] == pytest.approx(100) and found[1][name] < 50
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
 from rouge_score.rouge_scorer import RougeScorer
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 
-from tasks.seq2seq.rouge import UnicodeTokenizer
-from tasks.seq2seq.scores import bleu, cut_bytes, multi_bleu, rouge_f1, rouge_recall75
+from tasks.data.words import words
+from tasks.seq2seq import scores
+from tasks.seq2seq.scores import bleu, bleu_tokenizer, chrf, cut_bytes, multi_bleu, rouge_f1, rouge_recall75
 
 WORDS = ["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "happily", ",", ".", "police", "U.S.", "don't"]
 
@@ -51,6 +52,29 @@ def test_sentence_statistics_give_the_corpus_score_of_any_subset():
             total = statistics[list(chosen)].sum(axis=0).astype(int).tolist()
             given = total[:4], total[4:8], total[8], total[9]
             assert BLEU.compute_bleu(*given, smooth_method="exp", max_ngram_order=4).score == pytest.approx(subset)
+
+
+TOKENISERS = """zh zh 今天天气很好。; zh_TW zh hello; yue zh 今天; en zh 今天天气很好。; ja char 今日は; en char 今日は天気がいい; ko char 한국어; en 13a 한국어; th char ภาษาไทย;
+km char ភាសាខ្មែរ; lo char ພາສາລາວ; my char မြန်မာ; bo char བོད་ཡིག; hi 13a हिन्दी; fa 13a می‌بیند; de 13a hallo; en 13a ..."""
+
+
+@pytest.mark.parametrize("case", TOKENISERS.split(";"))
+def test_bleu_takes_the_tokeniser_of_the_language(case, monkeypatch):
+    language, name, text = case.split()
+    monkeypatch.setattr(scores, "find_spec", lambda module: None)
+    assert bleu_tokenizer([[text]], language) == name
+    found = bleu([f"{text} " * 4], [[f"{text} " * 4]], language=language)
+    assert f"|tok:{name}|" in found["signature"] and found["bleu"] == pytest.approx(100)
+    monkeypatch.setattr(scores, "find_spec", lambda module: module)
+    assert bleu_tokenizer([["今日は"]], "ja") == "ja-mecab" and bleu_tokenizer([["한국어"]], "ko_KR") == "ko-mecab"
+
+
+def test_chrf_is_sacrebleu_with_its_signature():
+    got, metric = chrf(HYPS, MANY), CHRF()
+    columns = [[options[min(i, len(options) - 1)] for options in MANY] for i in range(2)]
+    assert got["chrf"] == pytest.approx(metric.corpus_score(HYPS, columns).score) and 0 < got["chrf"] < 100
+    assert got["signature"].startswith("nrefs:var|case:mixed|") and "nc:6" in got["signature"]
+    assert chrf(["今天"], [["今天"]])["chrf"] == chrf(["A B"], [["a b"]], lowercase=True)["chrf"] == 100
 
 
 @pytest.mark.parametrize("refs", [REFS, MANY])
@@ -129,21 +153,19 @@ def test_words_are_stemmed():
     assert rouge_f1(["dogs running"], [["dog runs"]])["rouge1_f"] == pytest.approx(100)
 
 
-OTHERS = {  # language -> a text, and how many words (or characters without spaces) it has
-    "ru": ("кошка спит дома", 3), "hi": ("हिन्दी में लिखा है", 4), "fa": ("گربه‌ها می‌خوابند", 2), "zh": ("今天天气很好。", 6),
-    "ja": ("ここでカツを食べる", 9), "th": ("ภาษาไทยง่าย", 10), "ko": ("한국어 텍스트", 2), "de": ("die Häuser", 2), "el": ("η γάτα", 2),
-}  # fmt: skip
+OTHERS = """ru 3 кошка спит дома; hi 4 हिन्दी में लिखा है; fa 2 گربه‌ها می‌خوابند; zh 6 今天天气很好。; ja 9 ここでカツを食べる; th 10 ภาษาไทยง่าย; ko 2 한국어 텍스트;
+de 2 die Häuser; el 2 η γάτα"""
 
 
-@pytest.mark.parametrize("language", OTHERS)
+@pytest.mark.parametrize("case", OTHERS.split(";"))
 @pytest.mark.parametrize("said", [True, False])
-def test_rouge_reads_words_of_any_script(language, said):
-    text, words = OTHERS[language]
+def test_rouge_reads_words_of_any_script(case, said):
+    language, count, text = case.split(maxsplit=2)
     for scorer, metric in ((rouge_f1, "rouge1_f"), (rouge_recall75, "rouge1_r")):
         found = scorer([text], [[text.upper()]], language if said else "en")
         assert found[metric] == 100 and "|tok:unicode|stem:no|" in found["signature"]
-    tokens = UnicodeTokenizer().tokenize(text)
-    assert len(tokens) == words and "".join(tokens) == "".join(text.casefold().split()).rstrip("。")
+    tokens = words(text)
+    assert len(tokens) == int(count) and "".join(tokens) == "".join(text.casefold().split()).rstrip("。")
 
 
 def test_rouge_keeps_accents_and_joins_decomposed_ones():
