@@ -183,6 +183,17 @@ def test_the_command_line_wins_over_the_setting(composed, task):
     assert limits == {"train": 12000, "dev": 500, "test": 9}
 
 
+def test_your_own_pairs_are_segmented_reversibly(composed):
+    for task in ("translation", "summarization", "fertility"):
+        own = composed([f"task={task}", "data=files"])["encode"]
+        assert own["joint"] and (own["tokenizer"], own["subword"], own["vocab_size"]) == ("raw", "sentencepiece", None)
+        set_by_user = composed([f"task={task}", "data=files", "encode.vocab_size=900", "encode.min_count=2"])["encode"]
+        assert set_by_user == own | {"vocab_size": 900, "min_count": 2}
+        papers = composed([f"task={task}"])["encode"]
+        asked = composed([f"task={task}", "data=files", "encode.subword=bpe"])["encode"]
+        assert papers["tokenizer"] != "raw" and asked == papers
+
+
 def test_your_own_pairs_are_scored_with_chrf_too(composed):
     asked = ["task=translation", "data=files"]
     assert composed(asked)["task"]["scores"] == ["bleu", "multi_bleu", "chrf"]

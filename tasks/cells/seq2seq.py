@@ -9,12 +9,12 @@ from typing import Any
 
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _tagging, _training
-from tasks.data import DataError, DataSet
+from tasks.data import DataError, DataSet, is_own
 from tasks.seq2seq import encode, fertility, options
 from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
 from tasks.seq2seq.decode import decode
-from tasks.seq2seq.metrics import MEASURED, evaluation
+from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation
 from tasks.seq2seq.repetition import METRICS as REPETITION
 from tasks.seq2seq.repetition import repetition
 
@@ -54,7 +54,8 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
         )  # fmt: skip
     test = encode.encode_test(data, encoding.folder, root, progress, config["runtime"]["workers"])
     trivial = baselines(encoding, test, config["task"]["scores"], name)
-    return _training.test_set(data, test, name, trivial)
+    most = ceiling(test, config["task"]["scores"]) if is_own(config["data"]) else ""
+    return _training.test_set(data, test, name, trivial, [most] if most else [])
 
 
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:

@@ -64,7 +64,8 @@ def refuse_empty(made: Sequence[plans.Plan]) -> None:
 
 def notes(made: Sequence[plans.Plan]) -> list[str]:
     """What the readers of the user's own data have to say, each sentence once."""
-    facts = [cell.prepared.facts for one in made for cell in one.cells.values()]
+    cells = [cell for one in made for cell in one.cells.values()]
+    facts = [of.facts for cell in cells for of in (cell.prepared, *cell.tests)]
     return list(dict.fromkeys(f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())))
 
 

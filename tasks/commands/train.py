@@ -46,7 +46,7 @@ def run(config: DictConfig) -> float | None:
         return _ended(f"error: {error}", wrong=True)
     except (DataError, StoreError) as error:
         return _ended(f"error: {error}")
-    for note in cell.prepared.facts.get("notes", ()):
+    for note in dict.fromkeys(n for of in (cell.prepared, *cell.tests) for n in of.facts.get("notes", ())):
         print(f"note: {note}", file=sys.stderr)
     try:
         with display.Display({cell.cell_id: 1.0}) as shown:

@@ -28,6 +28,7 @@ from tasks.config.overrides import ConfigError, quoted, swept, values
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
+from tasks.data.words import unspaced
 from tasks.load import drawing, load_cell
 
 # Per kind of data: examples that a training sees until it has converged, and words that it reads in about three CPU minutes.
@@ -101,7 +102,9 @@ def _guessed(given: Mapping[str, Any]) -> tuple[Experiment, Guess]:
 def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str]) -> list[str]:
     """Overrides that fit the training to the size of the data; prints them. Keys that the user set are left alone."""
     train, n = splits["train"], len(splits["train"])
-    lengths = [[max(len(text.split()), len(text) // 6) for text in texts_of(record)[:2]] for record in train]
+    firsts = zip(*(texts_of(record)[:2] for record in train[:1000]))
+    characters = [2 if unspaced(texts) else 6 for texts in firsts]  # of a word, at least
+    lengths = [[max(len(t.split()), len(t) // n) for t, n in zip(texts_of(record), characters)] for record in train]
     passes = min(SEEN[kind], WORDS[kind] / statistics.mean(map(sum, lengths)))  # examples read in all epochs
     limits = {"train": math.ceil(passes / FEWEST_EPOCHS), "dev": HELD_OUT[kind], "test": HELD_OUT[kind]}
     tokens = [2 * sorted(side)[int(0.95 * n)] for side in zip(*lengths)]  # enough for 95 % of the texts, in subwords

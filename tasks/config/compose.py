@@ -114,7 +114,8 @@ def follow(config: DictConfig, overrides: Sequence[str]) -> None:
 def own_defaults(config: DictConfig, overrides: Sequence[str]) -> None:
     """If the data are the user's own, replace what a setting says about its data, unless an override sets it.
 
-    There are no size limits, and chrF, which suits every language, is measured beside BLEU.
+    There are no size limits. Pairs of texts are segmented reversibly, with as many units as fit the texts, unless an
+    override says how. chrF, which suits every language, is measured beside BLEU.
     """
     if not data.is_own(config.get("data")):
         return
@@ -124,6 +125,10 @@ def own_defaults(config: DictConfig, overrides: Sequence[str]) -> None:
         for split in config.data.limits:
             if f"data.limits.{split}" not in keys:
                 config.data.limits[split] = None
+    if "joint" in config.encode and not keys & {"encode", "encode.tokenizer", "encode.subword"}:
+        for key, value in {"tokenizer": "raw", "subword": "sentencepiece", "vocab_size": None, "min_count": 1}.items():
+            if f"encode.{key}" not in keys:
+                config.encode[key] = value
     if "bleu" in (scores := config.task.get("scores") or ()) and "task.scores" not in keys:
         config.task.scores = [*scores, *({"chrf"} - {*scores})]
 

@@ -13,7 +13,7 @@ from tasks.data.progress import Progress
 from tasks.data.records import Pair
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import tokenizer
-from tasks.seq2seq.vocabulary import SIDES, learn_subwords, lines, ranked, subwords
+from tasks.seq2seq.vocabulary import SIDES, learn_subwords, lines, ranked, subwords, unused
 
 Rows = list[tuple[str, ...]]  # for some pairs, the tokens of both sides joined by spaces
 
@@ -44,7 +44,9 @@ def learn(
         for rows in _written(words, mapped(tokenized, ranges(len(pairs)), workers)):
             bar.advance(len(rows))
     if options.subword != "none":
-        progress.say(f"learning {options.vocab_size:,} {options.subword} units")
+        progress.say(
+            f"learning {format(options.vocab_size, ',') + ' ' if options.vocab_size else ''}{options.subword} units"
+        )
         learn_subwords(options, words, folder)
     cut = list(subwords(options, folder).values())
 
@@ -68,7 +70,8 @@ def learn(
         counts = [counts[0] + counts[1]] * 2
     # a subword model already fixes the number of units; truncating the list again would lose characters
     size = options.vocab_size if options.subword == "none" else None
-    return kept, units, {side: ranked(count, size, options.min_count) for side, count in zip(SIDES, counts)}
+    found = {side: ranked(count, size, options.min_count) for side, count in zip(SIDES, counts)}
+    return kept, units, {side: own + unused(options, folder, side, dict(own)) for side, own in found.items()}
 
 
 def fits(tokens: Sequence[Sequence[str]], options: Encode) -> bool:

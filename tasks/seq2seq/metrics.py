@@ -59,6 +59,7 @@ def _metrics() -> Iterator[Metric]:
 
 
 TOKENIZED = {"multi_bleu": multi_bleu, "meteor": meteor}  # scores of tokenised text
+CEILING = 99.5  # score of the references themselves, encoded and decoded, below which the footer warns
 # A scorer takes the output texts and, for each, the list of its reference texts. Metrics without a scorer come
 # from the scores that task.scores lists.
 MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
@@ -109,6 +110,29 @@ def references(test: Encoded) -> list[list[str]]:
         [reference_text(r, test.options, digits=test.digits) for r in pair.references]
         for pair in test.splits["test"].pairs
     ]
+
+
+def ceiling(test: Encoded, scores: Sequence[str]) -> str:
+    """A sentence about how well the test references score after they are encoded and decoded, as no output can do better.
+
+    It warns if a score is below 99.5.
+    """
+    split, symbols, language = test.splits["test"], [*SPECIAL, *test.target_vocab], test.languages["target"]
+    texts = [
+        output_text([symbols[j] for j in row], test.options, language, source=pair.source, digits=test.digits)
+        for row, pair in zip(split.target, split.pairs)
+    ]
+    names = [name for name in scores if name not in (*LOOKS, *TOKENIZED, "rouge_recall75")]
+    wanted = [refs[:1] for refs in references(test)]
+    found = score(names, texts, wanted, test.options, language)[0]
+    said = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+    if not found or min(found.values()) >= CEILING:
+        return f"Ceiling (the references, encoded and decoded): {said}." if found else ""
+    changed = next((f"{text[:60]!r} for {refs[0][:60]!r}" for text, refs in zip(texts, wanted) if text != refs[0]), "")
+    remedy = f"one is {changed}; encode.tokenizer=raw encode.subword=sentencepiece encode.vocab_size=null keeps texts as they are"
+    if not changed:
+        remedy = "nothing is lost, but texts with fewer words than a score's n-grams (BLEU: 4) count 0; task.scores=[chrf] has no such limit"
+    return f"WARNING: the references themselves, encoded and decoded, score only {said}; {remedy}."
 
 
 def evaluation(

@@ -11,7 +11,7 @@ from tasks.config.options import REQUIRED, choice, flag, integer, listing, numbe
 KIND = "pairs"
 SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
 LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
-TOKENIZERS = ("none", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
+TOKENIZERS = ("none", "raw", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
 
 
@@ -36,7 +36,10 @@ class Encode:
     tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
     subword: str = choice(REQUIRED, *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its unigram pieces")
     vocab_size: int | None = integer(
-        low=1, high=10_000_000, optional=True, help="largest vocabulary of a side; with subwords: symbols to learn"
+        low=1,
+        high=10_000_000,
+        optional=True,
+        help="largest vocabulary of a side; with subwords: symbols to learn (null with tokenizer=raw: as many as fit the texts)",
     )
     joint: bool = flag(help="one vocabulary and one subword model for both sides")
     min_count: int = integer(low=1, high=1_000_000, help="rarer training tokens are unknown")
@@ -51,7 +54,9 @@ class Encode:
     )
 
     def problems(self) -> list[str]:
-        if self.subword != "none" and self.vocab_size is None:
+        if self.tokenizer == "raw" and self.subword != "sentencepiece":
+            return [f"subword={self.subword} cannot be learned from raw text; set encode.subword=sentencepiece"]
+        if self.subword != "none" and self.tokenizer != "raw" and self.vocab_size is None:
             return [f"vocab_size must be set: {self.subword} needs to know how many symbols to learn"]
         return []
 

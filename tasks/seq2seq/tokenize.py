@@ -3,6 +3,7 @@
 | name | what it does | used for |
 |---|---|---|
 | none | splits at white space | text tokenised as published (Gigaword release), toy |
+| raw | as none; with sentencepiece, no character is unknown, so outputs can be any text | your own data |
 | moses | Moses, dashes split, no escaping (`-a -no-escape`, the recipe of OpenNMT-py's README) | translation |
 | moses_lower | moses on lower-cased text | small models |
 | ptb_lower | Penn Treebank tokens, lower case, brackets as -lrb- and so on | summarization of raw text |
@@ -19,6 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from tasks.data.words import words
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.vocabulary import join_subwords
 
@@ -28,7 +30,7 @@ BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-"
 @lru_cache(maxsize=8)
 def tokenizer(name: str, lang: str | None = None) -> Callable[[str], list[str]]:
     """The tokeniser named `name`, a function text -> tokens; no token contains white space."""
-    if name == "none":
+    if name in ("none", "raw"):
         return str.split
     if name.startswith("moses"):
         from sacremoses import MosesTokenizer
@@ -109,7 +111,9 @@ def reference_text(text: str, options: Encode, *, digits: str | None = None) -> 
 
 
 def tokenized(text: str, options: Encode, language: str | None = None) -> str:
-    """`text` tokenised and joined by spaces, for metrics of tokenised text."""
+    """`text` tokenised and joined by spaces, for metrics of tokenised text; raw text has the words of `tasks.data.words`."""
+    if options.tokenizer == "raw":
+        return " ".join(words(text))
     return " ".join(tokenizer(options.tokenizer, language)(text))
 
 

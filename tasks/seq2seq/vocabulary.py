@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tasks.data.errors import DataError
 from tasks.data.symbols import SPECIAL
@@ -21,6 +25,17 @@ from tasks.seq2seq.options import Encode
 
 SIDES = ("source", "target")
 SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # of a subword model's file
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is no unit itself
+COVERED, LEAST_COVERED = (
+    0.9995,
+    0.98,
+)  # shares of the characters of raw text that are units; sentencepiece accepts no less
+RESERVED = 3 + 256  # special symbols of sentencepiece, and the bytes
+FEWEST_UNITS, MOST_UNITS, PER_UNIT = (
+    2_000,
+    32_000,
+    500,
+)  # units chosen for raw text, and characters of the text per unit
 PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
 Segment = Callable[[list[str]], list[str]]
 
@@ -42,18 +57,50 @@ def learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path) -> 
     """Learn the subword models that `options` ask for and save them in `folder`.
 
     In BPE, a unit that does not end its word ends in @@. A sentencepiece unit that starts a word starts with a mark.
+    Of raw text (`tokenizer=raw`), rare characters are split into bytes, so every text has units.
 
     Args:
         options: `vocab_size` is the desired number of symbols, characters included; small corpora may yield fewer.
         words: side -> file of space-separated training words, one sentence per line.
 
     Raises:
-        DataError: the size is below the number of characters in the text.
+        DataError: the size is too small for the number of characters in the text.
     """
     models = _models(options, folder)
     for model in dict.fromkeys(models.values()):
         files = [words[side] for side in SIDES if models[side] == model]
-        (_learn_bpe if options.subword == "bpe" else _learn_pieces)(files, options.vocab_size or 0, model)
+        if options.subword == "bpe":
+            _learn_bpe(files, options.vocab_size or 0, model)
+        elif options.tokenizer == "raw":
+            size, coverage = _fitted(files, options.vocab_size)
+            _learn_pieces(files, size, model, character_coverage=coverage, byte_fallback=True)
+        else:
+            _learn_pieces(files, options.vocab_size or 0, model, character_coverage=1.0)
+
+
+def too_small(size: int, what: str, least: int) -> DataError:
+    """The error for a vocabulary of `size` units that is too small for the characters of the text."""
+    step = f"set encode.vocab_size={least} or more, or encode.tokenizer=raw encode.subword=sentencepiece encode.vocab_size=null"
+    return DataError(f"encode.vocab_size={size} is too small", what, step, "encode.vocab_size", size)
+
+
+def _fitted(files: list[Path], size: int | None) -> tuple[int, float]:
+    """The number of units for raw text, and the share of its characters that are units; at most 3/4 are characters.
+
+    Raises DataError if `size` is not None and leaves room for less than 98 % of the characters.
+    """
+    counts = Counter[str]()
+    for line in chain.from_iterable(map(lines, files)):
+        counts.update(line)
+    shares = np.cumsum(sorted(counts.values(), reverse=True)) / counts.total()  # of the most frequent characters
+    wanted, least = (int(np.searchsorted(shares, share)) + 1 for share in (COVERED, LEAST_COVERED))
+    if size is None:
+        size = max(min(max(counts.total() // PER_UNIT, FEWEST_UNITS), MOST_UNITS), RESERVED + wanted * 4 // 3 + 1)
+    room = (size - RESERVED) * 3 // 4
+    if room < least:
+        what = f"{least:,} characters make up {LEAST_COVERED:.0%} of the text"
+        raise too_small(size, what, RESERVED + least * 4 // 3 + 1)
+    return size, max(LEAST_COVERED, min(COVERED, float(shares[min(room, len(shares)) - 1])))
 
 
 def _learn_bpe(files: list[Path], size: int, model: Path) -> None:
@@ -68,16 +115,14 @@ def _learn_bpe(files: list[Path], size: int, model: Path) -> None:
             final.add(word[-1])
     merges = size - len(inside) - len(final)
     if merges < 1:
-        raise DataError(
-            f"vocab_size={size} is too small for BPE", f"{len(inside) + len(final)} characters in the text", "raise it"
-        )
+        raise too_small(size, f"BPE of a text with {len(inside) + len(final):,} forms of characters", size - merges + 1)
     codes = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):  # it draws its own progress bar
         learn_bpe(chain.from_iterable(map(lines, files)), codes, merges)
     model.write_text(codes.getvalue(), encoding="utf-8")
 
 
-def _learn_pieces(files: list[Path], size: int, model: Path) -> None:
+def _learn_pieces(files: list[Path], size: int, model: Path, **options: Any) -> None:
     import sentencepiece
 
     stored = io.BytesIO()
@@ -87,16 +132,16 @@ def _learn_pieces(files: list[Path], size: int, model: Path) -> None:
             model_writer=stored,
             vocab_size=size,
             model_type="unigram",
-            character_coverage=1.0,
             hard_vocab_limit=False,
             normalization_rule_name="identity",
             input_sentence_size=1_000_000,
             shuffle_input_sentence=True,
             num_threads=1,
             minloglevel=2,
+            **options,
         )
     except RuntimeError as error:
-        raise DataError(f"sentencepiece cannot learn {size} units", str(error), "change vocab_size") from error
+        raise DataError(f"sentencepiece cannot learn {size} units", str(error), "change encode.vocab_size") from error
     model.write_bytes(stored.getvalue())
 
 
@@ -125,8 +170,24 @@ def join_subwords(tokens: list[str], kind: str) -> list[str]:
         # an output may end inside a word, so that its last unit has a mark but no continuation
         return (" ".join(tokens) + " ").replace("@@ ", "").split()
     if kind == "sentencepiece":
+        if any(map(BYTE.fullmatch, tokens)):
+            parts = (
+                bytes([int(m[1], 16)]) if (m := BYTE.fullmatch(t)) else t.encode("utf-8", "replace") for t in tokens
+            )
+            tokens = [b"".join(parts).decode("utf-8", "replace")]
         return "".join(tokens).replace(PIECE_SPACE, " ").split()
     return tokens
+
+
+def unused(options: Encode, folder: Path, side: str, known: Iterable[str]) -> list[tuple[str, int]]:
+    """(unit, 0) of the units of raw text that no training text has, but other texts may have."""
+    if options.tokenizer != "raw":
+        return []
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_proto=_models(options, folder)[side].read_bytes())
+    pieces = (model.id_to_piece(i) for i in range(3, model.get_piece_size()))
+    return [(piece, 0) for piece in sorted({*pieces} - {*known})]
 
 
 def ranked(counts: Counter, size: int | None, min_count: int) -> list[tuple[str, int]]:

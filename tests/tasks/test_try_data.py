@@ -43,6 +43,7 @@ def test_long_texts_count_by_their_words(composed):
     assert sizes(composed, "text", one)["encode.max_tokens"] == 180
     assert "encode.max_tokens" not in sizes(composed, "texts", two)
     assert sizes(composed, "pairs", [Pair("长" * 600, ("a",))] * 100)["encode.max_source_tokens"] == 200
+    assert sizes(composed, "pairs", [Pair("长" * 70, ("a" * 70,))] * 100)["encode.max_source_tokens"] == 70
 
 
 def test_what_the_user_set_is_left_alone(composed):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,9 +16,10 @@ from tasks.config.options import OptionsError, read
 from tasks.data import DataError, NullProgress
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq import encode as module
+from tasks.seq2seq.metrics import ceiling
 from tasks.seq2seq.options import TOKENIZERS, Encode
 from tasks.seq2seq.tokenize import output_text, reference_text, restore_digits, tokenized, tokenizer
-from tasks.seq2seq.vocabulary import join_subwords
+from tasks.seq2seq.vocabulary import BYTE, _fitted, join_subwords
 
 TEXT = [
     ("Le chat (noir) n'aime pas l'eau, dit-il.", "The (black) cat doesn't like water, he says."),
@@ -111,6 +113,58 @@ def test_decoding_undoes_encoding(little, tmp_path, name, joint, subword):
         if '"' in want and name != "none":  # Moses has no direction for a plain quote at the start of a sentence
             text, want = text.replace(" ", ""), want.replace(" ", "")
         assert text == want
+
+
+SCRIPTS = """今天天气很好，我们去公园玩吧。; می‌خواهم گربه‌ها را ببینم.; हिन्दी में लिखा हुआ है।; Об'єднання м'яких і п'яти.; Il caffe\u0300 di http://a.b/c?x=1, #tag &amp; <b>!;
+ภาษาไทยง่ายมาก; İstanbul'daki "ev" güzel.; कहाँ? 'यहाँ' 50 %; 👍 <0xE4> @-@ (c)"""
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_raw_text_comes_back_whatever_it_is_even_with_new_characters(dataset, tmp_path, joint):
+    """Byte fallback: the test set has characters and words that no training text has."""
+    train = [(text, text) for text in SCRIPTS.split(";")[:4]] * 3
+    test = [("", " ".join(text.split())) for text in SCRIPTS.split(";")]
+    trained = encode(dataset(train), tmp_path, tokenizer="raw", subword="sentencepiece", joint=joint)
+    got = encode_test(dataset(test=test, references=()), trained.folder, tmp_path)
+    symbols = [*SPECIAL, *got.target_vocab]
+    texts = [output_text([symbols[i] for i in row], got.options) for row in got.splits["test"].target]
+    assert texts == [text for _, text in test] and ceiling(got, ["bleu", "chrf"]).startswith("Ceiling")
+    assert len(set(got.target_vocab)) == len(got.target_vocab) and sum(map(bool, map(BYTE.fullmatch, symbols))) == 256
+    assert join_subwords(["a", "<0xE4>", "▁b"], "sentencepiece") == ["a\ufffd", "b"]
+
+
+def test_a_changed_text_has_a_ceiling_and_a_remedy(dataset, tmp_path):
+    test = [("a", "می‌بیند گربه‌ها را در خانه")]
+    trained = encode(dataset(test * 3), tmp_path, tokenizer="moses")
+    told = ceiling(
+        encode_test(dataset(test=test, references=()), trained.folder, tmp_path), ["bleu", "chrf", "attention"]
+    )
+    pattern = (
+        r"WARNING: .* score only bleu \d\d?\.\d, chrf \d\d\d?\.\d; one is .می .* encode.tokenizer=raw encode.subword="
+    )
+    assert re.search(pattern, told)
+    trained = encode(dataset([("a", "b c")] * 3), tmp_path, tokenizer="raw", subword="sentencepiece")
+    short = encode_test(dataset(test=[("a", "b c")], references=()), trained.folder, tmp_path)
+    assert "score only bleu 0.0, chrf 100.0" in (told := ceiling(short, ["bleu", "chrf"])) and "nothing is lost" in told
+    assert ceiling(short, ["multi_bleu", "attention"]) == ""
+
+
+def test_the_units_of_raw_text_fit_its_characters(tmp_path, monkeypatch):
+    def fitted(characters, times, size=None):
+        (tmp_path / "text").write_text("".join(map(chr, range(0x4E00, 0x4E00 + characters))) * times + "\n")
+        return _fitted([tmp_path / "text"], size)
+
+    assert fitted(100, 1) == (2000, 0.9995) and fitted(100, 20_000) == (4000, 0.9995)
+    size, coverage = fitted(3000, 2)
+    assert size == 3 + 256 + 2999 * 4 // 3 + 1 and coverage == 0.9995
+    assert fitted(1000, 2, 1580) == (1580, pytest.approx(0.99)) and fitted(1000, 2, 1566) == (1566, 0.98)
+    with pytest.raises(
+        DataError, match=r"(?s)encode\.vocab_size=1565 is too small.*980 characters.*set encode\.vocab_size=1566"
+    ) as error:
+        fitted(1000, 2, 1565)
+    assert error.value.key == "encode.vocab_size"
+    monkeypatch.setattr("tasks.seq2seq.vocabulary.PER_UNIT", 1)
+    assert fitted(100, 400) == (32_000, 0.9995)
 
 
 def test_bpe_is_what_the_subword_nmt_command_gives(little, tmp_path):
@@ -216,8 +270,15 @@ def test_long_and_empty_pairs_are_left_out_test_pairs_never(dataset, tmp_path):
 def test_what_cannot_be_encoded_is_told(little, dataset, tmp_path):
     with pytest.raises(OptionsError, match=r"encode\.vocab_size must be set: bpe"):
         options(subword="bpe")
-    with pytest.raises(DataError, match="too small for BPE"):
+    with pytest.raises(OptionsError, match=r"encode\.subword=bpe cannot be learned from raw text"):
+        options(tokenizer="raw", subword="bpe")
+    with pytest.raises(DataError, match=r"(?s)encode\.vocab_size=5 is too small.*BPE") as error:
         encode(little, tmp_path, subword="bpe", vocab_size=5)
+    assert error.value.key == "encode.vocab_size" and error.value.value == 5
+    least = int(re.search(r"vocab_size=(\d+) or more", str(error.value))[1])
+    assert encode(little, tmp_path / "least", subword="bpe", vocab_size=least).sizes[0] <= least + FIRST
+    with pytest.raises(DataError, match="too small"):
+        encode(little, tmp_path, subword="bpe", vocab_size=least - 1)
     with pytest.raises(DataError, match="little has no training pairs"):
         encode(dataset(dev=DEV), tmp_path)
     with pytest.raises(DataError, match="no folder of encoded pairs"):
