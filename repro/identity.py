@@ -263,7 +263,9 @@ def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any]
 
     Returns (configuration, name of the data set, content of the plugins).
     """
-    relevant = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items() if k not in NOT_IDENTITY}
+    relevant = {
+        k: dict(v) if isinstance(v, Mapping) else v for k, v in as_named(config, of).items() if k not in NOT_IDENTITY
+    }
     relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
     relevant["mapping"].pop("grid", None)
     # the path of a file (word vectors) does not matter, because the hash of the data covers the file's content

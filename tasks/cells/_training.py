@@ -152,7 +152,7 @@ def prepared(
         shortfalls: shortfalls of the encoding, in addition to those of the data.
         notes, more: see `facts`.
     """
-    subwords = (config.get("encode") or {}).get("subword", "none") != "none"
+    subwords = (config.get("encode") or {}).get("subword") not in (None, "none")
     about = facts(data, encoded, notes, subwords, **more)
     own = test(config, data, encoded, "test", progress) if data.fingerprint.get("test") is not None else None
     return Prepared(encoded.sha256, str(encoded.folder), about, (*data.shortfalls, *shortfalls), own)
@@ -191,7 +191,7 @@ def facts(
         for place, share in (more.get("unknown") or {}).items()
         if share > WARNED
     ]
-    remedy = REMEDY.format("" if subwords else "choose encode.subword=bpe for pairs of texts, ")
+    remedy = REMEDY.format("" if subwords else "choose encode.subword=sentencepiece for texts, ")
     warning = f"WARNING: the vocabulary lacks {' and '.join(many)}. {remedy}"
     return {
         "name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for,

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tasks.config.options import plain, read
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
 from tasks.data.cache import cached_folder, read_meta, write_meta
 from tasks.data.dataset import fingerprint
+from tasks.data.pieces import fitted, learn_pieces, opened
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
@@ -31,12 +34,30 @@ from tasks.data.symbols import FIRST, SPECIAL, UNK
 EMPTY = "<empty>"  # a text without tokens is read as this one
 # NLTK's WordPunctTokenizer: tokens are runs of letters, digits and underscores, or runs of other visible characters.
 _WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")
+JOINERS = "\u200c\u200d"
 _BREAK = re.compile(r"<\s*br\s*/?\s*>", re.I)
 
 
 def wordpunct(text: str) -> list[str]:
-    """Split a text into words and runs of punctuation, like NLTK's WordPunctTokenizer."""
-    return _WORD_PUNCT.findall(text)
+    r"""Split a text into words and runs of punctuation, like NLTK's WordPunctTokenizer, but keep marks in their words.
+
+    Marks are vowel signs and decomposed accents, which Python's \w lacks, and the joiners of Persian and Indic words.
+    """
+    if text.isascii() or not (marks := {c for c in text if c in JOINERS or unicodedata.category(c)[0] == "M"}):
+        return _WORD_PUNCT.findall(text)
+    inside = "".join(marks)  # neither of them is special inside [...]
+    return re.findall(rf"[\w{inside}]+|[^\w\s{inside}]+", text)
+
+
+def characters(text: str) -> list[str]:
+    """The visible characters of a text, each with its marks."""
+    found: list[str] = []
+    for c in text:
+        if found and (c in JOINERS or unicodedata.category(c)[0] == "M"):
+            found[-1] += c
+        elif not c.isspace():
+            found.append(c)
+    return found
 
 
 def wordpunct_br(text: str) -> list[str]:
@@ -49,7 +70,7 @@ TOKENIZERS = {"whitespace": str.split, "wordpunct": wordpunct, "wordpunct_br": w
 
 
 RECIPE = 3  # raise when a code change gives different ids or vectors for the same options
-DICT, VECTORS = "dict.txt", "vectors.npy"
+DICT, VECTORS, PIECES = "dict.txt", "vectors.npy", "subwords.spm"
 GLOVE_840B = (range(2_196_000, 2_196_100), 300)  # words (counts vary with how a file's last lines were cut), dimensions
 
 
@@ -147,7 +168,7 @@ def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, no texts."""
     folder, to = Path(folder), Path(to)
     to.mkdir(parents=True, exist_ok=True)
-    for name in (DICT, VECTORS):
+    for name in (DICT, VECTORS, PIECES):
         if (folder / name).exists():
             shutil.copyfile(folder / name, to / name)
     write_meta(to, read_meta(folder) | {"splits": []})
@@ -167,8 +188,8 @@ def shortfalls(options: Encode, encoded: Encoded) -> list[str]:
 
 def _identity(options: Encode, vectors: Any) -> dict[str, Any]:
     """The options that affect the result, with the vector file identified by its content."""
-    told = plain(options) | {"vectors": vectors}
-    return told if options.vectors == COUNTED else {k: v for k, v in told.items() if k != "vector_dim"}
+    unset = {"vector_dim": options.vectors != COUNTED, "subword": options.subword is None}
+    return {k: v for k, v in (plain(options) | {"vectors": vectors}).items() if not unset.get(k)}
 
 
 def _stamp(vectors: str | None) -> Any:
@@ -193,9 +214,12 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
             raise DataError(
                 f"{data.name} has no {split} examples", data.provenance, f"raise data.limits.{split} or data.dev_share"
             )
+    if options.subword == "sentencepiece":
+        raw = [text.lower() if options.lowercase else text for example in splits["train"] for text in example.texts]
+        learn_pieces(raw, *fitted(raw, options.vocab_size), folder / PIECES)
+    cut = tokens_of(options, folder)
     texts = {
-        s: _tokenized(splits[s], len(fields), options, f"tokenising {data.name}, {s}", progress)
-        for s in ("train", "dev")
+        s: _tokenized(splits[s], len(fields), cut, f"tokenising {data.name}, {s}", progress) for s in ("train", "dev")
     }
     counts = Counter(token for field in texts["train"] for row in field for token in row)
     for special in SPECIAL:  # special symbols found in a text are not words
@@ -234,9 +258,13 @@ def _build_test(
     if not len(examples):
         raise DataError(f"{data.name} has no test examples", data.provenance, "choose another test set")
     options = read(Encode, meta["options"], "encode")
-    shutil.copyfile(encoding / DICT, folder / DICT)
+    for name in (DICT, PIECES):
+        if (encoding / name).exists():
+            shutil.copyfile(encoding / name, folder / name)
     index = {word: i for i, word in enumerate(_words(encoding), FIRST)}
-    texts = _tokenized(examples, len(meta["fields"]), options, f"tokenising {data.name}, test", progress)
+    texts = _tokenized(
+        examples, len(meta["fields"]), tokens_of(options, folder), f"tokenising {data.name}, test", progress
+    )
     order = [known.index(name) for name in classes]
     unknown = _write_split(folder, "test", examples, texts, meta["fields"], index, order)
     told = {k: v for k, v in meta.items() if k != "files"}
@@ -246,21 +274,23 @@ def _build_test(
     }  # fmt: skip
 
 
-def tokens_of(text: str, options: Encode) -> list[str]:
-    """The tokens of a text; without any, the single token `EMPTY`, because attention needs at least one position."""
-    tokens = TOKENIZERS[options.tokenizer](text.lower() if options.lowercase else text)
-    return tokens[: options.max_tokens] or [EMPTY]
+def tokens_of(options: Encode, folder: Path) -> Callable[[str], list[str]]:
+    """The function text -> tokens of an encoding; without any, the token `EMPTY`, because attention needs a position."""
+    cut = characters if options.subword == "char" else TOKENIZERS[options.tokenizer]
+    if options.subword == "sentencepiece":
+        cut = partial(opened(folder / PIECES).encode, out_type=str)
+    return lambda text: cut(text.lower() if options.lowercase else text)[: options.max_tokens] or [EMPTY]
 
 
 def _tokenized(
-    examples: Sequence[Example], fields: int, options: Encode, label: str, progress: Progress
+    examples: Sequence[Example], fields: int, cut: Callable[[str], list[str]], label: str, progress: Progress
 ) -> list[list[list[str]]]:
     """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens."""
     texts: list[list[list[str]]] = [[] for _ in range(fields)]
     with progress.bar(len(examples), label) as bar:
         for example in examples:
             for field, text in zip(texts, example.texts, strict=True):
-                field.append(tokens_of(text, options))
+                field.append(cut(text))
             bar.advance(1)
     return texts
 

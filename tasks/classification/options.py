@@ -33,6 +33,13 @@ class Encode:
     """How texts are turned into ids."""
 
     tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="how a text is cut into words")
+    subword: str | None = choice(
+        REQUIRED,
+        "sentencepiece",
+        "char",
+        optional=True,
+        help="instead of the tokenizer's words: pieces or characters of the text",
+    )
     lowercase: bool = flag(help="before cutting")
     vocab_size: int | None = integer(
         low=1,

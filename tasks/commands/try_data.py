@@ -111,6 +111,8 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str
     longest = {"encode.max_tokens": min(tokens[0], 400), "encode.max_source_tokens": min(tokens[0], 200)}
     longest |= {key: min(tokens[-1], 200) for key in ("encode.max_target_tokens", "decode.max_len_b")}
     sizes = {f"data.limits.{split}": most for split, most in limits.items() if len(splits[split]) > most}
+    if kind in ("text", "texts") and 2 in characters and "encode.tokenizer" not in given:
+        sizes["encode.subword"] = "char"  # no spaces between words
     sizes["train.max_epochs"] = min(math.ceil(passes / min(n, limits["train"])), MOST_EPOCHS)
     for key, most in longest.items():
         node, option = key.split(".")
@@ -125,7 +127,7 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str
         print(f"WARNING: only {n:,} training examples; the models will learn little, and {len(splits['test']):,} test examples prove nothing")  # fmt: skip
     chosen = [f"{key}={most}" for key, most in sizes.items()]
     if chosen:
-        print(f"  chosen for about ten minutes on two cores: {' '.join(chosen)}")
+        print(f"  chosen for these texts and about ten minutes on two cores: {' '.join(chosen)}")
         print("  set these keys yourself to change that; data.limits.train=null reads everything")
     return chosen
 

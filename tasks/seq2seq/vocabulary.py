@@ -15,27 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from tasks.data.errors import DataError
+from tasks.data.pieces import fitted, learn_pieces, opened, too_small
 from tasks.data.symbols import SPECIAL
 from tasks.seq2seq.options import Encode
 
 SIDES = ("source", "target")
 SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # of a subword model's file
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is no unit itself
-COVERED, LEAST_COVERED = (
-    0.9995,
-    0.98,
-)  # shares of the characters of raw text that are units; sentencepiece accepts no less
-RESERVED = 3 + 256  # special symbols of sentencepiece, and the bytes
-FEWEST_UNITS, MOST_UNITS, PER_UNIT = (
-    2_000,
-    32_000,
-    500,
-)  # units chosen for raw text, and characters of the text per unit
+BYTES = 256
 PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
 Segment = Callable[[list[str]], list[str]]
 
@@ -69,38 +57,16 @@ def learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path) -> 
     models = _models(options, folder)
     for model in dict.fromkeys(models.values()):
         files = [words[side] for side in SIDES if models[side] == model]
+
+        def text(files: list[Path] = files) -> Iterator[str]:
+            return chain.from_iterable(map(lines, files))
+
         if options.subword == "bpe":
             _learn_bpe(files, options.vocab_size or 0, model)
         elif options.tokenizer == "raw":
-            size, coverage = _fitted(files, options.vocab_size)
-            _learn_pieces(files, size, model, character_coverage=coverage, byte_fallback=True)
+            learn_pieces(text(), *fitted(text(), options.vocab_size, BYTES), model, byte_fallback=True)
         else:
-            _learn_pieces(files, options.vocab_size or 0, model, character_coverage=1.0)
-
-
-def too_small(size: int, what: str, least: int) -> DataError:
-    """The error for a vocabulary of `size` units that is too small for the characters of the text."""
-    step = f"set encode.vocab_size={least} or more, or encode.tokenizer=raw encode.subword=sentencepiece encode.vocab_size=null"
-    return DataError(f"encode.vocab_size={size} is too small", what, step, "encode.vocab_size", size)
-
-
-def _fitted(files: list[Path], size: int | None) -> tuple[int, float]:
-    """The number of units for raw text, and the share of its characters that are units; at most 3/4 are characters.
-
-    Raises DataError if `size` is not None and leaves room for less than 98 % of the characters.
-    """
-    counts = Counter[str]()
-    for line in chain.from_iterable(map(lines, files)):
-        counts.update(line)
-    shares = np.cumsum(sorted(counts.values(), reverse=True)) / counts.total()  # of the most frequent characters
-    wanted, least = (int(np.searchsorted(shares, share)) + 1 for share in (COVERED, LEAST_COVERED))
-    if size is None:
-        size = max(min(max(counts.total() // PER_UNIT, FEWEST_UNITS), MOST_UNITS), RESERVED + wanted * 4 // 3 + 1)
-    room = (size - RESERVED) * 3 // 4
-    if room < least:
-        what = f"{least:,} characters make up {LEAST_COVERED:.0%} of the text"
-        raise too_small(size, what, RESERVED + least * 4 // 3 + 1)
-    return size, max(LEAST_COVERED, min(COVERED, float(shares[min(room, len(shares)) - 1])))
+            learn_pieces(text(), options.vocab_size or 0, 1.0, model)
 
 
 def _learn_bpe(files: list[Path], size: int, model: Path) -> None:
@@ -122,29 +88,6 @@ def _learn_bpe(files: list[Path], size: int, model: Path) -> None:
     model.write_text(codes.getvalue(), encoding="utf-8")
 
 
-def _learn_pieces(files: list[Path], size: int, model: Path, **options: Any) -> None:
-    import sentencepiece
-
-    stored = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=chain.from_iterable(map(lines, files)),
-            model_writer=stored,
-            vocab_size=size,
-            model_type="unigram",
-            hard_vocab_limit=False,
-            normalization_rule_name="identity",
-            input_sentence_size=1_000_000,
-            shuffle_input_sentence=True,
-            num_threads=1,
-            minloglevel=2,
-            **options,
-        )
-    except RuntimeError as error:
-        raise DataError(f"sentencepiece cannot learn {size} units", str(error), "change encode.vocab_size") from error
-    model.write_bytes(stored.getvalue())
-
-
 def subwords(options: Encode, folder: Path) -> dict[str, Segment]:
     """For each side, the function words -> tokens that applies the subword model in `folder`."""
     if options.subword == "none":
@@ -158,9 +101,7 @@ def _segment(kind: str, model: Path) -> Segment:
 
         with open(model, encoding="utf-8") as codes:
             return BPE(codes).segment_tokens
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.read_bytes())
+    processor = opened(model)
     return lambda tokens: processor.encode(" ".join(tokens), out_type=str)
 
 
@@ -183,9 +124,7 @@ def unused(options: Encode, folder: Path, side: str, known: Iterable[str]) -> li
     """(unit, 0) of the units of raw text that no training text has, but other texts may have."""
     if options.tokenizer != "raw":
         return []
-    import sentencepiece
-
-    model = sentencepiece.SentencePieceProcessor(model_proto=_models(options, folder)[side].read_bytes())
+    model = opened(_models(options, folder)[side])
     pieces = (model.id_to_piece(i) for i in range(3, model.get_piece_size()))
     return [(piece, 0) for piece in sorted({*pieces} - {*known})]
 

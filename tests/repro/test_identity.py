@@ -39,6 +39,12 @@ def test_where_it_runs_and_how_it_is_scored_does_not(cell, changes):
     assert cell(**changes).training_id == cell().training_id
 
 
+def test_a_key_of_training_that_is_added_later_is_no_part_while_unset(cell, monkeypatch):
+    before = cell().training_id
+    monkeypatch.setattr(fake_family, "LATER_KEYS", ("encode.later",), raising=False)
+    assert cell(encode__later=None).training_id == before != cell(encode__later="char").training_id
+
+
 def test_a_raised_recipe_changes_its_own_part(cell, monkeypatch):
     one = cell()
     training, evaluation = one.training_id, one.evaluation_id(one.tests[0])

@@ -46,6 +46,16 @@ def test_long_texts_count_by_their_words(composed):
     assert sizes(composed, "pairs", [Pair("长" * 70, ("a" * 70,))] * 100)["encode.max_source_tokens"] == 70
 
 
+def test_texts_without_spaces_are_classified_by_their_characters(composed):
+    one, two = (
+        [Example(texts, i % 2) for i in range(600)] for texts in (("今天天气很好",), ("a word", "今天天气很好"))
+    )
+    assert sizes(composed, "text", one)["encode.subword"] == sizes(composed, "texts", two)["encode.subword"] == "char"
+    assert "encode.subword" not in sizes(composed, "pairs", [Pair("今天", ("天气",))] * 600)
+    for key in ("encode.subword", "encode.tokenizer"):
+        assert "encode.subword" not in sizes(composed, "text", one, given=[key])
+
+
 def test_what_the_user_set_is_left_alone(composed):
     found = sizes(composed, "pairs", [PAIR] * 40_000, 5000, ["data.limits.train", "train.max_epochs"])
     assert found == {"data.limits.dev": 500, "data.limits.test": 500}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.classification import encode as module
 from tasks.classification.encode import (
     encode,
     encode_test,
@@ -59,6 +60,36 @@ def test_no_character_is_lost(text):
     assert "".join(wordpunct(text)) == "".join(text.split())
     if not re.search(r"<\s*br", text):
         assert wordpunct_br(text) == wordpunct(text)
+
+
+@pytest.mark.parametrize(
+    "words, characters", [("हिन्दी है ।", 5), ("می\u200cبیند .", 7), ("cafe\u0301 !", 5), ("今天 好", 3), ("_a² ½", 4)]
+)
+def test_marks_stay_in_their_words(words, characters):
+    text = words if characters < 5 else words.replace(" ।", "।").replace(" .", ".").replace(" !", "!")
+    assert wordpunct(text) == words.split() and "".join(module.characters(text)) == "".join(text.split())
+    assert len(module.characters(text)) == characters
+
+
+@pytest.mark.parametrize("subword, pieces", [("char", list("今天很好")), ("sentencepiece", ["今天", "很", "好"])])
+def test_texts_without_spaces_have_subwords(tmp_path, subword, pieces):
+    texts = {s: [("今天很好", 0), ("明天很好", 1), ("今天不行", 0), ("明天", 1)] * 9 for s in ("train", "dev", "test")}
+    found = encoded(tmp_path, texts, subword=subword)
+    assert len(found.vocabulary) > 5 and found.sha256 != encoded(tmp_path, texts).sha256
+    tokens = found.splits["train"].tokens[0][0]
+    assert [t.strip("\u2581") for t in tokens if t != "\u2581"] == pieces
+    keep_encoding(found.folder, tmp_path / "cell")
+    for folder in (found.folder, tmp_path / "cell"):
+        test = encode_test(dataset(texts), folder, tmp_path / folder.name)
+        assert test.splits["test"].tokens[0][0] == tokens and ids(test, "test") == ids(found, "train")
+    again = encode_test(dataset(texts, "other"), test.folder, tmp_path)  # a test set's folder is an encoding too
+    assert ids(again, "test") == ids(found, "train")
+
+
+def test_too_few_pieces_are_refused_with_the_key(tmp_path):
+    with pytest.raises(DataError, match="set encode") as error:
+        encoded(tmp_path, subword="sentencepiece", vocab_size=4)
+    assert (error.value.key, error.value.value) == ("encode.vocab_size", 4)
 
 
 def test_ids_vocabulary_and_unknown_words(tmp_path):

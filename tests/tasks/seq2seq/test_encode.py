@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.config.options import OptionsError, read
-from tasks.data import DataError, NullProgress
+from tasks.data import DataError, NullProgress, pieces
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq import encode as module
 from tasks.seq2seq.metrics import ceiling
 from tasks.seq2seq.options import TOKENIZERS, Encode
 from tasks.seq2seq.tokenize import output_text, reference_text, restore_digits, tokenized, tokenizer
-from tasks.seq2seq.vocabulary import BYTE, _fitted, join_subwords
+from tasks.seq2seq.vocabulary import BYTE, BYTES, join_subwords
 
 TEXT = [
     ("Le chat (noir) n'aime pas l'eau, dit-il.", "The (black) cat doesn't like water, he says."),
@@ -149,10 +149,9 @@ def test_a_changed_text_has_a_ceiling_and_a_remedy(dataset, tmp_path):
     assert ceiling(short, ["multi_bleu", "attention"]) == ""
 
 
-def test_the_units_of_raw_text_fit_its_characters(tmp_path, monkeypatch):
+def test_the_units_of_raw_text_fit_its_characters(monkeypatch):
     def fitted(characters, times, size=None):
-        (tmp_path / "text").write_text("".join(map(chr, range(0x4E00, 0x4E00 + characters))) * times + "\n")
-        return _fitted([tmp_path / "text"], size)
+        return pieces.fitted(["".join(map(chr, range(0x4E00, 0x4E00 + characters))) * times], size, BYTES)
 
     assert fitted(100, 1) == (2000, 0.9995) and fitted(100, 20_000) == (4000, 0.9995)
     size, coverage = fitted(3000, 2)
@@ -163,7 +162,7 @@ def test_the_units_of_raw_text_fit_its_characters(tmp_path, monkeypatch):
     ) as error:
         fitted(1000, 2, 1565)
     assert error.value.key == "encode.vocab_size"
-    monkeypatch.setattr("tasks.seq2seq.vocabulary.PER_UNIT", 1)
+    monkeypatch.setattr(pieces, "PER_PIECE", 1)
     assert fitted(100, 400) == (32_000, 0.9995)
 
 
