@@ -194,13 +194,18 @@ def test_your_own_pairs_are_segmented_reversibly(composed):
         assert papers["tokenizer"] != "raw" and asked == papers
 
 
-def test_your_own_pairs_are_scored_with_chrf_too(composed):
+def test_your_own_data_have_further_scores(composed):
     asked = ["task=translation", "data=files"]
     assert composed(asked)["task"]["scores"] == ["bleu", "multi_bleu", "chrf"]
     assert composed([*asked, "task.scores=[bleu]"])["task"]["scores"] == ["bleu"]
     assert composed([*asked, "task.scores=[chrf,bleu]"])["task"]["scores"] == ["chrf", "bleu"]
     assert "chrf" not in composed(["task=translation"])["task"]["scores"]
     assert "chrf" not in composed(["task=summarization", "data=files"])["task"]["scores"]
+    assert (
+        composed(["task=imdb", "data=table"])["task"]["scores"] == ["macro_f1"]
+        and not composed(["task=imdb"])["task"]["scores"]
+    )
+    assert composed(["task=imdb", "data=table", "task.scores=[]"])["task"]["scores"] == []
 
 
 def test_a_larger_model_really_is_larger(composed):

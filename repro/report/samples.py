@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from repro.report.data import Line, Missing, clip
 
 SAMPLES = 8
+MOST_CLASSES = 20  # of a confusion matrix
 EVEN = "Examples evenly spaced through the test set, not picked by hand."
 Records = Sequence[dict[int, dict[str, Any]] | None]
 Picture = Callable[[str], bytes]
@@ -46,7 +48,7 @@ def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tup
 def samples(
     lines: Sequence[Line], records: Records, shown: Sequence[str], picture: Picture | None = None
 ) -> dict[str, Any]:
-    """The samples as {"how": how they were chosen, "examples": [...]}.
+    """The samples as {"how": how they were chosen, "examples": [...], "confusion": [...]}.
 
     Every row's output is a list of (word, whether it is in a reference). Raises `Missing` if no predictions are stored.
     """
@@ -75,7 +77,15 @@ def samples(
             "index": index, "source": clip(str(first.get("source", ""))), "outputs": outputs,
             "references": [clip(r) for r in references], "image": image(picture, first.get("image")),
         })  # fmt: skip
-    return {"how": how, "examples": found}
+    matrices = [(line.label, m) for line, r in zip(lines, records) if r and (m := confusion(list(r.values())))]
+    return {"how": how, "examples": found, "confusion": matrices}
+
+
+def confusion(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[int]]]:
+    """(class, number of its examples that got each class as output, in the same order); empty if these are no classifier's."""
+    pairs = Counter((r["label"], r["output"]) for r in records if isinstance(r.get("label"), str) and "output" in r)
+    classes = sorted({name for pair in pairs for name in pair})
+    return [(true, [pairs[true, said] for said in classes]) for true in classes] if len(classes) <= MOST_CLASSES else []
 
 
 def image(picture: Picture | None, key: Any) -> str:

@@ -12,7 +12,7 @@ from tasks.cells import _training
 from tasks.classification import encode, options
 from tasks.classification.faithfulness import METRICS as FURTHER
 from tasks.classification.faithfulness import further
-from tasks.classification.metrics import MEASURED, baselines, score
+from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
 from tasks.classification.predict import predict
 from tasks.data import DataError, DataSet
 from tasks.data.read.vectors import COUNTED
@@ -70,5 +70,6 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     batches = list(batches) if scores else batches
     found = score(data, batches, test.name, config["task"]["keep_attention"])
     more = further(model, split, batches, scores, lambda share: monitor.stage("testing", part + (1 - part) * share))
+    more |= {"macro_f1": macro_f1(found.predictions)} if "macro_f1" in scores else {}
     found.metrics |= {f"{test.name}/{name}": value for name, value in more.items()}
     return found

@@ -35,6 +35,7 @@ _ATTENTION = {
 def _metrics() -> Iterable[Metric]:
     examples = "accuracy: share of examples with the right class; model of the best epoch on dev"
     yield Metric("accuracy", "%", 1, 1, 1.0, examples, "mean")
+    yield Metric("macro_f1", "%", 1, 1, None, "F1 of each class, mean over the classes", None)
     yield Metric("loss", "nats", -1, 3, None, "cross-entropy, mean over examples", None)
     for prefix in ("attention", "density"):  # "density": the second attention of a combined model
         for name, (unit, decimals, _, signature) in _ATTENTION.items():
@@ -117,6 +118,14 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
     signature = f"{MEASURED['accuracy'][0].signature}|n:{len(split)}"
     metrics = {f"{name}/{key}": value for key, value in values.items()}
     return Evaluation(metrics, {f"{name}/accuracy": signature}, predictions, attention)
+
+
+def macro_f1(records: Sequence[Mapping[str, Any]]) -> float:
+    """Mean over the classes of their F1, in per cent, from the records of `score`."""
+    from sklearn.metrics import f1_score
+
+    labels, outputs = ([record[key] for record in records] for key in ("label", "output"))
+    return 100 * float(f1_score(labels, outputs, average="macro", zero_division=0))
 
 
 def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from tasks.config.models import architecture
 from tasks.config.options import REQUIRED, choice, flag, integer, listing, stated, text
 
 KIND = "texts"
-SCORES = ("attention", "faithfulness")
+SCORES = ("macro_f1", "attention", "faithfulness")
 TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
 
 
@@ -21,7 +21,9 @@ class Task:
 
     fields: int = integer(low=1, high=2, help="texts an example has")
     scores: list = listing(
-        REQUIRED, choice(REQUIRED, *SCORES), help="measured besides: groups of weights; what erasing words does"
+        REQUIRED,
+        choice(REQUIRED, *SCORES),
+        help="measured besides: F1 over classes; groups of weights; what erasing words does",
     )
     keep_attention: int = integer(low=0, high=1_000_000, help="test examples whose attention is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")

@@ -115,7 +115,7 @@ def own_defaults(config: DictConfig, overrides: Sequence[str]) -> None:
     """If the data are the user's own, replace what a setting says about its data, unless an override sets it.
 
     There are no size limits. Pairs of texts are segmented reversibly, with as many units as fit the texts, unless an
-    override says how. chrF, which suits every language, is measured beside BLEU.
+    override says how. chrF, which suits every language, is measured beside BLEU, and macro-F1 beside accuracy.
     """
     if not data.is_own(config.get("data")):
         return
@@ -129,8 +129,10 @@ def own_defaults(config: DictConfig, overrides: Sequence[str]) -> None:
         for key, value in {"tokenizer": "raw", "subword": "sentencepiece", "vocab_size": None, "min_count": 1}.items():
             if f"encode.{key}" not in keys:
                 config.encode[key] = value
-    if "bleu" in (scores := config.task.get("scores") or ()) and "task.scores" not in keys:
-        config.task.scores = [*scores, *({"chrf"} - {*scores})]
+    scores = list(config.task.get("scores") or ())
+    beside = {"chrf"} if "bleu" in scores else {"macro_f1"} if config.task.family == "classification" else set()
+    if beside and "task.scores" not in keys:
+        config.task.scores = [*scores, *beside.difference(scores)]
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:

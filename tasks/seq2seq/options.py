@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,32 @@ TOKENIZERS = ("none", "raw", "moses", "moses_lower", "ptb_lower", "ptb_gigaword"
 SUBWORDS = ("none", "bpe", "sentencepiece")
 
 
+# COMET needs a neural model of its own, so its program scores the stored outputs.
+COMET = """is not computed here; with `pip install unbabel-comet` its own program scores the outputs of an evaluation: python -c "import gzip,json; \
+r=[json.loads(l) for l in gzip.open('EVALUATION/predictions.jsonl.gz','rt')]; open('s','w').writelines(x['source']+chr(10) for x in r); \
+open('t','w').writelines(x['output']+chr(10) for x in r); open('r','w').writelines(x['references'][0]+chr(10) for x in r)" && comet-score -s s -t t -r r"""
+
+
+def score_name() -> Any:
+    """The name of one score; COMET is refused with the command that computes it."""
+    field = choice(REQUIRED, *SCORES, *LOOKS)
+    known = field.metadata["kind"]
+
+    def read(value: Any) -> str:
+        if isinstance(value, str) and value.lower() == "comet":
+            raise ValueError(COMET)
+        return known.read(value)
+
+    return dataclasses.field(metadata={"kind": dataclasses.replace(known, read=read)})
+
+
 @dataclass
 @stated("task/toy", "task")
 class Task:
     """Sentence pairs: the model generates an output text for a source text."""
 
     scores: list = listing(
-        REQUIRED, choice(REQUIRED, *SCORES, *LOOKS), least=1,
+        REQUIRED, score_name(), least=1,
         help=f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped",
     )  # fmt: skip
     keep_attention: int = integer(low=0, high=1_000_000, help="test sentences whose attention is stored")

@@ -12,7 +12,7 @@ from made_report import ROWS, Made, Page
 
 from repro.report import figures
 from repro.report.heat import groups, runs
-from repro.report.samples import SAMPLES, choose
+from repro.report.samples import SAMPLES, choose, confusion
 from repro.tables import build as tables
 
 pytest.importorskip("jinja2")
@@ -121,6 +121,18 @@ def test_half_of_the_samples_are_failures_where_there_are_any():
     assert len(all_right) == SAMPLES and "failures" not in how
     all_wrong, _ = choose(range(3), [{i: {"sentence": {"accuracy": 0.0}} for i in range(3)}], ["accuracy"])
     assert all_wrong == [0, 1, 2]
+
+
+def test_a_classifiers_confusion_matrix_counts_labels_by_outputs(tmp_path):
+    records = [{"label": t, "output": o} for t, o in ("ab", "ab", "aa", "bc", "bb")]
+    assert confusion(records) == [("a", [1, 2, 0]), ("b", [0, 1, 1]), ("c", [0, 0, 0])]
+    assert confusion([{"output": "a"}]) == [] == confusion([{"label": f"{i}", "output": "0"} for i in range(21)])
+    made = Made(tmp_path)
+    level = made.level(0)
+    level.write_predictions([record | {"label": "<b>"} for record in level.predictions()])
+    level.finish()
+    text = made.write()
+    assert text.count("Confusion matrix of ") == 1 and '<tr><th scope="row">&lt;b&gt;</th>' in text
 
 
 def test_images_of_questions_stand_beside_them(tmp_path, monkeypatch):

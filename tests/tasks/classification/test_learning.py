@@ -10,7 +10,7 @@ import torch
 
 import sparse_attention as sa
 from tasks.classification.encode import encode, encode_test
-from tasks.classification.metrics import MEASURED, baselines, score
+from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
 from tasks.classification.options import Encode
 from tasks.classification.predict import predict
 from tasks.data import DataUnavailable, NullProgress, open_data
@@ -29,6 +29,13 @@ def uniform():
 
     sa.register("uniform", paper="none", summary="equal weights", replace=True)(equal)
     return "uniform"
+
+
+def test_macro_f1_by_hand():
+    """F1 of a: 2 * 2 / (2 + 3); of b: 2 * 1 / (2 + 1)."""
+    records = [{"label": t, "output": o} for t, o in ("aa", "aa", "ba", "bb", "cd")]
+    assert macro_f1(records[:4]) == pytest.approx(100 * (4 / 5 + 2 / 3) / 2)
+    assert macro_f1(records) == pytest.approx(100 * (4 / 5 + 2 / 3) / 4)  # c and d have none right
 
 
 @pytest.mark.parametrize(
