@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from sparse_attention.quality import attention_statistics
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import LOOKS, Encode
-from tasks.seq2seq.scores import References, bleu, chrf, meteor, multi_bleu, rouge_f1, rouge_recall75
+from tasks.seq2seq.scores import References, bleu, bleu_words, chrf, meteor, multi_bleu, rouge_f1, rouge_recall75
 from tasks.seq2seq.search import Hypothesis
 from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
 
@@ -92,9 +93,12 @@ def score(
         elif name == "chrf":
             found = chrf(hypotheses, references, lower)
         elif name in TOKENIZED:
-            words, *of = ([tokenized(text, options, language) for text in group] for group in (hypotheses, *references))
+            how, cut = options.tokenizer, partial(tokenized, options=options, language=language)
+            if how == "raw":
+                how, cut = bleu_words(references, language)
+            words, *of = (list(map(cut, group)) for group in (hypotheses, *references))
             found = TOKENIZED[name](words, of)
-            found["signature"] += f"|tok:{options.tokenizer}"
+            found["signature"] += f"|tok:{how}"
         else:
             found = {"rouge_f1": rouge_f1, "rouge_recall75": rouge_recall75}[name](hypotheses, references, language)
         signature = found.pop("signature")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import zip_longest
@@ -45,6 +45,14 @@ def bleu_tokenizer(refs: References, language: str | None) -> str:
         named = "ja" if kana else "zh" if share(r"\p{Han}", texts) > 0.5 else "char"
     name, needs = MECAB.get(named, (named if named in ("zh", "char") else "13a", ()))
     return name if all(map(find_spec, needs)) else "char"
+
+
+def bleu_words(refs: References, language: str | None) -> tuple[str, Callable[[str], str]]:
+    """`bleu_tokenizer` and its function text -> words joined by spaces."""
+    from sacrebleu.metrics import BLEU
+
+    name = bleu_tokenizer(refs, language)
+    return name, BLEU(tokenize=name).tokenizer
 
 
 def bleu(hyps: Sequence[str], refs: References, lowercase: bool = False, language: str | None = None) -> dict[str, Any]:

@@ -20,7 +20,6 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from tasks.data.words import words
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.vocabulary import join_subwords
 
@@ -111,9 +110,7 @@ def reference_text(text: str, options: Encode, *, digits: str | None = None) -> 
 
 
 def tokenized(text: str, options: Encode, language: str | None = None) -> str:
-    """`text` tokenised and joined by spaces, for metrics of tokenised text; raw text has the words of `tasks.data.words`."""
-    if options.tokenizer == "raw":
-        return " ".join(words(text))
+    """`text` tokenised and joined by spaces, for metrics of tokenised text."""
     return " ".join(tokenizer(options.tokenizer, language)(text))
 
 

@@ -76,6 +76,16 @@ def test_a_lower_cased_model_is_scored_on_lower_case():
         assert found[0][name] == pytest.approx(100) and found[1][name] < 50
 
 
+def test_scores_of_tokenised_text_cut_raw_text_as_bleu_does():
+    raw = read(Encode, {"tokenizer": "raw", "subword": "sentencepiece"}, "encode")
+    for text, how in (("今天天气很好。", "zh"), ("It's a well-known Cat.", "13a")):
+        values, signatures, _ = score(["bleu", "multi_bleu", "meteor"], [text], [[text]], raw)
+        assert values["multi_bleu"] == pytest.approx(100) and signatures["multi_bleu"] == f"multi-bleu|tok:{how}"
+        assert values["meteor"] > 99 and signatures["meteor"].endswith(f"|tok:{how}")
+        other = score(["multi_bleu"], [text.lower() + "!"], [[text]], raw)[0]["multi_bleu"]
+        assert other < 99
+
+
 def test_an_evaluation_by_hand(further):
     words = {word: i + FIRST for i, word in enumerate(further.target_vocab)}
     attention = torch.tensor([[1.0, 0, 0, 0, 0], [0.5, 0.5, 0, 0, 0]]), torch.tensor([[0.5, 0.5], [0, 1.0]])

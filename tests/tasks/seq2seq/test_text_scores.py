@@ -65,8 +65,13 @@ def test_bleu_takes_the_tokeniser_of_the_language(case, monkeypatch):
     assert bleu_tokenizer([[text]], language) == name
     found = bleu([f"{text} " * 4], [[f"{text} " * 4]], language=language)
     assert f"|tok:{name}|" in found["signature"] and found["bleu"] == pytest.approx(100)
+    (total,) = found["sentence"]["bleu_statistics"].astype(int).tolist()
+    assert BLEU.compute_bleu(total[:4], total[4:8], *total[8:], smooth_method="exp").score == pytest.approx(100)
     monkeypatch.setattr(scores, "find_spec", lambda module: module)
-    assert bleu_tokenizer([["今日は"]], "ja") == "ja-mecab" and bleu_tokenizer([["한국어"]], "ko_KR") == "ko-mecab"
+    assert (
+        bleu_tokenizer([["今日は"]], "ja") == bleu_tokenizer([["今日は"]], "en") == "ja-mecab"
+        and bleu_tokenizer([["한국어"]], "ko_KR") == "ko-mecab"
+    )
 
 
 def test_chrf_is_sacrebleu_with_its_signature():
