@@ -135,7 +135,7 @@ def ceiling(test: Encoded, scores: Sequence[str]) -> str:
     changed = next((f"{text[:60]!r} for {refs[0][:60]!r}" for text, refs in zip(texts, wanted) if text != refs[0]), "")
     remedy = f"one is {changed}; encode.tokenizer=raw encode.subword=sentencepiece encode.vocab_size=null keeps texts as they are"
     if not changed:
-        remedy = "nothing is lost, but texts with fewer words than a score's n-grams (BLEU: 4) count 0; task.scores=[chrf] has no such limit"
+        remedy = "nothing is lost, but texts with fewer words than a score's n-grams (BLEU: 4, ROUGE-2: 2) count 0; task.scores=[chrf] has no such limit"
     return f"WARNING: the references themselves, encoded and decoded, score only {said}; {remedy}."
 
 

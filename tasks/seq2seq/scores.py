@@ -39,7 +39,7 @@ def bleu_tokenizer(refs: References, language: str | None) -> str:
     it, and in other scripts without spaces, such as Thai. Where the language does not say, the letters do.
     """
     texts, code = [text for options in refs for text in options], re.split("[-_]", (language or "").lower())[0]
-    named = {"zho": "zh", "cmn": "zh", "yue": "zh", "lzh": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
+    named = {"zho": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
     if named not in ("zh", *MECAB) and unspaced(texts):
         kana = share(r"\p{Hiragana}\p{Katakana}", texts) > 0.05
         named = "ja" if kana else "zh" if share(r"\p{Han}", texts) > 0.5 else "char"
