@@ -32,6 +32,7 @@ Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
 SAID = ("family", "deviations")  # keys of `task` that do not change the result
 EVALUATION_KEYS = ("decode",)
+LATER_KEYS = ("train.class_weights",)  # of all families, added after cells had ids; while unset, not part of an id
 FAMILIES = ROOT / "tasks" / "cells"  # one file per family
 REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules passed to `register`
 
@@ -288,9 +289,9 @@ def scoring(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
 
 
 def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
-    """A configuration without the unset LATER_KEYS of a family: keys that were added after the first cells ran."""
+    """A configuration without unset LATER_KEYS, ours and a family's: keys that were added after the first cells ran."""
     found = dict(config)
-    for node, _, last in (key.rpartition(".") for key in getattr(of, "LATER_KEYS", ())):
+    for node, _, last in (key.rpartition(".") for key in (*LATER_KEYS, *getattr(of, "LATER_KEYS", ()))):
         if isinstance(found.get(node), Mapping) and not found[node].get(last):
             found[node] = {k: v for k, v in found[node].items() if k != last}
     return found

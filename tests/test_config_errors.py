@@ -96,6 +96,7 @@ WRONG = [
     (["decode.length=short"], ["decode.length='short'", "average, none"]),
     (["encode.tokenizer=mosess"], ["mosess", "moses"]),
     (["task.scores=[blue]"], ["blue", "bleu"]),
+    (["train.class_weights=balanced"], ["train.class_weights is for classifiers", "leave it out"]),
     (["task.scores=[COMET]"], ["task.scores", "EVALUATION/predictions.jsonl.gz", "comet-score -s s -t t -r r"]),
     (["task.family=seq2sec"], ["task.family='seq2sec'", "'seq2seq'"]),
     (["data=snli"], ["this task reads"]),

@@ -347,6 +347,10 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
         found.append(
             "runtime.compile=true needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
         )
+    if config["train"]["class_weights"] and config["task"]["family"] != "classification":
+        found.append(
+            f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
+        )
     best = config["train"]["best_metric"]
     if best not in identity.family(module_of(config)).METRICS:
         found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}")

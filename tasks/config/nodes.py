@@ -38,6 +38,9 @@ class Train:
     )
     update_freq: int = integer(low=1, high=10_000, help="batches whose gradients make one update")
     best_metric: str = choice(REQUIRED, "accuracy", "loss", "ppl", "f1", help="dev score that picks the epoch")
+    class_weights: str | None = choice(
+        REQUIRED, "balanced", optional=True, help="of a classifier's loss; balanced: each class counts the same"
+    )
     precision: str = choice(REQUIRED, "fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
     processes: int = integer(
         low=1, high=1024, help="data-parallel: GPUs, or CPU processes over gloo; they share each update"

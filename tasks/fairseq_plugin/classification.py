@@ -9,14 +9,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
-from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from tasks.classification.encode import open_encoded
 from tasks.classification.predict import collate
 from tasks.data.symbols import PAD
-from tasks.fairseq_plugin.architectures import DataModel, register
+from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, Examples, FolderTask, SummedCriterion
 from tasks.layers import widened
 
@@ -41,14 +40,26 @@ class TextsTask(FolderTask):
     open, examples = staticmethod(open_encoded), Texts
 
 
-@register_criterion("sa_classes", dataclass=FairseqDataclass)
+WEIGHTS = entry("class_weights", str, "", "balanced: n / (classes * examples of the class)")
+
+
+@register_criterion("sa_classes", dataclass=config_class("sa_classes", WEIGHTS))
 class Classes(SummedCriterion):
     """Cross-entropy over the classes; reports accuracy (in %) and the sparsity of the model's first attention.
 
-    The gradient is that of the mean loss over examples, plus, once per update, the model's `penalty()` if it has one.
+    The gradient is that of the mean loss over examples, plus, once per update, the model's `penalty()` if it has one. In
+    training, balanced weights make the loss of every class count the same; the losses on dev and test have no weights.
     """
 
     SUMMED = (*SummedCriterion.SUMMED, "zeros", "kept", "steps")
+
+    def __init__(self, task: TextsTask, class_weights: str = "") -> None:
+        super().__init__(task)
+        weights = None
+        if class_weights:
+            counts = np.bincount(task.encoded.splits["train"].labels, minlength=len(task.encoded.classes))
+            weights = torch.from_numpy(counts.sum() / (len(counts) * np.maximum(counts, 1))).float()
+        self.register_buffer("weights", weights, persistent=False)
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         loss, size, log = super().forward(model, sample)
@@ -66,9 +77,11 @@ class Classes(SummedCriterion):
                 "ncorrect": logits.argmax(-1).eq(target).sum(), "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(),
                 "steps": len(target),
             }  # fmt: skip
-        return F.cross_entropy(logits, target, reduction="sum"), log
+        weights = self.weights.to(logits) if self.weights is not None and model.training else None  # [classes]
+        return F.cross_entropy(logits, target, weights, reduction="sum"), log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
     """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
-    return {"task": {"_name": "sa_texts", "data": str(encoded)}, "criterion": {"_name": "sa_classes"}}
+    criterion = {"_name": "sa_classes", "class_weights": config["train"].get("class_weights") or ""}
+    return {"task": {"_name": "sa_texts", "data": str(encoded)}, "criterion": criterion}

@@ -53,6 +53,28 @@ def test_the_counter_sees_every_way_of_waiting():
     assert syncs(lambda: x.cpu(), host=[x]) == []
 
 
+@pytest.mark.parametrize("given", [{}, {"class_weights": "balanced"}])
+def test_balanced_classes_count_the_same_in_training_alone(given):
+    """Of 4 training examples, 3 are of class 0: its weight is 4 / (3 * 3), that of class 1 is 4 / (3 * 1), that of class 2 is not used."""
+    from types import SimpleNamespace
+
+    from tasks.fairseq_plugin.classification import Classes, groups
+
+    texts, logits = torch.tensor([[5], [5], [5], [5]]), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 0, 0, 1])
+    encoded = SimpleNamespace(splits={"train": SimpleNamespace(labels=labels.numpy())}, classes=["a", "b", "c"])
+    attention = {"attention": {"words": torch.ones(4, 1)}}
+    model = torch.nn.Module()
+    model.forward = lambda texts, lengths: (logits, attention)
+    sample = {"net_input": {"texts": [texts], "lengths": [torch.ones(4)]}, "target": labels}
+    each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    weights = torch.tensor([4 / 9, 4 / 9, 4 / 9, 4 / 3]) if given else torch.ones(4)
+    criterion = Classes(SimpleNamespace(encoded=encoded, target_dictionary=None), **given)
+    assert criterion.summed(model.train(), sample)[0] == pytest.approx((weights * each).sum().item())
+    assert criterion.summed(model.eval(), sample)[0] == pytest.approx(each.sum().item())
+    assert groups({"train": given}, Path())["criterion"]["class_weights"] == given.get("class_weights", "")
+
+
 @pytest.mark.parametrize("name", ["lstm", "additive", "snli"])
 def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_path):
     """Its batches and updates: Adam over two batches an update, SGD, a criterion of examples."""
