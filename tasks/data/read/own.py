@@ -23,6 +23,7 @@ from tasks.data.read.splits import ENOUGH, normalized, split_by_content
 from tasks.data.records import clean, subset
 
 RECIPE = 1  # increased when the same files would give other records or splits
+SPLIT_RECIPE = 2  # of a single file with texts beyond ASCII, which another rule split before
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2")
@@ -142,12 +143,13 @@ def filled(found: Iterator[Row], texts: slice) -> Iterator[Row]:
             count(f"rows of {row.path.name} left out: a blank text")
 
 
-def sources(files: Files, *read: Any) -> dict[str, Any]:
+def sources(files: Files, *read: Any, texts: Sequence[str] = ()) -> dict[str, Any]:
     """Map each split to its source, in the form that `tasks.data.dataset.make` accepts.
 
-    `read` holds the options that affect the records. Splits with equal files are counted.
+    `read`: options that affect the records; `texts`: of a single file to split. Splits with equal files are counted.
     """
-    stamps = {split: [RECIPE, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
+    recipe = RECIPE if all(map(str.isascii, texts)) else SPLIT_RECIPE
+    stamps = {split: [recipe, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
     for split, other, why in EQUAL:
         if split in stamps and stamps[split] == stamps.get(other):
             count(f"split has the same content as {other} ({files[split][0].name}): {why}")

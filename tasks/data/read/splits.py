@@ -2,7 +2,7 @@
 
 Two texts are near-duplicates if they share half of their different words,
 
-    J(a, b) = |a & b| / |a | b| >= 1/2        over the words of `normalized` texts,
+    J(a, b) = |a & b| / |a | b| >= 1/2        over the `words` of the texts,
 
 which includes nearly all pairs with a difflib similarity of at least .8. Near-duplicates form groups, and all texts of
 a group go into the same split. However, near-duplication is not transitive: chains of near-duplicates would join a
@@ -17,13 +17,21 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
+from unicodedata import category, normalize
 
 import numpy as np
 
 SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
 LARGEST_SHARE = 0.005  # of all texts, in a group joined by near-duplicates
+# Scripts without spaces between words: Chinese and Japanese; Thai, Lao, Burmese, Khmer, Javanese. Their n-grams, n = 2 or 3, are words.
+UNSPACED = re.compile(
+    "([\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+)"
+    "|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua980-\ua9df]+"
+)
+_SIGNS = re.compile(r"(?<=[^\W_])([^\w\s]+)|[^\w\s]|_")
 ENOUGH = 500  # items; with fewer, a split without items is due to their number, not to their likeness
 
 
@@ -51,8 +59,26 @@ class Parts:
 
 
 def normalized(text: str) -> str:
-    """Key by which texts are compared: lower case, letters only, runs of digits replaced by one 0."""
-    return " ".join(re.sub(r"\d+", "0", re.sub(r"[^\w\s]|_", " ", text.lower())).split())
+    """Key by which texts are compared: Unicode NFC, without case; letters and their marks only, a 0 for a run of digits."""
+    text = text.lower() if text.isascii() else normalize("NFC", text).casefold()
+    return " ".join(re.sub(r"\d+", "0", _SIGNS.sub(_marks, text)).split())
+
+
+def _marks(signs: re.Match) -> str:
+    """The combining marks and joiners after a letter, such as vowel signs; the other signs become a space."""
+    found = "".join(takewhile(lambda sign: sign in "\u200c\u200d" or category(sign)[0] == "M", signs[1] or ""))
+    return found if found == signs[0] else f"{found} "
+
+
+def words(text: str) -> list[str]:
+    """The words of a `normalized` text; where there are no spaces, its pairs or triples of neighbouring characters."""
+
+    def grams(run: re.Match) -> str:
+        n = 2 if run[1] else 3
+        return f" {' '.join(run[0][i : i + n] for i in range(max(len(run[0]) - n, 0) + 1))} "
+
+    text = normalized(text)
+    return (text if text.isascii() else UNSPACED.sub(grams, text)).split()
 
 
 def split_by_content(
@@ -109,12 +135,12 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
     """
     from scipy import sparse
 
-    words, rarest = _word_matrix(texts)
-    size = np.diff(words.indptr)
+    matrix, rarest = _word_matrix(texts)
+    size = np.diff(matrix.indptr)
     head = np.minimum(size - np.ceil(least * size - 1e-9).astype(np.int64) + 1, size)
-    within = np.arange(words.nnz) - np.repeat(words.indptr[:-1], size) < np.repeat(head, size)
+    within = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], size) < np.repeat(head, size)
     ends = np.concatenate([[0], np.cumsum(head)])
-    heads = sparse.csr_matrix((np.ones(within.sum(), np.int32), rarest[within], ends), shape=words.shape)
+    heads = sparse.csr_matrix((np.ones(within.sum(), np.int32), rarest[within], ends), shape=matrix.shape)
     columns, pairs, nearness = heads.T.tocsc(), [np.empty((2, 0), dtype=np.int64)], [np.empty(0)]
     for start in range(0, len(texts), 2048):
         found = (heads[start : start + 2048] @ columns[:, start:]).tocoo()  # only i < k is wanted
@@ -124,7 +150,7 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
         fits = (i < k) & (np.minimum(size[i], size[k]) >= least * np.maximum(size[i], size[k]))
         fits &= most * (1 + least) >= least * (size[i] + size[k]) - 1e-9
         i, k = i[fits], k[fits]
-        shared = np.asarray(words[i].multiply(words[k]).sum(1)).ravel()
+        shared = np.asarray(matrix[i].multiply(matrix[k]).sum(1)).ravel()
         jaccard = shared / (size[i] + size[k] - shared)
         pairs.append(np.stack([i, k])[:, jaccard >= least])
         nearness.append(jaccard[jaccard >= least])
@@ -137,18 +163,14 @@ def _word_matrix(texts: Sequence[str]) -> tuple[Any, np.ndarray]:
     Ties are broken alphabetically.
     """
     from scipy import sparse
+    from sklearn.feature_extraction.text import CountVectorizer
 
-    rows = [sorted(set(normalized(text).split())) for text in texts]
-    known = sorted({word for row in rows for word in row})
-    number = {word: i for i, word in enumerate(known)}
-    ids = np.array([number[word] for row in rows for word in row], dtype=np.int64)
-    ends = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    owner = np.repeat(np.arange(len(rows)), np.diff(ends))
-    rank = np.empty(len(known), dtype=np.int64)
-    rank[np.argsort(np.bincount(ids, minlength=len(known)), kind="stable")] = np.arange(len(known))
-    ids = rank[ids]
-    ids = ids[np.lexsort((ids, owner))]
-    return sparse.csr_matrix((np.ones(len(ids), np.int32), ids, ends), shape=(len(rows), len(known))), ids
+    if not any(map(words, texts)):
+        return sparse.csr_matrix((len(texts), 1), dtype=np.int32), np.empty(0, dtype=np.int64)
+    matrix = CountVectorizer(analyzer=words, binary=True, dtype=np.int32).fit_transform(texts)
+    rank = np.argsort(np.argsort(np.bincount(matrix.indices), kind="stable"))
+    ids, owner = rank[matrix.indices], np.repeat(np.arange(len(texts)), np.diff(matrix.indptr))
+    return matrix, ids[np.lexsort((ids, owner))]
 
 
 def place(key: str) -> float:

@@ -52,10 +52,11 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
     files = own.find(options.path, layouts)
     headed = options.source is not None or options.target is not None
-    sources, notes, splits = own.sources(files, names, headed), [], None
+    pairs = _pairs(files[own.WHOLE], names, headed) if own.WHOLE in files else []
+    texts = [pair.source for pair in pairs]
+    sources, notes, splits = own.sources(files, names, headed, texts=texts), [], None
     if own.WHOLE in files:
-        pairs = _pairs(files[own.WHOLE], names, headed)
-        splits, note = own.split(pairs, files, [pair.source for pair in pairs], sources["train"], root, progress)
+        splits, note = own.split(pairs, files, texts, sources["train"], root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
     def read(progress: Progress) -> Splits:

@@ -66,10 +66,10 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         if row.cells[-1] not in number:
             found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
             raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1])
-    sources, notes = own.sources(files, options.text, options.label, classes), []
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
+    texts = [" ".join(example.texts) for example in splits.get(own.WHOLE, ())]
+    sources, notes = own.sources(files, options.text, options.label, classes, texts=texts), []
     if own.WHOLE in files:
-        texts = [" ".join(example.texts) for example in splits[own.WHOLE]]
         splits, note = own.split(splits[own.WHOLE], files, texts, sources["train"], root, progress)
         notes.append(note)
     return make(

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import random
+import unicodedata
 from itertools import combinations, islice, product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_matrix
@@ -13,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from tasks.data import NullProgress
 from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import NEAR, Parts, near_pairs, normalized, split_by_content
+from tasks.data.read.splits import NEAR, Parts, near_pairs, normalized, split_by_content, words
 
 
 def of(parts: Parts) -> dict[str, list[int]]:
@@ -60,6 +62,50 @@ def test_shares_and_stability():
 def test_normalized_ignores_case_digits_and_punctuation():
     assert normalized("GCC-12, the Compiler!") == normalized("gcc 9 the compiler") == "gcc 0 the compiler"
     assert normalized("Élève") == "élève"
+
+
+@pytest.mark.parametrize(
+    "one, other, alike",
+    [
+        ("cafe\u0301 É", "CAFÉ e\u0301!", True), ("Straße", "STRASSE", True), ("Ελλάδος", "ΕΛΛΆΔΟΣ", True), ("한국", "\u1112\u1161\u11ab국", True),
+        ("की", "का", False), ("हिन्दी में", "हिन दी में", False), ("می\u200cروم", "می روم", False), ("a\u0301b", "a b", False),
+        ("rock\u2019n\u2019roll", "rock n roll", True), ("well\u00adknown ❤\ufe0f", "well known 😀", True), ("e\u0301-mail", "é mail", True),
+    ],
+)  # fmt: skip
+def test_normalized_in_any_script(one, other, alike):
+    assert (normalized(one) == normalized(other)) is alike
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("我喜欢3D打印。", "我喜 喜欢 0d 打印"), ("我", "我"), ("カフェ、ー", "カフ フェ ー"), ("ไปไหนมา", "ไปไ ปไห ไหน หนม นมา"), ("ไทย", "ไทย"),
+        ("राम गया", "राम गया"), ("서울 역", "서울 역"), ("A new café", "a new café"),
+    ],
+)  # fmt: skip
+def test_words_are_ngrams_where_there_are_no_spaces(text, expected):
+    assert words(text) == expected.split()
+
+
+SCRIPTS = {
+    "english": ("abcdefghijklmnop", " "), "hindi": ("कखगघचछजझटठडढतथदध", "\u093f "), "chinese": ([chr(0x4E00 + i) for i in range(900)], ""),
+    "japanese": ([*map(chr, range(0x3042, 0x3090)), *map(chr, range(0x6000, 0x6200))], ""), "thai": ([chr(0x0E01 + i) for i in range(40)], ""),
+    "khmer": ([chr(0x1780 + i) for i in range(33)], ""), "vietnamese": ("aăâeêioôơuưydđ", "\u0301 "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", SCRIPTS)
+def test_near_duplicates_of_any_language_are_in_one_split(language):
+    """Of 500 texts and their copies, each with one changed word and another case and Unicode form, none is apart."""
+    letters, end = SCRIPTS[language]
+    draw = random.Random(1)
+    rows = [["".join(draw.choices(letters, k=4 if end else 2)) for _ in range(10)] for _ in range(500)]
+    copies = [[*row[:7], "".join(draw.choices(letters, k=2)), *row[8:]] for row in rows]
+    texts = [end.join(row) for row in rows] + [unicodedata.normalize("NFD", end.join(row)).upper() for row in copies]
+    parts = split_by_content([[] for _ in texts], texts, [texts])
+    home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
+    assert not parts.left_out and sum(home[i] != home[i + 500] for i in range(500)) == 0
+    assert parts.largest <= 4 and len(parts.dev) > 10
 
 
 WORDS = ["".join(letters) for letters in product("bcdfghklmnprstv", repeat=3)]  # 3,375; numbers would all count as 0

@@ -15,6 +15,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from tasks.data import DataError, DataUnavailable
+from tasks.data.read import own
 from tasks.data.read.splits import near_pairs
 from tasks.data.records import Example, Pair
 
@@ -91,6 +92,12 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
     path.write_text("\n".join(lines[:6]) + "\n")
     with refused(DataError, key="own.tsv", says="6 different texts"):
         opened("files", path=str(path))
+
+
+def test_a_file_that_another_rule_split_before_is_encoded_again(tmp_path):
+    (tmp_path / "own.tsv").write_text("x\n")
+    before, now = ([own.sources({own.WHOLE: (tmp_path / "own.tsv",)}, texts=["a", one])["dev"][0]] for one in "eé")
+    assert (before, now) == ([1], [2])
 
 
 def test_texts_that_are_all_alike_are_split_with_a_warning(tmp_path, opened):
