@@ -1,9 +1,8 @@
 """Text from Debian packages, fetched with a private apt: no root, nothing installed, no files outside the cache.
 
 Every machine reads the same release, `RELEASE`, from the Debian mirror in its own apt sources, so that all machines
-train on the same texts. A machine without a Debian mirror or without Debian's keys (Ubuntu, for example) reads its own
-sources instead and prints a message. Our configuration (`APT_CONFIG`) puts lists, cache and downloads under `root/apt`.
-The machine's configuration files are not read, because container images use them to disable translations and to delete
+train on the same texts; a machine without a Debian mirror or without Debian's keys cannot read it. Our configuration
+(`APT_CONFIG`) puts lists, cache and downloads under `root/apt`. The machine's configuration files are not read, because container images use them to disable translations and to delete
 files after every update; only network settings (proxies and the like) are copied from them.
 """
 
@@ -27,7 +26,6 @@ from tasks.data.read.formats import check_fields, count, damaged, parse_json, re
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how "surrogateescape" represents other bytes
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
-RETRY_SECONDS = 300
 _HELPER = "/usr/lib/apt/apt-helper"  # part of apt
 RELEASE = "bookworm"  # its main archive changes with point releases only
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -52,7 +50,6 @@ class PrivateApt:
         self.folder = Path(root).resolve() / "apt"
         self.progress = progress
         self._config = self.folder / "apt.conf"
-        self._failure = self.folder / "unreachable"
 
     def update(self) -> str:
         """Fetch the package lists unless they are already present.
@@ -61,52 +58,26 @@ class PrivateApt:
             the date of the lists, YYYY-MM-DD.
 
         Raises:
-            DataError: no list could be fetched, or the disk is full.
+            DataError: this machine has no Debian mirror or keys, no list could be fetched, or the disk is full.
         """
         stamp = self.folder / "updated.json"
         with locked(self.folder / "lock"):
             if stamp.is_file() and self._lists("_Packages"):
                 return check_fields(parse_json(read_text(stamp), stamp), {"day": str}, stamp)["day"]
-            self._refuse_if_just_tried()
-            why, mirror = f"no {KEYRING}: apt-get install debian-archive-keyring", _mirror()
-            if not mirror:
-                why = "the apt sources name no Debian mirror"
-            elif KEYRING.exists():
-                log = self._fetch_lists(mirror)
-                why = "" if self._lists("_Packages") else _complaint(log)
-            if why:
-                self.progress.say(
-                    f"Debian {RELEASE} cannot be read here ({why}); this machine's own sources are used: "
-                    "the data will differ from those of other machines"
-                )
-                log = self._fetch_lists(None)
+            if not (mirror := _mirror()) or not KEYRING.exists():
+                why = f"there is no {KEYRING}" if mirror else "the apt sources name no Debian mirror"
+                step = "run on Debian, install debian-archive-keyring, or use another data set (data=NAME)"
+                raise DataUnavailable(f"Debian {RELEASE} cannot be read here", why, step)
+            self._write_config(mirror)
+            self.progress.say(f"fetching the package lists of Debian {RELEASE} (10-40 MB)")
+            log = self._run(["apt-get", "update", "-q"], "apt-get update")
             if not self._lists("_Packages"):
-                with publish_file(self._failure) as temporary:
-                    temporary.write_text(_complaint(log))
-                raise self._unreachable(_complaint(log))
-            self._failure.unlink(missing_ok=True)
+                step = "check the network and the proxy (http_proxy, /etc/apt), then run the same command again"
+                raise DataUnavailable("apt could not fetch the package lists", _complaint(log), step)
             day = time.strftime("%Y-%m-%d")
             with publish_file(stamp) as temporary:
                 temporary.write_text(json.dumps({"day": day}))
             return day
-
-    def _refuse_if_just_tried(self) -> None:
-        """Fail immediately for a while after a failed update.
-
-        Otherwise every process of a table would wait for the timeout.
-        """
-        try:
-            age = time.time() - self._failure.stat().st_mtime
-            complaint = self._failure.read_text()
-        except FileNotFoundError:
-            return
-        if 0 <= age < RETRY_SECONDS:
-            raise self._unreachable(f"{complaint} ({age:.0f} s ago)")
-
-    def _unreachable(self, complaint: str) -> DataUnavailable:
-        step = "check the network and the proxy (http_proxy, /etc/apt), then run the same command again"
-        step += f" (to try again within {RETRY_SECONDS} s, delete {self._failure})"
-        return DataUnavailable("apt could not fetch the package lists", complaint, step)
 
     def stanzas(self, kind: str) -> Iterator[str]:
         """Every stanza of the lists of one kind: "Packages" or "Translation-<language>". Call `update` first."""
@@ -160,21 +131,13 @@ class PrivateApt:
         endings = tuple(ending + suffix for suffix in ("", *_COMPRESSED))
         return sorted(path for path in folder.glob("*") if path.name.endswith(endings) and path.stat().st_size > 0)
 
-    def _fetch_lists(self, mirror: str | None) -> str:
-        """Fetch the lists of `RELEASE` from a mirror, or of this machine's own sources (None); return apt's output."""
-        self._write_config(mirror)
-        said = f"Debian {RELEASE}" if mirror else "this machine's apt sources"
-        self.progress.say(f"fetching the package lists of {said} (10-40 MB)")
-        return self._run(["apt-get", "update", "-q"], "apt-get update")
-
-    def _write_config(self, mirror: str | None) -> None:
+    def _write_config(self, mirror: str) -> None:
         with writing_to(self.folder):
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-        architecture = "amd64"  # used for `RELEASE` on every machine, because lists differ between architectures
-        if not mirror:
-            found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
-            architecture = found.stdout.strip() or architecture
+        sources, architecture = self.folder / "sources.list", "amd64"  # on every machine, because lists differ
+        with publish_file(sources) as temporary:
+            temporary.write_text(f"deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n")
         lines = [
             f'Dir::State::lists "{self.folder}/lists";',
             f'Dir::Cache "{self.folder}/cache";',
@@ -185,11 +148,7 @@ class PrivateApt:
             'Acquire::http::Timeout "20";',
             'Acquire::https::Timeout "20";',
         ]
-        if mirror:
-            sources = self.folder / "sources.list"
-            with publish_file(sources) as temporary:
-                temporary.write_text(f"deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n")
-            lines += [f'Dir::Etc::SourceList "{sources}";', f'Dir::Etc::SourceParts "{self.folder}/parts";']
+        lines += [f'Dir::Etc::SourceList "{sources}";', f'Dir::Etc::SourceParts "{self.folder}/parts";']
         lines += [f'APT::Architecture "{architecture}";', f'APT::Architectures {{ "{architecture}"; }};']
         if os.geteuid() == 0:
             lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
