@@ -253,6 +253,17 @@ def short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
 
 
+def quoted(value: object) -> str:
+    """A value as an override has it: lists in brackets, texts in quotes where Hydra needs them."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(quoted, value))}]"
+    if not isinstance(value, str) or re.fullmatch(
+        r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*", value
+    ):
+        return "null" if value is None else str(value)
+    return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + m[2].replace('"', r"\""), value) + '"'
+
+
 def near(word: Any, known: Iterable[str]) -> str:
     """The text ` (did you mean 'x'?)`, or an empty string if no known word is similar."""
     found = difflib.get_close_matches(word[:100], list(known), n=1) if isinstance(word, str) else []

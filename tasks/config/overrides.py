@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tasks.config.options import CONFIGS, ConfigError, names_in, near, short, values_in
+from tasks.config.options import quoted as quoted
 
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
@@ -157,17 +158,6 @@ def values(overrides: Sequence[str]) -> dict[str, object]:
     if several := [text for text, one in parsed.items() if one.is_sweep_override()]:
         raise ConfigError(f"{several[0]!r} has several values; scripts/train.py -m runs one after the other")
     return {one.get_key_element().lstrip("+~"): one.value() for one in parsed.values()}
-
-
-def quoted(value: object) -> str:
-    """A value as an override has it: lists in brackets, texts in quotes where Hydra needs them."""
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(quoted, value))}]"
-    if not isinstance(value, str) or re.fullmatch(
-        r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*", value
-    ):
-        return "null" if value is None else str(value)
-    return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + m[2].replace('"', r"\""), value) + '"'
 
 
 class _Files:

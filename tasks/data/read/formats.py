@@ -213,9 +213,9 @@ def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path
     if missing := [name for name in fields if name not in entry]:
         raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line, value=missing)
     for name, kind in fields.items():
-        if not isinstance(entry[name], kind) or isinstance(entry[name], bool):
-            kinds = kind if isinstance(kind, tuple) else (kind,)
-            expected = " or ".join(k.__name__ for k in kinds)
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(entry[name], kind) or (isinstance(entry[name], bool) and bool not in kinds):
+            expected = " or ".join(k.__name__ for k in kinds).replace("NoneType", "null")
             raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line, value=entry[name])
     return entry
 

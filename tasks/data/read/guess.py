@@ -9,17 +9,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tasks.config.options import near
-from tasks.config.overrides import quoted
+from tasks.config.options import near, quoted
 from tasks.data.errors import DataError
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, json_lines, numbered, parse_json, read_text, table
+from tasks.data.read.formats import damaged, numbered, table
 from tasks.data.records import clean
 
 # Usual names of columns, in lower case.
@@ -65,6 +64,7 @@ class Column:
     name: str
     cells: Sequence[str]
     rows: int
+    nested: bool = False
 
     @cached_property
     def values(self) -> set[str]:
@@ -72,9 +72,9 @@ class Column:
 
     @cached_property
     def kind(self) -> str:
-        """empty (at most one value), class, number (or an identifier), text, or word (single words, as in a dictionary)."""
-        if len(self.values) < 2:
-            return "empty"
+        """nested (lists or objects), empty (at most one value), class, number (or an identifier), text, or word (single words, as in a dictionary)."""
+        if self.nested or len(self.values) < 2:
+            return "nested" if self.nested else "empty"
         words = median(len(cell.split()) for cell in self.cells)
         often = len(self.values) <= MOST_CLASSES and len(self.values) * ROWS_OF_A_CLASS <= self.rows
         if often and words <= 3 and max(map(len, self.values)) <= LONGEST_CLASS:
@@ -100,7 +100,7 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
     """
     if wanted is None and given.keys() & {"source", "target", "source_lang", "target_lang"}:
         wanted = "files"
-    if wanted is None and given.keys() & {"text", "label", "classes"}:
+    if wanted is None and given.keys() & {"text", "label", "classes", "drop"}:
         wanted = "table"
     if path and own.ending(Path(path)) in OF_FEATURES:
         arguments = f"task=multilabel data=features {_set('path', path)} 'data.label=[NAME,NAME]'"
@@ -113,7 +113,10 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
         raise DataError(f"{path} has only a test file", "training needs train and dev", step)
     file = (files.get("train") or files[own.WHOLE])[0]
     columns, headed = _columns(file, given)
-    return _decided(file, columns, headed, given, wanted)
+    found = _decided(file, columns, headed, given, wanted)
+    used = [one for value in found.options.values() for one in (value if isinstance(value, list) else [value])]
+    unread = [c.name for c in columns if headed and c.name not in used]
+    return replace(found, said=f"{found.said}; not read: {', '.join(unread)}") if unread else found
 
 
 def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
@@ -149,14 +152,13 @@ def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
         records = [row for _, row in table(file, ())]
         names, rows = list(records[0]), [[clean(cell) for cell in row.values()] for row in records]
     else:
-        read = [row for _, row in json_lines(file, {})] if ending == ".jsonl" else parse_json(read_text(file), file)
-        records = [row for row in read if isinstance(row, dict)] if isinstance(read, list) else []
-        if not records:
-            raise damaged(file, "no list of objects", "an object for each record", step=own.STEP)
-        names = [k for k, v in records[0].items() if isinstance(v, (str, int)) and not isinstance(v, bool)]
-        rows = [[clean(str("" if row.get(name) is None else row[name])) for name in names] for row in records]
+        records = [row for *_, row in own.objects(file)]
+        names = list(dict.fromkeys(name for row in records for name in row))
+        nested = {k for k in names if not all(isinstance(row.get(k), own.SCALARS) for row in records)}
+        rows = [["" if name in nested else own.cell(row.get(name)) for name in names] for row in records]
+        return [replace(c, nested=c.name in nested) for c in _made(names, rows)], True
     columns = _made(names, rows)
-    if ending not in own.DIALECTS or _headed(columns, ending, given):
+    if _headed(columns, ending, given):
         return [c for c in columns if c.name], True
     if ending == ".tsv":
         return _made([f"column {i}" for i in range(1, len(names) + 1)], [names, *rows]), False
@@ -170,7 +172,7 @@ def _made(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
 def _headed(columns: Sequence[Column], ending: str, given: Mapping[str, Any]) -> bool:
     """Whether the names of the columns, which stand in the first line of a csv or tsv file, are names and no record."""
     names = [c.name for c in columns]
-    set_by_user = [value for key, value in given.items() if key != "limits"]
+    set_by_user = [value for key, value in given.items() if key not in ("limits", "drop")]
     asked = {one for value in set_by_user for one in (value if isinstance(value, list) else [value])}
     known = {name.lower() for name in names}
     if asked & set(names) or known & CERTAIN or known <= SIDES:
@@ -192,7 +194,13 @@ def _headless(file: Path, columns: Sequence[Column]) -> DataError:
 
 
 def _listed(columns: Sequence[Column]) -> str:
-    what = {"empty": "one value", "number": "numbers or identifiers", "text": "texts", "word": "single words"}
+    what = {
+        "nested": "lists or objects",
+        "empty": "one value",
+        "number": "numbers or identifiers",
+        "text": "texts",
+        "word": "single words",
+    }
     told = (f"{c.name} ({what.get(c.kind, f'{len(c.values)} different values')})" for c in columns)
     return f"its columns: {', '.join(told)}"
 

@@ -33,6 +33,7 @@ WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
 EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
+SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
 
@@ -48,8 +49,8 @@ class Row:
     line: int | None
     place: str = ""
 
-    def wrong(self, problem: str, expected: str, value: Any) -> DataError:
-        return damaged(self.path, f"{self.place}{problem}", expected, line=self.line, step=STEP, value=value)
+    def wrong(self, problem: str, expected: str, value: Any, step: str = STEP) -> DataError:
+        return damaged(self.path, f"{self.place}{problem}", expected, line=self.line, step=step, value=value)
 
 
 def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[str] = SPLITS) -> Files:
@@ -116,22 +117,33 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     Raises:
         DataError: a line is not a record, or a column is missing.
     """
-    kind, fields = ending(path), dict.fromkeys(columns, (str, int))
-    if kind in DIALECTS:
+    if (kind := ending(path)) in DIALECTS:
         for line, row in table(path, tuple(columns), **DIALECTS[kind]):
             yield Row(tuple(clean(row[name]) for name in columns), path, line)
         return
-    if kind == ".jsonl":
-        for line, entry in json_lines(path, fields):
-            yield Row(tuple(clean(str(entry[name])) for name in columns), path, line)
+    for line, place, entry in objects(path, columns):
+        yield Row(tuple(cell(entry[name]) for name in columns), path, line, place)
+
+
+def objects(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[int | None, str, dict[str, Any]]]:
+    """The objects of a jsonl file or a JSON list with their places; `columns` must be texts, numbers, booleans or null."""
+    fields = dict.fromkeys(columns, SCALARS)
+    if ending(path) == ".jsonl":
+        yield from ((line, "", entry) for line, entry in json_lines(path, fields))
         return
     loaded = parse_json(read_text(path), path)
     if not isinstance(loaded, list) or not loaded:
         raise damaged(path, "no list at its top", f"a list of objects with {', '.join(columns)}", step=STEP)
     for number, entry in enumerate(loaded, 1):
         place = f"record {number:,}: "
-        check_fields(entry, fields, path, place)
-        yield Row(tuple(clean(str(entry[name])) for name in columns), path, None, place)
+        yield None, place, check_fields(entry, fields, path, place)
+
+
+def cell(value: str | float | bool | None) -> str:
+    """A value of JSON as the cell of a table: "4" for 4.0, "true" for true, "" for null."""
+    if isinstance(value, float):
+        return str(int(value) if value.is_integer() else value)
+    return "" if value is None else clean(value) if isinstance(value, str) else str(value).lower()
 
 
 def filled(found: Iterator[Row], texts: slice) -> Iterator[Row]:

@@ -158,5 +158,8 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
                 said = f"feature {index} twice"
                 raise damaged(path, said, "each feature once", line=number, step=own.STEP, value=index)
             row[index] = value
-        found.append((number, words[0].split(",") if has_labels else [], row))
+        own_labels = words[0].split(",") if has_labels else []
+        if "" in own_labels:
+            raise damaged(path, f"{words[0][:40]!r} has a label without a name", "a name for each label", line=number, step=own.STEP, value="")  # fmt: skip
+        found.append((number, own_labels, row))
     return found

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, Kind, listing, near, stated
+from tasks.config.options import REQUIRED, Kind, listing, near, quoted, stated
 from tasks.config.options import text as word
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
-from tasks.data.read.formats import damaged
+from tasks.data.read.formats import count, damaged
 from tasks.data.records import Example
 
 KIND = "texts"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+MISSING = {
+    "-",
+    "?",
+    "nan",
+    "NaN",
+    "NAN",
+    "NA",
+    "<NA>",
+    "N/A",
+    "n/a",
+    "#N/A",
+    "null",
+    "NULL",
+    "None",
+}  # labels that mean that there is none
 
 
 def columns() -> Any:
@@ -36,6 +52,18 @@ def columns() -> Any:
     return dataclasses.field(default=REQUIRED, metadata={"kind": kind})
 
 
+def names(help: str) -> Any:
+    """An option with a list of labels, each a text or a number."""
+    kind = listing(REQUIRED, word()).metadata["kind"]
+
+    def read(value: Any) -> list[str]:
+        return kind.read(
+            [own.cell(v) if isinstance(v, (int, float)) else v for v in value] if isinstance(value, list) else value
+        )
+
+    return dataclasses.field(default=REQUIRED, metadata={"kind": Kind(list, read, help)})
+
+
 @dataclass
 @stated("data/table")
 class Options:
@@ -44,7 +72,8 @@ class Options:
     path: str | None = local("folder with files for train, dev and test, or one file to split")
     text: list = columns()
     label: str = word(help="column of the class")
-    classes: list = listing(REQUIRED, word(), help="the classes in their order; []: those of the training examples")
+    classes: list = names("the classes in their order; []: those of the training examples")
+    drop: list = names("labels of rows to leave out, such as [-1] for unlabelled ones")
     limits: Limits = limits()
 
     def problems(self) -> list[str]:
@@ -59,16 +88,27 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     files, fields = own.find(options.path, own.TABLES), len(options.text)
     names = [*options.text, options.label]
     rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
+    if options.drop:
+        for split, (path,) in files.items():
+            kept = [row for row in rows[split] if row.cells[-1] not in options.drop]
+            count(f"rows of {path.name} left out: {options.label} is in data.drop", len(rows[split]) - len(kept))
+            rows[split] = kept
     first = next(iter(rows.values()))  # rows of train, of a single file, or of a test set without train
     classes = list(options.classes) or _classes(first, options)
     number = {name: i for i, name in enumerate(classes)}
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
             found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
-            raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1])
+            step = f"correct it, or leave out such rows: {_set('drop', [*options.drop, row.cells[-1]])}"
+            raise row.wrong(
+                found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step if row.cells[-1] else own.STEP
+            )
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     texts = [" ".join(example.texts) for example in splits.get(own.WHOLE, ())]
-    sources, notes = own.sources(files, options.text, options.label, classes, texts=texts), []
+    sources, notes = (
+        own.sources(files, options.text, options.label, classes, *filter(None, [options.drop]), texts=texts),
+        [],
+    )
     if own.WHOLE in files:
         splits, note = own.split(splits[own.WHOLE], files, texts, sources["train"], root, progress)
         notes.append(note)
@@ -95,4 +135,15 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
             rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
             "a class for each row: at least two, most of them in several rows", step="correct data.label, or list data.classes", value=len(found),
         )  # fmt: skip
-    return sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
+    ordered = sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
+    if missing := sorted(MISSING & set(found)) or [name for name in ("-1",) if {"-1", "0"} <= set(found)]:
+        n = sum(row.cells[-1] in missing for row in rows)
+        said = f"{options.label} is {' or '.join(map(repr, missing))} in {n:,} of {len(rows):,} rows, which often means that there is none"
+        step = f"leave these rows out: {_set('drop', missing)}; or keep them as a class: {_set('classes', ordered)}"
+        row = next(row for row in rows if row.cells[-1] in missing)
+        raise row.wrong(said, "a class for each row", missing, step)
+    return ordered
+
+
+def _set(key: str, value: Any) -> str:
+    return shlex.quote(f"data.{key}={quoted(value)}")

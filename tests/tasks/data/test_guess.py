@@ -92,6 +92,23 @@ def test_refusals(file, name, head, columns, given, told):
     assert all(text in str(error.value) for text in told), error.value
 
 
+@pytest.mark.parametrize(
+    "labels, classes",
+    [([4.0, 5.0], "4, 5"), ([True, False], "false, true"), ([4.5, None], "4.5"), (["ham", "spam"], "ham, spam")],
+)
+def test_all_records_of_a_jsonl_file_are_looked_at(tmp_path, labels, classes):
+    """A null in the first record hides no text; numbers and booleans are labels; a column of lists is named as not read."""
+    rows = [{"review": en if i else None, "note": "a note", "ids": [i], "y": labels[i % 2]} for i, en in enumerate(EN)]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"y": labels[0], "late": "x"}]))
+    if labels[1] is None:
+        with pytest.raises(DataError, match=r"ids \(lists or objects\), y \(one value\), late"):
+            guess(str(tmp_path / "r.jsonl"), {})
+        return
+    found = guess(str(tmp_path / "r.jsonl"), {})
+    assert found.options == {"name": "table", "text": ["review"], "label": "y"}
+    assert f"(y: {classes})" in found.said and found.said.endswith("; not read: note, ids, late")
+
+
 def test_a_row_with_another_number_of_cells_is_named(file, tmp_path):
     path = file("p.tsv", FR, EN)
     (tmp_path / "p.tsv").write_text((tmp_path / "p.tsv").read_text() + "lost\n")

@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import json
+import shlex
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from refusals import refused
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from small_vqa2 import COLOURS, picture
 
+from tasks.config.overrides import values
 from tasks.data import DataError, DataUnavailable
 from tasks.data.read import own
 from tasks.data.read.splits import near_pairs
@@ -199,6 +201,47 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
     wrong("data.path", path=None, kind=DataUnavailable)
 
 
+@pytest.mark.parametrize(
+    "labels, classes", [([4.0, 5], ["4", "5"]), ([True, False], ["false", "true"]), ([0.5, "x"], ["0.5", "x"])]
+)
+def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, labels, classes):
+    rows = [{"text": f"no {i}" if i else None, "label": labels[i % 2]} for i in range(8)]
+    for split in SPLITS:
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = opened("table", path=str(tmp_path))
+    assert found.about["classes"] == classes and len(found.read(None)["dev"]) == 7
+    assert "1 rows of dev.jsonl left out: a blank text" in found.shortfalls
+
+
+@pytest.mark.parametrize(
+    "names, missing",
+    [("ab-", ["-"]), (["a", "b", "nan"], ["nan"]), (["-1", "0", "1"], ["-1"]), (["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])],
+)  # fmt: skip
+def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_path, opened, names, missing):
+    for split in SPLITS:
+        write_table(tmp_path, split, [(f"text {i}", "x", names[i % len(names)]) for i in range(12)])
+    node = {"path": str(tmp_path), "text": "premise", "label": "stars"}
+    if not missing:
+        assert opened("table", **node).about["classes"] == sorted(names)
+        return
+    with refused(DataError, key="train.csv", value=missing, line=2 + min(map(list(names).index, missing))) as caught:
+        opened("table", **node)
+    drop, keep = (shlex.split(one)[-1] for one in caught.value.next_step.split("; or"))
+    for option, classes in ((drop, [n for n in names if n not in missing]), (keep, sorted(names))):
+        (chosen,) = values([option]).items()
+        found = opened("table", **node, **{chosen[0].removeprefix("data."): chosen[1]})
+        assert found.about["classes"] == classes and len(found.read(None)["test"]) == 12 * len(classes) // len(names)
+        assert any("is in data.drop" in told for told in found.shortfalls) == (option == drop)
+    write_table(tmp_path, "test", [("text", "x", "-2"), ("other", "x", names[0])])
+    with refused(DataError, key="test.csv", value="-2", line=2, says="data.drop="):
+        opened("table", **node, drop=missing)
+    if missing == ["-1"]:
+        assert (
+            opened("table", **node, drop=[-1, "-2"]).about["classes"]
+            == opened("table", **node, drop=[-1, -2], classes=[0, 1]).about["classes"]
+        )
+
+
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
     def notes():
         found = opened("table", path=str(tmp_path / "own"), text="premise", label="stars")
@@ -298,6 +341,8 @@ BAD = [
     ("a.csv", "x,s,t\n1,0,1\nz,1,0\n", 3, "z", "number"),
     ("a.csv", "x,s,t\n1,0,1\n1,2,0\n", 3, "2", "0 or 1"),
     ("a.csv", "x,s,t\n1,0,1\n1\n", 3, 1, ""),
+    ("a.svmlight", "s 1:1\ns, 1:2\n", 2, "", "without a name"),
+    ("a.svmlight", ",s 1:1\n", 1, "", "without a name"),
     ("a.csv", "x,x,s,t\n1,2,0,1\n", 1, ["x"], "different"),
     ("a.csv", ",x,s,t\n1,2,0,1\n", 1, "", "a name"),
 ]
