@@ -12,6 +12,7 @@ features        numbers separated by white space or commas, or INDEX:VALUE pairs
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -26,8 +27,12 @@ from repro.files import usable, write_atomic
 from tasks.classification.encode import EMPTY
 from tasks.data import DataError
 from tasks.data.cache import read_meta
+from tasks.data.read.formats import damaged, lines_of
+from tasks.data.read.labelled import feature, sparse
 from tasks.load import drawing
 from tasks.load.model import Loaded, Prediction
+
+STEP = "correct the line"
 
 
 def answer(
@@ -80,48 +85,34 @@ def inputs(
     Raises DataError, naming the line, if one is invalid.
     """
     found: list[Any] = []
-    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else (), 1):
-        try:
-            text = line.decode("utf-8").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            what, step = f"line {number} is not UTF-8 ({error.reason})", "convert it to UTF-8"
-            raise DataError(what, where, step, line=number) from None
+    for number, text in lines_of(io.BytesIO(raw), Path(where)):
         if features is not None:
-            found.append(_vector(text, number, features, where))
+            found.append(_vector(text, number, features, Path(where)))
             continue
         if not text.strip():
             print(f"line {number} is empty: its output answers no input", file=sys.stderr)
         parts = text.split("\t")
         if len(names) > 1 and len(parts) != len(names):
-            raise DataError(
-                f"line {number} has {len(parts)} field(s): {text[:60]!r}", f"{where}; expected {' TAB '.join(names)}",
-                "put one tab between them", value=len(parts), line=number,
-            )  # fmt: skip
+            said, expected = f"{len(parts)} field(s): {text[:60]!r}", f"{' TAB '.join(names)}: one tab between them"
+            raise damaged(Path(where), said, expected, line=number, step=STEP, value=len(parts))
         found.append(text if len(names) == 1 else tuple(parts))
     return found
 
 
-def _vector(text: str, number: int, size: int, where: str) -> np.ndarray:
-    words = re.split(r"[\s,]+", text.strip())
+def _vector(text: str, number: int, size: int, where: Path) -> np.ndarray:
+    words = [word for word in re.split(r"[\s,]+", text) if word]
     vector = np.zeros(size)
-    try:
-        if any(":" in word for word in words):
-            places, values = zip(*(word.split(":") for word in words))
-            at = np.array(places, dtype=int) - 1
-            if at.min() < 0 or at.max() >= size:
-                raise ValueError(f"indices are 1 to {size}")
-            vector[at] = np.array(values, dtype=float)
-        else:
-            if len(words) != size:
-                raise ValueError(f"{len(words)} numbers")
-            vector[:] = np.array(words, dtype=float)
-        if not np.isfinite(vector).all():
-            raise ValueError("not all finite")
-    except ValueError as error:
-        raise DataError(
-            f"line {number} cannot be read ({error}): {text[:60]!r}", f"{where}; expected {size} numbers, or INDEX:VALUE pairs",
-            "correct the line", value=text, line=number,
-        ) from None  # fmt: skip
+    if any(":" in word for word in words):
+        row = sparse(words, where, number, STEP)
+        if wrong := [index for index in row if not 1 <= index <= size]:
+            said = f"feature {wrong[0]}"
+            raise damaged(where, said, f"numbers from 1 to {size}", line=number, step=STEP, value=wrong[0])
+        vector[np.array([*row], dtype=int) - 1] = [*row.values()]
+    elif len(words) != size:
+        expected = f"{size} numbers, or INDEX:VALUE pairs"
+        raise damaged(where, f"{len(words)} numbers", expected, line=number, step=STEP, value=len(words))
+    else:
+        vector[:] = [feature(word, where, number, step=STEP) for word in words]
     return vector
 
 

@@ -122,10 +122,13 @@ def test_a_model_of_another_task_is_refused(used):
         ("pairs", b"a b\nc \xff d\n", 2, None, "UTF-8"),
         ("entailment", b"a\tb\nonly one\n", 2, 1, ""),
         ("vqa", b"what is it?\n", 1, 1, "image TAB question"),
-        ("multilabel", b"1 2 x\n", 1, "1 2 x", ""),
-        ("multilabel", b"1 2 3\n", 1, "1 2 3", "(3 numbers)"),
-        ("multilabel", b"999999:1\n", 1, "999999:1", "1 to"),
-        ("multilabel", b"1:1\n1:nan\n", 2, "1:nan", "finite"),
+        ("pairs", b"a\n" + "b".encode("utf-16-le") + b"\n", 2, None, "NUL"),
+        ("multilabel", b"1 2 3\n", 1, 3, "3 numbers"),
+        ("multilabel", b"999999:1\n", 1, 999999, "1 to"),
+        ("multilabel", b"1:1\n0:1\n", 2, 0, "1 to"),
+        ("multilabel", b"1:1\n1:nan\n", 2, "1:nan", "between"),
+        ("multilabel", b"1:1\n\n1:1 1:2\n", 2, 0, "0 numbers"),
+        ("multilabel", b"1:1 1:2\n", 1, 1, "feature 1 twice"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(used, name, raw, line, value, said):
@@ -134,7 +137,7 @@ def test_a_line_that_cannot_be_read_is_named(used, name, raw, line, value, said)
 
 
 def test_lines_of_every_kind(used, capsys):
-    assert lines.parsed("ä b\r\n\nc".encode(), used("pairs")[0]) == ["ä b", "", "c"]
+    assert lines.parsed("\ufeffä b\r\n\nc".encode(), used("pairs")[0]) == ["ä b", "", "c"]
     assert capsys.readouterr() == ("", "line 2 is empty: its output answers no input\n")
     assert lines.parsed(b"a\tb\n", used("entailment")[0]) == [("a", "b")]
     assert lines.parsed(b"a\tb\n", used("sentiment")[0]) == ["a\tb"]
@@ -144,6 +147,9 @@ def test_lines_of_every_kind(used, capsys):
     sparse, full = lines.parsed(b"2:0.5\n" + ",".join(map(str, dense)).encode(), model)
     assert (sparse == dense).all() and (full == dense).all()
     assert lines.parsed(b"", model) == []
+    for wrong in ("nan", "1e999", "x"):
+        with refused(DataError, line=2, value=wrong, says="between"):
+            lines.parsed(b"2:0.5\n" + " ".join([wrong, *map(str, dense[1:])]).encode(), model)
 
 
 def test_the_heat_map_shows_zeros_weights_and_groups():

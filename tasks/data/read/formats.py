@@ -22,7 +22,7 @@ import stat
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -149,23 +149,27 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def numbered(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file without their line ends, numbered from 1. Raises DataError if all lines are blank.
-
-    Characters that some readers treat as line ends are counted.
-    """
-    blank, byte, number, met = True, 0, 0, Counter[str]()
+    """The lines of a text file without their line ends, numbered from 1. Raises DataError if all lines are blank."""
+    blank, number = True, 0
     with opened(path) as stream:
-        for number, raw in enumerate(stream, 1):
-            text = decode(raw, path, line=number, byte=byte)
-            byte += len(raw)
-            text = text.removesuffix("\n").removesuffix("\r")
-            if not text.isprintable():
-                met.update({sign: text.count(sign) for sign in _ODD if sign in text})
+        for number, text in lines_of(stream, path):
             blank = blank and not text.strip()
             yield number, text
     if blank:
         problem = f"all {number:,} lines are blank" if number else "it is empty"
         raise damaged(path, problem, "at least one line of text")
+
+
+def lines_of(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
+    """As `numbered`, of an open file, which may be blank. Characters that some readers treat as line ends are counted."""
+    byte, number, met = 0, 0, Counter[str]()
+    for number, raw in enumerate(stream, 1):
+        text = decode(raw, path, line=number, byte=byte)
+        byte += len(raw)
+        text = text.removesuffix("\n").removesuffix("\r")
+        if not text.isprintable():
+            met.update({sign: text.count(sign) for sign in _ODD if sign in text})
+        yield number, text
     if number == 1 and met["\r"]:
         step = "convert it: tr '\\r' '\\n'"
         raise damaged(path, "its lines end in CR alone", "lines that end in LF", line=1, step=step)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,6 +21,7 @@ from tasks.data.records import Labelled
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
 LARGEST = 1e150  # largest feature value: a column's variance sums the squares
+CORRECT = "correct the file, or the options data.* that say how it is read"
 NUMBER = f"a number between -{LARGEST:g} and {LARGEST:g}"
 
 
@@ -52,6 +53,31 @@ def finite(cell: str) -> float:
     if not abs(value) <= LARGEST:
         raise ValueError(cell)
     return value
+
+
+def feature(cell: str, path: Path, line: int, what: str = "", step: str = CORRECT) -> float:
+    """The value of a feature in a file. Raises DataError unless it is as `finite` demands."""
+    try:
+        return finite(cell)
+    except ValueError as error:
+        raise damaged(path, f"{what}{cell[:40]!r}", NUMBER, line=line, step=step, value=cell) from error
+
+
+def sparse(words: Sequence[str], path: Path, line: int, step: str = CORRECT) -> dict[int, float]:
+    """Features by their numbers, from words such as 3:0.5. Raises DataError if a word is not one, or a number comes twice."""
+    row: dict[int, float] = {}
+    for one in words:
+        try:
+            index, value = int(one.partition(":")[0]), finite(one.partition(":")[2])
+        except ValueError:
+            index = -1
+        if not 0 <= index < 10_000_000:
+            expected = f"labels with commas, then NUMBER:VALUE, a value being {NUMBER}"
+            raise damaged(path, f"{one[:40]!r}", expected, line=line, step=step, value=one)
+        if index in row:
+            raise damaged(path, f"feature {index} twice", "each feature once", line=line, step=step, value=index)
+        row[index] = value
+    return row
 
 
 def standardised(splits: Arrays) -> dict[str, Labelled]:

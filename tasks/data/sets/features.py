@@ -14,7 +14,7 @@ from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered, table
-from tasks.data.read.labelled import NUMBER, finite, labelled_set, read_arff
+from tasks.data.read.labelled import feature, labelled_set, read_arff, sparse
 from tasks.data.read.splits import split_by_content
 
 KIND = "features"
@@ -102,17 +102,10 @@ def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -
             said, cell = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", row[wrong[0]]
             raise damaged(path, said, "0 or 1", line=line, step=own.STEP, value=cell)
         y.append([row[name].strip() == "1" for name in labels])
-        x.append([_number(path, line, name, row.get(name, "")) for name in columns])
+        x.append([feature(row.get(name, ""), path, line, f"{name} is ") for name in columns])
     if not columns:
         raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
     return tuple(columns), (np.array(x), np.array(y))
-
-
-def _number(path: Path, line: int, name: str, cell: str) -> float:
-    try:
-        return finite(cell)
-    except ValueError as error:
-        raise damaged(path, f"{name} is {cell[:40]!r}", NUMBER, line=line, step=own.STEP, value=cell) from error
 
 
 def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
@@ -145,19 +138,7 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
         if not words:
             continue  # blank, or only a comment
         has_labels = ":" not in words[0]
-        row: dict[int, float] = {}
-        for one in words[has_labels:]:
-            try:
-                index, value = int(one.partition(":")[0]), finite(one.partition(":")[2])
-            except ValueError:
-                index = -1
-            if not 0 <= index < 10_000_000:
-                expected = f"labels with commas, then NUMBER:VALUE, a value being {NUMBER}"
-                raise damaged(path, f"{one[:40]!r}", expected, line=number, step=own.STEP, value=one)
-            if index in row:
-                said = f"feature {index} twice"
-                raise damaged(path, said, "each feature once", line=number, step=own.STEP, value=index)
-            row[index] = value
+        row = sparse(words[has_labels:], path, number)
         own_labels = words[0].split(",") if has_labels else []
         if "" in own_labels:
             raise damaged(path, f"{words[0][:40]!r} has a label without a name", "a name for each label", line=number, step=own.STEP, value="")  # fmt: skip
