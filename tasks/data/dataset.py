@@ -14,12 +14,13 @@ import numpy as np
 from tasks.config.options import integer, node, stated
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
-from tasks.data.records import Labelled, first, subset, texts_of
+from tasks.data.records import Labelled, Pair, first, subset, texts_of
 
 SPLITS = ("train", "dev", "test")
 Splits = Mapping[str, Sequence[Any]]  # split -> its records
 Manifest = Mapping[str, Any]
 NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "features": "documents"}
+MEMORISED = 0.01  # share of a split's texts in train from which on the footer warns
 _SPLIT_WORDS = {"train": "training", "dev": "dev", "test": "test"}
 
 
@@ -98,14 +99,21 @@ def make(
     """
     limits = limits or Limits(None, None, None)
     name = manifest["name"]
+
+    def limited(progress: Progress) -> Splits:
+        splits = {
+            split: _readable(cut(records, limits.of(split)), f"{_SPLIT_WORDS[split]} {NOUNS[kind]}")
+            for split, records in read(progress).items()
+        }
+        if manifest.get("kind") == "own" and kind in ("pairs", "texts"):
+            _compare(splits)
+        return splits
+
     return DataSet(
         name=name,
         kind=kind,
         fingerprint={s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()},
-        read=lambda progress: {
-            split: _readable(cut(records, limits.of(split)), f"{_SPLIT_WORDS[split]} {NOUNS[kind]}")
-            for split, records in read(progress).items()
-        },
+        read=limited,
         provenance=provenance,
         notes=tuple(notes),
         shortfalls=(*_shortfalls(manifest, NOUNS[kind], limits, found or {}), *shortfalls),
@@ -113,6 +121,16 @@ def make(
         stands_for=manifest.get("stands_for"),
         about=dict(about or {}),
     )
+
+
+def _compare(splits: Splits) -> None:
+    """Count the texts of dev and test (of pairs, the sources) that stand in train too."""
+    texts = {s: [hash(r.source if isinstance(r, Pair) else r.texts) for r in splits.get(s, ())] for s in SPLITS}
+    known = set(texts["train"])
+    for split in ("dev", "test"):
+        share = (n := sum(text in known for text in texts[split])) / max(len(texts[split]), 1)
+        warning = ". WARNING: its scores show what was memorised" if share >= MEMORISED else ""
+        count(f"of {len(texts[split]):,} {split} texts ({share:.1%}) stand in train too{warning}", n)
 
 
 def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:

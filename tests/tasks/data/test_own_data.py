@@ -257,6 +257,24 @@ def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
     assert len(notes()) == 3
 
 
+@pytest.mark.parametrize("kind", ["files", "table"])
+@pytest.mark.parametrize("same, said", [(0, None), (1, "1 of 200 test texts (0.5%) stand in train too"), (2, "WARNING"), (200, "200 of 200 test texts (100.0%)")])  # fmt: skip
+def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, kind, same, said):
+    options = {"source": "premise", "target": "stars"} if kind == "files" else {"text": "premise", "label": "stars"}
+    rows = {s: [(f"{s} text {i}", "x", i % 2) for i in range(200)] for s in SPLITS}
+    rows["test"][:same] = rows["train"][-same:] if same else []
+    for split in SPLITS:
+        write_table(tmp_path / "own", split, rows[split])
+    for _ in range(2):
+        found = opened(kind, path=str(tmp_path / "own"), **options)
+        found.read(None)
+        told = [note for note in found.notes if "stand in train" in note]
+        assert len(told) == (same > 0) and all(said in note for note in told)
+        assert ("WARNING" in "".join(told)) == (same >= 2) and opened(
+            kind, path=str(tmp_path / "own"), **options
+        ).notes == found.notes
+
+
 @pytest.mark.parametrize(
     "name, text, line, value, said",
     [
