@@ -26,6 +26,8 @@ from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.overrides import ConfigError, quoted, swept, values
 from tasks.data import DataError, Progress, Splits, open_data
+from tasks.data.dataset import fingerprint
+from tasks.data.files import sha256_of
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
 from tasks.data.words import unspaced
@@ -56,14 +58,16 @@ def main(arguments: Sequence[str]) -> int:
     given = values([a for a in arguments if a not in several])
     one, found = _guessed(given)
     (column,) = one.columns
-    name = Path(str(given["data.path"])).name
+    place = Path(str(given["data.path"]))
+    name, files = place.name, [p for p in sorted(place.iterdir() if place.is_dir() else [place]) if p.is_file()]
+    content = fingerprint([[p.name, sha256_of(p)] for p in files])[:6]  # another file has another table
     options = {"data" if key == "name" else f"data.{key}": value for key, value in found.options.items()}
     added = [f"{key}={quoted(value)}" for key, value in options.items() if key not in given]
     print(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}")
     print(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}")
     known = {row.mapping: row for row in one.rows}
     one = replace(
-        one, name=f"try_{re.sub('[^A-Za-z0-9]+', '_', name).strip('_')}", title=f"Your own data: {name}",
+        one, name="_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content])), title=f"Your own data: {name}",
         rows=tuple(known.get(m) or compose.own_row(m, []) for m in chosen.get("mapping", known)),
         columns=(replace(column, label=f"{name}: {column.label}"),),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
 
 import pytest
@@ -118,8 +119,20 @@ def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
         try_data.main([*given, "mapping=fusedmax,entmax", "seed=3,4"])
     one = seen["one"]
     assert [row.changes for row in one.rows] == [("mapping=fusedmax", "mapping.lam=0.1"), ("mapping=entmax",)]
-    assert one.seeds == (3, 4) and one.name == "try_own_file_tsv" and one.title == "Your own data: own file.tsv"
+    assert (
+        one.seeds == (3, 4)
+        and re.fullmatch("try_own_file_tsv_[0-9a-f]{6}", one.name)
+        and one.title == "Your own data: own file.tsv"
+    )
     assert one.columns[0].label == "own file.tsv: translation" and "data=files" in seen["rest"]
+    names = {one.name}
+    for folder, text in (("other", path.read_text().upper()), ("语料", path.read_text())):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "数据.tsv").write_text(text)
+        with pytest.raises(Stop):
+            try_data.main([f'data.path="{tmp_path / folder / "数据.tsv"}"', f"paths.data={tmp_path}"])
+        names.add(seen["one"].name)
+    assert len(names) == 3 and all(map(str.isascii, names))  # each has its own table and report
     with pytest.raises(Stop):
         try_data.main([*given, "task=summarization", "data=files"])
     assert seen["one"].columns[0].key == "summaries"

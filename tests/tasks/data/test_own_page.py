@@ -114,7 +114,7 @@ def test_a_tsv_is_tried(tried, tmp_path):
     told = tried(0, *COMMON, *TINY["translation"])
     assert "3 cells run, 0 reused, 0 failed" in told.out and "nearest neighbour baseline" in told.out
     assert "pairs.tsv: 300 rows; pairs of texts" in told.out and "note: split by content" in told.err
-    report = (tmp_path / "report" / "try_pairs_tsv_demo.html").read_text()
+    report = next((tmp_path / "report").glob("try_pairs_tsv_??????_demo.html")).read_text()
     assert "pairs.tsv: translation" in report
     for of_a_paper in ("with the paper", "Deviation", "of reproduced experiments"):
         assert of_a_paper not in report + told.out
