@@ -81,6 +81,7 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
             return FAILED
 
     if main.__module__ == "__main__":
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # of a Latin-1 terminal
         status = run()
         try:
             sys.stdout.flush()

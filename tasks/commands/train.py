@@ -159,13 +159,12 @@ def _hydra(arguments: Sequence[str]) -> int:
         root = Path(next(given, outputs_folder()))
         folder = root / "sweeps" / own if own else sweep.new_folder(root / "sweeps", "hydra")
         rest.append(f"hydra.sweep.dir={folder}")
-    sys.argv[1:] = rest
+    sys.argv[1:] = map(overrides.spelled, rest)
     if any(a.lstrip("+") == "hydra/sweeper=optuna" for a in rest):
         from optuna.study import Study
 
-        Study.stop = lambda self: (
-            None
-        )  # told of a failed last point of a grid, optuna stops a loop that Hydra does not run
+        # told of a failed last point of a grid, optuna stops a loop that Hydra does not run
+        Study.stop = lambda self: None
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs
         try:

@@ -9,6 +9,7 @@ values.
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,12 +26,13 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tasks.config.options import CONFIGS, ConfigError, names_in, near, short, values_in
-from tasks.config.options import quoted as quoted
+from tasks.config.options import CONFIGS, ConfigError, names_in, near, quoted, short, values_in
 
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
 OF_SWEEPS = ("sweep", "grid", "experiment")  # arguments of a sweep that are not configuration keys
+PATHS = ("data.path", "data.mirror", "encode.vectors", "paths.data")  # whose values are files or folders
+WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # with a letter that Hydra's parser refuses
 SEVERAL = ("logger",)  # groups from which several files may be chosen
 HYDRA = (HydraException, OmegaConfBaseException)
 # What `scripts/train.py` accepts besides overrides: its own flags, and Hydra's, which would answer with a page of usage.
@@ -160,6 +162,16 @@ def values(overrides: Sequence[str]) -> dict[str, object]:
     return {one.get_key_element().lstrip("+~"): one.value() for one in parsed.values()}
 
 
+def spelled(override: str) -> str:
+    """An override as Hydra's parser reads it: in quotes where a path has special characters, or a word is not ASCII."""
+    key, _, value = override.partition("=")
+    if key.lstrip("+") in PATHS and not re.search(r"""^(null)?$|^["'[{]|\$\{|,|^[a-z]+\(.*\)$""", value):
+        return f"{key}={quoted(os.path.expanduser(value))}"
+    if value.isascii() or re.search("[\"']", value):
+        return override
+    return f"{key}={re.sub(WORD, lambda word: quoted(word[0].strip()), value)}"
+
+
 class _Files:
     """The names of config files, which Hydra's parser needs to expand a glob."""
 
@@ -172,7 +184,7 @@ class _Files:
 def _parsed(override: str) -> Override:
     """An override as parsed by Hydra. Raises ConfigError if Hydra cannot parse it."""
     try:
-        (one,) = OverridesParser.create(config_loader=_Files()).parse_overrides([override])  # type: ignore[arg-type]
+        (one,) = OverridesParser.create(config_loader=_Files()).parse_overrides([spelled(override)])  # type: ignore[arg-type]
     except (HydraException, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{override[:200]!r} {UNREADABLE}") from error
     if not one.key_or_group:

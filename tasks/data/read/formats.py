@@ -33,7 +33,7 @@ from tasks.data.errors import DataError, DataUnavailable
 LONGEST_TEXT = 1_000_000  # characters of a text or line
 LONGEST_WORD = 1_000  # characters without white space: tokenisers take quadratic time in this length
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
-AGAIN = "fetch the file again, or correct what names it (data.path, data.mirror, encode.vectors)"
+AGAIN = "correct the file, or fetch it again; or correct what names it (data.path, data.mirror, encode.vectors)"
 
 _PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
 # Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.

@@ -6,7 +6,6 @@ out.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -117,7 +116,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
         raise damaged(path, "it has labels only", "features beside them")
     columns: list[list[float]] = [[] for _ in kinds]
     for number, row in lines:
-        cells = _cells(row, path, number)
+        cells = _cells(row)
         if row.startswith("{") or len(cells) != len(kinds):
             found = "a sparse row" if row.startswith("{") else f"{len(cells)} values"
             raise damaged(path, found, f"{len(kinds)} values, one for each attribute", line=number)
@@ -125,7 +124,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
             if cell == "?":
                 raise damaged(path, f"missing values: {name} is ?", "a value", line=number, step="impute them first")
             try:
-                column.append(finite(cell) if values is None else float(values.index(_plain(cell))))
+                column.append(finite(cell) if values is None else float(values.index(cell)))
             except ValueError as error:
                 expected = NUMBER if values is None else f"one of {', '.join(values)}"
                 raise damaged(path, f"{name} is {cell[:40]!r}", expected, line=number, value=cell) from error
@@ -142,14 +141,14 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
     return x, np.stack([y[order.index(name)] for name in labels], 1)
 
 
-def _cells(row: str, path: Path, number: int) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([row], quotechar="'", escapechar="\\", skipinitialspace=True))]
-    except csv.Error as error:
-        raise damaged(path, f"not a row ({error})", "values with commas between them", line=number) from error
+def _cells(row: str) -> list[str]:
+    """The values of a row, with commas between them; those in quotes may have commas too."""
+    return [_plain(cell[1]) for cell in _CELL.finditer(f"{row},")]
 
 
-_ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]\S*)\s+(.+)""", re.I)
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_CELL = re.compile(rf"\s*({_QUOTED}|[^,]*?)\s*,")
+_ATTRIBUTE = re.compile(rf"""@attribute\s+({_QUOTED}|[^\s'"]\S*)\s+(.+)""", re.I)
 
 
 def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[str] | None]:
@@ -168,7 +167,7 @@ def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[
         if name in kinds:
             raise damaged(path, f"a second attribute {name}", "different names", line=number)
         if kind.startswith("{") and kind.endswith("}"):
-            kinds[name] = [_plain(value) for value in kind[1:-1].split(",")]
+            kinds[name] = _cells(kind[1:-1])
         elif kind.lower() in ("numeric", "real", "integer"):
             kinds[name] = None
         else:
