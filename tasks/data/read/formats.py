@@ -18,13 +18,15 @@ import gzip
 import io
 import json
 import re
+import shlex
 import stat
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,6 +48,7 @@ _KINDS = {
 }  # fmt: skip
 _ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)", "\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}  # fmt: skip
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
+_SEPARATOR = re.compile(r"^sep=(.)\s*$", re.I)
 _BAD_ESCAPE = re.compile(r"\\u(?:d[89a-f]|0000)", re.I)
 _NO_TEXT = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")
 _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
@@ -132,14 +135,25 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
     try:
         text = raw.decode(encoding)
         at, problem = raw.find(b"\0"), "NUL, which no text has"
+        step = "remove it: tr -d '\\\\000'"
     except UnicodeDecodeError as error:
         at, problem = error.start, f"0x{raw[error.start]:02X} is not UTF-8"
+        step = f"convert it to UTF-8: {_conversion(raw, path)}"
     if at < 0:
         return text
-    raise damaged(
-        path, problem, "UTF-8 text", line=line + raw.count(b"\n", 0, at), byte=byte + at,
-        step="convert the file to UTF-8 (iconv -f WINDOWS-1252 -t UTF-8, if that is what it is), or fetch it again",
-    )  # fmt: skip
+    raise damaged(path, problem, "UTF-8 text", line=line + raw.count(b"\n", 0, at), byte=byte + at, step=step)
+
+
+def _conversion(raw: bytes, path: Path) -> str:
+    """The command that makes UTF-8 of a file; `raw` has bytes that are not."""
+    from charset_normalizer import from_bytes
+
+    with suppress(DataError), opened(path) as stream:
+        raw = stream.read(1 << 17) + raw
+    found = from_bytes(raw)
+    best = [m for m in found if m.encoding == "cp1252" and m.coherence > found[0].coherence - 0.05] or [*found]
+    name = best[0].encoding.upper().replace("_", "-") if best else "CP1252"  # Western, where others look as likely
+    return f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(f'utf8_{path.name}')}, if it is {name}"
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
@@ -241,6 +255,26 @@ def json_lines(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> Ite
             yield number, check_fields(parse_json(text, path, number), fields, path, line=number)
 
 
+def dialect(path: Path, delimiter: str) -> dict[str, Any]:
+    """The options of the csv module that fit the first 50 rows of a table best: the usual `delimiter`, or , ; tab | instead.
+
+    Where tabs are usual there are no quotes: a cell is the text between two tabs.
+    """
+    with counting():  # the reader itself counts what these lines hold
+        lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
+    if named := _SEPARATOR.fullmatch(lines[0]):
+        return {"delimiter": named[1]}
+    best, most = delimiter, 1
+    for one in dict.fromkeys([delimiter, *",;\t|"]):
+        quoting = csv.QUOTE_NONE if one == delimiter == "\t" else csv.QUOTE_MINIMAL
+        sizes: list[int] = []
+        with suppress(csv.Error):
+            sizes += [len(row) for row in csv.reader(lines, delimiter=one, quoting=quoting) if row]
+        if sizes and sizes[0] > most and sizes.count(sizes[0]) >= 0.9 * len(sizes):
+            best, most = one, sizes[0]
+    return {"delimiter": best, "quoting": csv.QUOTE_NONE if best == delimiter == "\t" else csv.QUOTE_MINIMAL}
+
+
 def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a table with a header line, as column -> cell, each with the number of its last line.
 
@@ -250,10 +284,12 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         dialect: options of the csv module.
     """
     csv.field_size_limit(min(LONGEST_TEXT, sys.maxsize))
-    reader = csv.reader((f"{text}\n" for _, text in numbered(path)), strict=True, **dialect)
+    lines = (f"{text}\n" for _, text in numbered(path))
+    first = [_SEPARATOR.sub("\n", line) for line in islice(lines, 1)]  # Excel's way to name the delimiter
+    reader = csv.reader(chain(first, lines), strict=True, **dialect)
     expected = f"columns {', '.join(columns)}" if columns else "a table"
     try:
-        head = next(reader)
+        head, empty = next(filter(None, reader)), True
         if missing := [name for name in columns if name not in head]:
             held = f"the head line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
             raise damaged(path, held, expected, line=1, value=missing)
@@ -266,8 +302,11 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
                 n, line, expected = len(cells), reader.line_num, f"{len(head)} as in the head line"
                 raise damaged(path, f"{n} cells", expected, line=line, value=n)
             yield reader.line_num, dict(zip(head, cells))
-        if reader.line_num < 2:
+            empty = False
+        if empty:
             raise damaged(path, "a head line alone", f"rows of {expected}")
+    except StopIteration:
+        raise damaged(path, "no head line", expected, line=1) from None
     except csv.Error as error:
         line, problem, step = max(reader.line_num, 1), f"not a row of a table ({error})", AGAIN
         if "field limit" in str(error):

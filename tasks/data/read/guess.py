@@ -18,7 +18,7 @@ from typing import Any
 from tasks.config.options import near, quoted
 from tasks.data.errors import DataError
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, numbered, table
+from tasks.data.read.formats import damaged, dialect, numbered, table
 from tasks.data.records import clean
 
 # Usual names of columns, in lower case.
@@ -140,6 +140,9 @@ def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
 def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
     """The columns of a file, and whether the file names them."""
     ending = own.ending(file)
+    form = dialect(file, own.DELIMITERS[ending]) if ending in own.DELIMITERS else {}
+    if ending == ".tsv" and not form.get("quoting"):  # no tabs, or cells in quotes
+        ending = ".csv"
     if ending == ".tsv":
         lines = [(n, [clean(cell) for cell in line.split("\t")]) for n, line in numbered(file) if line.strip()]
         (_, names), *rest = lines
@@ -149,7 +152,7 @@ def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
                 raise damaged(file, found, "the same columns in every line", line=n, step=own.STEP)
         rows = [cells for _, cells in rest]
     elif ending == ".csv":
-        records = [row for _, row in table(file, ())]
+        records = [row for _, row in table(file, (), **form)]
         names, rows = list(records[0]), [[clean(cell) for cell in row.values()] for row in records]
     else:
         records = [row for *_, row in own.objects(file)]
@@ -187,9 +190,12 @@ def _headed(columns: Sequence[Column], ending: str, given: Mapping[str, Any]) ->
 
 
 def _headless(file: Path, columns: Sequence[Column]) -> DataError:
-    between, texts = ("," if own.ending(file) == ".csv" else "\\t"), [c.name for c in columns if c.kind != "class"]
-    names = ["label" if c.kind == "class" else f"text{texts.index(c.name) + 1 if texts[1:] else ''}" for c in columns]
+    between = dialect(file, own.DELIMITERS[own.ending(file)])["delimiter"].replace("\t", "\\t")
+    kinds = ["label" if c.kind == "class" else "text" for c in columns]
+    names = [f"{k}{kinds[:i].count(k) + 1}" if kinds.count(k) > 1 else k for i, k in enumerate(kinds)]
     step = f"add one that fits: sed -i '1i {between.join(names)}' {shlex.quote(str(file))}"
+    if file.suffix in own.PACKED:
+        step = f"unpack it and add one that fits: {between.join(names)}"
     return DataError(f"{file.name} has no header line that names its columns", _listed(columns), step)
 
 
@@ -291,8 +297,6 @@ def _pairs(
     if len(rest) < free:
         what = f"{file.name} has {'only one column' if texts else 'no column'} of texts"
         step = "add a column with a second text or with a class"
-        if between := [sign for sign in (";", "\t", "|") if len(names) == 1 and sign in names[0]]:
-            step = f'write it with commas if {between[0]!r} is between its columns: python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={between[0]!r}))" < {shlex.quote(str(file))} > commas.csv'
         raise DataError(what, _listed(columns), step)
     if len(rest) > free > 0:
         what = f"{file.name} has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"

@@ -7,7 +7,6 @@ the text between two tabs.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from tasks.data.dataset import SPLITS, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
-from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text, table
+from tasks.data.read.formats import check_fields, count, damaged, dialect, json_lines, parse_json, read_text, table
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized, split_by_content
 from tasks.data.records import clean, subset
@@ -28,7 +27,7 @@ WHOLE = ""  # key used instead of a split name: one file that is still to be spl
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2")
 TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
-DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
@@ -117,8 +116,8 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     Raises:
         DataError: a line is not a record, or a column is missing.
     """
-    if (kind := ending(path)) in DIALECTS:
-        for line, row in table(path, tuple(columns), **DIALECTS[kind]):
+    if (kind := ending(path)) in DELIMITERS:
+        for line, row in table(path, tuple(columns), **dialect(path, DELIMITERS[kind])):
             yield Row(tuple(clean(row[name]) for name in columns), path, line)
         return
     for line, place, entry in objects(path, columns):

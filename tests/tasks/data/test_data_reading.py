@@ -6,6 +6,7 @@ import bz2
 import codecs
 import gzip
 import json
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.acquire import archives
 from tasks.data.feature_store import FeatureStore, Layout, write
-from tasks.data.read.formats import LONGEST_WORD, counting, numbered, parse_json, read_lines, table, too_long
+from tasks.data.read.formats import LONGEST_WORD, counting, numbered, parse_json, read_lines, read_text, table, too_long
 from tasks.data.read.labelled import label_names, read_arff
 from tasks.data.read.lines import LinePairs, Lines
 from tasks.data.read.questions import read_easy_vqa, read_nlvr, read_vqa2
@@ -277,3 +278,20 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
         read_vectors(path, {"the"}, NullProgress())
     path.write_text("dog 1 x\ncat 1 2\n")  # nobody asked for the dog
     assert read_vectors(path, {"cat"}, NullProgress())[0] == ["cat"]
+
+
+@pytest.mark.parametrize(
+    "encoding, line",
+    [
+        ("cp1251", "Сегодня утром старый учитель в нашем городе видит большой дом"), ("gb18030", "今天早上老师在我们的城市里看见一座很大的红色房子"),
+        ("cp1252", "L’élève a déjà mangé son gâteau à la crème, et où est passée la pêche"), ("shift_jis", "今日の朝、先生は私たちの町で大きな赤い家を見ました"),
+    ],
+)  # fmt: skip
+def test_the_conversion_that_is_advised_gives_the_text(tmp_path, encoding, line):
+    path, text = tmp_path / "my own.txt", f"{line}\n" * 40
+    path.write_bytes(text.encode(encoding))
+    with refused(DataError, key="my own.txt", line=1) as caught:
+        read_text(path)
+    command = caught.value.next_step.partition(": ")[2].partition(", if")[0]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert read_text(tmp_path / "utf8_my own.txt") == text

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import subprocess
 
 import pytest
+from refusals import refused
 
 from tasks.data import DataError
+from tasks.data.read import own
 from tasks.data.read.guess import guess
 
 FR = [f"un chat numéro {i} dort" for i in range(40)]
@@ -68,7 +72,6 @@ def test_guesses(file, name, head, columns, given, kind, options):
     [
         ("one.tsv", None, (EN,), {}, ["only one column of texts", "column 1 (texts)"]),
         ("one.csv", ("text",), (EN,), {}, ["only one column of texts", "text (texts)"]),
-        ("one.csv", ("text;stars",), (EN,), {}, ["only one column of texts", "delimiter=';'", "> commas.csv"]),
         ("id.jsonl", ("paper_id", "title"), (WORDS, EN), {}, ["only one column of texts", "paper_id (numbers or identifiers)"]),
         ("three.tsv", ("a", "b", "c"), (FR, EN, OTHERS), {}, ["3 columns of texts", "a (texts), b (texts), c (texts)", "data.source=a data.target=b"]),
         ("three.tsv", None, (FR, EN, OTHERS), {}, ["no header line", "cut -f1,2"]),
@@ -107,6 +110,41 @@ def test_all_records_of_a_jsonl_file_are_looked_at(tmp_path, labels, classes):
     found = guess(str(tmp_path / "r.jsonl"), {})
     assert found.options == {"name": "table", "text": ["review"], "label": "y"}
     assert f"(y: {classes})" in found.said and found.said.endswith("; not read: note, ids, late")
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["r.csv", "r.tsv"])
+@pytest.mark.parametrize("named", ["", "sep={}\n"])
+def test_the_delimiter_is_found(tmp_path, opened, between, name, named):
+    """Whatever the ending says: of a table with quotes, as spreadsheets write it, or with Excel's first line."""
+    rows = [
+        ["review", "stars"],
+        *([f'a, "b"; {en}' if between != "\t" or name == "r.csv" else en, star] for en, star in zip(EN, STARS)),
+    ]
+    with open(tmp_path / name, "w", newline="", encoding="utf-8") as stream:
+        stream.write(named.format(between))
+        csv.writer(stream, delimiter=between).writerows(rows)
+    found = guess(str(tmp_path / name), {})
+    assert found.options == {"name": "table", "text": ["review"], "label": "stars"} and "40 rows" in found.said
+    read = own.rows(tmp_path / name, ("review", "stars"))
+    assert [list(row.cells) for row in read] == rows[1:]
+    with open(tmp_path / name, "a", newline="", encoding="utf-8") as stream:
+        csv.writer(stream, delimiter=between).writerow(["a", "b", "c"])
+    with refused(DataError, key=name, line=42 + bool(named), value=3):
+        list(own.rows(tmp_path / name, ("review", "stars")))
+
+
+def test_what_the_advice_for_a_header_says_is_taken(file, tmp_path):
+    """The columns that it names are different, and the file is read once it has them."""
+    for name, between in (("r.csv", ","), ("s.csv", ";"), ("t.tsv", "\t"), ("two.csv", ",")):
+        columns = (EN, STARS, [*STARS[1:], "1"]) if name == "two.csv" else (EN, STARS)
+        path = file(name, *columns)
+        (tmp_path / name).write_text("".join(between.join(row) + "\n" for row in zip(*columns)))
+        with pytest.raises(DataError) as caught:
+            guess(path, {})
+        subprocess.run(caught.value.next_step.partition(": ")[2], shell=True, check=True)
+        found = guess(path, {"label": "label1"} if name == "two.csv" else {})
+        assert found.options["text"] == ["text"] and "40 rows" in found.said
 
 
 def test_a_row_with_another_number_of_cells_is_named(file, tmp_path):

@@ -284,7 +284,7 @@ def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, k
         ("tsv", "a\tb\na b\n", 2, 1, ""), ("tsv", "a\tb\nc\td\te\n", 2, 3, ""),
         ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', 2, ["en"], ""), ("jsonl", '{"fr": "a", "en": ["b"]}\n', 1, ["b"], "en is"),
         ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', 0, ["en"], "record 2"), ("json", '{"fr": "a"}', 0, None, "no list"),
-        ("csv", "fr;en\na;b\n", 1, ["fr", "en"], "fr;en"), ("tsv", "\t\n\t\n", 0, None, "blank"),
+        ("csv", "fr:en\na:b\n", 1, ["fr", "en"], "fr:en"), ("tsv", "\t\n\t\n", 0, None, "blank"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_pairs_is_told_with_its_place(tmp_path, opened, name, text, line, value, said):
@@ -342,6 +342,29 @@ def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_
     assert set(one) == {"train", "test"} and 5 <= len(one["test"]) <= 30
     with refused(DataError, next_step="set data.label=[NAME,NAME,..]"):
         opened("features", path=str(tmp_path / "csv"))
+
+
+@pytest.mark.parametrize("sign", ["'", '"'])
+def test_values_of_an_arff_file_in_quotes_may_have_commas(tmp_path, opened, write, sign):
+    kind = f"{{{sign}a, b{sign}, c, {sign}d e{sign}}}"
+    head = [
+        f"@attribute {sign}x, y{sign} real",
+        f"@attribute k {kind}",
+        *(f"@attribute {n} {{0,1}}" for n in "st"),
+        "@data",
+    ]
+    rows = [
+        f"1.5, {sign}a, b{sign}, 0, 1",
+        "2,c,1,0",
+        f"{sign}3{sign},{sign}d e{sign},1,1",
+        f"4, {sign}a, b{sign} ,1,1",
+    ]
+    write(tmp_path, {"train.arff": ["@relation r", *head, *rows], "test.arff": ["@relation r", *head, *rows]})
+    x = opened("features", path=str(tmp_path), label=["s", "t"]).read(None)["test"].features
+    assert x.shape == (4, 4) and (x[0, 1:] == x[3, 1:]).all() and len(np.unique(x[:, 1:], axis=0)) == 3
+    with refused(DataError, line=7, value="a"):
+        write(tmp_path, {"test.arff": ["@relation r", *head, "1,a,0,1"]})
+        opened("features", path=str(tmp_path), label=["s", "t"])
 
 
 # A value that would make a column's spread infinite, in every format, and what is wrong in one of them.
