@@ -2,7 +2,7 @@
 
     python scripts/try.py data.path=FILE|FOLDER [OVERRIDE ...]
 
-    FILE       csv, tsv, jsonl or json with pairs of texts, with texts and a class, or with two texts and a class; a single
+    FILE       csv, tsv, jsonl, json or parquet with pairs of texts, with texts and a class, or with two texts and a class; a single
                file is split into train, dev and test, a FOLDER has a file for each
     OVERRIDE   what was guessed wrong: task=summarization data=files|table data.source=COLUMN data.target=COLUMN
                data.text=COLUMN|[COLUMN,COLUMN] data.label=COLUMN; mapping=softmax,entmax  seed=1,2,3; any other

@@ -27,7 +27,7 @@ from tasks.config import compose
 from tasks.config.overrides import ConfigError, quoted, swept, values
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
-from tasks.data.files import sha256_of
+from tasks.data.read import own
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
 from tasks.data.words import unspaced
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     one, found = _guessed(given)
     (column,) = one.columns
     place = Path(str(given["data.path"]))
-    name, files = place.name, [p for p in sorted(place.iterdir() if place.is_dir() else [place]) if p.is_file()]
-    content = fingerprint([[p.name, sha256_of(p)] for p in files])[:6]  # another file has another table
+    name, places = place.name, [place] if place.exists() else sorted(place.parent.glob(f"{place.name}.*"))
+    content = fingerprint([own.stamp(p) for p in places])[:6]  # another file has another table
     options = {"data" if key == "name" else f"data.{key}": value for key, value in found.options.items()}
     added = [f"{key}={quoted(value)}" for key, value in options.items() if key not in given]
     print(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}")

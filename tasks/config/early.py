@@ -116,5 +116,5 @@ def check_file(words: Sequence[str], overrides: Sequence[str]) -> None:
             raise ConfigError(f"{given} is unknown{near(given, KEYS)}")
     key = "data.path="
     path = next((str(values([o])["data.path"]) for o in reversed(overrides) if o.startswith(key) and o != key), None)
-    if path is None or not Path(path).is_dir():
+    if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):
         own.find(path, own.TABLES)

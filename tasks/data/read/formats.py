@@ -1,6 +1,6 @@
 """Reading untrusted files: the only module that turns their bytes into text, lines, JSON records and table rows.
 
-Text is UTF-8, with or without a byte order mark (BOM), and plain, gzip or bzip2 as detected from the content. Only
+Text is UTF-8, or UTF-16 or UTF-32 with a byte order mark (BOM), and plain, gzip, bzip2, xz or zstd as detected from the content. Only
 "\\n" and "\\r\\n" end a line: U+2028, U+2029, NEL, VT, FF and a lone "\\r" are treated as white space inside a line,
 and are counted. Unreadable content raises a `DataError` that names the file, the line or the byte (from 0), and the
 expected format. Nothing is replaced or truncated.
@@ -17,6 +17,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import shlex
 import stat
@@ -37,7 +38,16 @@ LONGEST_WORD = 1_000  # characters without white space: tokenisers take quadrati
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
 AGAIN = "correct the file, or fetch it again; or correct what names it (data.path, data.mirror, encode.vectors)"
 
-_PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
+
+def _zstd(path: Path, mode: str) -> Any:
+    from pyarrow import CompressedInputStream
+
+    return CompressedInputStream(str(path), "zstd")
+
+
+_PACKED = {
+    b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open), b"\xfd7zXZ\x00": ("xz", lzma.open), b"(\xb5/\xfd": ("zstd", _zstd),
+}  # fmt: skip
 # Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
@@ -87,7 +97,7 @@ def too_long(text: str) -> bool:
 
 @contextmanager
 def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file for reading its bytes, decompressed if its content is gzip or bzip2.
+    """Open a file for reading its bytes; decompressed, and as UTF-8 if they begin with another mark, if `unpack`.
 
     Raises DataUnavailable if the file is missing, and DataError if it cannot be read.
     """
@@ -96,13 +106,19 @@ def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
         if not stat.S_ISREG(path.stat().st_mode):
             raise damaged(path, f"it is a {'folder' if path.is_dir() else 'device or pipe'}", "a file")
         with open(path, "rb") as head:
-            first = head.read(3)
+            first = head.read(6)
         kind, how = next((found for magic, found in _PACKED.items() if unpack and first.startswith(magic)), ("", open))
         with how(path, "rb") as stream:
-            yield io.BytesIO(stream.read()) if kind else stream  # damage to compressed data is detected at their end
+            if not kind and not (unpack and first.startswith(tuple(_MARKS))):
+                yield stream
+                return
+            raw = stream.read()  # damage to compressed data is detected at their end
+            mark = next((name for mark, name in _MARKS.items() if raw.startswith(mark)), "")
+            kind = mark or kind
+            yield io.BytesIO(raw.decode(mark).encode() if mark else raw)
     except FileNotFoundError as error:
         raise DataUnavailable(f"{path.name} is missing", str(path), AGAIN) from error
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         why = f"its {kind} data are damaged or cut short" if kind else "it cannot be read"
         raise damaged(path, f"{why} ({getattr(error, 'strerror', None) or error})", "a whole file") from error
 

@@ -6,6 +6,7 @@ Whatever the user sets is taken as it is. A file that fits nothing, or several t
 
 from __future__ import annotations
 
+import glob
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ SOURCES = {"source", "src", "input", "article", "document"}
 SUMMARIES = {"summary", "headline", "title", "synopsis", "highlights"}
 TARGETS = {"target", "tgt", "trg", "output", "translation", "reference"} | SUMMARIES
 LABELS = {"label", "class", "category", "stars", "rating", "sentiment", "relation", "gold_label"}
+TAGS = LABELS | {"labels", "tags", "topics", "categories", "genres", "classes", "emotions"}  # of several labels
 LANGUAGES = {
     "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "eu", "fa", "fi", "fr", "ga", "gl", "he", "hi", "hr", "hu", "hy", "id", "is", "it", "ja",
     "ka", "kk", "ko", "lt", "lv", "mk", "ms", "nb", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "th", "tr", "uk", "ur", "vi", "zh",
@@ -105,7 +107,7 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
     if path and own.ending(Path(path)) in OF_FEATURES:
         arguments = f"task=multilabel data=features {_set('path', path)} 'data.label=[NAME,NAME]'"
         raise _other(Path(path), "features with labels", arguments)
-    if path and Path(path).is_dir() and wanted != "table" and (found := _line_files(Path(path), given)):
+    if path and wanted != "table" and not Path(path).is_file() and (found := _line_files(Path(path), given)):
         return found
     files = own.find(path, own.TABLES)
     if "test" in files and len(files) == 1:
@@ -120,8 +122,10 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
 
 
 def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
-    """The guess for a folder with `train.en` and `train.fr`, or None if it has no such files."""
-    ends = {own.ending(p)[1:] for p in folder.glob("train.*")} - {end[1:] for (end,) in own.TABLES}
+    """The guess for a folder with `train.en` and `train.fr`, or for x of x.en and x.fr; None if there are no such files."""
+    stem = "train" if folder.is_dir() else folder.name
+    there = (folder if folder.is_dir() else folder.parent).glob(f"{glob.escape(stem)}.*")
+    ends = {own.ending(p)[1:] for p in there} - {end[1:] for (end,) in own.TABLES}
     ends = sorted(e for e in ends if e.lower()[:2] in LANGUAGES or e in given.values() or e in SIDES)
     if len(ends) < 2:
         return None
@@ -133,7 +137,7 @@ def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
         rest = [e for e in ends if e not in sides]
         sides = [side or rest.pop(0) for side in sides]
     options = {"name": "files"} | _sides(*map(str, sides))
-    said = f"{folder.name}: pairs of texts, line by line, from train.{sides[0]} to train.{sides[1]}"
+    said = f"{folder.name}: pairs of texts, line by line, from {stem}.{sides[0]} to {stem}.{sides[1]}"
     return Guess("pairs", options, said, f"data.source_lang={sides[1]} data.target_lang={sides[0]}")
 
 
@@ -243,6 +247,12 @@ def _decided(
             what = f"{file.name} has no column {name!r}{near(name, names)}"
             raise DataError(what, _listed(columns), f"correct data.{key}, or leave it out")
     label = None if wanted == "files" else given.get("label") or _label(file, columns, wanted)
+    several = {c.name: own.joined(c.values) for c in columns if c.kind in ("nested", "word")}
+    if label is None and wanted is None and (tags := [n for n, sign in several.items() if sign or n.lower() in TAGS]):
+        sign = f" {_set('separator', several[tags[0]])}" if several[tags[0]] else ""
+        some = next((c.name for c in columns if c.kind == "text"), "COLUMN")
+        arguments = f"task=multilabel data=features {_set('path', str(file))} {_set('text', some)} {_set('label', tags[:1])}{sign}"
+        raise _other(file, "several labels for each text", arguments)
     free = [c for c in columns if c.name != label]
     texts = [c.name for c in free if c.kind == "text"]
     if not texts or (label is None and len(columns) == 2):  # then single words are texts too

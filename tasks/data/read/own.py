@@ -1,13 +1,15 @@
 """Your own files: finding them, reading rows by column name, and splitting a single file by content.
 
-A path is either one file, or a folder with the files of each split: `train.csv`, `dev.csv` and `test.csv` (or only
-`test.csv`, to evaluate a model on it). Files may be compressed with gzip or bzip2. A tsv file has no quoting: a cell is
-the text between two tabs.
+A path is either one table, or a folder with the table of each split: `train.csv`, `dev.csv` and `test.csv` (or only
+`test.csv`, to evaluate a model on it). A table is a file, compressed or not, or a folder (see `is_table`). A tsv file has
+no quoting: a cell is the text between two tabs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from tasks.data.dataset import SPLITS, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
-from tasks.data.read.formats import check_fields, count, damaged, dialect, json_lines, parse_json, read_text, table
+from tasks.data.read import formats
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized, split_by_content
 from tasks.data.records import clean, subset
@@ -24,14 +27,16 @@ from tasks.data.records import clean, subset
 RECIPE = 1  # increased when the same files would give other records or splits
 SPLIT_RECIPE = 2  # of a single file with texts beyond ASCII, which another rule split before
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
-STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
-PACKED = ("", ".gz", ".bz2")
-TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
+STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
+PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
+FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
+TABLES = (*FILES, ("",))  # also a folder that is a table
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
 EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
+LABEL = "__label__"  # of fastText
 SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
@@ -63,23 +68,31 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         DataUnavailable: a file is missing; the message lists the names that were looked for.
         DataError: there are several files for one split, or the format is not supported.
     """
-    wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts)
+    wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts if layout[0])
     if path is None:
         step = f"set data.path to a file or folder ({wanted})"
         raise DataUnavailable("no file or folder of your own is given", "data.path is not set", step, "data.path")
     place = Path(path)
+    if ("",) in layouts and is_table(place) and not (place / "train").is_dir():
+        return {WHOLE: (place,)}
     if place.is_file():
         if (ending(place),) not in layouts:
-            formats = ", ".join(layout[0] for layout in layouts if len(layout) == 1)
+            known = ", ".join(layout[0] for layout in layouts if len(layout) == 1 and layout[0])
             step = "rename or convert it, or set a folder"
-            raise DataError(f"{place.name} ends in none of {formats}", f"data.path={path}", step, "data.path", path)
+            if ending(place) in (".xlsx", ".xls", ".ods"):
+                step = f"convert it: libreoffice --headless --convert-to csv {shlex.quote(path)}"
+            raise DataError(f"{place.name} ends in none of {known}", f"data.path={path}", step, "data.path", path)
         return {WHOLE: (place,)}
     if not place.is_dir():
+        for layout in layouts:
+            if len(layout) == 2 and (files := _there(place.parent, place.name, layout)):
+                return {WHOLE: files}
         step = f"correct data.path ({wanted})"
         raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step, "data.path", path)
     found = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
+        there = [one for one in there if one[0][0] not in (".txt", "")] or there
         if len(there) > 1 or any(len(files) > len(layout) for layout, files in there):
             names = ", ".join(file.name for _, files in there for file in files)
             what = f"the folder {path} has several files for {split}"
@@ -99,8 +112,21 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
 
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
     """The files of a layout, plain and compressed; empty if one of its endings has no file."""
-    found = [[p for packed in PACKED if (p := folder / f"{stem}{end}{packed}").is_file()] for end in layout]
+    names = [[folder / f"{stem}{end}{packed}" for packed in PACKED] for end in layout]
+    found = [[p for p in some if (p.is_file() if end else is_table(p))] for end, some in zip(layout, names)]
     return tuple(path for files in found for path in files) if all(found) else ()
+
+
+def is_table(path: Path) -> bool:
+    """Whether a folder is a table: saved by the package datasets, or with a folder of texts (*.txt) for each class."""
+    return (path / "state.json").is_file() or (path.is_dir() and any(path.glob("*/*.txt")))
+
+
+def stamp(path: Path) -> str:
+    """Hex sha256 of a file, or of the names and contents of a folder's files."""
+    if not path.is_dir():
+        return sha256_of(path)
+    return fingerprint([[p.relative_to(path).as_posix(), sha256_of(p)] for p in sorted(path.rglob("*")) if p.is_file()])
 
 
 def ending(path: Path) -> str:
@@ -117,7 +143,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         DataError: a line is not a record, or a column is missing.
     """
     if (kind := ending(path)) in DELIMITERS:
-        for line, row in table(path, tuple(columns), **dialect(path, DELIMITERS[kind])):
+        for line, row in table(path, tuple(columns), **formats.dialect(path, DELIMITERS[kind])):
             yield Row(tuple(clean(row[name]) for name in columns), path, line)
         return
     for line, place, entry in objects(path, columns):
@@ -127,15 +153,85 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 def objects(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[int | None, str, dict[str, Any]]]:
     """The objects of a jsonl file or a JSON list with their places; `columns` must be texts, numbers, booleans or null."""
     fields = dict.fromkeys(columns, SCALARS)
+    for line, place, entry in _entries(path):
+        if isinstance(entry, dict) and isinstance(sides := entry.get("translation"), dict):  # as on the hub
+            entry = {name: value for name, value in entry.items() if name != "translation"} | sides
+        yield line, place, check_fields(entry, fields, path, place, line)
+
+
+def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
+    """Line, place and content of each record of a file or folder that is no csv or tsv file."""
     if ending(path) == ".jsonl":
-        yield from ((line, "", entry) for line, entry in json_lines(path, fields))
-        return
-    loaded = parse_json(read_text(path), path)
-    if not isinstance(loaded, list) or not loaded:
-        raise damaged(path, "no list at its top", f"a list of objects with {', '.join(columns)}", step=STEP)
-    for number, entry in enumerate(loaded, 1):
-        place = f"record {number:,}: "
-        yield None, place, check_fields(entry, fields, path, place)
+        yield from ((line, "", entry) for line, entry in json_lines(path, {}))
+    elif ending(path) == ".txt":
+        for line, text in numbered(path):
+            label, _, rest = text.partition(" ")
+            if not label.startswith(LABEL) or rest.startswith(LABEL):
+                raise damaged(path, f"{text[:40]!r}", f"one {LABEL}NAME, a space and a text", line=line, step=STEP)
+            yield line, "", {"label": label.removeprefix(LABEL), "text": rest}
+    elif ending(path) == ".json":
+        loaded = formats.parse_json(formats.read_text(path), path)
+        if not isinstance(loaded, list) or not loaded:
+            raise damaged(path, "no list at its top", "a list of objects", step=STEP)
+        yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
+    elif path.is_file() or (path / "state.json").is_file():
+        yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
+    else:
+        for file in sorted(path.glob("*/*.txt")):
+            place, label = f"{file.parent.name}/{file.name}: ", file.parent.name
+            yield None, place, {"label": label, "text": formats.read_text(file)}
+
+
+def _arrow(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, or of a data set that the package datasets saved; a class's name instead of its number."""
+    import datasets
+    from pyarrow import parquet
+
+    try:
+        if path.is_file():
+            file = parquet.ParquetFile(path)
+            features = datasets.Features.from_arrow_schema(file.schema_arrow)
+            rows: Any = (row for batch in file.iter_batches() for row in batch.to_pylist())
+        else:
+            rows = datasets.load_from_disk(str(path))
+            features = rows.features
+        classes = {name: kind for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)}
+        for row in rows:
+            yield row | {
+                name: kind.int2str(row[name])
+                for name, kind in classes.items()
+                if row[name] is not None and row[name] >= 0
+            }
+    except Exception as error:  # errors of Arrow and of the package itself
+        why = f"it cannot be read ({type(error).__name__}: {error})"
+        raise damaged(path, why, "a whole file", step=formats.AGAIN) from error
+
+
+def joined(values: Iterable[str]) -> str:
+    """The sign that joins several labels in one cell, as in a|b, if most of the labels occur in other cells too; else ""."""
+    for sign in "|;,":
+        cells = [[part.strip() for part in value.split(sign)] for value in set(values)]
+        times = Counter(part for parts in cells for part in set(parts))
+        several = [times[part] > 1 for parts in cells if len(parts) > 1 for part in parts]
+        if several and "" not in times and sum(several) >= len(several) / 2:
+            return sign
+    return ""
+
+
+def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:
+    """Text and labels of each record; the labels are a list, or one cell with `separator` between them."""
+    tabular = ending(path) in DELIMITERS
+    found = formats.dialect(path, DELIMITERS[ending(path)]) if tabular else {}
+    entries = ((n, "", row) for n, row in table(path, (text, label), **found)) if tabular else objects(path)
+    for line, place, entry in entries:
+        row, value = Row((), path, line, place), entry.get(label)
+        check_fields(entry, {text: SCALARS, label: (*SCALARS, list)}, path, place, line)
+        if not isinstance(value, list):
+            value = cell(value).split(separator) if value not in (None, "") else []
+        labels = [cell(one).strip() if isinstance(one, SCALARS) else "" for one in value]
+        if "" in labels:
+            raise row.wrong(f"{label} has a label without a name", "a name for each label", entry[label])
+        yield row, cell(entry[text]), labels
 
 
 def cell(value: str | float | bool | None) -> str:
@@ -160,7 +256,7 @@ def sources(files: Files, *read: Any, texts: Sequence[str] = ()) -> dict[str, An
     `read`: options that affect the records; `texts`: of a single file to split. Splits with equal files are counted.
     """
     recipe = RECIPE if all(map(str.isascii, texts)) else SPLIT_RECIPE
-    stamps = {split: [recipe, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
+    stamps = {split: [recipe, [stamp(path) for path in paths], *read] for split, paths in files.items()}
     for split, other, why in EQUAL:
         if split in stamps and stamps[split] == stamps.get(other):
             count(f"split has the same content as {other} ({files[split][0].name}): {why}")
@@ -187,7 +283,7 @@ def split(
         same.setdefault(normalized(one), []).append(i)
     numbers = list(same.values())
     once, key = [texts[own[0]] for own in numbers], fingerprint(source, ENOUGH)
-    (path,) = files[WHOLE]
+    path = files[WHOLE][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
     refuse_empty(path, f"its {len(once):,} different texts", {s: getattr(parts, s) for s in SPLITS})

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config.options import REQUIRED, listing, stated, text
+from tasks.config.options import REQUIRED, listing, stated
+from tasks.config.options import text as word
 from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, dialect, numbered, table
 from tasks.data.read.labelled import feature, labelled_set, read_arff, sparse
-from tasks.data.read.splits import split_by_content
+from tasks.data.read.splits import normalized, split_by_content, words
 
 KIND = "features"
 LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))
@@ -29,10 +30,16 @@ class Options:
 
     path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing(
-        REQUIRED, text(), help="names of the labels; []: svmlight only, those of the training documents"
+        REQUIRED, word(), help="names of the labels; []: svmlight only, those of the training documents"
     )
+    text: str | None = word(
+        optional=True, help="column of texts, which become vectors; label is then the column of the labels"
+    )
+    separator: str | None = word(optional=True, help="sign between the labels of a text; null: they are lists")
 
     def problems(self) -> list[str]:
+        if self.text is not None:
+            return [f"label={self.label} must be the column of the labels"] if len(self.label) != 1 else []
         if len(set(self.label)) == len(self.label) != 1:
             return []
         return [f"label={self.label} must be at least two different names"]
@@ -44,7 +51,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     Without dev, penalties are chosen by cross-validation. A single file is split by hash: about every tenth document is
     test.
     """
-    files = own.find(options.path, LAYOUTS, ("train", "test"))
+    files = own.find(options.path, own.TABLES if options.text else LAYOUTS, ("train", "test"))
     if "train" not in files and own.WHOLE not in files:
         expected = "train and test: features are standardised by train"
         raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)
@@ -52,14 +59,17 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     sparse = {own.ending(path) in (".svmlight", ".svm") for path in paths.values()}
     if len(sparse) > 1:
         raise damaged(Path(str(options.path)), "svmlight beside tables", "one format for all splits", step=own.STEP)
-    if not options.label and False in sparse:
+    if not options.label and not options.text and False in sparse:
         path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
         raise damaged(path, "it is not known which columns are labels", "names", step=step)
-    names, arrays = (_svmlight if True in sparse else _tables)(paths, options.label)
+    if options.text:
+        names, arrays = _texts(paths, options)
+    else:
+        names, arrays = (_svmlight if True in sparse else _tables)(paths, options.label)
     for split, (_, y) in arrays.items():
         if not y.any():
-            raise damaged(paths[split], "no document has a label", "labels", step=own.STEP)
-    sources = own.sources(files, names)
+            raise damaged(paths.get(split) or paths[own.WHOLE], "no document has a label", "labels", step=own.STEP)
+    sources = own.sources(files, names, *([options.text, options.label, options.separator] if options.text else []))
     if own.WHOLE in arrays:
         x, y = arrays[own.WHOLE]
         key = [fingerprint(row.tobytes().hex()) for row in x]
@@ -73,6 +83,35 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     place = Path(str(options.path)).name
     given = {s: arrays[s] for s in SPLITS if s in arrays}
     return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: sources[s] for s in given})
+
+
+def _texts(paths: dict[str, Path], options: Options) -> tuple[Sequence[str], dict[str, Arrays]]:
+    """Texts as tf-idf vectors of the 2,000 most frequent `words` of train; a single file is split by content."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    rows = {
+        s: list(own.several(path, str(options.text), *options.label, options.separator)) for s, path in paths.items()
+    }
+    names = sorted({name for _, _, labels in rows.get("train", rows.get(own.WHOLE, ())) for name in labels})
+    if own.WHOLE in rows:
+        found = rows.pop(own.WHOLE)
+        texts = [one for _, one, _ in found]
+        parts = split_by_content([[normalized(one)] for one in texts], texts, [texts])
+        rows = {
+            "train": [found[i] for i in sorted(parts.train)],
+            "test": [found[i] for i in sorted(parts.dev + parts.test)],
+        }
+        own.refuse_empty(paths[own.WHOLE], "its texts", rows)
+    vectors = TfidfVectorizer(analyzer=words, max_features=2000).fit([one for _, one, _ in rows["train"]])
+    arrays = {}
+    for split, found in rows.items():
+        y = np.zeros((len(found), len(names)), bool)
+        for n, (row, _, labels) in enumerate(found):
+            if unknown := [name for name in labels if name not in names]:
+                raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
+            y[n, [names.index(name) for name in labels]] = True
+        arrays[split] = (vectors.transform([one for _, one, _ in found]).toarray(), y)
+    return names, arrays
 
 
 def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:

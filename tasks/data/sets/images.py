@@ -40,7 +40,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     """
     folder = Path(options.path or ".")
     named = options.path if options.questions is None else str(folder / options.questions)
-    files = own.find(named if options.path else None, own.TABLES)
+    files = own.find(named if options.path else None, own.FILES)
     if not folder.is_dir():
         step = "set data.path to it and data.questions to the list"
         raise damaged(folder, "it is a file", "a folder with images", step=step)

@@ -130,6 +130,20 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
                 blank,
             )
         found[row.cells[-1]] = None
+    if sign := own.joined(found):
+        row = next(row for row in rows if sign in row.cells[-1])
+        ways = [
+            f"{key}={quoted(value)}"
+            for key, value in (("text", options.text[0]), ("label", [options.label]), ("separator", sign))
+        ]
+        step = f"read them as several labels: task=multilabel data=features {' '.join(shlex.quote(f'data.{one}') for one in ways)}"
+        step += f"; or keep each as one class: {_set('classes', list(found))}"
+        raise row.wrong(
+            f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels",
+            "one class",
+            row.cells[-1],
+            step,
+        )
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         raise damaged(
             rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",

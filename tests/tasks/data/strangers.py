@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import tarfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 from packed import tar, zipped
 from small_vqa2 import picture
 
@@ -228,19 +230,20 @@ TEXTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut in a character": (lambda raw: raw[: raw.index(E) + 1], r"line \d+, byte \d+"),
     "half a character": (lambda raw: raw.replace(E, b"\xed\xa0\x80"), r"line \d+, byte \d+"),
     "overlong": (lambda raw: raw.replace(E, b"\xc0\xaf"), r"line \d+, byte \d+"),
-    "UTF-16": (lambda raw: raw.decode().encode("utf-16"), "UTF-16"),
-    "UTF-16, big end first": (lambda raw: b"\xfe\xff" + raw.decode().encode("utf-16-be"), "UTF-16"),
+    "UTF-16, cut": (lambda raw: raw.decode().encode("utf-16")[:-1], "UTF-16"),
     "UTF-16 without mark": (lambda raw: raw.decode().encode("utf-16-le"), r"line \d+, byte \d+"),
-    "UTF-32": (lambda raw: raw.decode().encode("utf-32"), "UTF-32"),
+    "UTF-32, cut": (lambda raw: raw.decode().encode("utf-32")[:-1], "UTF-32"),
     "NUL": (lambda raw: raw.replace(E, b"\0"), r"line \d+, byte \d+: NUL"),
     "gzip, cut": (lambda raw: gzip.compress(raw, mtime=0)[:-9], "gzip"),
     "gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(raw, mtime=0)), "gzip"),
     "gzip, its head alone": (lambda raw: b"\x1f\x8b\x08\x00", "gzip"),
     "bzip2, cut": (lambda raw: bz2.compress(raw)[:-9], "bzip2"),
+    "xz, cut": (lambda raw: lzma.compress(raw)[:-9], "xz"),
+    "zstd, cut": (lambda raw: pyarrow.compress(raw, "zstd", asbytes=True)[:-3], "zstd"),
     "zip": (lambda raw: zipped({"a.txt": raw}), "zip archive"),
     "Parquet": (lambda raw: b"PAR1" + raw + b"PAR1", "Parquet"),
     "an image": (lambda raw: b"\x89PNG\r\n\x1a\n" + raw, "PNG"),
-    "random": (lambda raw: bytes(range(255, 0, -1)) * 9, "byte 0"),
+    "random": (lambda raw: bytes(range(250, 0, -1)) * 9, "byte 0"),
     "an error page": (lambda raw: b"<!DOCTYPE html><html><body>404 Not Found</body></html>", ""),
 }
 ENCODINGS = {"Latin-1", "cut in a character", "half a character", "overlong", "random", "NUL"}  # what needs an é

@@ -6,12 +6,14 @@ import bz2
 import codecs
 import gzip
 import json
+import lzma
 import subprocess
 import tarfile
 import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,6 +39,10 @@ DRESSES = {
     "no last line end": lambda raw: raw.removesuffix(b"\n"),
     "gzip": lambda raw: gzip.compress(raw),
     "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda raw: pyarrow.compress(raw, "zstd", asbytes=True),
+    "UTF-16": lambda raw: raw.decode().encode("utf-16"),
+    "UTF-16, big end first": lambda raw: codecs.BOM_UTF16_BE + raw.decode().encode("utf-16-be"),
 }
 PLAIN = [n for n, one in LOADERS.items() if one.place == "path" and one.kind not in ("tar", "zip")]
 ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

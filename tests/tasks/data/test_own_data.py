@@ -9,15 +9,19 @@ import json
 import shlex
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
+import pandas
 import pytest
 from refusals import refused
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from small_vqa2 import COLOURS, picture
 
+from tasks.config import early
 from tasks.config.overrides import values
 from tasks.data import DataError, DataUnavailable
 from tasks.data.read import own
+from tasks.data.read.guess import guess
 from tasks.data.read.splits import near_pairs
 from tasks.data.records import Example, Pair
 
@@ -59,6 +63,75 @@ def test_every_layout_of_pairs_gives_the_same_records(tmp_path, opened, layout):
     assert splits == {s: [Pair(a, (b,)) for a, b in PAIRS] for s in SPLITS}
     assert found.about == {"source_lang": "fr", "target_lang": "en"}
     assert found.shortfalls == ("own data",) and found.stands_for is None
+
+
+def save(place, form):
+    """300 pairs and 300 texts with a class as another program writes them; returns the path that is given."""
+    pairs = [{"fr": f"un chat {sentence(i)}", "en": f"a cat {sentence(-1 - i + 999)}"} for i in range(300)]
+    texts = [{"text": pair["en"], "label": i % 2} for i, pair in enumerate(pairs)]
+    named = [row | {"label": ("bad", "good")[row["label"]]} for row in texts]
+    place.mkdir()
+    if form == "translation":
+        (place / "a.jsonl").write_text("".join(json.dumps({"id": 1, "translation": pair}) + "\n" for pair in pairs))
+    elif form == "two files":
+        for lang in pairs[0]:
+            (place / f"x.{lang}").write_text("".join(pair[lang] + "\n" for pair in pairs))
+        return place / "x", pairs
+    elif form == "__label__":
+        (place / "a.txt").write_text("".join(f"__label__{row['label']} {row['text']}\n" for row in named))
+    elif form == "folders":
+        for i, row in enumerate(named):
+            (place / row["label"]).mkdir(exist_ok=True)
+            (place / row["label"] / f"{i}.txt").write_text(row["text"] + "\n")
+        return place, named
+    elif form == "parquet":
+        pandas.DataFrame(pairs).to_parquet(place / "a.parquet")
+    elif form == "Excel's Unicode text":
+        (place / "a.csv").write_text(pandas.DataFrame(pairs).to_csv(sep="\t", index=False), encoding="utf-16")
+    else:
+        kinds = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+        found = datasets.Dataset.from_list(texts, features=kinds)
+        if form == "classes of parquet":
+            found.to_parquet(place / "a.parquet")
+        else:
+            datasets.DatasetDict(train=found, validation=found, test=found).save_to_disk(place)
+            return place, named
+    return next(place.iterdir()), named if form in ("__label__", "classes of parquet") else pairs
+
+
+@pytest.mark.parametrize("form", ["translation", "two files", "parquet", "Excel's Unicode text", "__label__", "folders", "classes of parquet", "saved"])  # fmt: skip
+def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, form):
+    path, rows = save(tmp_path / "own", form)
+    early.check_file([], [f"data.path={path}"])
+    options = guess(str(path), {}).options
+    splits = opened(options["name"], path=str(path), **{k: v for k, v in options.items() if k != "name"})
+    classes, splits = splits.about.get("classes"), splits.read(None)
+    found = {
+        (r.source, *r.references) if isinstance(r, Pair) else (*r.texts, classes[r.label])
+        for s in SPLITS
+        for r in splits[s]
+    }
+    order = [options["source"], options["target"]] if "source" in options else ["text", "label"]
+    assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
+
+
+def test_a_damaged_parquet_file_and_a_spreadsheet_are_refused(tmp_path, opened):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(99))
+    with refused(DataError, key="a.parquet"):
+        opened("table", path=str(tmp_path / "a.parquet"))
+    pandas.DataFrame([{"text": "a", "label": {"x": 1}}]).to_parquet(tmp_path / "a.parquet")
+    with refused(DataError, key="a.parquet", value={"x": 1}, says="record 1: label is"):
+        opened("table", path=str(tmp_path / "a.parquet"))
+    (tmp_path / "a.txt").write_text("__label__a b\n__label__a __label__b c\n")
+    with refused(DataError, key="a.txt", line=2):
+        opened("table", path=str(tmp_path / "a.txt"))
+    (tmp_path / "my data.xlsx").write_bytes(b"PK\x03\x04")
+    with refused(
+        DataError,
+        key="data.path",
+        next_step=f"convert it: libreoffice --headless --convert-to csv '{tmp_path}/my data.xlsx'",
+    ):
+        opened("table", path=str(tmp_path / "my data.xlsx"))
 
 
 def test_names_of_columns_and_a_blank_side(tmp_path, opened):
@@ -195,8 +268,8 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
         wrong("data.path", ["dev"], kind=DataUnavailable, says=looked)
     write_table(tmp_path, "all", [(sentence(i), "x", sentence(-i - 1 + 999)) for i in range(9)])
     wrong("all.csv", 9, tmp_path / "all.csv")
-    (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    for name, kind in (("x.parquet", DataError), ("none", DataUnavailable)):
+    (tmp_path / "x.doc").write_bytes(b"PAR1")
+    for name, kind in (("x.doc", DataError), ("none", DataUnavailable)):
         wrong("data.path", str(tmp_path / name), tmp_path / name, kind=kind)
     wrong("data.path", path=None, kind=DataUnavailable)
 
@@ -240,6 +313,46 @@ def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_pa
             opened("table", **node, drop=[-1, "-2"]).about["classes"]
             == opened("table", **node, drop=[-1, -2], classes=[0, 1]).about["classes"]
         )
+
+
+def advised(error, path):
+    """The options that the next step of an error names for data=features."""
+    words = [w for w in shlex.split(error.next_step.partition("; or")[0]) if w.startswith("data.")]
+    return values(words) | {"data.path": str(path)}
+
+
+@pytest.mark.parametrize("sign", ["|", ";", ",", None])
+def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opened, sign):
+    names = [("sun",), ("sun", "rain"), ("rain", "snow"), ("snow",)]
+    rows = [(sentence(i), names[i % 4]) for i in range(200)]
+    if sign:
+        path = tmp_path / "own.csv"
+        write_rows(tmp_path, "own.csv", [("text", "tags"), *((t, sign.join(labels)) for t, labels in rows)])
+        with refused(DataError, key="own.csv", value=sign.join(names[1]), line=3) as caught:
+            opened("table", path=str(path), text="text", label="tags")
+        (_, keep) = caught.value.next_step.split("; or ")
+        (classes,) = values([shlex.split(keep)[-1]]).values()
+        assert len(opened("table", path=str(path), text="text", label="tags", classes=classes).about["classes"]) == 4
+    else:
+        path = tmp_path / "own.jsonl"
+        path.write_text("".join(json.dumps({"text": t, "tags": list(labels)}) + "\n" for t, labels in rows))
+        with pytest.raises(DataError, match="several labels") as caught:
+            guess(str(path), {})
+    found = opened("features", **{k.removeprefix("data."): v for k, v in advised(caught.value, path).items()})
+    splits = found.read(None)
+    assert found.about["labels"] == ["rain", "snow", "sun"] and sum(map(len, splits.values())) == 200
+    assert (
+        splits["train"].labels.sum(1).mean() == pytest.approx(1.5, abs=0.1) and splits["train"].features.shape[1] > 100
+    )
+    whole = {tuple(y) for part in splits.values() for y in part.labels.astype(int).tolist()}
+    assert whole == {(0, 0, 1), (1, 0, 1), (1, 1, 0), (0, 1, 0)}
+
+
+@pytest.mark.parametrize(
+    "labels", [["Korea, Republic of", "Iran, Islamic Republic", "Peru"], ["1,5", "2", "3"], ["a|", "a"], ["yes", "no"]]
+)
+def test_labels_with_a_sign_of_their_own_are_one_class(labels):
+    assert own.joined(labels) == ""
 
 
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
