@@ -204,13 +204,8 @@ def _headless(file: Path, columns: Sequence[Column]) -> DataError:
 
 
 def _listed(columns: Sequence[Column]) -> str:
-    what = {
-        "nested": "lists or objects",
-        "empty": "one value",
-        "number": "numbers or identifiers",
-        "text": "texts",
-        "word": "single words",
-    }
+    what = {"empty": "one value", "number": "numbers or identifiers", "text": "texts", "word": "single words"}
+    what["nested"] = "lists or objects"
     told = (f"{c.name} ({what.get(c.kind, f'{len(c.values)} different values')})" for c in columns)
     return f"its columns: {', '.join(told)}"
 
@@ -247,12 +242,14 @@ def _decided(
             what = f"{file.name} has no column {name!r}{near(name, names)}"
             raise DataError(what, _listed(columns), f"correct data.{key}, or leave it out")
     label = None if wanted == "files" else given.get("label") or _label(file, columns, wanted)
-    several = {c.name: own.joined(c.values) for c in columns if c.kind in ("nested", "word")}
-    if label is None and wanted is None and (tags := [n for n, sign in several.items() if sign or n.lower() in TAGS]):
-        sign = f" {_set('separator', several[tags[0]])}" if several[tags[0]] else ""
+    several = [
+        c for c in columns if c.name.lower() in TAGS and (c.nested or (c.kind == "word" and own.joined(c.values)))
+    ]
+    if label is None and wanted is None and several:
         some = next((c.name for c in columns if c.kind == "text"), "COLUMN")
-        arguments = f"task=multilabel data=features {_set('path', str(file))} {_set('text', some)} {_set('label', tags[:1])}{sign}"
-        raise _other(file, "several labels for each text", arguments)
+        sign = own.joined(several[0].values) or None
+        ways = [_set("path", str(file)), _set("text", some), _set("label", [several[0].name]), _set("separator", sign)]
+        raise _other(file, "several labels for each text", f"task=multilabel data=features {' '.join(ways)}")
     free = [c for c in columns if c.name != label]
     texts = [c.name for c in free if c.kind == "text"]
     if not texts or (label is None and len(columns) == 2):  # then single words are texts too

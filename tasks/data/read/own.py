@@ -130,18 +130,12 @@ def stamp(path: Path) -> str:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file name, ignoring .gz and .bz2."""
+    """The ending of a file name, without that of its compression."""
     return Path(path.stem).suffix if path.suffix in PACKED[1:] else path.suffix
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The cells of `columns` in every record of a file.
-
-    The file is a csv or tsv file with a header line, a jsonl file, or a JSON list of objects.
-
-    Raises:
-        DataError: a line is not a record, or a column is missing.
-    """
+    """The cells of `columns` in every record of a table. Raises DataError if a record is damaged or a column missing."""
     if (kind := ending(path)) in DELIMITERS:
         for line, row in table(path, tuple(columns), **formats.dialect(path, DELIMITERS[kind])):
             yield Row(tuple(clean(row[name]) for name in columns), path, line)
@@ -197,11 +191,8 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
             features = rows.features
         classes = {name: kind for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)}
         for row in rows:
-            yield row | {
-                name: kind.int2str(row[name])
-                for name, kind in classes.items()
-                if row[name] is not None and row[name] >= 0
-            }
+            known = {name: row[name] for name in classes if row[name] is not None and row[name] >= 0}
+            yield row | {name: classes[name].int2str(number) for name, number in known.items()}
     except Exception as error:  # errors of Arrow and of the package itself
         why = f"it cannot be read ({type(error).__name__}: {error})"
         raise damaged(path, why, "a whole file", step=formats.AGAIN) from error

@@ -62,10 +62,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     if not options.label and not options.text and False in sparse:
         path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
         raise damaged(path, "it is not known which columns are labels", "names", step=step)
-    if options.text:
-        names, arrays = _texts(paths, options)
-    else:
-        names, arrays = (_svmlight if True in sparse else _tables)(paths, options.label)
+    read = _svmlight if True in sparse else _tables
+    names, arrays = _texts(paths, options) if options.text else read(paths, options.label)
     for split, (_, y) in arrays.items():
         if not y.any():
             raise damaged(paths.get(split) or paths[own.WHOLE], "no document has a label", "labels", step=own.STEP)
@@ -89,17 +87,16 @@ def _texts(paths: dict[str, Path], options: Options) -> tuple[Sequence[str], dic
     """Texts as tf-idf vectors of the 2,000 most frequent `words` of train; a single file is split by content."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    rows = {
-        s: list(own.several(path, str(options.text), *options.label, options.separator)) for s, path in paths.items()
-    }
+    columns = str(options.text), *options.label, options.separator
+    rows = {split: list(own.several(path, *columns)) for split, path in paths.items()}
     names = sorted({name for _, _, labels in rows.get("train", rows.get(own.WHOLE, ())) for name in labels})
     if own.WHOLE in rows:
         found = rows.pop(own.WHOLE)
         texts = [one for _, one, _ in found]
         parts = split_by_content([[normalized(one)] for one in texts], texts, [texts])
         rows = {
-            "train": [found[i] for i in sorted(parts.train)],
-            "test": [found[i] for i in sorted(parts.dev + parts.test)],
+            s: [found[i] for i in sorted(part)]
+            for s, part in (("train", parts.train), ("test", parts.dev + parts.test))
         }
         own.refuse_empty(paths[own.WHOLE], "its texts", rows)
     vectors = TfidfVectorizer(analyzer=words, max_features=2000).fit([one for _, one, _ in rows["train"]])
@@ -180,6 +177,7 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
         row = sparse(words[has_labels:], path, number)
         own_labels = words[0].split(",") if has_labels else []
         if "" in own_labels:
-            raise damaged(path, f"{words[0][:40]!r} has a label without a name", "a name for each label", line=number, step=own.STEP, value="")  # fmt: skip
+            said, expected = f"{words[0][:40]!r} has a label without a name", "a name for each label"
+            raise damaged(path, said, expected, line=number, step=own.STEP, value="")
         found.append((number, own_labels, row))
     return found

@@ -21,21 +21,8 @@ from tasks.data.records import Example
 
 KIND = "texts"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-MISSING = {
-    "-",
-    "?",
-    "nan",
-    "NaN",
-    "NAN",
-    "NA",
-    "<NA>",
-    "N/A",
-    "n/a",
-    "#N/A",
-    "null",
-    "NULL",
-    "None",
-}  # labels that mean that there is none
+# Labels that mean that there is none.
+MISSING = {"-", "?", "nan", "NaN", "NAN", "NA", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 
 
 def columns() -> Any:
@@ -57,9 +44,8 @@ def names(help: str) -> Any:
     kind = listing(REQUIRED, word()).metadata["kind"]
 
     def read(value: Any) -> list[str]:
-        return kind.read(
-            [own.cell(v) if isinstance(v, (int, float)) else v for v in value] if isinstance(value, list) else value
-        )
+        listed = value if isinstance(value, list) else [value]
+        return kind.read([own.cell(one) if isinstance(one, (int, float)) else one for one in listed])
 
     return dataclasses.field(default=REQUIRED, metadata={"kind": Kind(list, read, help)})
 
@@ -99,16 +85,12 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
             found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
-            step = f"correct it, or leave out such rows: {_set('drop', [*options.drop, row.cells[-1]])}"
-            raise row.wrong(
-                found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step if row.cells[-1] else own.STEP
-            )
+            step = f"correct it, or leave out such rows: {_set('drop', [*options.drop, row.cells[-1] or 'LABEL'])}"
+            raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step)
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     texts = [" ".join(example.texts) for example in splits.get(own.WHOLE, ())]
-    sources, notes = (
-        own.sources(files, options.text, options.label, classes, *filter(None, [options.drop]), texts=texts),
-        [],
-    )
+    dropped, notes = ([options.drop] if options.drop else []), []
+    sources = own.sources(files, options.text, options.label, classes, *dropped, texts=texts)
     if own.WHOLE in files:
         splits, note = own.split(splits[own.WHOLE], files, texts, sources["train"], root, progress)
         notes.append(note)
@@ -124,26 +106,15 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
     for row in rows:
         if not row.cells[-1]:
             blank = sum(not other.cells[-1] for other in rows)
-            raise row.wrong(
-                f"{options.label} is blank, in {blank:,} of {len(rows):,} rows",
-                "a class; fill it in or delete the rows",
-                blank,
-            )
+            said = f"{options.label} is blank, in {blank:,} of {len(rows):,} rows"
+            raise row.wrong(said, "a class; fill it in or delete the rows", blank)
         found[row.cells[-1]] = None
     if sign := own.joined(found):
         row = next(row for row in rows if sign in row.cells[-1])
-        ways = [
-            f"{key}={quoted(value)}"
-            for key, value in (("text", options.text[0]), ("label", [options.label]), ("separator", sign))
-        ]
-        step = f"read them as several labels: task=multilabel data=features {' '.join(shlex.quote(f'data.{one}') for one in ways)}"
-        step += f"; or keep each as one class: {_set('classes', list(found))}"
-        raise row.wrong(
-            f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels",
-            "one class",
-            row.cells[-1],
-            step,
-        )
+        ways = " ".join([_set("text", options.text[0]), _set("label", [options.label]), _set("separator", sign)])
+        step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
+        said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
+        raise row.wrong(said, "one class", row.cells[-1], step + _set("classes", list(found)))
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         raise damaged(
             rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
