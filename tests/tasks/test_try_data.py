@@ -103,13 +103,13 @@ def test_a_quoted_value_is_read_as_it_was(value):
 @pytest.mark.parametrize(
     "typed, value",
     [
-        ("data.path=数据.csv", "数据.csv"), ("data.path=~/x.tsv", "/home/me/x.tsv"), ("+data.path=a 'b' (1).tsv", "a 'b' (1).tsv"), ("data.path=null", None),
+        ("data.path=数据.csv", "数据.csv"), ("data.path=~/x.tsv", "/elsewhere/x.tsv"), ("+data.path=a 'b' (1).tsv", "a 'b' (1).tsv"), ("data.path=null", None),
         ('data.path="é, b.csv"', "é, b.csv"), ("data.text=[评论, 标题]", ["评论", "标题"]), ("data.label=étoiles", "étoiles"), ("data.path=12", "12"),
         ("data.limits={train: 5}", {"train": 5}), ("data.path=${oc.env:HOME}/x", "${oc.env:HOME}/x"), ("data.drop=[нет]", ["нет"]),
     ],
 )  # fmt: skip
 def test_paths_and_words_beyond_ascii_need_no_quotes(typed, value, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/elsewhere")
     assert values([typed]) == {typed.partition("=")[0].lstrip("+"): value}
     assert swept(["data.path=a.tsv,b.tsv"])["data.path"].overrides == ("data.path=a.tsv", "data.path=b.tsv")
 

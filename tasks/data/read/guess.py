@@ -19,7 +19,7 @@ from typing import Any
 from tasks.config.options import near, quoted
 from tasks.data.errors import DataError
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, dialect, numbered, table
+from tasks.data.read.formats import damaged, numbered, table
 from tasks.data.records import clean
 
 # Usual names of columns, in lower case.
@@ -143,10 +143,8 @@ def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
 
 def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
     """The columns of a file, and whether the file names them."""
-    ending = own.ending(file)
-    form = dialect(file, own.DELIMITERS[ending]) if ending in own.DELIMITERS else {}
-    if ending == ".tsv" and not form.get("quoting"):  # no tabs, or cells in quotes
-        ending = ".csv"
+    form = own.dialect(file)
+    ending = ".tsv" if form.get("quoting") else ".csv" if form else ""  # a tsv file with quotes is like a csv file
     if ending == ".tsv":
         lines = [(n, [clean(cell) for cell in line.split("\t")]) for n, line in numbered(file) if line.strip()]
         (_, names), *rest = lines
@@ -194,7 +192,7 @@ def _headed(columns: Sequence[Column], ending: str, given: Mapping[str, Any]) ->
 
 
 def _headless(file: Path, columns: Sequence[Column]) -> DataError:
-    between = dialect(file, own.DELIMITERS[own.ending(file)])["delimiter"].replace("\t", "\\t")
+    between = own.dialect(file)["delimiter"].replace("\t", "\\t")
     kinds = ["label" if c.kind == "class" else "text" for c in columns]
     names = [f"{k}{kinds[:i].count(k) + 1}" if kinds.count(k) > 1 else k for i, k in enumerate(kinds)]
     step = f"add one that fits: sed -i '1i {between.join(names)}' {shlex.quote(str(file))}"

@@ -31,7 +31,7 @@ STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "tes
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
 TABLES = (*FILES, ("",))  # also a folder that is a table
-DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # usual ones; Excel's "Unicode text" is .txt
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
@@ -134,10 +134,17 @@ def ending(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in PACKED[1:] else path.suffix
 
 
+def dialect(path: Path) -> dict[str, Any]:
+    """The options of the csv module for a file with a delimiter; {} for other tables."""
+    if (kind := ending(path)) not in DELIMITERS or (kind == ".txt" and next(numbered(path))[1].startswith(LABEL)):
+        return {}
+    return formats.dialect(path, DELIMITERS[kind])
+
+
 def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """The cells of `columns` in every record of a table. Raises DataError if a record is damaged or a column missing."""
-    if (kind := ending(path)) in DELIMITERS:
-        for line, row in table(path, tuple(columns), **formats.dialect(path, DELIMITERS[kind])):
+    if form := dialect(path):
+        for line, row in table(path, tuple(columns), **form):
             yield Row(tuple(clean(row[name]) for name in columns), path, line)
         return
     for line, place, entry in objects(path, columns):
@@ -211,9 +218,8 @@ def joined(values: Iterable[str]) -> str:
 
 def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:
     """Text and labels of each record; the labels are a list, or one cell with `separator` between them."""
-    tabular = ending(path) in DELIMITERS
-    found = formats.dialect(path, DELIMITERS[ending(path)]) if tabular else {}
-    entries = ((n, "", row) for n, row in table(path, (text, label), **found)) if tabular else objects(path)
+    form = dialect(path)
+    entries = ((n, "", row) for n, row in table(path, (text, label), **form)) if form else objects(path)
     for line, place, entry in entries:
         row, value = Row((), path, line, place), entry.get(label)
         check_fields(entry, {text: SCALARS, label: (*SCALARS, list)}, path, place, line)

@@ -14,7 +14,7 @@ from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, dialect, numbered, table
+from tasks.data.read.formats import damaged, numbered, table
 from tasks.data.read.labelled import feature, labelled_set, read_arff, sparse
 from tasks.data.read.splits import normalized, split_by_content, words
 
@@ -130,7 +130,7 @@ def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -
     """Names of the feature columns, features and labels of a table; `columns` are the features that it must have."""
     x: list[list[float]] = []
     y: list[list[bool]] = []
-    for line, row in table(path, (*labels, *columns), **dialect(path, own.DELIMITERS[own.ending(path)])):
+    for line, row in table(path, (*labels, *columns), **own.dialect(path)):
         columns = tuple(columns) or tuple(name for name in row if name not in labels)
         if "" in columns:  # several unnamed columns would be read as one
             raise damaged(path, "a column without a name", "a name for each column", line=1, step=own.STEP, value="")

@@ -87,7 +87,9 @@ def save(place, form):
     elif form == "parquet":
         pandas.DataFrame(pairs).to_parquet(place / "a.parquet")
     elif form == "Excel's Unicode text":
-        (place / "a.csv").write_text(pandas.DataFrame(pairs).to_csv(sep="\t", index=False), encoding="utf-16")
+        (place / "a.txt").write_text(
+            pandas.DataFrame(pairs).to_csv(sep="\t", index=False, quoting=csv.QUOTE_ALL), encoding="utf-16"
+        )
     else:
         kinds = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
         found = datasets.Dataset.from_list(texts, features=kinds)
