@@ -36,6 +36,8 @@ def extract(path: Path, backbone: str, weights: str | None, size: int, check: bo
         keys = sorted({question.image for split in found.read(progress).values() for question in split})
         model = features.backbone(backbone, weights, size)
         features.extract(source, keys, model, folder, progress, **options)
-    store = FeatureStore(folder, {} if check else None)
+    store = FeatureStore(folder)
+    if check:
+        store.check()
     n = len(store.layout.keys)
     return f"{folder}: {n:,} images, {len(store.missing)} shards missing, {len(store.bad)} images without features"

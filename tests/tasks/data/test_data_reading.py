@@ -211,22 +211,18 @@ def test_good_arff_comes_back(rows, file):
 def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
     layout = Layout("ones", (1, 2), 3, ("a", "b"))
     store = write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
-    head, shard = tmp_path / "store.json", tmp_path / "shard-00000.npy"
+    head, array = tmp_path / "store.json", tmp_path / "features.npy"
     good = head.read_text()
     head.write_text(damage)
     with refused(DataError, key="store.json"):
         FeatureStore(tmp_path)
     head.write_text(good)
-    (tmp_path / "shard-00000.json").write_text(damage)
-    assert FeatureStore(tmp_path).missing == [0]
-    write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
-    shard.write_bytes(b"\x93NUMPX" + shard.read_bytes()[6:])
-    with refused(DataError, key="shard-00000.npy", value=None):
-        FeatureStore(tmp_path).rows(np.array([0]))
-    raw = np.ones((2, 3, 2), np.float16)
-    np.save(shard, raw)
-    with refused(DataError, key="shard-00000.npy", value=(2, 3, 2)):
-        FeatureStore(tmp_path).rows(np.array([0]))
+    array.write_bytes(b"\x93NUMPX" + array.read_bytes()[6:])
+    with refused(DataError, key="features.npy", value=None):
+        FeatureStore(tmp_path)
+    np.save(array, np.ones((2, 3, 2), np.float16))
+    with refused(DataError, key="features.npy", value=(2, 3, 2)):
+        FeatureStore(tmp_path)
     assert store.layout == layout
 
 
