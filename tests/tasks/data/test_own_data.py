@@ -117,6 +117,17 @@ def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, 
     assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
 
 
+def test_other_texts_beside_a_split_and_rows_without_a_class(tmp_path, opened):
+    for split in SPLITS:
+        write_table(tmp_path / "own", split, TABLE)
+        (tmp_path / "own" / f"{split}.txt").write_text("notes\n")
+    assert len(opened("table", path=str(tmp_path / "own"), text="premise", label="stars").read(None)["train"]) == 4
+    kinds = datasets.Features(label=datasets.ClassLabel(names=["bad", "good"]))
+    rows = [{"label": 1}, {"label": -1}, {"label": None}]
+    datasets.Dataset.from_list(rows, features=kinds).to_parquet(tmp_path / "a.parquet")
+    assert [row.cells for row in own.rows(tmp_path / "a.parquet", ["label"])] == [("good",), ("-1",), ("",)]
+
+
 def test_a_damaged_parquet_file_and_a_spreadsheet_are_refused(tmp_path, opened):
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(99))
     with refused(DataError, key="a.parquet"):
