@@ -255,6 +255,7 @@ def command(store, tmp_path):
     return start
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_both_end_with_the_whole_table(command, store):
     """Both run what the other has not; a cell of the other's is waited for, never failed, and never made twice."""
     both = [command("task.behaviour=slow", "task.seconds=0.3") for _ in range(2)]

@@ -18,6 +18,7 @@ def manifest(outputs: Path, name: str) -> dict:
     return json.loads((outputs / "sweeps" / name / "manifest.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_in_one_table_and_is_found_again(train, command, tiny, outputs, capsys):
     asked = ("-m", "mapping=sparsemax,fusedmax", "mapping.gamma=0.5,2", "seed=1,2", "sweep=mine")
     planned = train(*asked, "--plan")
