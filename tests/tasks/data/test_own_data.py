@@ -234,7 +234,7 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
         encode, lacks = {"encode": {"subword": subword}}, {"dev.source": 0.34}
         none.folder = tmp_path
         made = _training.prepared(encode, data, none, lambda *_: None, None, unknown=lacks)
-        assert ("encode.subword=bpe" in made.facts["notes"][-1]) == (subword == "none")
+        assert ("encode.subword=sentencepiece" in made.facts["notes"][-1]) == (subword == "none")
 
 
 TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]
