@@ -178,10 +178,10 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
 def test_the_page_of_a_paper_names_the_tokens_and_the_rare_words(name):
     """What the paper profile chooses where the paper is silent."""
     folder = compose.ROOT / "docs" / "reference" / "papers"
-    page = "".join(
-        (folder / f"{one}.md").read_text(encoding="utf-8")
-        for one in ("README", compose.page("experiment", name)["paper"])
-    )
+    own = folder / f"{compose.page('experiment', name)['paper']}.md"
+    if not own.is_file():
+        pytest.skip("a paper of your own has no page here")
+    page = "".join(path.read_text(encoding="utf-8") for path in (folder / "README.md", own))
     chosen = {f"encode.{key}={w.config['encode'].get(key)}" for w in wanted(name) for key in ("tokenizer", "min_count")}
     known = {
         *(f"encode.tokenizer={plain}" for plain in ("none", "whitespace", None)),
