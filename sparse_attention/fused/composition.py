@@ -18,6 +18,7 @@ from .. import kernels
 from ..mappings.entmax import entmax
 from ..mappings.fusedmax import fusedmax
 from ..mappings.sparsemax import sparsemax
+from ..rows.masked import readable
 from .reading import blank, finite, gathered, read, scores, slopes, times, weighed
 
 
@@ -89,5 +90,5 @@ def gradients(
     p = p.view(x.shape)
     dp = slopes(g, p, v).reshape(flat.shape)
     dx = kernel.backward(dp, p.view(flat.shape), saved, **params).view(x.shape) * scale
-    dx = dx if finite(dx) else dx.masked_fill((p == 0) & ~dx.isfinite(), 0.0)
+    dx = dx if not readable(dx) or finite(dx) else dx.masked_fill((p == 0) & ~dx.isfinite(), 0.0)
     return read(dx, k), gathered(dx, q, k.shape[0]), gathered(p, g, v.shape[0])

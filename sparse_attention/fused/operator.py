@@ -71,8 +71,8 @@ def refusal(
 
 
 def _out_of_range(alphas: Tensor, fused: tuple[float, float]) -> str | None:
-    """Why these alphas are not fused. Their range is read, for which a GPU is waited for once."""
-    if foreign(alphas):
+    """Why these alphas are not fused. Their range is read, for which a GPU is waited for once, but not in a CUDA graph."""
+    if foreign(alphas) or (alphas.is_cuda and torch.cuda.is_current_stream_capturing()):
         return "the values of alpha must not be read"
     least, most = torch.stack(alphas.detach().aminmax()).tolist()
     if fused[0] <= least <= most <= fused[1]:
@@ -89,35 +89,44 @@ class Fused(Function):
         bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
         dropout: float, seed: int, lam: float | None,
     ) -> Tensor:  # fmt: skip
-        ctx.kernel = _kernel(q)
-        only = {"dropout": dropout, "seed": seed, "lam": lam} if ctx.kernel is native else {}
-        out, ctx.saved = ctx.kernel.forward(
-            q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
-            bias=bias, mask=mask, lead=lead, save=any(ctx.needs_input_grad), **only,
-        )  # fmt: skip
-        ctx.save_for_backward(q, k, v, lengths, spans, alphas, bias, mask)
+        ctx.kernel, save, kept = _kernel(q), any(ctx.needs_input_grad), []
+        given = q, k, v, lengths, spans, alphas, bias, mask
         ctx.rest = lead, alpha, scale, causal, pinned, dropout, seed, lam
+        only = {"dropout": dropout, "seed": seed, "lam": lam} if ctx.kernel is native else {}
+        try:
+            out, ctx.saved = ctx.kernel.forward(
+                q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
+                bias=bias, mask=mask, lead=lead, save=save, **only,
+            )  # fmt: skip
+        except gpu.LaunchFailed as error:
+            gpu.give_up("attention", error)
+            out, ctx.saved = _composed(*given, *ctx.rest), None
+        if ctx.saved is not None and ctx.kernel is gpu:
+            kept, ctx.saved = gpu.tensors(ctx.saved), gpu.emptied(ctx.saved)
+        ctx.save_for_backward(*given, *kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, lengths, spans, alphas, bias, mask = ctx.saved_tensors
+        q, k, v, lengths, spans, alphas, bias, mask, *kept = ctx.saved_tensors
+        saved = gpu.filled(ctx.saved, kept) if kept else ctx.saved
         needs = [ctx.needs_input_grad[i] for i in (0, 1, 2, 5, 6)]
-        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):  # create_graph, is_grads_batched
+        if saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):
+            # the kernel did not start, create_graph, is_grads_batched
             with torch.enable_grad():
                 out = _composed(q, k, v, lengths, spans, alphas, bias, mask, *ctx.rest)
             wanted = [x for x, need in zip((q, k, v, alphas, bias), needs) if need]
             found = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
             dq, dk, dv, dalphas, dbias = (next(found) if need else None for need in needs)
         elif alphas is None and bias is None:
-            dq, dk, dv = ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved)
+            dq, dk, dv = ctx.kernel.backward(g.contiguous(), q, k, v, saved)
             dalphas = dbias = None
         elif ctx.kernel is gpu:
-            dq, dk, dv, dbias, dalphas = gpu.gradients(g.contiguous(), q, k, v, ctx.saved, bias if needs[4] else None)
+            dq, dk, dv, dbias, dalphas = gpu.gradients(g.contiguous(), q, k, v, saved, bias if needs[4] else None)
             dbias = None if dbias is None else dbias.to(bias.dtype)
             dalphas = None if dalphas is None else dalphas.to(alphas.dtype)
         else:
-            at = native.gradients(g.contiguous(), q, k, v, ctx.saved, needs[4])
+            at = native.gradients(g.contiguous(), q, k, v, saved, needs[4])
             dq, dk, dv = at.q, at.k, at.v
             dalphas = None if at.alphas is None else at.alphas.to(alphas.dtype)
             dbias = None if at.bias is None else at.bias.to(bias.dtype)

@@ -136,7 +136,11 @@ def fused(
     if backend is None or watched or (kept is not None and foreign(kept)):
         return None
     form = backend.form(kept, dtype_of_result(scores))
-    p = _Fused.apply(x.contiguous(), form.mask, form, op, backend.OPS[op], params, plain)
+    try:
+        p = _Fused.apply(x.contiguous(), form.mask, form, op, backend.OPS[op], params, plain)
+    except backend.LaunchFailed as error:
+        backend.give_up(op, error)
+        return None
     return p if dim == -1 else p.movedim(-1, dim)
 
 

@@ -214,6 +214,9 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
         tensor(mask, "mask")
     if mask.dtype != torch.bool:
         raise not_boolean(mask)
+    if mask.device != scores.device and mask.ndim:
+        where, here = mask.device, scores.device
+        raise ValueError(f"the mask is on {where} and the scores are on {here}; pass mask.to({str(here)!r})")
     # Dimensions first: comparing [n, n] with [B, H, n, n] would make a recorded graph depend on whether n is B.
     same = mask.ndim == scores.ndim and mask.shape == scores.shape
     return mask if same else expanded(mask, scores, "mask")

@@ -13,17 +13,21 @@ run on a GPU. With ``TRITON_INTERPRET=1``, they also take CPU tensors, but are s
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import active
 from ..reference import OPS as REFERENCE
 
 _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would compile for minutes
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+_CAPABILITY = (8, 0)
 _PROGRAMS = 2048  # fusedmax: with fewer rows, each row gets a warp; with more, a warp's lanes handle one row each
 _kernels: Any = None
 
@@ -47,11 +51,36 @@ def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
     return (
         op in OPS
+        and op not in given_up
         and (x.is_cuda or (_INTERPRETED and x.device.type == "cpu"))
         and x.dtype in _DTYPES
         and x.shape[-1] <= (_LONGEST_GROUPED if op in _GROUPED else _LONGEST)
         and bool(_load())
+        and not too_old(x)
     )
+
+
+def too_old(x: Tensor) -> str | None:
+    """Why Triton does not compile for the device of ``x``, as a clause, or None."""
+    if not x.is_cuda or (capability := torch.cuda.get_device_capability(x.device)) >= _CAPABILITY:
+        return None
+    return f"{torch.cuda.get_device_name(x.device)} has compute capability {capability[0]}.{capability[1]}; the Triton kernels need 8.0"
+
+
+class LaunchFailed(RuntimeError):
+    """A kernel did not compile or did not fit on the device. Nothing was computed."""
+
+
+given_up: dict[str, LaunchFailed] = {}  # the operations whose kernels did not start
+
+
+def give_up(op: str, error: LaunchFailed) -> None:
+    """Compute ``op`` without Triton from now on, with a warning. Raises the error if Triton was asked for by name."""
+    if active() == "triton":
+        raise error
+    if op not in given_up:
+        warnings.warn(f"{op} is computed by torch from now on, which is slower: {error}", stacklevel=4)
+    given_up[op] = error
 
 
 def exact(params: dict[str, float]) -> bool:
@@ -92,12 +121,24 @@ def form(mask: Tensor | None, dtype: torch.dtype) -> Form:
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start a kernel; all launches go through here.
+    """Start a kernel on the device of its first tensor, whichever is the current one; all launches go through here.
 
     Lazily negated tensors are resolved first, since their values in memory differ from the values they represent.
+
+    Raises:
+        LaunchFailed: the kernel did not compile, or needs more than the device has.
     """
-    if programs:
-        kernel[(programs,)](*(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments), **constants)
+    if not programs:
+        return
+    arguments = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments)
+    device = next(x.device for x in arguments if isinstance(x, Tensor))
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        try:
+            kernel[(programs,)](*arguments, **constants)
+        except Exception as error:
+            if "CUDA" in str(error):  # of the device, not of this start
+                raise
+            raise LaunchFailed(f"{kernel.fn.__name__} did not start ({type(error).__name__}: {error})") from error
 
 
 def _sizes(n: int) -> dict[str, int]:

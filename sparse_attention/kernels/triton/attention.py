@@ -3,8 +3,7 @@
 The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16. Scores, thresholds and sums are
 float32. For half-precision inputs, as in flash attention, the weights are rounded to half precision before they are
 multiplied by the values, and the gradients of the scores before they are multiplied by queries and keys. No call here waits
-for the device; with one alpha per head, `sa.sparse_attention` has read their range before. Results are deterministic. The kernels are tested in Triton's interpreter and compiled ahead of time;
-they have never been run on a GPU.
+for the device; with one alpha per head, `sa.sparse_attention` has read their range before. Results are deterministic.
 """
 
 from __future__ import annotations
@@ -16,9 +15,14 @@ from torch import Tensor
 
 from .. import triton as rows
 from ..native.attention_shape import layout
+from . import LaunchFailed, give_up
 
 ALPHAS = (1.1, 2.0)  # where float32 is enough
 WIDEST = 128  # the most channels; wider blocks do not fit into the memory of a multiprocessor
+
+
+_HERE: Any = object()
+_FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
 
 
 class Saved(NamedTuple):
@@ -27,6 +31,7 @@ class Saved(NamedTuple):
     top: Tensor  # float32 [H, n], the maximum of (alpha - 1) scale q k'
     tau: Tensor  # float32 [H, n]
     flags: Tensor  # int8 [H, query blocks, key blocks]
+    mean: Tensor  # float32 [H, n, e], the mean of v weighted by p^(2 - alpha)
     lengths: Tensor | None
     spans: Tensor | None
     bias: Tensor | None  # -inf where the mask hides a key
@@ -36,7 +41,12 @@ class Saved(NamedTuple):
     scale: float
     causal: bool
     pinned: bool
-    block: int
+    block: tuple[int, int]
+
+
+def _block(q: Tensor) -> tuple[int, int]:
+    """The queries and keys of a block: of those tried, the largest whose numbers stay in registers."""
+    return (32, 32) if q.dtype == torch.float32 else (64, 64)
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
@@ -45,40 +55,46 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
         return f"the Triton kernels run on CUDA devices, q is on {q.device}"
     if not ALPHAS[0] <= alpha <= ALPHAS[1]:
         return f"alpha is {alpha}; the Triton kernels take {ALPHAS[0]} to {ALPHAS[1]:g}, where float32 is enough"
+    if (error := rows.given_up.get("attention")) is not None:
+        return str(error)
     if q.dtype not in rows._DTYPES or not q.dtype == k.dtype == v.dtype:
         return f"the Triton kernels take float32, float16 or bfloat16, not {q.dtype}, {k.dtype} and {v.dtype}"
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return f"heads have {q.shape[-1]} and {v.shape[-1]} channels, the Triton kernels take up to {WIDEST}"
-    return None if rows._load() else "Triton is not installed"
+    return rows.too_old(q) if rows._load() else "Triton is not installed"
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
     spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
-    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, save: bool = True, block: int = 64,
+    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, save: bool = True, block: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
     """q [H, n, d], k [G, m, d] and v [G, m, e] are contiguous; out [H, n, e] has q's dtype.
 
     The other arguments are those of ``kernels.native.attention``; alphas are float ``[H]`` and replace alpha. A mask is
-    added to the bias as -inf.
+    added to the bias as -inf. block: the numbers of queries and keys computed together.
     """
     from . import attention_kernels
 
     (heads, n, _), m = q.shape, k.shape[1]
+    block = _block(q) if block is None else block
     out = q.new_empty(heads, n, v.shape[2])
     top, tau = torch.empty(2, heads, n, dtype=torch.float32, device=q.device)
+    mean = torch.empty(heads, n, v.shape[2], dtype=torch.float32, device=q.device) if save else top
     lengths, spans = (None if x is None else x.contiguous() for x in (lengths, spans))
     bias = None if bias is None else bias.detach().resolve_neg()
     if mask is not None:
         plain = torch.zeros((), dtype=torch.float16, device=q.device) if bias is None else bias
         bias = torch.where(mask, plain, -torch.inf)
-    flags = torch.zeros(heads, -(-n // block), -(-m // block), dtype=torch.int8, device=q.device)
+    flags = torch.zeros(heads, -(-n // block[0]), -(-m // block[1]), dtype=torch.int8, device=q.device)
     powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    saved = Saved(top, tau, flags, lengths, spans, bias, powers, lead or (heads,), alpha, scale, causal, pinned, block)
+    saved = Saved(
+        top, tau, flags, mean, lengths, spans, bias, powers, lead or (heads,), alpha, scale, causal, pinned, block
+    )  # fmt: skip
     visible, steps = _visible(q, saved)
     rows.launch(
-        attention_kernels.attend_forward, heads * flags.shape[1], q, k, v, *visible, out, top, tau, flags,
-        *_sizes(q, k, v), *steps, _factor(saved), **_constants(q, v, saved),
+        attention_kernels.attend_forward, heads * flags.shape[1], q, k, v, *visible, out, mean, top, tau, flags, _list(flags),
+        *_sizes(q, k, v), *steps, *_factors(saved), SAVE=save, **_constants(q, v, saved),
     )  # fmt: skip
     return out, saved if save else None
 
@@ -92,24 +108,50 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     """The gradients of `backward` and, in float32, those of the bias ``of`` and of the alphas [H], or None."""
     from . import attention_kernels
 
-    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    (heads, n, _), m = q.shape, k.shape[1]
+    (heads, n, _), (groups, m, _) = q.shape, k.shape
+    repeat = heads // max(groups, 1)
+    parts = repeat if groups * saved.flags.shape[2] < _FEW else 1
+    wide = {"dtype": torch.float32} if parts > 1 else {}
+    dq, dk, dv = torch.empty_like(q), *(x.new_empty(groups * parts, *x.shape[1:], **wide) for x in (k, v))
     dbias = None if of is None else torch.zeros(heads, n, m, dtype=torch.float32, device=q.device)
     dalphas = None if saved.powers is None else torch.empty(heads, n, dtype=torch.float32, device=q.device)
     visible, steps = _visible(q, saved)
-    given = (grad_out, q, k, v, *visible, saved.top, saved.tau, saved.flags, torch.empty_like(saved.top))
-    sizes = (*_sizes(q, k, v), *steps, _factor(saved), saved.scale)
-    constants = _constants(q, v, saved)
+    given, along, places = (grad_out, q, k, v, *visible), torch.empty_like(saved.top), _list(saved.flags)
+    sizes = (*_sizes(q, k, v), *steps, *_factors(saved), saved.scale)
+    constants, thresholds = _constants(q, v, saved), (saved.top, saved.tau, saved.flags, places, along)
     rows.launch(
-        attention_kernels.attend_queries_backward, heads * saved.flags.shape[1], *given, dq,
+        attention_kernels.attend_queries_backward, heads * saved.flags.shape[1], *given, saved.mean, *thresholds, dq,
         *(q if x is None else x for x in (dbias, dalphas)), *sizes, **(constants if dbias is None else constants | {"BIAS": 2}),
     )  # fmt: skip
     rows.launch(
-        attention_kernels.attend_keys_backward, k.shape[0] * saved.flags.shape[2], *given, dk, dv, *sizes, **constants
-    )
+        attention_kernels.attend_keys_backward, len(dk) * saved.flags.shape[2], *given, *thresholds, dk, dv, *sizes, parts,
+        **constants,
+    )  # fmt: skip
+    if parts > 1:
+        dk, dv = (x.view(groups, parts, *x.shape[1:]).sum(1).to(q.dtype) for x in (dk, dv))
     if of is not None and dbias is not None:
         dbias = dbias.view(*saved.lead, n, m).sum_to_size(of.shape)
     return dq, dk, dv, dbias, None if dalphas is None else dalphas.sum(1)
+
+
+def tensors(saved: Saved) -> list[Tensor]:
+    """The tensors in `Saved`, in its order."""
+    return [x for x in saved if isinstance(x, Tensor)]
+
+
+def emptied(saved: Saved) -> Saved:
+    """`Saved` without its tensors, which autograd keeps: only so, hooks and checkpoints see them."""
+    return Saved(*(_HERE if isinstance(x, Tensor) else x for x in saved))
+
+
+def filled(saved: Saved, tensors: list[Tensor]) -> Saved:
+    """The inverse of `emptied`."""
+    following = iter(tensors)
+    return Saved(*(next(following) if x is _HERE else x for x in saved))
+
+
+def _list(flags: Tensor) -> Tensor:
+    return torch.empty(flags.shape, dtype=torch.int32, device=flags.device)
 
 
 def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -126,9 +168,9 @@ def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[int, ..
     return tensors, (per_head, row, key)
 
 
-def _factor(saved: Saved) -> float:
-    """Of the scores: (alpha - 1) scale, or the scale where each head divides it by its own power."""
-    return saved.scale if saved.powers is not None else saved.scale * (saved.alpha - 1)
+def _factors(saved: Saved) -> tuple[float, float]:
+    """The factor of the scores, (alpha - 1) scale, and r; where each head has its own r, it divides the factor."""
+    return (saved.scale, 0.0) if saved.powers is not None else (saved.scale * (saved.alpha - 1), 1 / (saved.alpha - 1))
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
@@ -137,9 +179,13 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
 
 def _constants(q: Tensor, v: Tensor, saved: Saved) -> dict[str, Any]:
     width, values = (max(16, 1 << (x.shape[2] - 1).bit_length()) for x in (q, v))
+    rule = "EACH" if saved.powers is not None else {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(saved.alpha, "ANY")
+    from . import attention_kernels
+
     return {
-        "R": 0.0 if saved.powers is not None else 1 / (saved.alpha - 1), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None,
+        "RULE": getattr(attention_kernels, rule), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None,
         "SPANS": saved.spans is not None, "PINNED": saved.pinned and saved.spans is not None,
-        "BIAS": int(saved.bias is not None), "ROWS": saved.block, "KEYS": saved.block, "WIDTH": width, "VALUES": values,
-        "num_warps": 4,
+        "BIAS": int(saved.bias is not None), "ROWS": saved.block[0], "KEYS": saved.block[1], "WIDTH": width, "VALUES": values,
+        "CHUNK": 16 if rows._INTERPRETED else 256,
+        "num_warps": 8 if max(width, values) > 64 or q.dtype == torch.float32 or saved.bias is not None or rule == "EACH" else 4,
     }  # fmt: skip

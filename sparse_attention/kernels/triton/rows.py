@@ -5,6 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# Numbers for whose values no kernel is compiled anew. n is not among them: rows of whole 16 entries are read faster.
+SIZES = ["rows", "size1", "size2", "s0", "s1", "s2"]
+
 
 @triton.jit
 def power(base, exponent):
@@ -25,7 +28,7 @@ def scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, M
     x = tl.load(x_ptr + row * n + at, mask=inside, other=-float("inf")).to(tl.float32)
     if MASKED:
         start = row // (size1 * size2) * s0 + row // size2 % size1 * s1 + row % size2 * s2
-        kept = tl.load(mask_ptr + start + at * s3, mask=inside, other=0)
+        kept = tl.load(mask_ptr + start + at.to(tl.int64) * s3, mask=inside, other=0)
         x = tl.where(kept != 0, x, -float("inf"))
     return x
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .rows import power, scores_of, simplex_threshold, standing
+from .rows import SIZES, power, scores_of, simplex_threshold, standing
 
 SPARSEMAX, ENTMAX15, ENTMAX, PNORMMAX = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 SOFTMAX, CONE, HOURGLASS = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
@@ -33,7 +33,7 @@ def _cone_scale(x, q, MIRRORED: tl.constexpr):
     return (1.0 + offset) / below, below, sign
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def simplex_forward(
     x_ptr, mask_ptr, p_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, r,
     RULE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
@@ -154,7 +154,7 @@ def pnormmax_backward(g_ptr, p_ptr, dx_ptr, n, norm, gamma, BLOCK: tl.constexpr)
     tl.store(dx_ptr + row * n + at, diagonal * w * (g - mean) - rank * (along - mean) * y, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def cone_backward(
     g_ptr, p_ptr, x_ptr, mask_ptr, dx_ptr, rows, n, size1, size2, s0, s1, s2, s3, q,
     MIRRORED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .rows import scores_of, simplex_threshold, standing
+from .rows import SIZES, scores_of, simplex_threshold, standing
 
 FIRST, MEMBER, OFF, SPOILT = tl.constexpr(1), tl.constexpr(0), tl.constexpr(-1), tl.constexpr(-2)
 
@@ -91,7 +91,7 @@ def _total_variation(z, y, length, lam, ROWS: tl.constexpr):
         high_end = tl.where(jump, start, high_end)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=SIZES)
 def fusedmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
     MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -152,7 +152,7 @@ def fusedmax_forward(
         tl.store(p_ptr + row * n + at, tl.where(spoilt, float("nan"), p), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def oscarmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, starts_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
     MASKED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -194,10 +194,10 @@ def oscarmax_forward(
     tl.store(sums, 0.0)
     tl.store(sums + 1 + at, tl.cumsum(lifted, 0), mask=inside)
 
-    begins = real
-    blocks = count + 1
-    left = count
+    begins = real  # in another order than this, Triton 3.6 fails at blocks of 256 and more
     mean = lifted
+    left = count
+    blocks = count + 1
     while left < blocks:
         blocks = left
         number = tl.cumsum(begins.to(tl.int32), 0)

@@ -1,0 +1,180 @@
+"""Compile the Triton kernels for GPUs that are not there, as the launchers would, and read what the binaries need.
+
+`python tests/sparse_attention/kernels/ahead_of_time.py` prints the table of docs/results/gpu/binaries.md for the installed Triton.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from sparse_attention.kernels import triton as rows
+from sparse_attention.kernels.triton import attention
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
+STACK = 512  # bytes of a thread: more are registers spilled to memory
+TYPES = {
+    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int8: "i8", torch.uint8: "u8",
+    torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
+}  # fmt: skip
+OPTIONS = ("num_warps", "num_stages")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel with the arguments of one launch. Tensors count by their type, whole numbers as Triton specialises them."""
+
+    label: str
+    kernel: Any = field(compare=False)
+    arguments: tuple[Any, ...]
+    constants: tuple[tuple[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        return self.kernel.fn.__name__
+
+
+def _seen(x: Any, specialised: bool) -> Any:
+    """What Triton's compiler knows of an argument: its type, the value of a 1, and whether 16 divides it."""
+    if isinstance(x, Tensor):
+        return f"*{TYPES[x.dtype]}", None, True
+    if isinstance(x, float):
+        return "fp32", None, False
+    return "i32", 1 if specialised and x == 1 else None, specialised and x % 16 == 0
+
+
+def launches(label: str, call: Any) -> list[Case]:
+    """The kernels that `call` starts, none of which runs."""
+    found: list[Case] = []
+
+    def record(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        ours = [p for p in kernel.params if not p.is_constexpr]
+        known = tuple(_seen(x, not p.do_not_specialize) for x, p in zip(arguments, ours, strict=True))
+        found.append(Case(label, kernel, known, tuple(constants.items())))
+
+    before, rows.launch = rows.launch, record
+    try:
+        call()
+    finally:
+        rows.launch = before
+    return found
+
+
+def _row(op: str, n: int, dtype: torch.dtype, many: int = 1, masked: bool = True, **params: float) -> None:
+    x = torch.empty(many, n, dtype=dtype)
+    p, saved = rows.OPS[op].forward(x, rows.form(torch.ones(many, n, dtype=torch.bool) if masked else None, dtype), **params)
+    rows.OPS[op].backward(x, p, saved, rows.PLAIN, **params)
+
+
+def _attend(d: int, dtype: torch.dtype, alpha: float = 2.0, **given: Any) -> None:
+    bias = given.get("bias")
+    q, k = (torch.empty(h, 256, d, dtype=dtype) for h in (2, 1))
+    _, saved = attention.forward(q, k, k, alpha=alpha, scale=0.1, lead=(2,), **given)
+    attention.gradients(q, q, k, k, saved, bias)
+
+
+MAPPINGS = (
+    ("softmax", {"gamma": 1.0}), ("sparsemax", {"gamma": 1.0}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}),
+    ("pnormmax", {"p": 1.5, "gamma": 1.0}), ("sparsecone", {"q": 3.0}), ("sparsehourglass", {"q": 0.5}),
+    ("fusedmax", {"lam": 0.1, "gamma": 1.0}), ("oscarmax", {"lam": 0.1, "gamma": 1.0}),
+)  # fmt: skip
+WIDTHS = (32, 64, 80, 96, 128)
+
+
+def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
+    """All mappings at every length of a block that the launchers choose, and in every type at one of them."""
+    for op, params in MAPPINGS:
+        longest = rows._LONGEST_GROUPED if op in rows._GROUPED else rows._LONGEST
+        every = [1 << i for i in range(4, longest.bit_length())]
+        for n in every if lengths is None else lengths:
+            yield from launches(f"{op} {n}", partial(_row, op, n, torch.float32, **params))
+        for dtype in (torch.float16, torch.bfloat16):
+            yield from launches(f"{op} {TYPES[dtype]}", partial(_row, op, 64, dtype, masked=False, **params))
+    for many in (2**12, 2**14, 2**17):  # rows side by side
+        yield from launches(f"fusedmax {many} rows", partial(_row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"]))
+
+
+def attention_cases() -> Iterator[Case]:
+    """Every width in every type; in the middle one, all mappings and forms."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for d in WIDTHS:
+            yield from launches(f"{TYPES[dtype]} d={d}", partial(_attend, d, dtype, causal=True))
+    spans, lengths = torch.zeros(1, 256, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    for dtype, d in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 128)):
+        forms: dict[str, dict[str, Any]] = {
+            "1.5": {"alpha": 1.5}, "1.3": {"alpha": 1.3}, "spans": {"spans": spans, "pinned": True, "lengths": lengths},
+            "bias": {"alpha": 1.5, "bias": torch.empty(2, 256, 256, dtype=dtype), "causal": True},
+            "each": {"alpha": 0.0, "alphas": torch.tensor([1.2, 1.7]), "bias": torch.empty(256), "mask": spans[0, :, :1] == 0},
+        }  # fmt: skip
+        for name, given in forms.items():
+            yield from launches(f"{TYPES[dtype]} d={d} {name}", partial(_attend, d, dtype, **given))
+
+
+def binary(case: Case, capability: int) -> dict[str, Any]:
+    """Compile; returns registers, bytes of stack a thread, bytes of shared memory a program, seconds, asynchronous copies."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = {k: v for k, v in case.constants if k not in OPTIONS}
+    names = [p.name for p in case.kernel.params if not p.is_constexpr]
+    signature = {n: kind for n, (kind, one, _) in zip(names, case.arguments) if one is None}
+    ones = {n: one for n, (_, one, _) in zip(names, case.arguments) if one is not None}
+    order = [p.name for p in case.kernel.params]
+    signature |= dict.fromkeys([*ones, *constants], "constexpr")
+    attrs = {(order.index(n),): [["tt.divisibility", 16]] for n, (_, _, by16) in zip(names, case.arguments) if by16}
+    source = ASTSource(
+        fn=case.kernel, signature={n: signature[n] for n in order}, attrs=attrs, constexprs={(order.index(n),): v for n, v in (constants | ones).items()}
+    )
+    started = time.monotonic()
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", capability, 32), options={k: v for k, v in case.constants if k in OPTIONS}
+    )
+    seconds = time.monotonic() - started
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+    registers, stack = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
+    return {
+        "label": case.label, "name": case.name, "registers": registers, "stack": stack, "shared": compiled.metadata.shared, "seconds": seconds,
+        "warps": dict(case.constants)["num_warps"], "copies": compiled.asm["ptx"].count("cp.async.c"), "target": compiled.asm["ptx"].count(f".target sm_{capability}"),
+    }  # fmt: skip
+
+
+def _try(index: int, of: str, capability: int) -> dict[str, Any]:
+    case = list(attention_cases() if of == "attention" else row_cases())[index]
+    try:
+        return binary(case, capability)
+    except Exception as error:
+        return {"label": case.label, "name": case.name, "error": repr(error)[:120]}
+
+
+def main(of: str, capability: int, only: str = "") -> None:
+    print(f"Triton {triton.__version__}, sm_{capability}\n")
+    print("| kernel | case | warps | registers | stack | shared | copies | seconds |\n|---|---|---|---|---|---|---|---|")
+    cases = list(attention_cases() if of == "attention" else row_cases())
+    wanted = [i for i, case in enumerate(cases) if only in f"{case.name} {case.label}"]
+    with ProcessPoolExecutor(2) as pool:
+        for at in pool.map(partial(_try, of=of, capability=capability), wanted):
+            if "error" in at:
+                print(f"| {at['name']} | {at['label']} | {at['error']} |", flush=True)
+                continue
+            print("|", " | ".join(str(at[k]) for k in ("name", "label", "warps", "registers", "stack", "shared", "copies")), f"| {at['seconds']:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
