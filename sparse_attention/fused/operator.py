@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.native import attention as native
+from ..kernels.triton import LaunchFailed, give_up
 from ..kernels.triton import attention as gpu
 from ..rows.masked import readable
 from ..rows.shape import foreign
@@ -98,8 +99,8 @@ class Fused(Function):
                 q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
                 bias=bias, mask=mask, lead=lead, save=save, **only,
             )  # fmt: skip
-        except gpu.LaunchFailed as error:
-            gpu.give_up("attention", error)
+        except LaunchFailed as error:
+            give_up("attention", error)
             out, ctx.saved = _composed(*given, *ctx.rest), None
         if ctx.saved is not None and ctx.kernel is gpu:
             kept, ctx.saved = gpu.tensors(ctx.saved), gpu.emptied(ctx.saved)

@@ -120,7 +120,8 @@ class Trainer:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         share = self.world / log["sample_size"]
         torch._foreach_mul_(gradients, share.float() if isinstance(share, Tensor) else share)
-        norm = utils.clip_grad_norm_(self.parameters, self.clip)
+        # fairseq's function takes the current GPU for the norm, even of gradients on the CPU
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip or math.inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.updates += 1

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .. import triton as rows
 from ..native.attention_shape import layout
-from . import LaunchFailed, give_up
 
 ALPHAS = (1.1, 2.0)  # where float32 is enough
 WIDEST = 128  # the most channels; wider blocks do not fit into the memory of a multiprocessor
@@ -94,7 +93,9 @@ def forward(
     visible, steps = _visible(q, saved)
     rows.launch(
         attention_kernels.attend_forward, heads * flags.shape[1], q, k, v, *visible, out, mean, top, tau, flags, _list(flags),
-        *_sizes(q, k, v), *steps, *_factors(saved), SAVE=save, **_constants(q, v, saved),
+        *_sizes(q, k, v), *steps, *_factors(saved), SAVE=save,
+        LAYERS=4 if alpha == 1.5 and alphas is None else 3, START=0 if spans is not None and bias is None else 1,
+        **_constants(q, v, saved, stages=3),
     )  # fmt: skip
     return out, saved if save else None
 
@@ -118,7 +119,7 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     visible, steps = _visible(q, saved)
     given, along, places = (grad_out, q, k, v, *visible), torch.empty_like(saved.top), _list(saved.flags)
     sizes = (*_sizes(q, k, v), *steps, *_factors(saved), saved.scale)
-    constants, thresholds = _constants(q, v, saved), (saved.top, saved.tau, saved.flags, places, along)
+    constants, thresholds = _constants(q, v, saved, stages=2), (saved.top, saved.tau, saved.flags, places, along)
     rows.launch(
         attention_kernels.attend_queries_backward, heads * saved.flags.shape[1], *given, saved.mean, *thresholds, dq,
         *(q if x is None else x for x in (dbias, dalphas)), *sizes, **(constants if dbias is None else constants | {"BIAS": 2}),
@@ -177,15 +178,16 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
     return q.shape[1], k.shape[1], q.shape[2], v.shape[2], q.shape[0] // max(k.shape[0], 1)
 
 
-def _constants(q: Tensor, v: Tensor, saved: Saved) -> dict[str, Any]:
+def _constants(q: Tensor, v: Tensor, saved: Saved, stages: int) -> dict[str, Any]:
     width, values = (max(16, 1 << (x.shape[2] - 1).bit_length()) for x in (q, v))
     rule = "EACH" if saved.powers is not None else {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(saved.alpha, "ANY")
-    from . import attention_kernels
+    from . import attention_blocks
 
     return {
-        "RULE": getattr(attention_kernels, rule), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None,
+        "RULE": getattr(attention_blocks, rule), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None,
         "SPANS": saved.spans is not None, "PINNED": saved.pinned and saved.spans is not None,
         "BIAS": int(saved.bias is not None), "ROWS": saved.block[0], "KEYS": saved.block[1], "WIDTH": width, "VALUES": values,
         "CHUNK": 16 if rows._INTERPRETED else 256,
-        "num_warps": 8 if max(width, values) > 64 or q.dtype == torch.float32 or saved.bias is not None or rule == "EACH" else 4,
+        "num_warps": 8 if q.dtype == torch.float32 or saved.bias is not None or rule == "EACH" else 4,
+        "num_stages": stages,
     }  # fmt: skip

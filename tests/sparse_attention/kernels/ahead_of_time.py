@@ -75,7 +75,9 @@ def launches(label: str, call: Any) -> list[Case]:
 
 def _row(op: str, n: int, dtype: torch.dtype, many: int = 1, masked: bool = True, **params: float) -> None:
     x = torch.empty(many, n, dtype=dtype)
-    p, saved = rows.OPS[op].forward(x, rows.form(torch.ones(many, n, dtype=torch.bool) if masked else None, dtype), **params)
+    p, saved = rows.OPS[op].forward(
+        x, rows.form(torch.ones(many, n, dtype=torch.bool) if masked else None, dtype), **params
+    )
     rows.OPS[op].backward(x, p, saved, rows.PLAIN, **params)
 
 
@@ -104,7 +106,9 @@ def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
         for dtype in (torch.float16, torch.bfloat16):
             yield from launches(f"{op} {TYPES[dtype]}", partial(_row, op, 64, dtype, masked=False, **params))
     for many in (2**12, 2**14, 2**17):  # rows side by side
-        yield from launches(f"fusedmax {many} rows", partial(_row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"]))
+        yield from launches(
+            f"fusedmax {many} rows", partial(_row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"])
+        )
 
 
 def attention_cases() -> Iterator[Case]:
@@ -136,7 +140,10 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
     signature |= dict.fromkeys([*ones, *constants], "constexpr")
     attrs = {(order.index(n),): [["tt.divisibility", 16]] for n, (_, _, by16) in zip(names, case.arguments) if by16}
     source = ASTSource(
-        fn=case.kernel, signature={n: signature[n] for n in order}, attrs=attrs, constexprs={(order.index(n),): v for n, v in (constants | ones).items()}
+        fn=case.kernel,
+        signature={n: signature[n] for n in order},
+        attrs=attrs,
+        constexprs={(order.index(n),): v for n, v in (constants | ones).items()},
     )
     started = time.monotonic()
     compiled = triton.compile(
@@ -147,7 +154,9 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
     registers, stack = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
     return {
         "label": case.label, "name": case.name, "registers": registers, "stack": stack, "shared": compiled.metadata.shared, "seconds": seconds,
@@ -165,7 +174,9 @@ def _try(index: int, of: str, capability: int) -> dict[str, Any]:
 
 def main(of: str, capability: int, only: str = "") -> None:
     print(f"Triton {triton.__version__}, sm_{capability}\n")
-    print("| kernel | case | warps | registers | stack | shared | copies | seconds |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| kernel | case | warps | registers | stack | shared | copies | seconds |\n|---|---|---|---|---|---|---|---|"
+    )
     cases = list(attention_cases() if of == "attention" else row_cases())
     wanted = [i for i, case in enumerate(cases) if only in f"{case.name} {case.label}"]
     with ProcessPoolExecutor(2) as pool:
@@ -173,7 +184,12 @@ def main(of: str, capability: int, only: str = "") -> None:
             if "error" in at:
                 print(f"| {at['name']} | {at['label']} | {at['error']} |", flush=True)
                 continue
-            print("|", " | ".join(str(at[k]) for k in ("name", "label", "warps", "registers", "stack", "shared", "copies")), f"| {at['seconds']:.1f} |", flush=True)
+            print(
+                "|",
+                " | ".join(str(at[k]) for k in ("name", "label", "warps", "registers", "stack", "shared", "copies")),
+                f"| {at['seconds']:.1f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
