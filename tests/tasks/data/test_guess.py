@@ -177,6 +177,13 @@ def test_folders(file, tmp_path):
     assert guess(str(tmp_path / "three"), {"source_lang": "de", "target_lang": "en"}).options["source"] == "de"
     with pytest.raises(DataError, match="3 languages"):
         guess(str(tmp_path / "three"), {})
+    file("pairs/a.en", EN)
+    file("pairs/a.fr", FR)
+    assert guess(str(tmp_path / "pairs"), {}).said.endswith("from a.en to a.fr")
+    file("pairs/b.en", EN)
+    file("pairs/b.fr", FR)
+    with pytest.raises(DataError, match=r"no file for train and test\n.*The folder holds a.en, a.fr, b.en, b.fr"):
+        guess(str(tmp_path / "pairs"), {})
     with pytest.raises(DataError, match="only a test file"):
         guess(str(tmp_path / "test"), {})
     with pytest.raises(DataError, match="no file or folder"):
