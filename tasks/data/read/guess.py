@@ -34,7 +34,14 @@ LANGUAGES = {
 SIDES = (
     LANGUAGES | SOURCES | TARGETS
 )  # a file with two such columns has pairs, and a tsv file that begins with them a header
-CERTAIN = LABELS | {"text", "source", "target", "english", "french", "german", "spanish", "italian", "dutch", "russian"}
+NAMES = {
+    "english": "en", "french": "fr", "german": "de", "spanish": "es", "italian": "it", "dutch": "nl", "portuguese": "pt", "russian": "ru",
+    "chinese": "zh", "japanese": "ja", "korean": "ko", "arabic": "ar", "persian": "fa", "hindi": "hi", "turkish": "tr",
+}  # fmt: skip
+CERTAIN = LABELS | {"text", "source", "target"} | NAMES.keys()
+REGION = re.compile(
+    r"[-_]([a-z]{2}|\d{3}|hans|hant|latn|cyrl|arab|deva)$"
+)  # or script, as in zh_CN, es_419 and sr_Latn
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:e[-+]?\d+)?", re.I)
 MOST_CLASSES, LONGEST_CLASS = 100, 40
 ROWS_OF_A_CLASS = 4  # fewest rows per value, on average, in a column that is taken for a class
@@ -188,7 +195,7 @@ def _headed(columns: Sequence[Column], ending: str, given: Mapping[str, Any]) ->
     names = [c.name for c in columns]
     set_by_user = [value for key, value in given.items() if key not in ("limits", "drop")]
     asked = {one for value in set_by_user for one in (value if isinstance(value, list) else [value])}
-    known = {name.lower() for name in names}
+    known = {REGION.sub("", name.lower()) for name in names}
     if asked & set(names) or known & CERTAIN or known <= SIDES:
         return True
     if any(NUMBER.fullmatch(c.name) or (c.kind == "class" and c.name in c.values) for c in columns):
@@ -334,8 +341,7 @@ def _pairs(
 
 
 def _sides(source: str, target: str) -> dict[str, str]:
-    """The options for two columns or endings; language codes are also used as languages."""
-    found = {"source": source, "target": target}
-    if {source.lower(), target.lower()} <= LANGUAGES:
-        found |= {"source_lang": source, "target_lang": target}
-    return found
+    """The options for two columns or endings; language codes and names are also used as languages."""
+    codes = [NAMES.get(side.lower(), side) for side in (source, target)]
+    known = {REGION.sub("", code.lower()) for code in codes} <= LANGUAGES and len(set(codes)) == 2
+    return {"source": source, "target": target} | (dict(zip(("source_lang", "target_lang"), codes)) if known else {})
