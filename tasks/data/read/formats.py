@@ -32,9 +32,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.read.splits import HAN, SOUTHEAST
 
 LONGEST_TEXT = 1_000_000  # characters of a text or line
-LONGEST_WORD = 1_000  # characters without white space: tokenisers take quadratic time in this length
+LONGEST_WORD = (
+    1_000  # letters without a space, in scripts that have them: tokenisers take quadratic time in this length
+)
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
 AGAIN = "correct the file, or fetch it again; or correct what names it (data.path, data.mirror, encode.vectors)"
 
@@ -57,7 +60,7 @@ _KINDS = {
     b"%PDF": "a PDF file", b"\x89PNG": "an image (PNG)", b"\xff\xd8\xff": "an image (JPEG)", b"\x93NUMPY": "a NumPy array",
 }  # fmt: skip
 _ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)", "\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}  # fmt: skip
-_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
+_LONG_WORD = re.compile(rf"[^\s{HAN}{SOUTHEAST}]{{{LONGEST_WORD + 1}}}")
 _SEPARATOR = re.compile(r"^sep=(.)\s*$", re.I)
 _BAD_ESCAPE = re.compile(r"\\u(?:d[89a-f]|0000)", re.I)
 _NO_TEXT = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")

@@ -95,6 +95,7 @@ def test_a_word_of_two_megabytes_is_left_out_counted_and_remembered(name, tmp_pa
 def test_the_limits_are_where_they_are_said():
     assert too_long("x" * (LONGEST_WORD + 1)) and not too_long("x" * LONGEST_WORD)
     assert not too_long("word " * 1000) and too_long("word " * 200_001)
+    assert not any(too_long(text * 999) for text in ("我们去公园玩。", "ภาษาไทยง่ายมาก")) and too_long("天" + "x" * 1001)
     assert leaves("(" * LONGEST_WORD) == ""
 
 
