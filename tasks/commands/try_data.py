@@ -30,7 +30,7 @@ from tasks.data.dataset import fingerprint
 from tasks.data.read import own
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
-from tasks.data.words import unspaced
+from tasks.data.words import unspaced, words
 from tasks.load import drawing, load_cell
 
 # Per kind of data: examples that a training sees until it has converged, and words that it reads in about three CPU minutes.
@@ -161,7 +161,8 @@ class Try(reproduce.Driver):
         for slot in plan.slots:
             if slot.cell.cell_id in self.done:
                 found.setdefault(plan.experiment.rows[slot.row].label, slot.cell)
-        shown = min(self.test, key=lambda one: abs(len(texts_of(one)[0].split()) - WORDS_SHOWN))
+        cut = words if unspaced(texts_of(one)[0] for one in self.test[:1000]) else str.split
+        shown = min(self.test, key=lambda one: abs(len(cut(texts_of(one)[0])) - WORDS_SHOWN))
         texts = shown.texts if isinstance(shown, Example) else (shown.source,)
         expected = "" if isinstance(shown, Example) else f" (reference: {shown.references[0]})"
         print(f"attention for a test example: {' | '.join(texts)}{expected}")
