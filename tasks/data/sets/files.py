@@ -94,6 +94,10 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
 
 def _two_columns(path: Path) -> Iterator[own.Row]:
     """Read a tsv file without a header line."""
+    form = own.dialect(path)
+    if form["delimiter"] == "\t" and not form.get("quoting"):
+        step = "add a head line, and set data.source and data.target to its names"
+        raise damaged(path, "its cells are in quotes", "source, tab, target", line=1, step=step)
     for number, line in numbered(path):
         if not line.strip():
             continue  # as in tables, blank lines are skipped

@@ -92,6 +92,15 @@ def test_a_word_of_two_megabytes_is_left_out_counted_and_remembered(name, tmp_pa
     assert said in data.open_data(node, tmp_path / "x" / ".cache").shortfalls  # also when it is not read again
 
 
+@pytest.mark.parametrize("name", ["UTF-16LE", "UTF-16BE"])
+def test_utf_16_without_its_mark_is_refused_with_its_name(tmp_path, name):
+    (tmp_path / "a b.csv").write_text("text,label\nhat,1\n", encoding=name)
+    with pytest.raises(
+        DataError, match=rf"line 1, byte [01]: NUL(.|\n)*iconv -f {name} -t UTF-8 '.*a b.csv' > 'utf8_a b.csv'"
+    ):
+        read_lines(tmp_path / "a b.csv")
+
+
 def test_the_limits_are_where_they_are_said():
     assert too_long("x" * (LONGEST_WORD + 1)) and not too_long("x" * LONGEST_WORD)
     assert not too_long("word " * 1000) and too_long("word " * 200_001)

@@ -118,6 +118,26 @@ def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, 
     assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
 
 
+QUOTES = {  # as R writes a tsv file, as pandas does, and texts with quotes of their own
+    "R": ('"text"\t"label"', '"He said ""no"""\t{}', 'He said "no"'), "numbers": ('"text"\t"label"', '"two words"\t{}', "two words"),
+    "pandas": ("text\tlabel", '"He said ""no"""\t{}', 'He said "no"'), "plain": ("text\tlabel", '"Hello."\t{}', '"Hello."'),
+    "mixed": ("text\tlabel", '"He said ""no"""\t{}\nsix" tall\t1', '"He said ""no"""'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head, line, text", QUOTES.values(), ids=QUOTES)
+def test_cells_of_a_tsv_are_in_quotes_if_the_file_shows_it(tmp_path, head, line, text):
+    (path := tmp_path / "a.tsv").write_text("\n".join([head, *(line.format(i) for i in range(60))]) + "\n")
+    found = [row.cells for row in own.rows(path, ["text", "label"])]
+    assert found[0] == (text, "0") and len(found) in (60, 120) and guess(str(path), {"text": "text", "label": "label"})
+
+
+def test_pairs_in_quotes_without_a_header_are_refused(tmp_path, opened):
+    (tmp_path / "a.tsv").write_text('"un ""chat"""\ta cat\n' * 9)
+    with refused(DataError, key="a.tsv", line=1, says="add a head line"):
+        opened("files", path=str(tmp_path / "a.tsv"))
+
+
 def class_folders(place, texts=40):
     """The layout of the IMDB archive."""
     for split, kinds in (("train", ("neg", "pos", "unsup")), ("test", ("neg", "pos"))):
