@@ -137,10 +137,6 @@ def size_of(path: Path) -> int:
 
 def check_kind(path: Path, head: bytes) -> None:
     """Raise DataError if the first bytes of a file show that it is not UTF-8 text."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            step = f"convert it: iconv -f {name} -t UTF-8"
-            raise damaged(path, f"it is {name} text", "UTF-8 text", byte=0, step=step)
     for magic, kind in _KINDS.items():
         if head.startswith(magic):
             raise damaged(path, f"it is {kind}", "UTF-8 text", byte=0, step="unpack or convert it, or correct the path")

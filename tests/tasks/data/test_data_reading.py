@@ -240,7 +240,7 @@ def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
     bad = ({"../x": b"1"}, {"a" * 300: b"1"}, {"/x": b"1"}, {"ok": b"1", "a/../../x": b"2"})
     for number, members in enumerate(bad):
         (tmp_path / f"{number}.tar").write_bytes(tar(members))
-        with refused(DataError, key=f"{number}.tar", says="its member"):
+        with refused(DataError, key=f"{number}.tar", says="too long" if number == 1 else "its member"):
             archives.unpack(tmp_path / f"{number}.tar", tmp_path / "out")
     link = tmp_path / "link.tar"
     with tarfile.open(link, "w") as archive:
