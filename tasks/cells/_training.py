@@ -33,6 +33,7 @@ TRAINING = {
         Metric("last_gain", "%", 0, 1, None, "by how much the last epoch lowered the dev loss", None),
         Metric("learned_alpha", "alpha", 0, 2, None, "of entmax where it is learned, mean over layers and heads", None),
         Metric("seconds", "s", 0, 0, None, "time of training, without measuring dev", None),
+        Metric("decode_seconds", "s", 0, 1, None, "time of decoding dev after the best epoch", None),
         Metric("epoch_seconds", "s", 0, 1, None, "time of an epoch of training, mean, without measuring dev", None),
         *(
             Metric(f"{unit}_per_second", f"{unit}/s", 0, 0, None, f"training {unit} a second", None)

@@ -14,10 +14,11 @@ from tasks.seq2seq import encode, fertility, options
 from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
 from tasks.seq2seq.decode import decode
-from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation
+from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation, references, score
 from tasks.seq2seq.repetition import METRICS as REPETITION
 from tasks.seq2seq.repetition import repetition
 
+GREEDY = "greedy search, outputs no longer than the longest dev reference"  # what `dev_outputs` does
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
@@ -33,8 +34,12 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     if fertility.needed(config):  # alignments only for scores do not change the id
         encoded = fertility.aligned(encoded, root, progress)
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
+    notes = [f"Left out for their length: {left_out} pairs."] if left_out else []
+    if (by := config["train"]["best_metric"]) in options.SELECTING:
+        dev = len(encoded.splits["dev"])
+        notes.append(f"The best epoch has the highest dev {by} ({GREEDY}); each epoch decodes the {dev:,} dev pairs.")
     found = _training.prepared(
-        config, data, encoded, _test, progress, (), [f"Left out for their length: {left_out} pairs."] if left_out else [],
+        config, data, encoded, _test, progress, (), notes,
         vocabulary=[len(encoded.source_vocab), len(encoded.target_vocab)],
         unknown={k: round(v, 4) for k, v in report["unknown"].items()},
     )  # fmt: skip
@@ -61,7 +66,13 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
     if config["model"].get("fertility") == "predicted":
         prepared = _tagging.tagged(config, prepared, folder, monitor)
-    return _trained(config, prepared, folder, monitor)
+    found, by = _trained(config, prepared, folder, monitor), config["train"]["best_metric"]
+    if by in options.SELECTING:
+        data = encode.open_encoded(prepared.folder)
+        golden = references(data, "dev")
+        how = score([by], [refs[0] for refs in golden], golden, data.options, data.languages["target"])[1][by]
+        found.signatures[f"dev/{by}"] = f"{how}|{GREEDY}"
+    return found
 
 
 _trained = partial(_training.train, "seq2seq", encode, METRICS, "tokens", lambda split: len(split.target.flat))

@@ -30,7 +30,7 @@ from tasks.data.dataset import fingerprint
 from tasks.data.read import own
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
-from tasks.data.words import unspaced
+from tasks.data.words import unspaced, words
 from tasks.load import drawing, load_cell
 
 # Per kind of data: examples that a training sees until it has converged, and words that it reads in about three CPU minutes.
@@ -125,8 +125,9 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str
     if config["decode"].get("max_len_a"):  # then the longest output depends on the source
         sizes.pop("decode.max_len_b", None)
     sizes = {key: most for key, most in sizes.items() if not given & {key, key.rpartition(".")[0]}}
-    if "data.limits.train" in sizes and kind in ("text", "texts"):
-        _refuse_sorted([example.label for example in train], limits["train"])
+    for split, records in splits.items() if kind in ("text", "texts") else ():
+        if f"data.limits.{split}" in sizes:
+            _refuse_sorted([example.label for example in records], split, limits[split])
     if n < FEW:
         print(f"WARNING: only {n:,} training examples; the models will learn little, and {len(splits['test']):,} test examples prove nothing")  # fmt: skip
     chosen = [f"{key}={most}" for key, most in sizes.items()]
@@ -136,13 +137,13 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str
     return chosen
 
 
-def _refuse_sorted(labels: Sequence[int], most: int) -> None:
+def _refuse_sorted(labels: Sequence[int], split: str, most: int) -> None:
     """Raise DataError if the first `most` labels are not like all labels, as in a file that is sorted by class."""
     every, first = Counter(labels), Counter(labels[:most])
     if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
         raise DataError(
-            f"the file is sorted by class, and only {most:,} of {len(labels):,} training examples can be read in ten minutes",
-            f"the first {most:,} have other classes than the rest", "shuffle its rows, or take all of them: data.limits.train=null",
+            f"the file is sorted by class, and only {most:,} of {len(labels):,} {split} examples can be read in ten minutes",
+            f"the first {most:,} have other classes than the rest", f"shuffle its rows, or take all of them: data.limits.{split}=null",
         )  # fmt: skip
 
 
@@ -160,7 +161,8 @@ class Try(reproduce.Driver):
         for slot in plan.slots:
             if slot.cell.cell_id in self.done:
                 found.setdefault(plan.experiment.rows[slot.row].label, slot.cell)
-        shown = min(self.test, key=lambda one: abs(len(texts_of(one)[0].split()) - WORDS_SHOWN))
+        cut = words if unspaced(texts_of(one)[0] for one in self.test[:1000]) else str.split
+        shown = min(self.test, key=lambda one: abs(len(cut(texts_of(one)[0])) - WORDS_SHOWN))
         texts = shown.texts if isinstance(shown, Example) else (shown.source,)
         expected = "" if isinstance(shown, Example) else f" (reference: {shown.references[0]})"
         print(f"attention for a test example: {' | '.join(texts)}{expected}")
@@ -170,14 +172,16 @@ class Try(reproduce.Driver):
             print(f"\n{label}: {said.output}\n{drawing.terminal(said, shutil.get_terminal_size().columns)}")
         status = super().conclude()
         if found:
-            dev = [one.found(self.store).metrics.get("dev/accuracy", -math.inf) for one in found.values()]
-            best = list(found.values())[dev.index(max(dev))]
+            cells, by = list(found.values()), next(iter(found.values())).config["train"]["best_metric"]
+            better = cells[0].family.METRICS[by].better
+            dev = [better * one.found(self.store).metrics.get(f"dev/{by}", -better * math.inf) for one in cells]
+            best = cells[dev.index(max(dev))]
             which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
             root = str(self.store.root)
             where = "" if root == outputs_folder() else f" paths.outputs={shlex.quote(root)}"
             cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
             again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
-            print(f"""next, with {best.mapping}, {which} on dev ({max(dev):.1f}):
+            print(f"""next, with {best.mapping}, {which} on dev ({by} {better * max(dev):.1f}):
   printf '{line}\\n' {shlex.join(texts)} | python scripts/predict.py {cell}{where} --heat
   python scripts/export.py {cell} models/{plan.experiment.name}{where}
 three seeds, because one run proves no ranking:

@@ -352,8 +352,10 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
             f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
         )
     best = config["train"]["best_metric"]
-    if best not in identity.family(module_of(config)).METRICS:
-        found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}")
+    known = identity.family(module_of(config)).METRICS
+    if best not in known:
+        allowed = ", ".join(sorted(known.keys() & set(nodes.BEST)))
+        found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}; allowed: {allowed}")
     return found
 
 

@@ -117,4 +117,4 @@ def check_file(words: Sequence[str], overrides: Sequence[str]) -> None:
     key = "data.path="
     path = next((str(values([o])["data.path"]) for o in reversed(overrides) if o.startswith(key) and o != key), None)
     if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):
-        own.find(path, own.TABLES)
+        own.find(path, own.TABLES, own.NO_DEV)

@@ -10,6 +10,8 @@ from typing import Any
 
 from tasks.config.options import LARGEST, REQUIRED, Kind, choice, flag, integer, listing, number, stated, text
 
+BEST = ("accuracy", "loss", "ppl", "f1", "bleu", "chrf")  # dev scores that can pick the epoch
+
 
 def _devices(value: Any) -> str | list[int]:
     """`all`, `none`, or the numbers of the GPUs: one number, a list, or text such as `0,2`."""
@@ -37,7 +39,10 @@ class Train:
         low=1, high=10_000_000, optional=True, help="most tokens of a batch, at least those of the longest example"
     )
     update_freq: int = integer(low=1, high=10_000, help="batches whose gradients make one update")
-    best_metric: str = choice(REQUIRED, "accuracy", "loss", "ppl", "f1", help="dev score that picks the epoch")
+    best_metric: str = choice(
+        REQUIRED, *BEST,
+        help="dev score that picks the epoch; bleu, chrf: of pairs, and every epoch decodes dev (greedy search)",
+    )  # fmt: skip
     class_weights: str | None = choice(
         REQUIRED, "balanced", optional=True, help="of a classifier's loss; balanced: each class counts the same"
     )

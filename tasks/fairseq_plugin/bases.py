@@ -75,6 +75,10 @@ class FolderTask(FairseqTask):
     def setup_task(cls, cfg: Any, **_) -> Any:
         return cls(cfg)
 
+    def selecting(self, net: nn.Module, metric: str, rank: int, world: int) -> dict[str, float]:
+        """Dev scores that `train.best_metric` names and the criterion does not measure."""
+        return {}
+
     def dataset_of(self, part: Any, training: bool) -> Examples:
         return self.examples(part, training)
 

@@ -166,6 +166,9 @@ class Training:
             "seconds": seconds,
         } | self.means.values_of(criterion, "train")  # fmt: skip
         row |= self._measure().values_of(criterion, "dev")
+        row |= self.job.task.selecting(
+            trainer.model.net, self.job.config["train"]["best_metric"], self.rank, self.world
+        )
         row |= {f"dev/learned_{name}": value for name, value in learned(trainer.model).items()}
         for key in ("train/loss", "dev/loss"):
             if not abs(row.get(key, 0.0)) < EXPLODED:

@@ -7,6 +7,8 @@ back to the left afterwards.
 
 from __future__ import annotations
 
+import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from tasks.layers import widened
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.fertility import stored
+from tasks.seq2seq.metrics import dev_outputs, references, score
+from tasks.seq2seq.options import SELECTING
 
 
 def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -178,6 +182,19 @@ class PairsTask(FolderTask):
         super().__init__(cfg)
         self.source_dictionary = dictionary(self.encoded.source_vocab)
         self.target_dictionary = dictionary(self.encoded.target_vocab)
+
+    def selecting(self, net: nn.Module, metric: str, rank: int, world: int) -> dict[str, float]:
+        """BLEU or chrF of greedy outputs for dev, and the seconds it took; each process decodes its share."""
+        if metric not in SELECTING:
+            return {}
+        started, shares = time.monotonic(), [dev_outputs(net, self.encoded, slice(rank, None, world))]
+        if world > 1:
+            shares, mine = [[]] * world, shares[0]
+            torch.distributed.all_gather_object(shares, mine)
+        texts = [text for several in zip_longest(*shares) for text in several if text is not None]
+        of, language = references(self.encoded, "dev"), self.encoded.languages["target"]
+        value = score([metric], texts, of, self.encoded.options, language)[0][metric]
+        return {f"dev/{metric}": round(value, 4), "dev/decode_seconds": time.monotonic() - started}
 
 
 @register_criterion(

@@ -22,20 +22,23 @@ def decode(
     done: Callable[[int, int], None] = lambda i, n: None,
     inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
     most: int = 1,
+    split: str = "test",
+    share: slice = slice(None),
 ) -> list[list[Hypothesis]]:
-    """Up to `most` outputs for each source of a test set, best first, in the order of the sources.
+    """Up to `most` outputs for each source of a split, best first, in the order of the sources.
 
     Args:
         model: a `tasks.seq2seq.search.Searchable`; it is put into evaluation mode.
-        encoded: an encoding with the split "test".
+        encoded: an encoding with the split.
         done: called with the number of sentences decoded so far and the total number.
         inputs: further inputs of the model's `encode`: name -> one row of numbers per source.
+        share: the sources to decode; by default all.
     """
-    split, device = encoded.splits["test"], next(model.parameters()).device
-    rows = split.source
+    part, device = encoded.splits[split], next(model.parameters()).device
+    rows, chosen = part.source, range(len(part.source))[share]
     model.eval()
-    found: list[list[Hypothesis]] = [[] for _ in rows]
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    found: dict[int, list[Hypothesis]] = {}
+    order = sorted(chosen, key=lambda i: -len(rows[i]))
     for start in range(0, len(order), options.batch_size):
         batch = order[start : start + options.batch_size]
         src_tokens, src_lengths = padded([rows[i] for i in batch])
@@ -43,11 +46,11 @@ def decode(
         enough = None if ranks_again(options) else most
         found_here = beam_search(model, src_tokens.to(device), src_lengths, options, enough, **given)
         for i, results in zip(batch, found_here):
-            copied = split.source_tokens(i) if options.replace_unk else None
+            copied = part.source_tokens(i) if options.replace_unk else None
             best = ranked(results, options)[:most]
             found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
         done(start + len(batch), len(order))
-    return found
+    return [found[i] for i in chosen]
 
 
 def padded(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from tasks.config.options import REQUIRED, choice, flag, integer, listing, numbe
 
 KIND = "pairs"
 SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
+SELECTING = ("bleu", "chrf")  # of greedy outputs for dev: what `train.best_metric` may name besides scores of the loss
 LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
 TOKENIZERS = ("none", "raw", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")

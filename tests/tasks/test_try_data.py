@@ -18,7 +18,8 @@ PAIR = Pair("one two three four five", ("un deux trois quatre cinq",))
 def sizes(composed, kind, train, test=30, given=()):
     tasks = {"pairs": "translation", "summaries": "summarization", "text": "imdb", "texts": "snli"}
     config = composed([f"task={tasks[kind]}"])
-    splits = {"train": train, "dev": train[:test], "test": train[:test]}
+    held_out = train[:test] if isinstance(test, int) else test
+    splits = {"train": train, "dev": held_out, "test": held_out}
     return values(try_data._fitted(kind, splits, config, set(given)))
 
 
@@ -73,6 +74,8 @@ def test_a_limit_refuses_examples_that_are_sorted_by_class(composed):
     assert sizes(composed, "text", mixed)["data.limits.train"] == 10_000
     with pytest.raises(DataError, match="sorted by class"):
         sizes(composed, "text", sorted(mixed, key=lambda one: one.label))
+    with pytest.raises(DataError, match=r"sorted by class.* 2,000 of 4,000 dev(.|\n)*data.limits.dev=null"):
+        sizes(composed, "text", mixed, sorted(mixed[:4000], key=lambda one: one.label))
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,9 @@ from tempfile import TemporaryDirectory
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import NO_SPACE, locked, publish_file, publish_folder, writing_to
 from tasks.data.progress import Progress
-from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
+from tasks.data.read.formats import check_fields, damaged, decode, parse_json, read_text
 
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how "surrogateescape" represents other bytes
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
 _HELPER = "/usr/lib/apt/apt-helper"  # part of apt
 RELEASE = "bookworm"  # its main archive changes with point releases only
@@ -82,13 +81,7 @@ class PrivateApt:
     def stanzas(self, kind: str) -> Iterator[str]:
         """Every stanza of the lists of one kind: "Packages" or "Translation-<language>". Call `update` first."""
         for path in self._lists(f"_{kind}"):
-            text = _read_list(path)
-            damage = _NOT_UTF8.search(text) is not None
-            for stanza in text.split("\n\n"):
-                if damage and _NOT_UTF8.search(stanza):
-                    count(f"packages of {path.name} left out: their descriptions are not UTF-8")
-                elif stanza.strip():
-                    yield stanza
+            yield from filter(str.strip, _read_list(path).split("\n\n"))
 
     def release(self) -> str:
         """A short name of the sources, e.g. "Debian bookworm", from the fetched release files."""
@@ -200,7 +193,7 @@ def _read_list(path: Path) -> str:
     if done.returncode or not done.stdout:
         why = done.stderr.decode("utf-8", "replace").strip()
         raise damaged(path, f"its data are damaged ({why})", "a package list", step=f"delete {path.parent}")
-    return done.stdout.decode("utf-8", "surrogateescape")
+    return decode(done.stdout, path)
 
 
 def _complaint(log: str) -> str:

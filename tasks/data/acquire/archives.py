@@ -16,7 +16,6 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_folder
 from tasks.data.read.formats import damaged
 
-LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of a file name and of a path, the limits of file systems
 # Errors that the standard library raises for damaged, encrypted or unusually compressed archives.
 BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, ValueError, KeyError,
@@ -86,16 +85,10 @@ def listed(path: Path) -> list[tuple[str, int]]:
 
 
 def check_name(path: Path, name: str) -> None:
-    """Raise DataError if a member's name is invalid in a file system or leads out of the target folder."""
+    """Raise DataError if a member's name leads out of the target folder."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise damaged(path, f"its member {name[:80]!r} leaves the folder", "names below the archive's own folder")
-    size = len(name.encode("utf-8", "surrogateescape"))
-    if size > LONGEST_PATH or any(len(part.encode("utf-8", "surrogateescape")) > LONGEST_NAME for part in parts):
-        raise damaged(
-            path, f"its member {name[:40]!r}... has a name of {size:,} bytes",
-            f"at most {LONGEST_NAME} bytes a name, {LONGEST_PATH:,} a path",
-        )  # fmt: skip
 
 
 def unpack(path: Path, folder: Path, extra: dict[str, str] | None = None) -> None:

@@ -13,12 +13,10 @@ commit and stored at first use.
 from __future__ import annotations
 
 import fnmatch
-import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tasks.data.acquire.download import download, fetching_is_off
@@ -104,7 +102,9 @@ class _Hub:
 
     def fetch(self, files: Mapping[str, str], progress: Progress) -> dict[str, list[Path]]:
         """Download and verify the files of each split; return split -> paths."""
-        package, commit = self._package("huggingface_hub"), self.commit(progress)
+        import huggingface_hub as package
+
+        commit = self.commit(progress)
         there = {f.rfilename: f for f in self._asked(commit).siblings or ()}
         found = {split: sorted(fnmatch.filter(there, pattern)) for split, pattern in files.items()}
         if missing := [f"{split} ({files[split]})" for split, names in found.items() if not names]:
@@ -125,7 +125,9 @@ class _Hub:
 
     def rows(self, paths: Sequence[Path], split: str, check: Any) -> Iterator[dict[str, Any]]:
         """The fields of every row, after checking them."""
-        datasets, expected = self._package("datasets"), ", ".join(f"{k} ({v.__name__})" for k, v in self.fields.items())
+        import datasets
+
+        expected = ", ".join(f"{k} ({v.__name__})" for k, v in self.fields.items())
         again = f"{self.get}; if {self.repo} has changed, correct its source in data/manifests/{self.name}.yaml"
         place = ", ".join(map(str, paths))
         try:
@@ -150,7 +152,8 @@ class _Hub:
 
     def _asked(self, revision: str) -> Any:
         """The hub's information about a revision."""
-        package = self._package("huggingface_hub")
+        import huggingface_hub as package
+
         offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
         if fetching_is_off() or offline:
             why = "the hub may not be asked (HF_HUB_OFFLINE)" if offline else "this command contacts no hub"
@@ -176,10 +179,3 @@ class _Hub:
             where = f"{page} ({type(error).__name__}: {why})"
             what, step = f"{self.name}: the hub {what}", f"{step} {self.get}"
             raise DataUnavailable(what, where, step, self.name, status) from error
-
-    def _package(self, package: str) -> ModuleType:
-        try:
-            return importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            what = f"{self.name} needs its files or the package {package}"
-            raise DataUnavailable(what, "neither is there", self.get, self.name, package) from error

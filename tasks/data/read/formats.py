@@ -24,7 +24,7 @@ import stat
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import chain, islice
@@ -32,9 +32,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.read.splits import HAN, SOUTHEAST
 
 LONGEST_TEXT = 1_000_000  # characters of a text or line
-LONGEST_WORD = 1_000  # characters without white space: tokenisers take quadratic time in this length
+LONGEST_WORD = (
+    1_000  # letters without a space, in scripts that have them: tokenisers take quadratic time in this length
+)
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
 AGAIN = "correct the file, or fetch it again; or correct what names it (data.path, data.mirror, encode.vectors)"
 
@@ -57,7 +60,8 @@ _KINDS = {
     b"%PDF": "a PDF file", b"\x89PNG": "an image (PNG)", b"\xff\xd8\xff": "an image (JPEG)", b"\x93NUMPY": "a NumPy array",
 }  # fmt: skip
 _ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)", "\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}  # fmt: skip
-_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
+_LONG_WORD = re.compile(rf"[^\s{HAN}{SOUTHEAST}]{{{LONGEST_WORD + 1}}}")
+_CELL = re.compile(r'"(?:[^"]|"")*"')
 _SEPARATOR = re.compile(r"^sep=(.)\s*$", re.I)
 _BAD_ESCAPE = re.compile(r"\\u(?:d[89a-f]|0000)", re.I)
 _NO_TEXT = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")
@@ -133,10 +137,6 @@ def size_of(path: Path) -> int:
 
 def check_kind(path: Path, head: bytes) -> None:
     """Raise DataError if the first bytes of a file show that it is not UTF-8 text."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            step = f"convert it: iconv -f {name} -t UTF-8"
-            raise damaged(path, f"it is {name} text", "UTF-8 text", byte=0, step=step)
     for magic, kind in _KINDS.items():
         if head.startswith(magic):
             raise damaged(path, f"it is {kind}", "UTF-8 text", byte=0, step="unpack or convert it, or correct the path")
@@ -152,6 +152,8 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
         text = raw.decode(encoding)
         at, problem = raw.find(b"\0"), "NUL, which no text has"
         step = "remove it: tr -d '\\\\000'"
+        if 3 * raw.count(b"\0") > len(raw):
+            step = f"it may be UTF-16 without its mark: {_iconv(('UTF-16BE', 'UTF-16LE')[at % 2], path)}"
     except UnicodeDecodeError as error:
         at, problem = error.start, f"0x{raw[error.start]:02X} is not UTF-8"
         step = f"convert it to UTF-8: {_conversion(raw, path)}"
@@ -169,7 +171,11 @@ def _conversion(raw: bytes, path: Path) -> str:
     found = from_bytes(raw)
     best = [m for m in found if m.encoding == "cp1252" and m.coherence > found[0].coherence - 0.05] or [*found]
     name = best[0].encoding.upper().replace("_", "-") if best else "CP1252"  # Western, where others look as likely
-    return f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(f'utf8_{path.name}')}, if it is {name}"
+    return f"{_iconv(name, path)}, if it is {name}"
+
+
+def _iconv(name: str, path: Path) -> str:
+    return f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(f'utf8_{path.name}')}"
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
@@ -274,7 +280,7 @@ def json_lines(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> Ite
 def dialect(path: Path, delimiter: str) -> dict[str, Any]:
     """The options of the csv module that fit the first 50 rows of a table best: the usual `delimiter`, or , ; tab | instead.
 
-    Where tabs are usual there are no quotes: a cell is the text between two tabs.
+    Where tabs are usual, a cell is the text between two tabs, unless the file shows that its cells are in quotes.
     """
     with counting():  # the reader itself counts what these lines hold
         lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
@@ -288,7 +294,22 @@ def dialect(path: Path, delimiter: str) -> dict[str, Any]:
             sizes += [len(row) for row in csv.reader(lines, delimiter=one, quoting=quoting) if row]
         if sizes and sizes[0] > most and sizes.count(sizes[0]) >= 0.9 * len(sizes):
             best, most = one, sizes[0]
-    return {"delimiter": best, "quoting": csv.QUOTE_NONE if best == delimiter == "\t" else csv.QUOTE_MINIMAL}
+    plain = best == delimiter == "\t" and not _quoted(path, lines)
+    return {"delimiter": best, "quoting": csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL}
+
+
+def _quoted(path: Path, first: Sequence[str]) -> bool:
+    """Whether cells between tabs are in quotes, and not texts with quotes of their own.
+
+    R puts quotes around the names of the columns and all texts. Others put them around cells that have quotes, which
+    are then doubled: of the file's cells with quotes, all are so, and some have doubled ones.
+    """
+    rows = [[bool(_CELL.fullmatch(cell)) for cell in line.rstrip("\n").split("\t")] for line in first]
+    if all(rows[0]) and len(rows) > 2 and any(map(all, zip(*rows))):
+        return True
+    with counting():
+        cells = [cell for _, line in numbered(path) if '"' in line for cell in line.split("\t") if '"' in cell]
+    return any('""' in cell[1:-1] for cell in cells) and all(map(_CELL.fullmatch, cells))
 
 
 def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tuple[int, dict[str, str]]]:

@@ -6,7 +6,6 @@ Whatever the user sets is taken as it is. A file that fits nothing, or several t
 
 from __future__ import annotations
 
-import glob
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -35,10 +34,18 @@ LANGUAGES = {
 SIDES = (
     LANGUAGES | SOURCES | TARGETS
 )  # a file with two such columns has pairs, and a tsv file that begins with them a header
-CERTAIN = LABELS | {"text", "source", "target", "english", "french", "german", "spanish", "italian", "dutch", "russian"}
+NAMES = {
+    "english": "en", "french": "fr", "german": "de", "spanish": "es", "italian": "it", "dutch": "nl", "portuguese": "pt", "russian": "ru",
+    "chinese": "zh", "japanese": "ja", "korean": "ko", "arabic": "ar", "persian": "fa", "hindi": "hi", "turkish": "tr",
+}  # fmt: skip
+CERTAIN = LABELS | {"text", "source", "target"} | NAMES.keys()
+REGION = re.compile(
+    r"[-_]([a-z]{2}|\d{3}|hans|hant|latn|cyrl|arab|deva)$"
+)  # or script, as in zh_CN, es_419 and sr_Latn
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:e[-+]?\d+)?", re.I)
 MOST_CLASSES, LONGEST_CLASS = 100, 40
 ROWS_OF_A_CLASS = 4  # fewest rows per value, on average, in a column that is taken for a class
+NOT_TEXT = (".ids", ".idx")  # beside the texts of a corpus; not Indonesian
 OF_FEATURES = (".arff", ".svmlight", ".svm")
 
 
@@ -109,7 +116,7 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
         raise _other(Path(path), "features with labels", arguments)
     if path and wanted != "table" and not Path(path).is_file() and (found := _line_files(Path(path), given)):
         return found
-    files = own.find(path, own.TABLES)
+    files = own.find(path, own.TABLES, own.NO_DEV)
     if "test" in files and len(files) == 1:
         step = f"evaluate a trained model: python scripts/evaluate.py CELL data=files|table data.path={path}"
         raise DataError(f"{path} has only a test file", "training needs train and dev", step)
@@ -122,17 +129,26 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
 
 
 def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
-    """The guess for a folder with `train.en` and `train.fr`, or for x of x.en and x.fr; None if there are no such files."""
-    stem = "train" if folder.is_dir() else folder.name
-    there = (folder if folder.is_dir() else folder.parent).glob(f"{glob.escape(stem)}.*")
-    ends = {own.ending(p)[1:] for p in there} - {end[1:] for (end,) in own.TABLES}
-    ends = sorted(e for e in ends if e.lower()[:2] in LANGUAGES or e in given.values() or e in SIDES)
-    if len(ends) < 2:
+    """The guess for a folder with `train.en` and `train.fr`, or for x of x.en and x.fr; None if there are no such files.
+
+    The folder of x.en and x.fr may be named instead, if it has no other such files.
+    """
+    there: dict[str, set[str]] = {}
+    sides = [*given.values(), *SIDES]
+    for file in (folder if folder.is_dir() else folder.parent).glob("*"):
+        end = own.ending(file)
+        if end not in NOT_TEXT and (end[1:] in sides or end.lower()[1:3] in LANGUAGES) and (end,) not in own.TABLES:
+            stem = file.name.removesuffix(own.packing(file)).removesuffix(end)
+            there.setdefault(stem, set()).add(end[1:])
+    paired = [stem for stem, ends in there.items() if len(ends) > 1]
+    stem = folder.name if not folder.is_dir() else paired[0] if len(paired) == 1 else "train"
+    if stem not in paired:
         return None
+    ends = sorted(there[stem])
     sides = [given.get("source") or given.get("source_lang"), given.get("target") or given.get("target_lang")]
     if len(ends) > 2 and None in sides:
         step = f"name the two: data.source_lang={ends[0]} data.target_lang={ends[1]}"
-        raise DataError(f"{folder} has texts in {len(ends)} languages", f"train.{', train.'.join(ends)}", step)
+        raise DataError(f"{folder} has texts in {len(ends)} languages", f"{stem}.{f', {stem}.'.join(ends)}", step)
     if None in sides:
         rest = [e for e in ends if e not in sides]
         sides = [side or rest.pop(0) for side in sides]
@@ -179,7 +195,7 @@ def _headed(columns: Sequence[Column], ending: str, given: Mapping[str, Any]) ->
     names = [c.name for c in columns]
     set_by_user = [value for key, value in given.items() if key not in ("limits", "drop")]
     asked = {one for value in set_by_user for one in (value if isinstance(value, list) else [value])}
-    known = {name.lower() for name in names}
+    known = {REGION.sub("", name.lower()) for name in names}
     if asked & set(names) or known & CERTAIN or known <= SIDES:
         return True
     if any(NUMBER.fullmatch(c.name) or (c.kind == "class" and c.name in c.values) for c in columns):
@@ -325,8 +341,7 @@ def _pairs(
 
 
 def _sides(source: str, target: str) -> dict[str, str]:
-    """The options for two columns or endings; language codes are also used as languages."""
-    found = {"source": source, "target": target}
-    if {source.lower(), target.lower()} <= LANGUAGES:
-        found |= {"source_lang": source, "target_lang": target}
-    return found
+    """The options for two columns or endings; language codes and names are also used as languages."""
+    codes = [NAMES.get(side.lower(), side) for side in (source, target)]
+    known = {REGION.sub("", code.lower()) for code in codes} <= LANGUAGES and len(set(codes)) == 2
+    return {"source": source, "target": target} | (dict(zip(("source_lang", "target_lang"), codes)) if known else {})

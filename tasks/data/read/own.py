@@ -1,7 +1,7 @@
 """Your own files: finding them, reading rows by column name, and splitting a single file by content.
 
 A path is either one table, or a folder with the table of each split: `train.csv`, `dev.csv` and `test.csv` (or only
-`test.csv`, to evaluate a model on it). A table is a file, compressed or not, or a folder (see `is_table`). A tsv file has
+`test.csv`, to evaluate a model on it). Without dev, a tenth of train becomes dev. A table is a file, compressed or not, or a folder (see `is_table`). A tsv file has
 no quoting: a cell is the text between two tabs.
 """
 
@@ -22,11 +22,14 @@ from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized, split_by_content
+from tasks.data.read.splits import place as place_of
 from tasks.data.records import clean, subset
 
 RECIPE = 1  # increased when the same files would give other records or splits
 SPLIT_RECIPE = 2  # of a single file with texts beyond ASCII, which another rule split before
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
+NO_DEV = ("train", "test")  # a folder with these alone: dev is split from train
+UNLABELLED = "unsup"  # the folder of texts without a class in the IMDB archive
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
@@ -100,6 +103,16 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         if there:
             found[split] = there[0][1]
     missing = [split for split in needed if split not in found]
+    used, ends = (
+        {file for files in found.values() for file in files},
+        {end for one in layouts for end in one if end != ".txt"},
+    )
+    if "dev" not in found and any(
+        ending(p) in ends - {""} or ("" in ends and is_table(p)) for p in {*place.iterdir()} - used
+    ):
+        missing = [split for split in SPLITS if split not in found]  # another name may mean dev
+    if not found and (pair := only_pair(place, [layout for layout in layouts if len(layout) == 2])):
+        return {WHOLE: pair}
     if missing and set(found) != {"test"}:
         names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
@@ -117,6 +130,13 @@ def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
     return tuple(path for files in found for path in files) if all(found) else ()
 
 
+def only_pair(folder: Path, layouts: Sequence[tuple[str, ...]]) -> tuple[Path, ...]:
+    """The two files of the only pair such as x.en and x.fr in a folder; empty if there is no pair, or several."""
+    stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in folder.iterdir()}
+    found = [files for stem in stems for layout in layouts if (files := _there(folder, stem, layout))]
+    return found[0] if len(found) == 1 and len(found[0]) == 2 else ()
+
+
 def is_table(path: Path) -> bool:
     """Whether a folder is a table: saved by the package datasets, or with a folder of texts (*.txt) for each class."""
     return (path / "state.json").is_file() or (path.is_dir() and any(path.glob("*/*.txt")))
@@ -126,12 +146,26 @@ def stamp(path: Path) -> str:
     """Hex sha256 of a file, or of the names and contents of a folder's files."""
     if not path.is_dir():
         return sha256_of(path)
-    return fingerprint([[p.relative_to(path).as_posix(), sha256_of(p)] for p in sorted(path.rglob("*")) if p.is_file()])
+    files = [p for p in sorted(path.rglob("*")) if p.is_file()]
+    if not (path / "state.json").is_file():
+        files = _mixed(path)  # in the order in which they are read
+    return fingerprint([[p.relative_to(path).as_posix(), sha256_of(p)] for p in files])
+
+
+def _mixed(folder: Path) -> list[Path]:
+    """The texts of a folder of classes, with the classes mixed, so that a limit keeps texts of all."""
+    found = [p for p in folder.glob("*/*.txt") if p.parent.name != UNLABELLED]
+    return sorted(found, key=lambda p: place_of(f"{p.parent.name}/{p.name}"))
+
+
+def packing(path: Path) -> str:
+    """The ending of a file's compression, or ""."""
+    return path.suffix if path.suffix in PACKED[1:] else ""
 
 
 def ending(path: Path) -> str:
     """The ending of a file name, without that of its compression."""
-    return Path(path.stem).suffix if path.suffix in PACKED[1:] else path.suffix
+    return Path(path.stem).suffix if packing(path) else path.suffix
 
 
 def dialect(path: Path) -> dict[str, Any]:
@@ -178,7 +212,9 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     elif path.is_file() or (path / "state.json").is_file():
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
     else:
-        for file in sorted(path.glob("*/*.txt")):
+        left_out = sum(1 for _ in path.glob(f"{UNLABELLED}/*.txt"))
+        count(f"texts of {path.name}/{UNLABELLED} left out: they have no class", left_out)
+        for file in _mixed(path):
             place, label = f"{file.parent.name}/{file.name}: ", file.parent.name
             yield None, place, {"label": label, "text": formats.read_text(file)}
 
@@ -257,13 +293,22 @@ def sources(files: Files, *read: Any, texts: Sequence[str] = ()) -> dict[str, An
     for split, other, why in EQUAL:
         if split in stamps and stamps[split] == stamps.get(other):
             count(f"split has the same content as {other} ({files[split][0].name}): {why}")
-    return dict.fromkeys(SPLITS, stamps[WHOLE]) if WHOLE in stamps else stamps
+    if (whole := whole_of(files)) == "train":
+        stamps["train"] = stamps["dev"] = [*stamps["train"], "without dev"]
+    return dict.fromkeys(SPLITS, stamps[WHOLE]) if whole == WHOLE else stamps
+
+
+def whole_of(files: Files) -> str | None:
+    """The key of the file that `split` splits: WHOLE, or train without dev; None if there is a file for each split."""
+    return WHOLE if WHOLE in files else "train" if "train" in files and "dev" not in files else None
 
 
 def split(
     records: Sequence[Any], files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress
 ) -> tuple[dict[str, Sequence[Any]], str]:
     """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
+
+    Of a folder without dev, train is split: the tenth that would be dev and test becomes dev.
 
     Returns the records of each split, and a sentence for the footer, which warns of the second case.
 
@@ -280,7 +325,7 @@ def split(
         same.setdefault(normalized(one), []).append(i)
     numbers = list(same.values())
     once, key = [texts[own[0]] for own in numbers], fingerprint(source, ENOUGH)
-    path = files[WHOLE][0]
+    path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
     refuse_empty(path, f"its {len(once):,} different texts", {s: getattr(parts, s) for s in SPLITS})
@@ -291,7 +336,13 @@ def split(
             f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another split, {fate}. "
             "To avoid this, split the file yourself: data.path=FOLDER with a file each for train, dev and test"
         )
-    return {s: subset(records, [i for n in getattr(parts, s) for i in numbers[n]]) for s in SPLITS}, note
+    chosen = {s: [i for n in getattr(parts, s) for i in numbers[n]] for s in SPLITS}
+    if whole != WHOLE:
+        note, chosen = (
+            f"dev is a tenth of train: {note}",
+            {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]},
+        )
+    return {s: subset(records, rows) for s, rows in chosen.items()}, note
 
 
 def refuse_empty(path: Path, what: str, filled: Mapping[str, bool | Sequence[Any]]) -> None:

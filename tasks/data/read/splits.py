@@ -27,10 +27,9 @@ SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
 LARGEST_SHARE = 0.005  # of all texts, in a group joined by near-duplicates
 # Scripts without spaces between words: Chinese and Japanese; Thai, Lao, Burmese, Khmer, Javanese. Their n-grams, n = 2 or 3, are words.
-UNSPACED = re.compile(
-    "([\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+)"
-    "|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua980-\ua9df]+"
-)
+HAN = "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+SOUTHEAST = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua980-\ua9df"
+UNSPACED = re.compile(f"([{HAN}]+)|[{SOUTHEAST}]+")
 _SIGNS = re.compile(r"(?<=[^\W_])([^\w\s]+)|[^\w\s]|_")
 ENOUGH = 500  # items; with fewer, a split without items is due to their number, not to their likeness
 

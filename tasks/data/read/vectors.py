@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
-from tasks.data.read.formats import LONGEST_TEXT, check_kind, damaged, decode, opened
+from tasks.data.read.formats import LONGEST_TEXT, damaged, decode, opened
 
 COUNTED = "ppmi"  # used instead of a file name
 _WINDOW = 5
@@ -43,8 +43,6 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
                 continue
             if dim is None:
                 dim = len(parts) - 1
-            if number == 1:
-                check_kind(path, line[:8])
             if len(parts) <= dim or not dim:
                 decode(line, path, line=number, byte=byte)
                 expected = f"a word and {dim} numbers, as in the first line" if dim else "a word and its numbers"

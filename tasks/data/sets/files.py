@@ -50,17 +50,19 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     """Load pairs; those with a blank side are left out and counted."""
     names = sides(options)
     layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
-    files = own.find(options.path, layouts)
+    files = own.find(options.path, layouts, own.NO_DEV)
     headed = options.source is not None or options.target is not None
-    pairs = _pairs(files[own.WHOLE], names, headed) if own.WHOLE in files else []
+    whole = own.whole_of(files)
+    pairs = [] if whole is None else _pairs(files[whole], names, headed)
     texts = [pair.source for pair in pairs]
-    sources, notes, splits = own.sources(files, names, headed, texts=texts), [], None
-    if own.WHOLE in files:
+    sources, notes, splits = own.sources(files, names, headed, texts=texts), [], {}
+    if whole is not None:
         splits, note = own.split(pairs, files, texts, sources["train"], root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
     def read(progress: Progress) -> Splits:
-        return splits or {split: _pairs(paths, names, headed) for split, paths in files.items()}
+        rest = {split: paths for split, paths in files.items() if split not in (own.WHOLE, *splits)}
+        return splits | {split: _pairs(paths, names, headed) for split, paths in rest.items()}
 
     place = Path(str(options.path)).name
     return make(
@@ -92,6 +94,10 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
 
 def _two_columns(path: Path) -> Iterator[own.Row]:
     """Read a tsv file without a header line."""
+    form = own.dialect(path)
+    if form["delimiter"] == "\t" and not form.get("quoting"):
+        step = "add a head line, and set data.source and data.target to its names"
+        raise damaged(path, "its cells are in quotes", "source, tab, target", line=1, step=step)
     for number, line in numbered(path):
         if not line.strip():
             continue  # as in tables, blank lines are skipped

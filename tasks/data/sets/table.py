@@ -71,7 +71,7 @@ class Options:
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Load examples; rows with a blank text are left out and counted."""
-    files, fields = own.find(options.path, own.TABLES), len(options.text)
+    files, fields = own.find(options.path, own.TABLES, own.NO_DEV), len(options.text)
     names = [*options.text, options.label]
     rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
     if options.drop:
@@ -88,11 +88,13 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
             step = f"correct it, or leave out such rows: {_set('drop', [*options.drop, row.cells[-1] or 'LABEL'])}"
             raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step)
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
-    texts = [" ".join(example.texts) for example in splits.get(own.WHOLE, ())]
+    whole = own.whole_of(files)
+    texts = [] if whole is None else [" ".join(example.texts) for example in splits[whole]]
     dropped, notes = ([options.drop] if options.drop else []), []
     sources = own.sources(files, options.text, options.label, classes, *dropped, texts=texts)
-    if own.WHOLE in files:
-        splits, note = own.split(splits[own.WHOLE], files, texts, sources["train"], root, progress)
+    if whole is not None:
+        parts, note = own.split(splits.pop(whole), files, texts, sources["train"], root, progress)
+        splits = parts | splits
         notes.append(note)
     return make(
         manifest, KIND, lambda progress: splits, f"own table, {Path(str(options.path)).name}", sources=sources,

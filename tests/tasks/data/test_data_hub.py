@@ -138,8 +138,6 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
         told(None, "", FETCH)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     told(None, "127.0.0.1:9", "check the network")
-    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    told("huggingface_hub", "", "")
 
 
 def test_files_that_are_gated_though_the_set_is_not(hub, opened):

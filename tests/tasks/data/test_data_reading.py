@@ -92,9 +92,19 @@ def test_a_word_of_two_megabytes_is_left_out_counted_and_remembered(name, tmp_pa
     assert said in data.open_data(node, tmp_path / "x" / ".cache").shortfalls  # also when it is not read again
 
 
+@pytest.mark.parametrize("name", ["UTF-16LE", "UTF-16BE"])
+def test_utf_16_without_its_mark_is_refused_with_its_name(tmp_path, name):
+    (tmp_path / "a b.csv").write_text("text,label\nhat,1\n", encoding=name)
+    with pytest.raises(
+        DataError, match=rf"line 1, byte [01]: NUL(.|\n)*iconv -f {name} -t UTF-8 '.*a b.csv' > 'utf8_a b.csv'"
+    ):
+        read_lines(tmp_path / "a b.csv")
+
+
 def test_the_limits_are_where_they_are_said():
     assert too_long("x" * (LONGEST_WORD + 1)) and not too_long("x" * LONGEST_WORD)
     assert not too_long("word " * 1000) and too_long("word " * 200_001)
+    assert not any(too_long(text * 999) for text in ("我们去公园玩。", "ภาษาไทยง่ายมาก")) and too_long("天" + "x" * 1001)
     assert leaves("(" * LONGEST_WORD) == ""
 
 
@@ -230,7 +240,7 @@ def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
     bad = ({"../x": b"1"}, {"a" * 300: b"1"}, {"/x": b"1"}, {"ok": b"1", "a/../../x": b"2"})
     for number, members in enumerate(bad):
         (tmp_path / f"{number}.tar").write_bytes(tar(members))
-        with refused(DataError, key=f"{number}.tar", says="its member"):
+        with refused(DataError, key=f"{number}.tar", says="too long" if number == 1 else "its member"):
             archives.unpack(tmp_path / f"{number}.tar", tmp_path / "out")
     link = tmp_path / "link.tar"
     with tarfile.open(link, "w") as archive:

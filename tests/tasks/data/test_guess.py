@@ -46,6 +46,11 @@ def file(tmp_path):
         ("p.tsv", ("klingon", "vulcan"), (FR, EN), {"source": "vulcan"}, "pairs", {"name": "files", "source": "vulcan", "target": "klingon"}),
         ("p.csv", ("fr", "en"), (FR, EN), {}, "pairs",
          {"name": "files", "source": "fr", "target": "en", "source_lang": "fr", "target_lang": "en"}),
+        ("p.tsv", ("en", "zh_CN"), (FR, EN), {}, "pairs",
+         {"name": "files", "source": "en", "target": "zh_CN", "source_lang": "en", "target_lang": "zh_CN"}),
+        ("p.csv", ("Russian", "German"), (FR, EN), {}, "pairs",
+         {"name": "files", "source": "Russian", "target": "German", "source_lang": "ru", "target_lang": "de"}),
+        ("p.csv", ("en_old", "en_new"), (FR, EN), {}, "pairs", {"name": "files", "source": "en_old", "target": "en_new"}),
         ("p.csv", ("target", "source"), (FR, EN), {}, "pairs", {"name": "files", "source": "source", "target": "target"}),
         ("p.csv", ("id", "fr", "en"), (WORDS, FR, EN), {"source_lang": "en", "target_lang": "fr"}, "pairs",
          {"name": "files", "source": "en", "target": "fr", "source_lang": "en", "target_lang": "fr"}),
@@ -177,6 +182,13 @@ def test_folders(file, tmp_path):
     assert guess(str(tmp_path / "three"), {"source_lang": "de", "target_lang": "en"}).options["source"] == "de"
     with pytest.raises(DataError, match="3 languages"):
         guess(str(tmp_path / "three"), {})
+    file("pairs/a.en", EN)
+    file("pairs/a.fr", FR)
+    assert guess(str(tmp_path / "pairs"), {}).said.endswith("from a.en to a.fr")
+    file("pairs/b.en", EN)
+    file("pairs/b.fr", FR)
+    with pytest.raises(DataError, match=r"no file for train and test\n.*The folder holds a.en, a.fr, b.en, b.fr"):
+        guess(str(tmp_path / "pairs"), {})
     with pytest.raises(DataError, match="only a test file"):
         guess(str(tmp_path / "test"), {})
     with pytest.raises(DataError, match="no file or folder"):

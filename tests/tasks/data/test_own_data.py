@@ -73,10 +73,11 @@ def save(place, form):
     place.mkdir()
     if form == "translation":
         (place / "a.jsonl").write_text("".join(json.dumps({"id": 1, "translation": pair}) + "\n" for pair in pairs))
-    elif form == "two files":
+    elif form in ("two files", "their folder"):
         for lang in pairs[0]:
-            (place / f"x.{lang}").write_text("".join(pair[lang] + "\n" for pair in pairs))
-        return place / "x", pairs
+            (place / f"x.y.{lang}").write_text("".join(pair[lang] + "\n" for pair in pairs))
+        (place / "x.y.ids").write_text("1\n")
+        return place / "x.y" if form == "two files" else place, pairs
     elif form == "__label__":
         (place / "a.txt").write_text("".join(f"__label__{row['label']} {row['text']}\n" for row in named))
     elif form == "folders":
@@ -101,7 +102,7 @@ def save(place, form):
     return next(place.iterdir()), named if form in ("__label__", "classes of parquet") else pairs
 
 
-@pytest.mark.parametrize("form", ["translation", "two files", "parquet", "Excel's Unicode text", "__label__", "folders", "classes of parquet", "saved"])  # fmt: skip
+@pytest.mark.parametrize("form", ["translation", "two files", "their folder", "parquet", "Excel's Unicode text", "__label__", "folders", "classes of parquet", "saved"])  # fmt: skip
 def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, form):
     path, rows = save(tmp_path / "own", form)
     early.check_file([], [f"data.path={path}"])
@@ -115,6 +116,76 @@ def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, 
     }
     order = [options["source"], options["target"]] if "source" in options else ["text", "label"]
     assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
+
+
+QUOTES = {  # as R writes a tsv file, as pandas does, and texts with quotes of their own
+    "R": ('"text"\t"label"', '"He said ""no"""\t{}', 'He said "no"'), "numbers": ('"text"\t"label"', '"two words"\t{}', "two words"),
+    "pandas": ("text\tlabel", '"He said ""no"""\t{}', 'He said "no"'), "plain": ("text\tlabel", '"Hello."\t{}', '"Hello."'),
+    "mixed": ("text\tlabel", '"He said ""no"""\t{}\nsix" tall\t1', '"He said ""no"""'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head, line, text", QUOTES.values(), ids=QUOTES)
+def test_cells_of_a_tsv_are_in_quotes_if_the_file_shows_it(tmp_path, head, line, text):
+    (path := tmp_path / "a.tsv").write_text("\n".join([head, *(line.format(i) for i in range(60))]) + "\n")
+    found = [row.cells for row in own.rows(path, ["text", "label"])]
+    assert found[0] == (text, "0") and len(found) in (60, 120) and guess(str(path), {"text": "text", "label": "label"})
+
+
+def test_pairs_in_quotes_without_a_header_are_refused(tmp_path, opened):
+    (tmp_path / "a.tsv").write_text('"un ""chat"""\ta cat\n' * 9)
+    with refused(DataError, key="a.tsv", line=1, says="add a head line"):
+        opened("files", path=str(tmp_path / "a.tsv"))
+
+
+def class_folders(place, texts=40):
+    """The layout of the IMDB archive."""
+    for split, kinds in (("train", ("neg", "pos", "unsup")), ("test", ("neg", "pos"))):
+        for n, kind in enumerate(kinds):
+            (place / split / kind).mkdir(parents=True)
+            for i in range(10 * texts if split == "train" else texts):
+                (place / split / kind / f"{i}_7.txt").write_text(f"{kind} {sentence(2000 * n + i)} {split}")
+        (place / split / f"urls_{kinds[0]}.txt").write_text("http://a.b/c\n")
+    (place / "imdb.vocab").write_text("the\n")
+    return str(place)
+
+
+def test_class_folders_without_dev_and_with_texts_without_a_class(tmp_path, opened):
+    path = class_folders(tmp_path / "aclImdb")
+    early.check_file([], [f"data.path={path}"])
+    found = guess(path, {})
+    assert found.options == {"name": "table", "text": ["text"], "label": "label"} and "(label: neg, pos)" in found.said
+    one = opened("table", path=path, text="text", label="label", limits={"test": 20})
+    splits = one.read(None)
+    assert list(splits) == list(SPLITS) and len(splits["test"]) == 20 and 50 <= len(splits["dev"]) <= 110
+    assert 650 < len(splits["train"]) + len(splits["dev"]) <= 800 and not {*splits["train"]} & {*splits["dev"]}
+    assert "400 texts of train/unsup left out: they have no class" in one.shortfalls
+    assert one.about["classes"] == ["neg", "pos"] and any("dev is a tenth of train" in note for note in one.notes)
+    for records in splits.values():  # each split has both classes, also after a limit
+        assert 0.25 < sum(r.label for r in records) / len(records) < 0.75
+    assert all(r.texts[0].startswith(("neg", "pos")[r.label]) for r in splits["train"])
+
+
+@pytest.mark.parametrize("layout", ["suffix", "tsv", "csv"])
+def test_a_folder_of_pairs_without_dev(tmp_path, opened, layout):
+    pairs = [(f"un chat {sentence(i)}", f"a cat {sentence(-i - 1 + 999)}") for i in range(300)]
+    path = lay(tmp_path / "own", layout, pairs)
+    whole = opened("files", path=path, source_lang="fr", target_lang="en")
+    for file in (tmp_path / "own").glob("dev*"):
+        file.unlink()
+    without = opened("files", path=path, source_lang="fr", target_lang="en")
+    splits = without.read(None)
+    assert 10 <= len(splits["dev"]) <= 60 and len(splits["train"]) + len(splits["dev"]) > 280
+    assert [(r.source, r.references[0]) for r in splits["test"]] == pairs
+    same = {s for s in SPLITS if whole.fingerprint[s] == without.fingerprint[s]}
+    assert same == {"test"} and without.fingerprint["train"] != without.fingerprint["dev"]
+
+
+def test_a_folder_of_two_pairs_is_refused(tmp_path, opened):
+    for name in ("a.fr", "a.en", "b.fr", "b.en"):
+        (tmp_path / name).write_text("un chat\n" * 9)
+    with refused(DataUnavailable, key="data.path", says="a.en, a.fr, b.en, b.fr"):
+        opened("files", path=str(tmp_path), source_lang="fr", target_lang="en")
 
 
 def test_other_texts_beside_a_split_and_rows_without_a_class(tmp_path, opened):

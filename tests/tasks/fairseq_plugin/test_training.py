@@ -14,12 +14,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 
 from repro import cell as cells
 from repro.store import Store
+from tasks.cells.seq2seq import load
+from tasks.config.options import read
+from tasks.seq2seq.decode import decode
+from tasks.seq2seq.encode import open_encoded
+from tasks.seq2seq.options import Decode
 
 SPARSE = ("sparsemax", "fusedmax")
-TIMINGS = ("train/seconds", "train/epoch_seconds", "train/tokens_per_second")
+TIMINGS = ("seconds", "dev/decode_seconds", "train/seconds", "train/epoch_seconds", "train/tokens_per_second")
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +46,7 @@ def scores(cell, entry) -> dict[str, float]:
 
 def curves(entry) -> list[dict[str, str]]:
     rows = csv.DictReader(entry.path("curves.csv").open())
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    return [{k: v for k, v in row.items() if k not in TIMINGS} for row in rows]
 
 
 def weights(entry, which: str = "model") -> dict[str, torch.Tensor]:
@@ -99,13 +105,28 @@ def test_stored_attention_belongs_to_the_stored_words(learned):
     assert sum(int((p == 0).sum()) for p in arrays.values()) > 0
 
 
-@pytest.mark.parametrize("metric, best", [("accuracy", max), ("loss", min)])
+@pytest.mark.parametrize("metric, best", [("accuracy", max), ("loss", min), ("bleu", max), ("chrf", max)])
 def test_the_kept_epoch_is_the_best_one(learned, metric, best):
-    cell, entry = learned("softmax", *([f"train.best_metric={metric}"] if metric == "loss" else []))
+    cell, entry = learned("softmax", *([f"train.best_metric={metric}"] if metric != "accuracy" else []))
     rows, found = curves(entry), scores(cell, entry)
     row = best(rows, key=lambda r: float(r[f"dev/{metric}"]))
     assert found["best_epoch"] == float(row["epoch"])
     assert found[f"dev/{metric}"] == pytest.approx(float(row[f"dev/{metric}"]), rel=1e-5)
+
+
+def test_bleu_that_selects_is_that_of_greedy_outputs_and_says_so(learned):
+    """Whatever decode.* is, which may change after the training."""
+    cell, entry = learned("softmax", "train.best_metric=bleu")
+    (model, _), data = load(cell.config, entry.folder), open_encoded(cell.prepared.folder)
+    pairs, longest = data.splits["dev"].pairs, max(data.splits["dev"].target.lengths)
+    options = read(Decode, {"beam": 1, "max_len_a": 0.0, "max_len_b": int(longest), "replace_unk": True}, "decode")
+    outputs = [" ".join(best.tokens) for (best,) in decode(model, data, options, split="dev")]
+    expected = BLEU().corpus_score(outputs, [[pair.references[0] for pair in pairs]]).score
+    assert entry.read()["metrics"]["dev/bleu"] == pytest.approx(expected, abs=1e-4) and 0 < expected < 99
+    assert re.fullmatch(r"nrefs:1\|.*\|greedy search, .*", entry.read()["signatures"]["dev/bleu"])
+    assert any(
+        "dev bleu (greedy search" in note and "the 60 dev pairs" in note for note in cell.prepared.facts["notes"]
+    )
 
 
 def test_the_last_gain_is_what_the_last_epoch_lowered_the_dev_loss_by(learned):
@@ -186,6 +207,7 @@ SCHEDULES = {
     "sgd": ["optim=sgd", "schedule=latched_halving", "schedule.start_decay_at=2", "optim.lr=1.0"],
     "transformer": ["model=transformer_small", "model.heads=2", "encode.joint=true", "mapping=entmax", "mapping.alpha=learned",
                     "+mapping.at.cross={name: fusedmax}"],
+    "selected": ["train.best_metric=chrf"],
     "fertility": ["mapping=fertility_sparsemax", "model.name=lstm_fertility", "+model.fertility=guided", "+model.coverage=true"],
 }  # fmt: skip
 

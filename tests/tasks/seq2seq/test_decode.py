@@ -50,6 +50,16 @@ def test_outputs_come_in_order_whatever_the_batches(talker):
         assert a.attention.dtype == torch.float32
 
 
+def test_a_share_of_the_sources_has_the_same_outputs(talker):
+    split = SimpleNamespace(source=ROWS, source_tokens=TOKENS.__getitem__)
+    encoded, options = (
+        SimpleNamespace(splits={"dev": split}, target_vocab=VOCABULARY),
+        read(Decode, {"max_len_b": 7}, "decode"),
+    )
+    every, odd = (decode(talker, encoded, options, split="dev", share=s) for s in (slice(None), slice(1, None, 2)))
+    assert [h.index for (h,) in odd] == [1, 3] and [h.ids for (h,) in odd] == [h.ids for (h,) in every[1::2]]
+
+
 def test_unknown_words_are_copied_from_where_the_attention_looks(talker):
     plain, copied = decoded(talker, replace_unk=False), decoded(talker, replace_unk=True)
     kinds = set()

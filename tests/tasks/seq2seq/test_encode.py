@@ -143,10 +143,19 @@ def test_a_changed_text_has_a_ceiling_and_a_remedy(dataset, tmp_path):
         r"WARNING: .* score only bleu \d\d?\.\d, chrf \d\d\d?\.\d; one is .می .* encode.tokenizer=raw encode.subword="
     )
     assert re.search(pattern, told)
-    trained = encode(dataset([("a", "b c")] * 3), tmp_path, tokenizer="raw", subword="sentencepiece")
-    short = encode_test(dataset(test=[("a", "b c")], references=()), trained.folder, tmp_path)
-    assert "score only bleu 0.0, chrf 100.0" in (told := ceiling(short, ["bleu", "chrf"])) and "nothing is lost" in told
+
+
+@pytest.mark.parametrize("tokenizer, subword", [("raw", "sentencepiece"), ("moses", "none")])
+def test_texts_too_short_for_a_score_are_no_loss_unless_they_change(dataset, tmp_path, tokenizer, subword):
+    trained = encode(dataset([("a", "b c")] * 3), tmp_path, tokenizer=tokenizer, subword=subword)
+    short = encode_test(dataset(test=[("a", "b c")] * 9 + [("a", "c")], references=()), trained.folder, tmp_path)
+    told, scores = ceiling(short, ["bleu", "chrf", "rouge_f1"]), "bleu 0.0, chrf 100.0, rouge1_f 100.0, rouge2_f 90.0"
+    assert (
+        told.startswith(f"Ceiling (the references, encoded and decoded): {scores}") and "(bleu, rouge2_f: texts" in told
+    )
     assert ceiling(short, ["multi_bleu", "attention"]) == ""
+    lossy = encode_test(dataset(test=[("a", "b c")] * 9 + [("a", "#c")], references=()), trained.folder, tmp_path)
+    assert ceiling(lossy, ["bleu", "chrf"]).startswith("WARNING") == (tokenizer == "moses")
 
 
 def test_the_units_of_raw_text_fit_its_characters(monkeypatch):

@@ -12,6 +12,7 @@ from repro.tables.statistics import corpus_bleu, example_error
 from tasks.config.options import read
 from tasks.data import NullProgress
 from tasks.data.symbols import EOS, FIRST, UNK
+from tasks.seq2seq import metrics
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.metrics import MEASURED, evaluation, score
 from tasks.seq2seq.options import SCORES, Encode
@@ -106,6 +107,18 @@ def test_an_evaluation_by_hand(further):
     assert len(first["sentence"]["bleu_statistics"]) == 10
     assert second["set"] == "further" and "source_tokens" not in second
     assert list(found.attention) == ["further/0"] and found.attention["further/0"] is outputs[0].attention
+
+
+def test_outputs_that_select_are_greedy_and_no_longer_than_a_reference(dataset, tmp_path, monkeypatch):
+    trained, seen = encode(dataset(PAIRS, PAIRS), read(Encode, {}, "encode"), tmp_path, NullProgress()), []
+
+    def decoded(model, data, options, *, inputs, split, share):
+        seen.append((options.beam, options.max_len_a, options.max_len_b, options.replace_unk, inputs, split))
+        return [[Hypothesis([], torch.zeros(0), 0.0, i, ["the", "dog"])] for i in range(2)[share]]
+
+    monkeypatch.setattr(metrics, "decode", decoded)
+    assert metrics.dev_outputs(None, trained, slice(1, None)) == ["the dog"]
+    assert seen == [(1, 0.0, 5, True, None, "dev")]
 
 
 def test_numbers_are_restored_before_scoring(dataset, tmp_path):
