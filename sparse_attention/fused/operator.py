@@ -90,7 +90,8 @@ class Fused(Function):
         bias: Tensor | None, mask: Tensor | None, lead: tuple[int, ...], alpha: float, scale: float, causal: bool, pinned: bool,
         dropout: float, seed: int, lam: float | None,
     ) -> Tensor:  # fmt: skip
-        ctx.kernel, save, kept = _kernel(q), any(ctx.needs_input_grad), []
+        ctx.kernel, save = _kernel(q), any(ctx.needs_input_grad)
+        kept: list[Tensor] = []
         given = q, k, v, lengths, spans, alphas, bias, mask
         ctx.rest = lead, alpha, scale, causal, pinned, dropout, seed, lam
         only = {"dropout": dropout, "seed": seed, "lam": lam} if ctx.kernel is native else {}
@@ -103,14 +104,14 @@ class Fused(Function):
             give_up("attention", error)
             out, ctx.saved = _composed(*given, *ctx.rest), None
         if ctx.saved is not None and ctx.kernel is gpu:
-            kept, ctx.saved = gpu.tensors(ctx.saved), gpu.emptied(ctx.saved)
+            kept, ctx.saved = gpu.apart(ctx.saved)
         ctx.save_for_backward(*given, *kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, lengths, spans, alphas, bias, mask, *kept = ctx.saved_tensors
-        saved = gpu.filled(ctx.saved, kept) if kept else ctx.saved
+        saved: Any = gpu.together(kept, ctx.saved) if kept else ctx.saved
         needs = [ctx.needs_input_grad[i] for i in (0, 1, 2, 5, 6)]
         if saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):
             # the kernel did not start, create_graph, is_grads_batched

@@ -330,16 +330,30 @@ def test_a_kernel_that_does_not_fit_is_given_up_with_one_warning(device, launche
 
 
 @on_gpu
+@pytest.mark.parametrize("local", [False, True], ids=["random", "local"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("n", [4096, 16384])
-def test_times_beside_other_attention(n, causal, device, launched) -> None:
-    """Prints milliseconds in bfloat16, forward and with the backward, of torch's softmax, ours and AdaSplash if installed."""
+def test_times_beside_other_attention(n, causal, local, device, launched) -> None:
+    """Prints milliseconds in bfloat16, forward and with the backward, of softmax, ours and AdaSplash if installed.
+
+    Local keys come in runs of 32 that are alike, and so are the queries at the same places.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     from triton.testing import do_bench
 
-    torch.manual_seed(0)
-    q, k, v, g = (torch.randn(1, 16, n, 64, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(4))
-    attends = {"softmax": partial(F.scaled_dot_product_attention, is_causal=causal)}
-    for alpha in (2.0, 1.5):
+    generator = torch.Generator(device).manual_seed(0)
+    drawn = partial(torch.randn, device=device, generator=generator)
+    q, k, v, g = (drawn(1, 16, n, 64) for _ in range(4))
+    if local:
+        runs = drawn(1, 16, n // 32, 64).repeat_interleave(32, 2)
+        q, k = (0.8 * runs + 0.6 * x for x in (q, k))
+    q, k, v = (x.bfloat16().requires_grad_() for x in (q, k, v))
+    seen = create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n) if causal else None
+    attends = {
+        "softmax": partial(F.scaled_dot_product_attention, is_causal=causal),
+        "FlexAttention": partial(torch.compile(flex_attention), block_mask=seen),
+    }
+    for alpha in (2.0, 1.5, 1.3):
         attends[f"ours, {alpha}"] = partial(sa.sparse_attention, mapping="entmax", alpha=alpha, causal=causal)
     try:
         from adasplash import adasplash
@@ -348,7 +362,7 @@ def test_times_beside_other_attention(n, causal, device, launched) -> None:
     except ImportError:
         print("AdaSplash is not installed")
     for label, attend in attends.items():
-        forward = do_bench(partial(attend, q, k, v))
-        both = do_bench(lambda attend=attend: torch.autograd.grad(attend(q, k, v), (q, k, v), g))
+        forward = do_bench(partial(attend, q.detach(), k.detach(), v.detach()), return_mode="median")
+        both = do_bench(lambda a=attend: torch.autograd.grad(a(q, k, v), (q, k, v), g.bfloat16()), return_mode="median")
         print(f"n = {n}, {label}: {forward:.3f}, {both:.3f} ms")
     assert launched

@@ -6,8 +6,7 @@ rest: float64, longer rows, constrained_sparsemax, and alpha above 2. ``forward`
 described in ``sparse_attention.kernels``, with one more argument, a `Form`. Softmax, sparsecone and sparsehourglass
 have kernels here; on other devices they are torch code.
 
-These kernels are tested in Triton's interpreter and compiled ahead of time for sm_80 and sm_90. They have never been
-run on a GPU. With ``TRITON_INTERPRET=1``, they also take CPU tensors, but are slow.
+With ``TRITON_INTERPRET=1``, the kernels also take CPU tensors, but are slow.
 """
 
 from __future__ import annotations

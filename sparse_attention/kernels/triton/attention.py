@@ -112,8 +112,8 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     (heads, n, _), (groups, m, _) = q.shape, k.shape
     repeat = heads // max(groups, 1)
     parts = repeat if groups * saved.flags.shape[2] < _FEW else 1
-    wide = {"dtype": torch.float32} if parts > 1 else {}
-    dq, dk, dv = torch.empty_like(q), *(x.new_empty(groups * parts, *x.shape[1:], **wide) for x in (k, v))
+    wide = torch.float32 if parts > 1 else k.dtype
+    dq, dk, dv = torch.empty_like(q), *(x.new_empty(groups * parts, *x.shape[1:], dtype=wide) for x in (k, v))
     dbias = None if of is None else torch.zeros(heads, n, m, dtype=torch.float32, device=q.device)
     dalphas = None if saved.powers is None else torch.empty(heads, n, dtype=torch.float32, device=q.device)
     visible, steps = _visible(q, saved)
@@ -135,20 +135,16 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     return dq, dk, dv, dbias, None if dalphas is None else dalphas.sum(1)
 
 
-def tensors(saved: Saved) -> list[Tensor]:
-    """The tensors in `Saved`, in its order."""
-    return [x for x in saved if isinstance(x, Tensor)]
+def apart(saved: Saved) -> tuple[list[Tensor], list[Any]]:
+    """The tensors of `Saved`, which autograd must keep so that hooks and checkpoints see them, and the rest, for `together`."""
+    return [x for x in saved if isinstance(x, Tensor)], [_HERE if isinstance(x, Tensor) else x for x in saved]
 
 
-def emptied(saved: Saved) -> Saved:
-    """`Saved` without its tensors, which autograd keeps: only so, hooks and checkpoints see them."""
-    return Saved(*(_HERE if isinstance(x, Tensor) else x for x in saved))
-
-
-def filled(saved: Saved, tensors: list[Tensor]) -> Saved:
-    """The inverse of `emptied`."""
+def together(tensors: list[Tensor], rest: list[Any]) -> Saved:
+    """The inverse of `apart`."""
     following = iter(tensors)
-    return Saved(*(next(following) if x is _HERE else x for x in saved))
+    parts: list[Any] = [next(following) if x is _HERE else x for x in rest]
+    return Saved(*parts)
 
 
 def _list(flags: Tensor) -> Tensor:

@@ -73,7 +73,8 @@ def launches(label: str, call: Any) -> list[Case]:
     return found
 
 
-def _row(op: str, n: int, dtype: torch.dtype, many: int = 1, masked: bool = True, **params: float) -> None:
+def row(op: str, n: int, dtype: torch.dtype, many: int = 1, masked: bool = True, **params: float) -> None:
+    """A mapping and its gradient of ``many`` rows."""
     x = torch.empty(many, n, dtype=dtype)
     p, saved = rows.OPS[op].forward(
         x, rows.form(torch.ones(many, n, dtype=torch.bool) if masked else None, dtype), **params
@@ -81,11 +82,11 @@ def _row(op: str, n: int, dtype: torch.dtype, many: int = 1, masked: bool = True
     rows.OPS[op].backward(x, p, saved, rows.PLAIN, **params)
 
 
-def _attend(d: int, dtype: torch.dtype, alpha: float = 2.0, **given: Any) -> None:
-    bias = given.get("bias")
-    q, k = (torch.empty(h, 256, d, dtype=dtype) for h in (2, 1))
+def attend(d: int, dtype: torch.dtype, alpha: float = 2.0, n: int = 256, **given: Any) -> None:
+    """Attention of two heads with the same keys, and its gradient."""
+    q, k = (torch.empty(h, n, d, dtype=dtype) for h in (2, 1))
     _, saved = attention.forward(q, k, k, alpha=alpha, scale=0.1, lead=(2,), **given)
-    attention.gradients(q, q, k, k, saved, bias)
+    attention.gradients(q, q, k, k, saved, given.get("bias"))
 
 
 MAPPINGS = (
@@ -102,12 +103,12 @@ def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
         longest = rows._LONGEST_GROUPED if op in rows._GROUPED else rows._LONGEST
         every = [1 << i for i in range(4, longest.bit_length())]
         for n in every if lengths is None else lengths:
-            yield from launches(f"{op} {n}", partial(_row, op, n, torch.float32, **params))
+            yield from launches(f"{op} {n}", partial(row, op, n, torch.float32, **params))
         for dtype in (torch.float16, torch.bfloat16):
-            yield from launches(f"{op} {TYPES[dtype]}", partial(_row, op, 64, dtype, masked=False, **params))
+            yield from launches(f"{op} {TYPES[dtype]}", partial(row, op, 64, dtype, masked=False, **params))
     for many in (2**12, 2**14, 2**17):  # rows side by side
         yield from launches(
-            f"fusedmax {many} rows", partial(_row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"])
+            f"fusedmax {many} rows", partial(row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"])
         )
 
 
@@ -115,7 +116,7 @@ def attention_cases() -> Iterator[Case]:
     """Every width in every type; in the middle one, all mappings and forms."""
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for d in WIDTHS:
-            yield from launches(f"{TYPES[dtype]} d={d}", partial(_attend, d, dtype, causal=True))
+            yield from launches(f"{TYPES[dtype]} d={d}", partial(attend, d, dtype, causal=True))
     spans, lengths = torch.zeros(1, 256, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     for dtype, d in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 128)):
         forms: dict[str, dict[str, Any]] = {
@@ -124,7 +125,7 @@ def attention_cases() -> Iterator[Case]:
             "each": {"alpha": 0.0, "alphas": torch.tensor([1.2, 1.7]), "bias": torch.empty(256), "mask": spans[0, :, :1] == 0},
         }  # fmt: skip
         for name, given in forms.items():
-            yield from launches(f"{TYPES[dtype]} d={d} {name}", partial(_attend, d, dtype, **given))
+            yield from launches(f"{TYPES[dtype]} d={d} {name}", partial(attend, d, dtype, **given))
 
 
 def binary(case: Case, capability: int) -> dict[str, Any]:
