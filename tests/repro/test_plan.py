@@ -188,7 +188,9 @@ def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end_wit
         assert preparation.plan(0).slots and len(preparation.running) == 1
         ours = set(multiprocessing.active_children()) - before
         assert len(ours) == 2
-    while any(child.is_alive() for child in ours):  # not join: a thread of the pool may reap the process at the same time
+    while any(
+        child.is_alive() for child in ours
+    ):  # not join: a thread of the pool may reap the process at the same time
         assert time.monotonic() - started < 30
         time.sleep(0.01)
 
