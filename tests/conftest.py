@@ -38,6 +38,10 @@ def pytest_collection_finish(session):
     gc.enable(), gc.freeze()
 
 
+def pytest_sessionfinish(session):
+    gc.unfreeze()
+
+
 def pytest_ignore_collect(collection_path, config):
     """Folders of which no test would be kept are not imported."""
     if collection_path.parent == ROOT / "tests" and f"not {collection_path.name}" in config.option.markexpr:

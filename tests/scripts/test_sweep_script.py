@@ -65,7 +65,9 @@ def test_an_experiment(script, outputs):
 @pytest.fixture(scope="module")
 def optuna():
     """Optuna and matplotlib are loaded once, for all forks."""
-    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper._impl", reason="needs the extra [cluster]: hydra-optuna-sweeper")
+    pytest.importorskip(
+        "hydra_plugins.hydra_optuna_sweeper._impl", reason="needs the extra [cluster]: hydra-optuna-sweeper"
+    )
     importlib.import_module("matplotlib.backends.backend_svg")
 
 
