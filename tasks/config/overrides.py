@@ -200,10 +200,19 @@ def _chooses(one: Override) -> bool:
 
 @lru_cache(512)
 def _composed(file: str, chosen: tuple[str, ...]) -> DictConfig:
-    """Hydra's `compose`, restricted to our files; else it would merge them with `task/translation` from fairseq."""
+    """Hydra's `compose`, restricted to our files; else it would merge them with `task/translation` from fairseq.
+
+    Unless an override is Hydra's, its own node is composed without its launcher, sweeper and help, a third of the time.
+    """
     store = ConfigStore.instance()
     registered = store.repo
-    store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}
+    own = copy.deepcopy(registered["hydra"])
+    if not any(_parsed(o).is_hydra_override() for o in chosen):
+        kept = [
+            d for d in own["config.yaml"].node["defaults"] if {*d} & {"hydra_logging", "job_logging"}
+        ]  # of main.yaml
+        own["config.yaml"].node["defaults"] = kept
+    store.repo = {"hydra": own} | {k: v for k, v in registered.items() if k.startswith("_")}
     try:
         with reading():
             return compose(file, overrides=list(chosen))
