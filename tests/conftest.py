@@ -26,7 +26,7 @@ TINY = (
 )  # fmt: skip
 # Enough of both to see what training does to the attention: a few seconds.
 LEARNING = (
-    "task=toy", "profile=demo", "data.limits={train: 500, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
+    "task=toy", "profile=demo", "data.limits={train: 200, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
     "model.embed_dim=32", "model.hidden_dim=32", "schedule.warmup_updates=20", "decode.beam=2", "runtime.device=cpu",
 )  # fmt: skip
 
