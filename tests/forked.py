@@ -74,6 +74,11 @@ def _become(
         forkserver._forkserver.__init__()  # that of the parent is no child of this process
         logging.disable(logging.NOTSET)  # what earlier tests and Hydra have done to logging
         logging.root.handlers.clear()
+        for handler in (found() for found in logging._handlerList):
+            if (
+                type(handler) is logging.StreamHandler
+            ):  # of a library, with what was standard error when it was imported
+                handler.stream = sys.stderr
         for logger in logging.root.manager.loggerDict.values():
             logger.disabled = False  # type: ignore[union-attr]
         logging.root.manager.loggerDict.clear()  # Hydra disables those that exist when it starts

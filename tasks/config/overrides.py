@@ -206,18 +206,19 @@ def _composed(file: str, chosen: tuple[str, ...]) -> DictConfig:
     """
     store = ConfigStore.instance()
     registered = store.repo
-    own = copy.deepcopy(registered["hydra"])
+    own = registered["hydra"]  # Hydra's plugins add to it while this composes
+    whole, bare = own["config.yaml"], copy.deepcopy(own["config.yaml"])
+    bare.node["defaults"] = [
+        d for d in whole.node["defaults"] if {*d} & {"hydra_logging", "job_logging"}
+    ]  # in main.yaml
     if not any(_parsed(o).is_hydra_override() for o in chosen):
-        kept = [
-            d for d in own["config.yaml"].node["defaults"] if {*d} & {"hydra_logging", "job_logging"}
-        ]  # of main.yaml
-        own["config.yaml"].node["defaults"] = kept
+        own["config.yaml"] = bare
     store.repo = {"hydra": own} | {k: v for k, v in registered.items() if k.startswith("_")}
     try:
         with reading():
             return compose(file, overrides=list(chosen))
     finally:
-        store.repo = registered
+        store.repo, own["config.yaml"] = registered, whole
 
 
 def unknown(group: str, name: object, known: Sequence[str]) -> str:
