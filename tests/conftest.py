@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import signal
@@ -25,9 +26,26 @@ TINY = (
 )  # fmt: skip
 # Enough of both to see what training does to the attention: a few seconds.
 LEARNING = (
-    "task=toy", "profile=demo", "data.limits={train: 500, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
+    "task=toy", "profile=demo", "data.limits={train: 200, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
     "model.embed_dim=32", "model.hidden_dim=32", "schedule.warmup_updates=20", "decode.beam=2", "runtime.device=cpu",
 )  # fmt: skip
+
+
+gc.disable()  # until thousands of tests are collected, of which nothing is garbage
+
+
+def pytest_collection_finish(session):
+    gc.enable(), gc.freeze()
+
+
+def pytest_sessionfinish(session):
+    gc.unfreeze()
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Folders of which no test would be kept are not imported."""
+    if collection_path.parent == ROOT / "tests" and f"not {collection_path.name}" in config.option.markexpr:
+        return True
 
 
 # The files of tests that take longest, first: at the end no worker waits for another.

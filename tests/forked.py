@@ -23,14 +23,15 @@ AT_START = ("PYTHON", "SPARSE_ATTENTION_KERNELS", "OMP_", "LD_", "PATH")
 
 
 def run(
-    script: Path, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: float
+    script: Path, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: float, typed: str = ""
 ) -> subprocess.CompletedProcess:
-    """Like `subprocess.run([sys.executable, script, *arguments], ...)` with output as text."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    """Like `subprocess.run([sys.executable, script, *arguments], input=typed, ...)` with output as text."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(typed.encode()), given.seek(0)
         sys.stdout.flush(), sys.stderr.flush()
         child = os.fork()
         if not child:
-            _become(script, arguments, environment, cwd, out.fileno(), err.fileno())
+            _become(script, arguments, environment, cwd, given.fileno(), out.fileno(), err.fileno())
         status, until = None, time.monotonic() + timeout
         while status is None:
             ended, told = os.waitpid(child, os.WNOHANG)
@@ -50,12 +51,12 @@ def run(
 
 
 def _become(
-    script: Path, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, out: int, err: int
+    script: Path, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, given: int, out: int, err: int
 ) -> None:
     """Be the script, in the child; never returns."""
     status = 1
     try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(given, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, range(3), "rww")
@@ -73,6 +74,11 @@ def _become(
         forkserver._forkserver.__init__()  # that of the parent is no child of this process
         logging.disable(logging.NOTSET)  # what earlier tests and Hydra have done to logging
         logging.root.handlers.clear()
+        for handler in (found() for found in logging._handlerList):
+            if (
+                type(handler) is logging.StreamHandler
+            ):  # of a library, with what was standard error when it was imported
+                handler.stream = sys.stderr
         for logger in logging.root.manager.loggerDict.values():
             logger.disabled = False  # type: ignore[union-attr]
         logging.root.manager.loggerDict.clear()  # Hydra disables those that exist when it starts

@@ -25,6 +25,7 @@ from repro.store import Store
 from tasks import data
 from tasks.commands import reproduce
 from tasks.config import compose, models, nodes
+from tasks.config import pages as config_pages
 from tasks.config.overrides import merged
 from tasks.config.schedules import SCHEDULES
 
@@ -56,6 +57,16 @@ def test_every_page_begins_with_what_it_is():
         if not any(line.startswith("# ") and not line.startswith("# @package") for line in text.splitlines()[:2]):
             wrong.append(str(path.relative_to(CONFIGS)))
     assert len(paths) > 150 and wrong == []
+
+
+def test_a_page_is_the_callers_own_and_is_read_again_when_its_file_changes(monkeypatch, tmp_path):
+    (path := tmp_path / "claims" / "laha2018.yaml").parent.mkdir()
+    monkeypatch.setattr(config_pages, "CONFIGS", tmp_path)
+    for number in (1, 2):
+        path.write_text(f"claims: {number}")
+        os.utime(path, (number, number))
+        for _ in "ab":
+            assert compose.page("claims", "laha2018").pop("claims") == number
 
 
 # ---- every option stands on its page

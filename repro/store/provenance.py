@@ -78,6 +78,7 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
+@lru_cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

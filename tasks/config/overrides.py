@@ -200,15 +200,25 @@ def _chooses(one: Override) -> bool:
 
 @lru_cache(512)
 def _composed(file: str, chosen: tuple[str, ...]) -> DictConfig:
-    """Hydra's `compose`, restricted to our files; else it would merge them with `task/translation` from fairseq."""
+    """Hydra's `compose`, restricted to our files; else it would merge them with `task/translation` from fairseq.
+
+    Unless an override is Hydra's, its own node is composed without its launcher, sweeper and help, a third of the time.
+    """
     store = ConfigStore.instance()
     registered = store.repo
-    store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}
+    own = registered["hydra"]  # Hydra's plugins add to it while this composes
+    whole, bare = own["config.yaml"], copy.deepcopy(own["config.yaml"])
+    bare.node["defaults"] = [
+        d for d in whole.node["defaults"] if {*d} & {"hydra_logging", "job_logging"}
+    ]  # in main.yaml
+    if not any(_parsed(o).is_hydra_override() for o in chosen):
+        own["config.yaml"] = bare
+    store.repo = {"hydra": own} | {k: v for k, v in registered.items() if k.startswith("_")}
     try:
         with reading():
             return compose(file, overrides=list(chosen))
     finally:
-        store.repo = registered
+        store.repo, own["config.yaml"] = registered, whole
 
 
 def unknown(group: str, name: object, known: Sequence[str]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from repro.plan import experiment as experiments
@@ -16,11 +19,18 @@ from tasks.config.options import CONFIGS, ConfigError, names_in, near
 
 def page(group: str, name: str) -> dict[str, Any]:
     """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError, naming the nearest file, if unknown."""
-    from omegaconf import OmegaConf  # a finished cell is loaded without
-
     if name not in (known := names_in(group)):
         raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; known: {', '.join(known)}")
-    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]
+    path = CONFIGS / group / f"{name}.yaml"
+    return copy.deepcopy(_read(path, path.stat().st_mtime_ns))
+
+
+@lru_cache
+def _read(path: Path, changed: int) -> dict[str, Any]:
+    """A file as it was at the time `changed`; a profile of an experiment reads the whole experiment again."""
+    from omegaconf import OmegaConf  # a finished cell is loaded without
+
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=True)  # type: ignore[return-value]
 
 
 def experiment(name: str, profile: str) -> Experiment:

@@ -140,6 +140,7 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
                 {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
             ]
             page["profiles"]["paper"]["seeds"] = [1, 2, 3]
+            del page["rows"][1:]
             change(page)
 
         (plan,) = plans.make([experiment(page_of, profile)], tools, overrides)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import re
 import sqlite3
@@ -62,12 +62,16 @@ def test_an_experiment(script, outputs):
     assert done.returncode == 0 and "hours" in done.stdout, done.stderr
 
 
-needs_optuna = pytest.mark.skipif(
-    importlib.util.find_spec("optuna") is None, reason="needs the extra [cluster]: hydra-optuna-sweeper"
-)
+@pytest.fixture(scope="module")
+def optuna():
+    """Optuna and matplotlib are loaded once, for all forks."""
+    pytest.importorskip(
+        "hydra_plugins.hydra_optuna_sweeper._impl", reason="needs the extra [cluster]: hydra-optuna-sweeper"
+    )
+    importlib.import_module("matplotlib.backends.backend_svg")
 
 
-@needs_optuna
+@pytest.mark.usefixtures("optuna")
 @pytest.mark.slow
 def test_a_stored_study_is_resumed(train, tmp_path):
     if (installed := metadata.version("sqlalchemy")).split(".")[0] != "1":
@@ -84,7 +88,7 @@ def test_a_stored_study_is_resumed(train, tmp_path):
         assert found == (trials, "COMPLETE", "COMPLETE")
 
 
-@needs_optuna
+@pytest.mark.usefixtures("optuna")
 def test_optuna_searches_on_the_same_store(train, outputs):
     done = train(
         "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=1", "hydra.sweeper.direction=maximize",
@@ -98,7 +102,7 @@ def test_optuna_searches_on_the_same_store(train, outputs):
     assert float(best[1]) == pytest.approx(max(one["metrics"]["dev/accuracy"] for one in found))
 
 
-@needs_optuna
+@pytest.mark.usefixtures("optuna")
 @pytest.mark.parametrize(("values", "finished"), [("0.5,2.0", 1), ("2.0,3.0", 0)])
 def test_a_failed_trial_does_not_end_optunas_study(train, outputs, values, finished):
     done = train(

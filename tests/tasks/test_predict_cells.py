@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 import xml.etree.ElementTree as ET
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -174,10 +174,11 @@ def test_the_command(used, root, tmp_path):
     model, *_ = used("pairs")
     word = model.encoding.source_vocab[0]
     outputs = model.folder.parents[3]
-    command = [sys.executable, str(root / "scripts/predict.py"), model.folder.name, f"paths.outputs={outputs}", "decode.beam=3",
+    command = [model.folder.name, f"paths.outputs={outputs}", "decode.beam=3",
                "--nbest", "3", "--heat", "--attention", str(tmp_path / "a.safetensors"), "--svg", str(tmp_path / "svg")]  # fmt: skip
     text = f"{word} zyzzyva\n{word}\n"
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd=tmp_path)
+    script = root / "scripts" / "predict.py"
+    done = forked.run(script, command, os.environ, tmp_path, 300, text)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "line 1: unknown words: zyzzyva\n"
     expected = load_cell(model.folder, overrides=["decode.beam=3"]).translate(text.splitlines(), nbest=3)
@@ -188,7 +189,5 @@ def test_the_command(used, root, tmp_path):
         assert torch.equal(file.get_tensor("0"), expected[0].attention) and len(file.keys()) == 2
         assert json.loads(file.metadata()["tokens"])[0]["source"] == [word, "zyzzyva"]
     assert sorted(p.name for p in (tmp_path / "svg").iterdir()) == ["1.svg", "2.svg"]
-    wrong = subprocess.run(
-        [*command[:4], "--images", "x"], input="", capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    wrong = forked.run(script, [*command[:2], "--images", "x"], os.environ, tmp_path, 300)
     assert wrong.returncode == 2 and "--images does not apply to a model of toy" in wrong.stderr

@@ -71,7 +71,7 @@ def test_a_page_is_what_its_records_give(folder, command, capsys):
 @pytest.mark.parametrize(
     "name, old, new",
     [
-        ("pair.md", "500 train", "501 train"),
+        ("pair.md", "200 train", "201 train"),
         ("pair.md", "| softmax |", "| sofmax |"),
         ("pair.md", "1.", "7."),
         ("figures/tables/pair_demo.svg", "softmax", "ourmax"),

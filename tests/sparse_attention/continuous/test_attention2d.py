@@ -84,14 +84,17 @@ def test_sparsemax_equals_adaptive_quadrature_in_float32(variance, tilt):
 
 
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
-@pytest.mark.parametrize("scale", [1e-5, 1e-3, 0.01, 0.08])
-def test_both_rules_equal_a_brute_force_rule(alpha, scale):
+@pytest.mark.parametrize(
+    ("scale", "points"), [(1e-5, (24, 60)), (1e-3, (24, 60)), (0.01, (60, 200)), (0.08, (120, 400))]
+)
+def test_both_rules_equal_a_brute_force_rule(alpha, scale, points):
+    """The brute-force rule itself errs by less than 1e-13 of the largest r with these points."""
     v, mu = covariances(2, scale)
     sigma = matched_covariance(v, alpha)
     slices = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="slices")
     angular = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="angular")
     for i in range(2):
-        exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), GRID, points=(120, 400))
+        exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), GRID, points=points)
         assert np.allclose(slices[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
         assert np.allclose(angular[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
 
@@ -189,7 +192,7 @@ def test_the_authors_angle_zero_lies_along_the_symmetric_root():
     values, vectors = torch.linalg.eigh(v)
     root = vectors @ torch.diag_embed(values.sqrt()) @ vectors.mT
     root = math.sqrt(6) * root  # the covariance of the disk's density is I / 6
-    u, weight = (t64(x) for x in np.polynomial.legendre.leggauss(400))
+    u, weight = (t64(x) for x in np.polynomial.legendre.leggauss(80))
     u, weight = (u + 1) / 2, weight / 2
     angles = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64)
     circle = torch.stack([angles.cos(), angles.sin()])  # [2, K]

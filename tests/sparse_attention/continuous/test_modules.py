@@ -287,11 +287,11 @@ def test_the_default_basis_and_numbers_of_components():
 
 
 def step(layer, n, dtype, how):
-    """One training step, or one call in inference mode, of a layer for n x n positions or n words."""
+    """One training step, or one call in inference mode, of a layer for n positions."""
     grad = not torch.is_inference_mode_enabled()
-    values = torch.randn(2, n * n, 3, dtype=dtype, requires_grad=grad)
+    values = torch.randn(2, n, 3, dtype=dtype, requires_grad=grad)
     if how == "weights":
-        given = {"weights": torch.softmax(torch.randn(2, n * n, dtype=dtype, requires_grad=grad), -1)}
+        given = {"weights": torch.softmax(torch.randn(2, n, dtype=dtype, requires_grad=grad), -1)}
     elif isinstance(layer, ContinuousAttention1d):
         given = {
             "params": (
@@ -323,16 +323,16 @@ class NoFloat64(TorchDispatchMode):
 def test_a_first_call_in_inference_mode_does_not_stop_training(alpha, dtype, how, mode):
     n = next(SIZES)  # not cached yet
     made = [
-        lambda: ContinuousAttention2d((n, n), GaussianBasis2d.grid(n, n, 0.01 + n / 1e4), alpha),
-        lambda: ContinuousAttention2d((n, n), GaussianBasis2d(torch.rand(n, 2), torch.eye(2) / 50), alpha),
+        lambda: ContinuousAttention2d((n, 3), GaussianBasis2d.grid(n, 3, 0.01 + n / 1e4), alpha),
+        lambda: ContinuousAttention2d((n, 3), GaussianBasis2d(torch.rand(n, 2), torch.eye(2) / 50), alpha),
         lambda: ContinuousAttention1d(GaussianBasis1d.linspaced(2 * n), alpha),
-        lambda: MultimodalAttention2d((n, n), GaussianBasis2d.grid(n, n, 0.02 + n / 1e4), alpha),
+        lambda: MultimodalAttention2d((n, 3), GaussianBasis2d.grid(n, 3, 0.02 + n / 1e4), alpha),
     ][: 4 if how == "weights" else 3]
     for make in made:
         with torch.inference_mode():
             first = make()
-            step(first, n, dtype, how)
-        step(first if mode.startswith("layer") else make(), n, dtype, how)
+            step(first, 3 * n, dtype, how)
+        step(first if mode.startswith("layer") else make(), 3 * n, dtype, how)
 
 
 def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():

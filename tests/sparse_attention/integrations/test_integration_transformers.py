@@ -14,7 +14,6 @@ import torch
 import sparse_attention as sa
 
 tf = pytest.importorskip("transformers")
-integration = sa.integrations.transformers
 
 S = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 60, "max_position_embeddings": 64}  # fmt: skip
 B = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 60}  # fmt: skip
@@ -54,6 +53,11 @@ SIX_WORDS = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
 WORDS = torch.randint(4, 60, (2, 9), generator=torch.Generator().manual_seed(0))
 
 
+def integration():
+    """The module, whose import takes seconds: not before a test asks for it."""
+    return sa.integrations.transformers
+
+
 def made(name: str, mapping: str = "sparsemax", **given):
     """A model whose scores are large enough for zeros."""
     torch.manual_seed(1)
@@ -62,7 +66,7 @@ def made(name: str, mapping: str = "sparsemax", **given):
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(4.0)
-    return integration.use(model.eval(), mapping, **given)
+    return integration().use(model.eval(), mapping, **given)
 
 
 def inputs(name: str, hidden: int = 0, left: bool = False) -> dict[str, torch.Tensor]:
@@ -121,9 +125,9 @@ def test_cached_generation_is_the_uncached(name, mapping):
 
 
 def test_a_long_cache_is_read_at_the_support(monkeypatch):
-    monkeypatch.setattr(integration, "LONG", 1)
-    reads, inner = [], integration.at_support
-    monkeypatch.setattr(integration, "at_support", lambda p, v: reads.append(p) or inner(p, v))
+    monkeypatch.setattr(integration(), "LONG", 1)
+    reads, inner = [], integration().at_support
+    monkeypatch.setattr(integration(), "at_support", lambda p, v: reads.append(p) or inner(p, v))
     test_cached_generation_is_the_uncached("llama", "sparsemax")
     assert len(reads) == 2 * 5 and max(float((p == 0).float().mean()) for p in reads) > 0.5
 
@@ -135,7 +139,7 @@ def test_a_held_cache_changes_nothing(name, mapping, hidden):
     model, given = made(name, mapping), inputs(name, hidden, left=True)
     for beams in (1, 3):
         asked = SIX_WORDS | {"num_beams": beams}
-        cache = integration.cache(model)
+        cache = integration().cache(model)
         held = model.generate(**given, **asked, past_key_values=cache)
         assert torch.equal(held, model.generate(**given, **asked))
     kinds = {type(layer).__name__ for layer in cache.layers}
@@ -147,7 +151,7 @@ def test_a_held_cache_changes_nothing(name, mapping, hidden):
 def test_a_held_cache_is_what_steps_read(monkeypatch):
     model, asked, read = made("llama"), [], sa.KeyCache.attend
     monkeypatch.setattr(sa.KeyCache, "attend", lambda held, q, **given: asked.append(given) or read(held, q, **given))
-    cache = integration.cache(model)
+    cache = integration().cache(model)
     with torch.no_grad():
         whole = model(WORDS).logits
         model(WORDS[:, :7], past_key_values=cache)
@@ -162,11 +166,11 @@ def test_a_held_cache_is_what_steps_read(monkeypatch):
         softmax = model(WORDS[1:, :1], past_key_values=cache).logits
     assert len(asked) == 4 and softmax.isfinite().all()
     with pytest.raises(ValueError, match="attends by 'eager'"):
-        integration.cache(model)
+        integration().cache(model)
     with pytest.raises(ValueError, match="nothing for gradients"):
         model(WORDS[1:], past_key_values=cache)
     with pytest.raises(ValueError, match="has an encoder"):
-        integration.cache(made("t5"))
+        integration().cache(made("t5"))
 
 
 @pytest.mark.parametrize("name", list(ALL))
@@ -187,13 +191,13 @@ def test_weights_are_given_when_asked_for(name):
 
 
 def test_the_fused_kernel_is_told_causality_and_lengths(monkeypatch):
-    seen, inner = [], integration.sparse_attention
+    seen, inner = [], integration().sparse_attention
 
     def spy(q, k, v, mapping, mask=None, causal=False, lengths=None, **rest):
         seen.append((mask is None, causal, None if lengths is None else lengths.tolist()))
         return inner(q, k, v, mapping, mask, causal, lengths, **rest)
 
-    monkeypatch.setattr(integration, "sparse_attention", spy)
+    monkeypatch.setattr(integration(), "sparse_attention", spy)
     with torch.no_grad():
         made("llama")(input_ids=WORDS)
         made("llama")(**inputs("llama", 3))
@@ -204,10 +208,10 @@ def test_the_fused_kernel_is_told_causality_and_lengths(monkeypatch):
 
 
 def test_a_mask_that_was_written_to_is_read():
-    mask = integration.mask(batch_size=1, q_length=4, kv_length=4)
+    mask = integration().mask(batch_size=1, q_length=4, kv_length=4)
     q = k = v = torch.randn(1, 1, 4, 8)
     module = torch.nn.Identity()
-    attend = tf.AttentionInterface._global_mapping[integration.register("sparsemax")]
+    attend = tf.AttentionInterface._global_mapping[integration().register("sparsemax")]
     plain, _ = attend(module, q, k, v, mask)
     assert torch.allclose(plain, sa.sparse_attention(q, k, v, causal=True).transpose(1, 2), atol=1e-6)
     mask[:] = True
@@ -218,7 +222,7 @@ def test_added_masks_are_split_from_biases():
     mask = torch.tensor([[0.0, -3.0, -1e4, torch.finfo(torch.float32).min, -torch.inf]])
     keep, bias = sa.integrations.separate(mask, -5000)
     assert keep.tolist() == [[True, True, False, False, False]] and bias.tolist() == [[0, -3, 0, 0, 0]]
-    attend = tf.AttentionInterface._global_mapping[integration.register("fusedmax", lam=0.2, name="mine")]
+    attend = tf.AttentionInterface._global_mapping[integration().register("fusedmax", lam=0.2, name="mine")]
     q, k, v = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 5, 8), torch.randn(1, 1, 5, 4)
     _, weights = attend(torch.nn.Identity(), q, k, v, mask.expand(1, 1, 3, 5), output_attentions=True)
     scores = q @ k.mT / 8**0.5 + bias
@@ -238,7 +242,7 @@ def test_one_graph_under_compile(name):
 
 
 def test_what_is_refused():
-    register = integration.register
+    register = integration().register
     assert register("entmax", alpha=1.3) == register("entmax", alpha=1.3) == "sa_entmax"
     with pytest.raises(ValueError, match=r"'sa_entmax' is registered with entmax\(alpha=1.3\).*entmax\(alpha=1.7\) another name"):  # fmt: skip
         register("entmax", alpha=1.7)
@@ -265,8 +269,8 @@ class OwnAttention(torch.nn.Module):
 def test_an_attention_that_does_not_call_the_mapping_raises_as_long_as_the_mapping_is_in_use():
     model, other = tf.BertModel(tf.BertConfig(**S)).eval(), made("llama")
     model.encoder.layer[1].attention.self = own = OwnAttention()
-    integration.use(model, "softmax")
-    integration.use(model, "sparsemax")
+    integration().use(model, "softmax")
+    integration().use(model, "sparsemax")
     said = r"OwnAttention \(encoder.layer.1.attention.self of BertModel\) ran without calling sa_sparsemax"
     for fails in (model, model.encoder, copy.deepcopy(model), torch.compile(model, backend="eager")):
         with pytest.raises(ValueError, match=said):
@@ -280,7 +284,7 @@ def test_an_attention_that_does_not_call_the_mapping_raises_as_long_as_the_mappi
         warnings.simplefilter("error")
         model(WORDS)
     del own.forward
-    assert not integration._frames.called
+    assert not integration()._frames.called
     model.set_attn_implementation("eager")
     assert model(WORDS)[0].isfinite().all()
 
@@ -293,7 +297,7 @@ def test_checkpoints_run_attention_again_in_the_backward_pass():
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
         model(WORDS).logits.square().mean().backward()
         gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
-        assert not integration._frames.called
+        assert not integration()._frames.called
     assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
 
 
@@ -301,13 +305,13 @@ def test_torch_attention_within_a_model_is_replaced_first():
     vision = {k: v for k, v in S.items() if k in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}  # fmt: skip
     model = tf.SiglipVisionModel(tf.SiglipVisionConfig(**vision, image_size=16, patch_size=8)).eval()
     with pytest.raises(ValueError, match=r"call sa.nn.replace\(model, 'sparsemax'\) first"):
-        integration.use(model, "sparsemax")
+        integration().use(model, "sparsemax")
     assert sa.nn.replace(model, "sparsemax") == 1
-    assert integration.use(model, "sparsemax")(torch.randn(1, 3, 16, 16)).pooler_output.isfinite().all()
+    assert integration().use(model, "sparsemax")(torch.randn(1, 3, 16, 16)).pooler_output.isfinite().all()
 
 
 def test_by_the_configuration_and_through_auto_classes():
-    name = integration.register("sparsemax")
+    name = integration().register("sparsemax")
     model = tf.AutoModel.from_config(tf.BertConfig(**S), attn_implementation=name).eval()
     other = tf.AutoModel.from_config(tf.BertConfig(**S)).eval()
     other.load_state_dict(model.state_dict())
@@ -318,10 +322,11 @@ def test_by_the_configuration_and_through_auto_classes():
 
 
 def test_without_transformers_a_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, integration.__name__)
+    name = integration().__name__
+    monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"needs transformers.*pip install 'transformers>=5\.23'"):
-        importlib.import_module(integration.__name__)
+        importlib.import_module(name)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

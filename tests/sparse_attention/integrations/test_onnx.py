@@ -171,8 +171,8 @@ class Translates(nn.Module):
 
 
 def _encoder() -> nn.Module:
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
-    assert sa.nn.replace(encoder, "sparsemax") == 2
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 1)
+    assert sa.nn.replace(encoder, "sparsemax") == 1
     return Called(lambda x, padded: encoder(x, src_key_padding_mask=padded), encoder)
 
 

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 import sparse_attention as sa
 
 transformers = pytest.importorskip("transformers")
-integration = sa.integrations.transformers
 auto = transformers.models.auto
 
 FAST = (  # of every kind: decoders, windows, experts, linear attention, encoders, pictures, sounds, several parts
@@ -49,6 +48,11 @@ SIZES = {  # what a field is made, by its name; a list keeps its length, and fie
 }
 TINY = {name: size for size, names in SIZES.items() for name in names.split()}
 OVERRIDES = {"swin": {"image_size": 64, "patch_size": 4}, "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1}}
+
+
+def integration():
+    """The module, whose import takes seconds: not before a test asks for it."""
+    return sa.integrations.transformers
 
 
 def shrunk(value: Any, name: str) -> Any:
@@ -175,7 +179,7 @@ def verdict(model_type: str, monkeypatch: Any) -> str:
         return f"not tried: {error!r}"
     if any(bool(x.isnan().any()) for x in expected):
         return "not tried: eager attention gives NaN"
-    calls, inner = [], integration.attention
+    calls, inner = [], integration().attention
 
     def spy(mapping: Any, weights: Any, below: Any, module: Any, query: Any, key: Any, *rest: Any, **more: Any) -> Any:
         for x in (query, key):
@@ -186,13 +190,13 @@ def verdict(model_type: str, monkeypatch: Any) -> str:
 
     try:
         for name, weights in (("with_weights", True), ("fused", False)):
-            found = run(integration.use(model, "softmax", name=name, weights=weights), given)
+            found = run(integration().use(model, "softmax", name=name, weights=weights), given)
             assert [x.shape for x in found] == [x.shape for x in expected]
             error = max(float((x - y).abs().max() / y.abs().max().clamp(min=1.0)) for x, y in zip(found, expected))
             assert error <= 1e-5, f"{name}: {error:.1e} from eager"
         with monkeypatch.context() as patch, Softmax() as softmax:
-            patch.setattr(integration, "attention", spy)
-            trained = run(integration.use(model.train(), "sparsemax", name="spied"), given, grad=True)
+            patch.setattr(integration(), "attention", spy)
+            trained = run(integration().use(model.train(), "sparsemax", name="spied"), given, grad=True)
     except ValueError as error:
         return f"refused: {error}"
     own = {name for name in softmax.modules if not OTHERS.search(name)}

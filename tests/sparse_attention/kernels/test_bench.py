@@ -76,7 +76,7 @@ def test_figures_above_target_stand_out() -> None:
 
 def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out(one_thread) -> None:
     assert {(c.dim, c.alpha, c.target) for c in CONTINUOUS_CASES} >= {(2, 1.0, 1.0), (2, 2.0, 40.0)}
-    cases = (ContinuousCase("flat", 1, 2.0, 4), ContinuousCase("plane", 2, 2.0, 100, 1e-6, "paper-code"))
+    cases = (ContinuousCase("flat", 1, 2.0, 4), ContinuousCase("plane", 2, 2.0, 9, 1e-6, "paper-code"))
     rows = measure_continuous(cases, 0.05)
     for row in rows:
         assert len(row.forward) == len(row.both) == 3 and min(row.forward + row.both) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from torch import nn
@@ -28,20 +30,35 @@ TRANSFORMER = "--hidden-dim 12 --ff-dim 12 --heads 2 --layers 1"
 TRAIN = "--cpu --optimizer adam --lr 0.01 --max-epoch 1 --batch-size 16 --no-progress-bar --num-workers 0"
 
 
+RUN = """
+import json, runpy, sys
+for sys.argv in json.loads(sys.argv[1]):
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
 @pytest.fixture(scope="module")
 def fairseq(tmp_path_factory, root):
-    """`fairseq("train FOLDER", "--lr 1")`: run where nothing of the repository is on Python's path; the output."""
+    """`fairseq("train FOLDER --lr 1", "generate FOLDER")`: the output of commands that one process runs after each other.
+
+    Nothing of the repository is on Python's path or imported.
+    """
     if sys.version_info >= (3, 14):
         pytest.skip("fairseq's own commands do not start on Python 3.14")
     where = tmp_path_factory.mktemp("elsewhere")
 
-    def run(*line: str) -> str:
-        command, *arguments = shlex.split(" ".join(line))
-        user = [] if command == "preprocess" else ["--user-dir", str(root / "tasks" / "fairseq_plugin")]
-        line = [str(Path(sys.executable).parent / f"fairseq-{command}"), *arguments, *user]
-        done = subprocess.run(
-            line, cwd=where, env=os.environ | {"PYTHONWARNINGS": "ignore"}, capture_output=True, text=True, timeout=300
-        )
+    def run(*lines: str) -> str:
+        asked = []
+        for command, *arguments in map(shlex.split, lines):
+            script = str(Path(sys.executable).parent / f"fairseq-{command}")
+            asked.append([script, *arguments, "--user-dir", str(root / "tasks" / "fairseq_plugin")])
+        line = [sys.executable, "-c", RUN, json.dumps(asked)]
+        env = os.environ | {"PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(line, cwd=where, env=env, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
         return done.stdout + done.stderr
 
@@ -57,14 +74,16 @@ def sentences() -> dict[str, list[tuple[str, str]]]:
 
 
 @pytest.fixture(scope="module")
-def stock(fairseq, sentences, tmp_path_factory) -> Path:
+def stock(sentences, tmp_path_factory) -> Path:
     """What fairseq-preprocess makes."""
     folder = tmp_path_factory.mktemp("stock")
     for split, rows in sentences.items():
         for side, language in enumerate("ab"):
             (folder / f"{split}.{language}").write_text("".join(row[side] + "\n" for row in rows))
     prefixes = f"--trainpref {folder}/train --validpref {folder}/dev --testpref {folder}/test"
-    fairseq("preprocess -s a -t b", prefixes, f"--destdir {folder}/bin")
+    asked = f"-s a -t b {prefixes} --destdir {folder}/bin".split()
+    done = forked.run(Path(sys.executable).parent / "fairseq-preprocess", asked, os.environ, folder, timeout=300)
+    assert done.returncode == 0, done.stderr
     return folder / "bin"
 
 
@@ -82,16 +101,14 @@ def losses(said: str) -> list[str]:
     ids=["lstm", "transformer"],
 )
 def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes, others):
-    seen = {}
-    for mapping, params in {"fusedmax": '{"lam": 0.5}', **others}.items():
-        chosen_by = f"--arch {arch} --mapping {mapping} --mapping-params '{params}'"
-        asked = f"--task translation --criterion cross_entropy --save-dir {tmp_path / mapping}"
-        said = fairseq(f"train {stock}", chosen_by, sizes, TRAIN, asked)
-        seen[mapping] = losses(said)
-    assert len(seen["fusedmax"]) == 1 and seen["fusedmax"] != seen.get("softmax"), seen
-
+    asked = [
+        f"train {stock} --arch {arch} --mapping {mapping} --mapping-params '{params}' {sizes} {TRAIN} "
+        f"--task translation --criterion cross_entropy --save-dir {tmp_path / mapping}"
+        for mapping, params in {**others, "fusedmax": '{"lam": 0.5}'}.items()
+    ]
     checkpoint = tmp_path / "fusedmax" / "checkpoint_last.pt"
-    said = fairseq(f"generate {stock} --path {checkpoint} --cpu --beam 3 --print-alignment hard --batch-size 8")
+    said = fairseq(*asked, f"generate {stock} --path {checkpoint} --cpu --beam 3 --print-alignment hard --batch-size 8")
+    assert len(set(losses(said))) == len(asked), said
     assert sorted(outputs(said)) == list(range(16))
     alignments = dict(re.findall(r"^A-(\d+)\t(.*)$", said, re.M))
     assert len(alignments) == 16
@@ -108,9 +125,11 @@ def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
     encoded = pairs.encode(data, PairOptions(), tmp_path, NullProgress())
     test = pairs.encode_test(data, encoded.folder, tmp_path, NullProgress())
     asked = "--task sa_pairs --arch sa_seq2seq --mapping sparsemax --lr-scheduler inverse_sqrt --warmup-updates 4"
-    said = fairseq(f"train {encoded.folder}", asked, SMALL, TRAIN, f"--criterion sa_tokens --save-dir {tmp_path}")
+    said = fairseq(
+        f"train {encoded.folder} {asked} {SMALL} {TRAIN} --criterion sa_tokens --save-dir {tmp_path}",
+        f"generate {test.folder} --task sa_pairs --path {tmp_path}/checkpoint_last.pt --cpu --beam 2",
+    )
     assert "attention_zeros" in said
-    said = fairseq(f"generate {test.folder} --task sa_pairs --path {tmp_path}/checkpoint_last.pt --cpu --beam 2")
     assert sorted(outputs(said)) == list(range(16))
     assert {row.split("\t")[1] for row in said.splitlines() if row.startswith("S-0\t")} == {sentences["test"][0][0]}
 
@@ -126,10 +145,11 @@ def test_a_folder_of_encoded_texts(fairseq, tmp_path):
     )  # fmt: skip
     encoded = texts.encode(data, TextOptions(min_count=1), tmp_path, NullProgress())
     asked = "--task sa_texts --arch sa_snli_attentive --embed-dim 8 --hidden-dim 8 --criterion sa_classes"
-    said = fairseq(f"train {encoded.folder}", asked, f"--mapping sparsemax --save-dir {tmp_path}", TRAIN)
+    said = fairseq(f"train {encoded.folder} {asked} --mapping sparsemax --save-dir {tmp_path} {TRAIN}")
     assert len(losses(said)) == 1 and "accuracy" in said
 
 
+@pytest.mark.slow  # a training with `--user-dir` fails if a name is registered twice
 def test_both_names_are_one_package(root):
     """`--user-dir` imports `fairseq_plugin`, our code `tasks.fairseq_plugin`; nothing is registered twice."""
     code = (
@@ -148,7 +168,7 @@ def test_the_page_for_those_who_come_from_fairseq(fairseq, stock, root, tmp_path
     page = (root / "docs" / "start" / "coming_from.md").read_text(encoding="utf-8")
     command = re.search(r"^fairseq-train DATA (.*\\\n.*)$", page, re.M)[1].replace("\\\n", " ")
     asked = re.sub(r"--max-epoch \d+", "--max-epoch 1", command.replace("--user-dir tasks/fairseq_plugin", ""))
-    said = fairseq(f"train {stock}", asked, TRANSFORMER, f"--cpu --num-workers 0 --save-dir {tmp_path}")
+    said = fairseq(f"train {stock} {asked} {TRANSFORMER} --cpu --num-workers 0 --save-dir {tmp_path}")
     assert "done training in" in said
     from fairseq.modules import MultiheadAttention
 

@@ -41,7 +41,7 @@ def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
     entry = trained(cell, Store(tmp_path))
     assert (tmp_path / "ran").read_text() == "xxx", "here and in both processes"
     rows = curves(entry)
-    assert float(rows[-1]["updates"]) == len(rows) * 500 / 10
+    assert float(rows[-1]["updates"]) == len(rows) * 200 / 10
     assert "2 processes x 1 batches x 5 examples make an update of 10" in entry.path("log.txt").read_text()
     assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5
     assert scores(cell, entry)["test/attention_zeros"] > 0.3

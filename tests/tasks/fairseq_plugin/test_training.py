@@ -9,9 +9,9 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from sacrebleu.metrics import BLEU
@@ -161,7 +161,6 @@ INTERRUPTED = ["train.max_epochs=4", "data.limits={train: 64, dev: 16, test: 8}"
 
 RUN = """
 import json, os, signal, sys
-sys.path.insert(0, {root!r})
 from repro import cell as cells
 from repro.store import Store
 from tasks.config.compose import composer, module_of
@@ -193,11 +192,13 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def process(root):
+def process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("process")
+    (folder / "run.py").write_text(RUN)
+
     def run(overrides, out: Path, kill_at_update: int = 0, kill_in_dev: int = 0) -> subprocess.CompletedProcess:
-        code = RUN.format(root=str(root))
-        arguments = [sys.executable, "-c", code, json.dumps(overrides), str(out), str(kill_at_update), str(kill_in_dev)]
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=500, check=False)
+        arguments = [json.dumps(overrides), str(out), str(kill_at_update), str(kill_in_dev)]
+        return forked.run(folder / "run.py", arguments, os.environ, folder, timeout=500)
 
     return run
 
