@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.fused import composition, forms, reading
@@ -63,6 +64,8 @@ FORMS = [
     ("bias of keys", 2.0, 4, 2, 20, 37, False, None, {"bias": (2, 1, 1, 37), "lead": (2, 2)}),
     ("bias of heads", 1.3, 2, 2, 20, 37, False, [37, 9], {"bias": (2, 20, 1)}),
     ("mask", 2.0, 4, 2, 20, 37, True, None, {"mask": (2, 1, 20, 37), "lead": (2, 2)}),
+    ("mask of keys", 1.5, 4, 2, 20, 70, False, None, {"mask": (2, 1, 1, 70), "lead": (2, 2)}),
+    ("mask of keys and lengths", 2.0, 2, 2, 20, 70, False, [40, 70], {"mask": (70,)}),
     ("alpha per head", 0.0, 4, 2, 20, 37, True, None, {"alphas": (1.1, 2.0, 1.5, 1.3)}),
     ("alpha per head, bias, pinned window", 0.0, 2, 2, 40, 40, True, None, {"alphas": (1.25, 1.8), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
     ("mask and bias, pinned window", 1.5, 2, 2, 40, 40, True, None, {"mask": (40,), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
@@ -131,6 +134,8 @@ def test_forms_equal_the_composition(form, device, launched) -> None:
         spans[:, :16] = 5  # a whole block of queries
     pinned, lead = parts.get("pinned", False), parts.get("lead", (H,))
     mask = torch.rand(parts["mask"], generator=generator) > 0.3 if "mask" in parts else None
+    if "of keys" in name and mask is not None:
+        mask[..., 50:] = False
     bias = torch.randn(parts["bias"], generator=generator).mul(8).round().div(4) if "bias" in parts else None
     if bias is not None and bias.shape[-1] > 1:
         bias[..., 3] = -torch.inf  # hides the key
@@ -241,6 +246,20 @@ def test_sizes_of_models(shape, alpha, dtype, device, launched) -> None:
     assert launched == KERNELS + KERNELS[1:]  # one forward, two backwards
     error, slope = LIMITS[dtype]
     assert float(out.max()) <= error and max(float(x.flatten().quantile(0.99)) for x in gradients) <= slope
+
+
+def test_hooks_and_checkpoints_see_what_is_saved(device, launched) -> None:
+    leaves = [torch.randn(1, 2, 9, 4, device=device, requires_grad=True) for _ in range(3)]
+    shapes: list[torch.Size] = []
+    keep = lambda x: shapes.append(x.shape) or x.clone()  # noqa: E731
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        out = sa.sparse_attention(*leaves, "sparsemax", causal=True)
+    assert {(2, 9, 4), (2, 9), (2, 1, 1)} <= {*map(tuple, shapes)}  # q, thresholds, flags of one block
+    attend = partial(sa.sparse_attention, mapping="sparsemax", causal=True)
+    again = checkpoint(attend, *leaves, use_reentrant=False)
+    for ours, theirs in zip(*(torch.autograd.grad(x.square().sum(), leaves) for x in (out, again))):
+        assert torch.equal(ours, theirs)
+    assert launched == KERNELS[:1] * 2 + KERNELS[1:] + KERNELS
 
 
 def test_no_keys_give_zeros(device) -> None:

@@ -287,6 +287,8 @@ def test_wrong_inputs_are_explained():
         sa.sparsemax(torch.arange(3))
     with pytest.raises(TypeError, match=r"mask has dtype torch.float32.*True = keep"):
         sa.softmax(torch.randn(3), mask=torch.ones(3))
+    with pytest.raises(ValueError, match=r"the mask is on meta and the scores are on cpu; pass mask.to\('cpu'\)"):
+        sa.softmax(torch.randn(3), mask=torch.ones(3, dtype=torch.bool, device="meta"))
     with pytest.raises(ValueError, match=r"mask of shape \(2,\) does not broadcast"):
         sa.fusedmax(torch.randn(4, 3), mask=torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"alpha of shape \(5,\) fits neither"):

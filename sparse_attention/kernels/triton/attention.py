@@ -83,6 +83,7 @@ def forward(
     lengths, spans = (None if x is None else x.contiguous() for x in (lengths, spans))
     bias = None if bias is None else bias.detach().resolve_neg()
     if mask is not None:
+        lengths = _ends(mask, lengths, lead or (heads,), m)
         plain = torch.zeros((), dtype=torch.float16, device=q.device) if bias is None else bias
         bias = torch.where(mask, plain, -torch.inf)
     flags = torch.zeros(heads, -(-n // block[0]), -(-m // block[1]), dtype=torch.int8, device=q.device)
@@ -119,7 +120,8 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     visible, steps = _visible(q, saved)
     given, along, places = (grad_out, q, k, v, *visible), torch.empty_like(saved.top), _list(saved.flags)
     sizes = (*_sizes(q, k, v), *steps, *_factors(saved), saved.scale)
-    constants, thresholds = _constants(q, v, saved, stages=2), (saved.top, saved.tau, saved.flags, places, along)
+    stages = 1 if q.dtype == torch.float32 else 2  # more than that spills registers
+    constants, thresholds = _constants(q, v, saved, stages), (saved.top, saved.tau, saved.flags, places, along)
     rows.launch(
         attention_kernels.attend_queries_backward, heads * saved.flags.shape[1], *given, saved.mean, *thresholds, dq,
         *(q if x is None else x for x in (dbias, dalphas)), *sizes, **(constants if dbias is None else constants | {"BIAS": 2}),
@@ -133,6 +135,16 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     if of is not None and dbias is not None:
         dbias = dbias.view(*saved.lead, n, m).sum_to_size(of.shape)
     return dq, dk, dv, dbias, None if dalphas is None else dalphas.sum(1)
+
+
+def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
+    """The lengths [H] behind which a mask of keys, the same for all queries, hides everything: no block there is looked at."""
+    if mask.ndim > 1 and mask.shape[-2] > 1 or mask.shape[-1] != m:
+        return lengths
+    ends = (mask * torch.arange(1, m + 1, device=mask.device)).amax(-1)
+    ends = ends.squeeze(-1) if mask.ndim > 1 else ends
+    ends = ends.expand(lead).reshape(-1).contiguous()
+    return ends if lengths is None else lengths.minimum(ends)
 
 
 def apart(saved: Saved) -> tuple[list[Tensor], list[Any]]:
