@@ -20,7 +20,11 @@ from sparse_attention.mappings import continuous
 NEEDS = {
     "integrations.transformers": "transformers",
     **dict.fromkeys(
-        [f"kernels.triton.{name}" for name in ("attention_kernels", "rows", "simplex", "structured")], "triton"
+        [
+            f"kernels.triton.{name}"
+            for name in ("attention_blocks", "attention_kernels", "rows", "simplex", "structured")
+        ],
+        "triton",
     ),
 }
 # An interpreter that sees the standard library, torch and what torch itself requires, and nothing else.

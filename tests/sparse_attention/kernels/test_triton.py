@@ -43,8 +43,8 @@ def test_the_tests_of_a_gpu_without_one(interpret: str, only: str, outcome: str,
 
 # The first two take about a second of a core together; the rest are left to the slow tests.
 SMALL = ("weighted_backward softmax 16", "attend_queries_backward bf16 d=32")
-# Spilled registers beyond the limit, and why they stay
-SPILLED = {}
+# Bytes beyond the limit, on Triton 3.9
+SPILLED = {("attend_keys_backward", f"fp32 d={d}"): 528 for d in (80, 96, 128)}
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
