@@ -139,7 +139,7 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
 
 def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
     """The lengths [H] behind which a mask of keys, the same for all queries, hides everything: no block there is looked at."""
-    if mask.ndim > 1 and mask.shape[-2] > 1 or mask.shape[-1] != m:
+    if (mask.ndim > 1 and mask.shape[-2] > 1) or mask.shape[-1] != m:
         return lengths
     ends = (mask * torch.arange(1, m + 1, device=mask.device)).amax(-1)
     ends = ends.squeeze(-1) if mask.ndim > 1 else ends
