@@ -129,8 +129,8 @@ class Updates:
 
     def __init__(self, config: dict[str, Any], encoded: Path, folder: Path) -> None:
         from tasks.fairseq_plugin.job import Job
-        from tasks.fairseq_plugin.loop import Training
-        from tasks.fairseq_plugin.processes import Telling
+        from tasks.training.loop import Training
+        from tasks.training.processes import Telling
 
         self.training = Training(Job("seq2seq", config, encoded, folder, 1), Telling())
         self.samples = itertools.chain.from_iterable(self.training.train.updates() for _ in itertools.count())

@@ -71,6 +71,7 @@ LAYERS: list[set[str]] = [
     {"tasks.seq2seq", "tasks.classification", "tasks.vqa", "tasks.multilabel"},
     {"tasks.fertility"},
     {"tasks.fairseq_plugin"},
+    {"tasks.training"},
     {"tasks.cells"},
     {"tasks.load", "tasks.commands", "benchmarks"},
     {"scripts"},

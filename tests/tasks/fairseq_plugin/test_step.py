@@ -83,7 +83,7 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
     from fairseq.trainer import Trainer
 
     from tasks.fairseq_plugin.job import Job
-    from tasks.fairseq_plugin.loop import Training
+    from tasks.training.loop import Training
 
     config = config_of([*CELLS[name], "optim.clip=0.5"], tmp_path)
     cell = cells.prepare(config, module_of(config), progress=NullProgress())
@@ -116,7 +116,7 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
 
 @pytest.mark.parametrize("name", CELLS)
 def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkeypatch):
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, valid, read = Trainer.train_step, Trainer.valid_step, Trainer.read
     found, reads = [], []
@@ -143,7 +143,7 @@ def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkey
 
 
 def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tmp_path, monkeypatch):
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, seen = Trainer.train_step, []
 
@@ -167,7 +167,7 @@ def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tm
 @pytest.mark.parametrize("optim", ["adam", "sgd"])
 def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_path, monkeypatch):
     """With torch's fused optimisers, which are also those of a GPU; else they do as fairseq's."""
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, made = Trainer.train_step, []
 
@@ -190,7 +190,7 @@ def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_p
 
 
 def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch):
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, shapes = Trainer.train_step, []
 

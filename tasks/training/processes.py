@@ -1,4 +1,4 @@
-"""Data-parallel training: one process per GPU, or several CPU processes over gloo, all on one machine.
+"""Trains in this process, or data-parallel: one process per GPU, or several CPU processes over gloo, all on one machine.
 
 Each process computes its share of every update (`tasks.config.nodes.shares`), so that an update has as many examples as
 the configuration specifies. The number of processes is still part of a cell's identity, because it changes the order of
@@ -11,16 +11,40 @@ import os
 import queue
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from repro import plugins as own_mappings
 from repro import signals
 from tasks.config.nodes import shares
 from tasks.fairseq_plugin.job import Job
-from tasks.fairseq_plugin.loop import Monitor, run
+from tasks.training import checkpoints
+from tasks.training.loop import Monitor, run
+
+
+def train(
+    family: str, config: Mapping[str, Any], encoded: Path, folder: Path, monitor: Monitor, better: int
+) -> tuple[nn.Module, list[dict[str, float]], dict[str, float]]:
+    """Train as configured, in one or several processes; resumes from `folder`. See `Job` for the arguments.
+
+    Returns:
+        the plain torch model of the best epoch (by the dev metric), on the CPU; one row per epoch; the best epoch's row.
+
+    Raises:
+        FloatingPointError: a loss is not finite or has exploded.
+        ValueError: the dev metric is unknown, an example is longer than a batch may be, or a checkpoint was damaged
+            after it was written.
+    """
+    job = Job(family, dict(config), encoded, folder, better)
+    (spread if config["train"]["processes"] > 1 else run)(job, monitor)
+    last = checkpoints.read(job.checkpoints / checkpoints.LAST)
+    model = job.model()
+    model.load_state_dict(last["best"])
+    return model.net.eval(), last["history"], max(last["history"], key=job.value)
 
 
 def _free_port() -> int:

@@ -19,10 +19,10 @@ from fairseq.data.iterators import BufferedIterator
 from repro import signals
 from tasks.config.models import learned
 from tasks.config.nodes import shares
-from tasks.fairseq_plugin import checkpoints
 from tasks.fairseq_plugin.bases import Means
 from tasks.fairseq_plugin.job import Job
-from tasks.fairseq_plugin.trainer import READ_EVERY, Trainer
+from tasks.training import checkpoints
+from tasks.training.trainer import READ_EVERY, Trainer
 
 AHEAD = 10  # batches that a thread collates while an update is computed
 EXPLODED = 1e4  # bits per token; guessing among a million words costs 20

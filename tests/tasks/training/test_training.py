@@ -169,7 +169,7 @@ from tasks.data import NullProgress
 if __name__ == "__main__":
     overrides, out, update, dev = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     if dev:
-        from tasks.fairseq_plugin.loop import Training
+        from tasks.training.loop import Training
         measure = Training._measure
         def dying(self):
             if self.epoch == dev:
@@ -177,7 +177,7 @@ if __name__ == "__main__":
             return measure(self)
         Training._measure = dying
     if update:
-        from tasks.fairseq_plugin.trainer import Trainer
+        from tasks.training.trainer import Trainer
         step = Trainer.train_step
         def dying(self, *args, **kwargs):
             if self.updates == update:
@@ -279,7 +279,7 @@ def test_asked_to_stop_it_saves_the_last_update_and_ends_the_same(
     uninterrupted, prepared_cell, tiny, tmp_path, monkeypatch, update, resumed
 ):
     """In the middle of epoch 3, and at its last update: dev is measured before, or the epoch's row would be missing."""
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     cell, reference = uninterrupted()
     store, step = Store(tmp_path), Trainer.train_step
