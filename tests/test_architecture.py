@@ -70,8 +70,7 @@ LAYERS: list[set[str]] = [
     {"tasks.layers"},
     {"tasks.seq2seq", "tasks.classification", "tasks.vqa", "tasks.multilabel"},
     {"tasks.fertility"},
-    {"tasks.fairseq_plugin"},
-    {"tasks.training"},
+    {"tasks.fairseq_plugin", "tasks.training"},  # a cell gives the training what fairseq makes
     {"tasks.cells"},
     {"tasks.load", "tasks.commands", "benchmarks"},
     {"scripts"},

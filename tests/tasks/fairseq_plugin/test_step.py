@@ -82,13 +82,14 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
     from fairseq.dataclass.configs import FairseqConfig
     from fairseq.trainer import Trainer
 
-    from tasks.fairseq_plugin.job import Job
+    from tasks.fairseq_plugin.parts import Parts
+    from tasks.training.job import Job
     from tasks.training.loop import Training
 
     config = config_of([*CELLS[name], "optim.clip=0.5"], tmp_path)
     cell = cells.prepare(config, module_of(config), progress=NullProgress())
-    job = Job(config["task"]["family"], config, Path(cell.prepared.folder), tmp_path, 1)
-    ours, optim, rate = Training(job, None), config["optim"], [config["optim"]["lr"]]
+    parts = Parts(config["task"]["family"], config, Path(cell.prepared.folder))
+    ours, optim, rate = Training(Job(parts, tmp_path, 1), None), config["optim"], [config["optim"]["lr"]]
     adam = {"adam_betas": str(tuple(optim.get("betas", ()))), "adam_eps": optim.get("eps")}
     asked = {
         "common": {"cpu": True, "seed": config["seed"]},
@@ -98,10 +99,10 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
         | ({"momentum": 0.0} if optim["name"] == "sgd" else adam),
         "lr_scheduler": {"_name": "fixed", "lr": rate, "force_anneal": None, "lr_shrink": 1.0, "warmup_updates": 0},
     }
-    given = OmegaConf.merge(OmegaConf.structured(FairseqConfig), job.groups, asked)
+    given = OmegaConf.merge(OmegaConf.structured(FairseqConfig), parts.groups, asked)
     torch.manual_seed(config["seed"])
-    model = job.model()
-    theirs = Trainer(OmegaConf.create(OmegaConf.to_container(given)), job.task, model, job.criterion())
+    model = parts.model()
+    theirs = Trainer(OmegaConf.create(OmegaConf.to_container(given)), parts.task, model, parts.criterion())
     start = {key: value.clone() for key, value in model.state_dict().items()}
     for samples in GroupedIterator(theirs.get_train_iterator(epoch=1).next_epoch_itr(), ours.train.every):
         theirs.train_step(samples)

@@ -370,10 +370,12 @@ def test_a_loss_that_explodes_is_not_done(prepared_cell, tiny, tmp_path):
 
 
 def test_only_what_dev_measures_picks_the_epoch():
-    from tasks.fairseq_plugin.job import Job
+    from types import SimpleNamespace
+
+    from tasks.training.job import Job
 
     def value(metric: str, better: int) -> float:
-        return Job("seq2seq", {"train": {"best_metric": metric}}, Path(), Path(), better).value(row)
+        return Job(SimpleNamespace(config={"train": {"best_metric": metric}}), Path(), better).value(row)
 
     row = {"train/loss": 1.0, "dev/loss": 2.0, "dev/accuracy": 3.0}
     assert (value("accuracy", 1), value("loss", -1)) == (3.0, -2.0)
