@@ -18,6 +18,7 @@ from repro.store import Store
 from tasks.config.compose import composer, module_of
 from tasks.config.overrides import ConfigError
 from tasks.data.progress import NullProgress
+from tasks.seq2seq.encode import open_encoded
 
 SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
 TEXTS = [*SMALL, "model.embed_dim=8", "model.hidden_dim=8", "mapping=softmax"]
@@ -86,7 +87,8 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
     from tasks.training.job import Job
     from tasks.training.loop import Training
 
-    config = config_of([*CELLS[name], "optim.clip=0.5"], tmp_path)
+    config = config_of([*CELLS[name], "optim.clip=0.5", "optim.weight_decay=0.01"], tmp_path)
+    config["optim"] |= {"betas": [0.8, 0.95], "eps": 1e-3} if config["optim"]["name"] == "adam" else {}
     cell = cells.prepare(config, module_of(config), progress=NullProgress())
     parts = Parts(config["task"]["family"], config, Path(cell.prepared.folder))
     ours, optim, rate = Training(Job(parts, tmp_path, 1), None), config["optim"], [config["optim"]["lr"]]
@@ -274,7 +276,11 @@ def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell
         cell = prepared_cell([*tiny, f"train.max_tokens={most}", "train.batch_size=null"])
         return cells.run(cell, Store(tmp_path))
 
-    said = re.search(r"train\.max_tokens=1 is too small: .* has (\d+) tokens; .* at least (\d+)", run(1).reason)
-    assert said and said[1] == said[2]
+    said = re.search(
+        r"max_tokens=1 is too small: example (\d+) of train.* has (\d+) tokens; .* at least (\d+)", run(1).reason
+    )
+    split = open_encoded(prepared_cell(tiny).prepared.folder).splits["train"]
+    lengths = [max(len(split.source[i]), len(split.target[i]) + 1) for i in range(len(split))]
+    assert said and said[2] == said[3] == str(max(lengths)) and int(said[1]) == lengths.index(max(lengths)) + 1
     assert run(int(said[2]) - 1).state == "failed" and not [*tmp_path.rglob("*.pt")]
     assert run(int(said[2])).state == "done"
