@@ -30,9 +30,9 @@ import sparse_attention as sa
 from tasks.config import models
 from tasks.config.compose import composer, module_of
 from tasks.config.options import read
+from tasks.data.examples import padded
 from tasks.data.progress import NullProgress
 from tasks.data.symbols import EOS, PAD
-from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, open_encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
@@ -128,11 +128,12 @@ class Updates:
     """
 
     def __init__(self, config: dict[str, Any], encoded: Path, folder: Path) -> None:
-        from tasks.fairseq_plugin.job import Job
-        from tasks.fairseq_plugin.loop import Training
-        from tasks.fairseq_plugin.processes import Telling
+        from tasks.fairseq_plugin.parts import Parts
+        from tasks.training.job import Job
+        from tasks.training.loop import Training
+        from tasks.training.processes import Telling
 
-        self.training = Training(Job("seq2seq", config, encoded, folder, 1), Telling())
+        self.training = Training(Job(Parts("seq2seq", config, encoded), folder, 1), Telling())
         self.samples = itertools.chain.from_iterable(self.training.train.updates() for _ in itertools.count())
         self.rows: Sequence[Sequence[int]] = self.training.train.order(1)  # the example indices of each batch
         self.net: nn.Module = self.training.trainer.model.net

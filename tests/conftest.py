@@ -201,7 +201,7 @@ def script(tmp_path_factory, root, isolated):
     """
     import forked
 
-    import tasks.fairseq_plugin.training  # noqa: F401
+    import tasks.training.processes  # noqa: F401
 
     data = isolated / "data"
 

@@ -8,7 +8,14 @@ import sys
 from test_architecture import ROOT, tracked
 
 # The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
-LINES = {"sparse_attention": 15_750, "repro": 8_150, "tasks": 24_050, "scripts": 1_000, "benchmarks": 2_160}
+LINES = {
+    "sparse_attention": 15_750,
+    "repro": 8_150,
+    "tasks": 24_050,
+    "tasks/fairseq_plugin": 1_000,
+    "scripts": 1_000,
+    "benchmarks": 2_160,
+}
 README = 84
 NAMING = 33  # the fused attention knows fusedmax (6 files)
 

@@ -157,7 +157,7 @@ def test_golden_cell(name, tmp_path):
 # what is changed by a line: where it stands, and what stands there instead of `was`
 PLANTED = {
     "loss": ("classification_pairs", "torch.nn.functional.cross_entropy", lambda was: lambda *x, **o: 1.0001 * was(*x, **o)),
-    "optimiser": ("classification_pairs", "tasks.fairseq_plugin.trainer.optimizer_of", lambda was: lambda o, *x: was(o | {"betas": (0.9, 0.981)}, *x)),
+    "optimiser": ("classification_pairs", "tasks.fairseq_plugin.parts.Adam", lambda was: lambda p, **o: was(p, **o | {"betas": (0.9, 0.981)})),
     "schedule": ("classification_pairs", "tasks.config.schedules.Linear.rate", lambda was: lambda self, update: was(self, update + 1)),
     "dropout": ("classification_pairs", "torch.nn.functional.dropout", lambda was: lambda x, p, *o: was(x, 1.02 * p, *o)),
     "initialisation": ("classification_pairs", "torch.nn.init.uniform_", lambda was: lambda x, a, b: was(x, a, 1.0001 * b)),

@@ -20,7 +20,7 @@ from tasks.data import DataSet, open_data
 
 log = logging.getLogger(__name__)
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training")  # imported once for all cells of a run
+PRELOAD = ("tasks.fairseq_plugin.parts", "tasks.training.processes")  # imported once for all cells of a run
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."
 TRAINING_SHARE = 0.97  # part of the progress bar for the training itself; then the best weights are written
@@ -72,14 +72,14 @@ def train(
         metrics: metrics of the family, which define whether a higher or lower `train.best_metric` is better.
         unit, count: name of the units whose speed is measured, and how many of them a training split has.
     """
-    from tasks.fairseq_plugin import training
+    from tasks.fairseq_plugin.parts import Parts
+    from tasks.training import processes
+    from tasks.training.job import Job
 
     monitor.stage("data", 0.0)
     set_tf32(config)
-    better = metrics[config["train"]["best_metric"]].better
-    model, history, best = training.train(
-        family, config, Path(prepared.folder), folder, TrainingMonitor(monitor), better
-    )
+    parts, better = Parts(family, dict(config), Path(prepared.folder)), metrics[config["train"]["best_metric"]].better
+    model, history, best = processes.train(Job(parts, folder, better), TrainingMonitor(monitor))
     encode.keep_encoding(prepared.folder, folder / ENCODING)
     save_weights(model, folder)
     last, seconds = history[-1], sum(row["seconds"] for row in history)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tasks.classification.encode import EncodedSplit
+from tasks.data import examples
 from tasks.data.symbols import PAD
 
 
@@ -31,11 +33,23 @@ def collate(split: EncodedSplit, rows: Sequence[int]) -> tuple[list[Tensor], lis
     return padded([[part[int(i)] for i in rows] for part in split.fields])
 
 
+class Texts(examples.Examples):
+    """The texts and labels of a split."""
+
+    def measured(self) -> tuple[np.ndarray]:
+        return (self.split.fields[0].lengths,)
+
+    def batch(self, samples: list[int]) -> dict[str, Any]:
+        """net_input: texts [fields][B, L], padded on the right, and lengths [fields][B]; target: [B]."""
+        texts, lengths = collate(self.split, samples)
+        target = torch.from_numpy(self.split.labels[samples])
+        return {"net_input": {"texts": texts, "lengths": lengths}, "target": target, "ntokens": int(lengths[0].sum())}
+
+
 def padded(fields: Sequence[Sequence[np.ndarray]]) -> tuple[list[Tensor], list[Tensor]]:
     """Rows of ids [fields][B][length] as texts [fields][B, L], padded on the right, and their lengths [fields][B]."""
-    ids = [[torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in field] for field in fields]
-    texts = [torch.nn.utils.rnn.pad_sequence(field, batch_first=True, padding_value=PAD) for field in ids]
-    return texts, [torch.tensor([len(row) for row in field]) for field in ids]
+    texts, lengths = zip(*map(examples.padded, fields))
+    return list(texts), list(lengths)
 
 
 @torch.no_grad()

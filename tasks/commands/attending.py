@@ -18,11 +18,11 @@ from tasks.classification.predict import collate
 from tasks.commands import reproduce
 from tasks.data import DataUnavailable
 from tasks.data.cache import read_meta
+from tasks.data.examples import padded
 from tasks.data.records import Example as Texts
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.load.model import Loaded, load_cell
-from tasks.seq2seq.decode import padded
 from tasks.seq2seq.figures import Example, Panel, Row
 
 

@@ -1,4 +1,4 @@
-"""Base classes for fairseq's interfaces: tasks on encoded folders, data sets sorted by length, criterions that sum."""
+"""Base classes for fairseq's interfaces: tasks on encoded folders, criterions that sum."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import torch
 from fairseq.criterions import FairseqCriterion
-from fairseq.data import FairseqDataset
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from tasks.data.examples import Examples
 from tasks.fairseq_plugin.architectures import config_class, entry
 
 SPLITS = {"valid": "dev"}  # fairseq's name and ours
@@ -21,70 +19,21 @@ DIGITS = {"loss": 4, "ppl": 2, "accuracy": 3, "attention_zeros": 4, "attention_s
 FOLDER = config_class("sa_folder", entry("data", str, "", "folder of encoded data"))
 
 
-class Examples(FairseqDataset):
-    """The examples of a split, by index. A batch holds examples of similar length, so that it contains little padding."""
-
-    def __init__(self, split: Any, training: bool) -> None:
-        self.split, self.training = split, training
-        self.sizes = self.lengths()
-
-    def lengths(self) -> np.ndarray:
-        """Lengths of the examples, [N]."""
-        raise NotImplementedError
-
-    def batch(self, samples: list[int]) -> dict[str, Any]:
-        """`net_input`, `target` and `ntokens` of the examples with these indices, which are at least one."""
-        raise NotImplementedError
-
-    def collater(self, samples: list[int]) -> dict[str, Any]:
-        """The batch of the examples with these indices; {} if there are none."""
-        return {"id": torch.tensor(samples), "nsentences": len(samples)} | self.batch(samples) if samples else {}
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def __getitem__(self, i: int) -> int:
-        return int(i)
-
-    def num_tokens(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    size = num_tokens
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        return self.sizes[indices]
-
-    def ordered_indices(self) -> np.ndarray:
-        """Indices sorted by length; when training, examples of equal length are shuffled (the caller seeds numpy)."""
-        order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
-        return order[np.argsort(self.sizes[order], kind="stable")]
-
-
 class FolderTask(FairseqTask):
-    """A task whose `cfg.data` is a folder that `open` reads; `dataset_of` makes the `examples` of a split."""
+    """A task whose `cfg.data` is a folder that `open` reads; `examples` makes those of a split."""
 
     open: Callable[[str], Any]
     examples: Callable[[Any, bool], Examples]
     source_dictionary = target_dictionary = None
+    dev_scores: Callable[..., dict[str, float]] = staticmethod(lambda *_: {})  # see `tasks.seq2seq.metrics.dev_scores`
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Any, **_) -> None:
         super().__init__(cfg)
         self.encoded = type(self).open(cfg.data)
 
-    @classmethod
-    def setup_task(cls, cfg: Any, **_) -> Any:
-        return cls(cfg)
-
-    def selecting(self, net: nn.Module, metric: str, rank: int, world: int) -> dict[str, float]:
-        """Dev scores that `train.best_metric` names and the criterion does not measure."""
-        return {}
-
-    def dataset_of(self, part: Any, training: bool) -> Examples:
-        return self.examples(part, training)
-
     def load_dataset(self, split: str, **_) -> None:
         if split not in self.datasets:
-            self.datasets[split] = self.dataset_of(self.encoded.splits[SPLITS.get(split, split)], split == "train")
+            self.datasets[split] = self.examples(self.encoded.splits[SPLITS.get(split, split)], split == "train")
 
 
 class SummedCriterion(FairseqCriterion):
@@ -130,6 +79,14 @@ class SummedCriterion(FairseqCriterion):
         return {name: (value, n) for name, value in found.items()}
 
     @classmethod
+    def rounded(cls, means: Mapping[str, float]) -> dict[str, float]:
+        """The means, rounded, in the order of DIGITS, with the perplexity if the criterion has one."""
+        found = {name: round(value, DIGITS[name]) for name, value in means.items()}
+        if cls.PERPLEXITY and "loss" in means:
+            found["ppl"] = perplexity(means["loss"])
+        return {name: found[name] for name in DIGITS if name in found}
+
+    @classmethod
     def reduce_metrics(cls, logging_outputs: list[Mapping[str, Any]]) -> None:
         total = {name: float(sum(log.get(name, 0) for log in logging_outputs)) for name in cls.SUMMED}
         for name, (value, weight) in cls.measured(total).items():
@@ -145,21 +102,3 @@ class SummedCriterion(FairseqCriterion):
 def perplexity(bits: float) -> float:
     """Perplexity of a loss in bits per word; at most 2^60."""
     return round(2 ** min(bits, 60.0), DIGITS["ppl"])
-
-
-class Means(dict[str, list[float]]):
-    """Accumulates weighted means: name -> [weighted sum, sum of the weights]."""
-
-    def add(self, measured: Mapping[str, tuple[float, float]]) -> None:
-        for name, (value, weight) in measured.items():
-            if weight > 0:
-                kept = self.setdefault(name, [0.0, 0.0])
-                kept[0], kept[1] = kept[0] + value * weight, kept[1] + weight
-
-    def values_of(self, criterion: SummedCriterion, split: str) -> dict[str, float]:
-        """The rounded means, named `<split>/<name>`, with the perplexity if the criterion has one."""
-        means = {name: total / weight for name, (total, weight) in self.items()}
-        found = {name: round(value, DIGITS[name]) for name, value in means.items()}
-        if criterion.PERPLEXITY and "loss" in means:
-            found["ppl"] = perplexity(means["loss"])
-        return {f"{split}/{name}": found[name] for name in DIGITS if name in found}

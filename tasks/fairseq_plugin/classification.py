@@ -9,30 +9,22 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
+from fairseq.data import FairseqDataset
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
+from tasks.classification import predict
 from tasks.classification.encode import open_encoded
-from tasks.classification.predict import collate
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
-from tasks.fairseq_plugin.bases import FOLDER, Examples, FolderTask, SummedCriterion
+from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
 from tasks.layers import widened
 
 register("classification", DataModel)
 
 
-class Texts(Examples):
-    """The texts and labels of a split."""
-
-    def lengths(self) -> np.ndarray:
-        return self.split.fields[0].lengths
-
-    def batch(self, samples: list[int]) -> dict[str, Any]:
-        """net_input: texts [fields][B, L], padded on the right, and lengths [fields][B]; target: [B]."""
-        texts, lengths = collate(self.split, samples)
-        target = torch.from_numpy(self.split.labels[samples])
-        return {"net_input": {"texts": texts, "lengths": lengths}, "target": target, "ntokens": int(lengths[0].sum())}
+class Texts(predict.Texts, FairseqDataset):
+    """Texts as fairseq's data set."""
 
 
 @register_task("sa_texts", dataclass=FOLDER)

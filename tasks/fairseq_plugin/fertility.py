@@ -5,38 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
+from fairseq.data import FairseqDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, register
-from tasks.fairseq_plugin.bases import FOLDER, Examples, FolderTask, SummedCriterion
+from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
 from tasks.layers import widened
-from tasks.seq2seq.decode import padded
+from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
-from tasks.seq2seq.fertility import stored
-from tasks.seq2seq.tagger import MOST
 
 register("fertility", DataModel)
 
 
-class Sources(Examples):
-    """The sources of a split and their fertilities."""
-
-    def lengths(self) -> np.ndarray:
-        self.fertility = stored(self.split)
-        return self.split.source.lengths
-
-    def batch(self, samples: list[int]) -> dict[str, Any]:
-        """net_input: src_tokens [B, S] and src_lengths [B]; target: [B, S], clipped at MOST."""
-        tokens, lengths = padded([self.split.source[i] for i in samples])
-        target = padded([self.fertility[i] for i in samples])[0].clamp(max=MOST)
-        inputs = {"src_tokens": tokens, "src_lengths": lengths}
-        return {"net_input": inputs, "target": target, "ntokens": int(lengths.sum())}
+class Sources(batches.Sources, FairseqDataset):
+    """Sources as fairseq's data set."""
 
 
 @register_task("sa_fertility", dataclass=FOLDER)

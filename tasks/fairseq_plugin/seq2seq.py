@@ -7,16 +7,13 @@ back to the left afterwards.
 
 from __future__ import annotations
 
-import time
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, FairseqDataset
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from fairseq.tasks import register_task
 from omegaconf import II
@@ -24,13 +21,11 @@ from torch import Tensor, nn
 
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
-from tasks.fairseq_plugin.bases import FOLDER, Examples, FolderTask, SummedCriterion
+from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
 from tasks.layers import widened
-from tasks.seq2seq.decode import padded
+from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
-from tasks.seq2seq.fertility import stored
-from tasks.seq2seq.metrics import dev_outputs, references, score
-from tasks.seq2seq.options import SELECTING
+from tasks.seq2seq.metrics import dev_scores
 
 
 def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -117,9 +112,8 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
         made = cls(cls.build_net(cfg, len(source), len(target)), source, target)
         if hasattr(made.net, "adopt"):
             made.net.adopt(task.encoded.folder if isinstance(task, PairsTask) else None)
-        made.padded_right = isinstance(
-            task, PairsTask
-        )  # then `forward` does not check for left padding, which would synchronise with the GPU
+        # then `forward` does not check for left padding, which would synchronise with the GPU
+        made.padded_right = isinstance(task, PairsTask)
         return made
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, fertility=None, **_):
@@ -132,36 +126,8 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
 register("seq2seq", PairsModel)
 
 
-class Pairs(Examples):
-    """The pairs of a split; makes fairseq's batches directly from the encoded rows."""
-
-    def lengths(self) -> np.ndarray:
-        self.both = self.split.source.lengths, self.split.target.lengths + 1  # including the end of sentence
-        self.fertility = stored(self.split)
-        return np.maximum(*self.both)
-
-    def size(self, index: int) -> tuple[int, int]:
-        return int(self.both[0][index]), int(self.both[1][index])
-
-    def ordered_indices(self) -> np.ndarray:
-        """Indices sorted by source length, then by target length, as for fairseq's own pairs."""
-        order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
-        for lengths in reversed(self.both):
-            order = order[np.argsort(lengths[order], kind="stable")]
-        return order
-
-    def batch(self, samples: list[int]) -> dict[str, Any]:
-        """As in fairseq's own batches, longest source first; for aligned pairs, net_input also has fertility [B, S]."""
-        _, order = torch.tensor(self.both[0][samples]).long().sort(descending=True)
-        rows = [samples[i] for i in order.tolist()]
-        source, lengths = padded([self.split.source[i] for i in rows])
-        targets = [self.split.target[i] for i in rows]
-        before, _ = padded([np.concatenate(([EOS], row)) for row in targets])
-        target, sizes = padded([np.concatenate((row, [EOS])) for row in targets])
-        inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": before}
-        if self.fertility is not None:
-            inputs["fertility"] = padded([self.fertility[i] for i in rows])[0]
-        return {"id": torch.tensor(rows), "net_input": inputs, "target": target, "ntokens": int(sizes.sum())}
+class Pairs(batches.Pairs, FairseqDataset):
+    """Pairs as fairseq's data set."""
 
 
 def dictionary(words: list[str]) -> Dictionary:
@@ -176,25 +142,12 @@ def dictionary(words: list[str]) -> Dictionary:
 class PairsTask(FolderTask):
     """Pairs in our own encoding: sources without end of sentence, padded on the right (OpenNMT-py's convention)."""
 
-    open, examples = staticmethod(open_encoded), Pairs
+    open, examples, dev_scores = staticmethod(open_encoded), Pairs, staticmethod(dev_scores)
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Any, **_) -> None:
         super().__init__(cfg)
         self.source_dictionary = dictionary(self.encoded.source_vocab)
         self.target_dictionary = dictionary(self.encoded.target_vocab)
-
-    def selecting(self, net: nn.Module, metric: str, rank: int, world: int) -> dict[str, float]:
-        """BLEU or chrF of greedy outputs for dev, and the seconds it took; each process decodes its share."""
-        if metric not in SELECTING:
-            return {}
-        started, shares = time.monotonic(), [dev_outputs(net, self.encoded, slice(rank, None, world))]
-        if world > 1:
-            shares, mine = [[]] * world, shares[0]
-            torch.distributed.all_gather_object(shares, mine)
-        texts = [text for several in zip_longest(*shares) for text in several if text is not None]
-        of, language = references(self.encoded, "dev"), self.encoded.languages["target"]
-        value = score([metric], texts, of, self.encoded.options, language)[0][metric]
-        return {f"dev/{metric}": round(value, 4), "dev/decode_seconds": time.monotonic() - started}
 
 
 @register_criterion(

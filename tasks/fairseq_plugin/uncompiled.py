@@ -15,6 +15,8 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from tasks.data.examples import batch_by_size_vec
+
 BATCHES = "fairseq.data.data_utils_fast"
 
 
@@ -24,50 +26,9 @@ def install() -> None:
 
     fast = ModuleType(BATCHES, __doc__)
     fast.batch_by_size_vec, fast.batch_by_size_fn = batch_by_size_vec, batch_by_size_fn  # type: ignore[attr-defined]
-    fast.batch_fixed_shapes_fast = batch_fixed_shapes  # type: ignore[attr-defined]
+    fast.batch_fixed_shapes_fast = None  # type: ignore[attr-defined]  # for TPUs
     sys.modules[BATCHES] = fast
     bleu.Scorer.__init__, bleu.Scorer.reset, bleu.Scorer.add = _bleu_init, _bleu_reset, _bleu_add
-
-
-# ---- batches
-
-
-def batch_by_size_vec(
-    indices: np.ndarray, num_tokens_vec: np.ndarray, max_tokens: int, max_sentences: int, bsz_mult: int
-) -> list[np.ndarray]:
-    """Split `indices`, in their order, into batches.
-
-    A batch has at most `max_sentences` examples and at most `max_tokens` tokens, where its tokens are the number of
-    examples times the longest length. A limit of 0 or less is ignored. The size of a batch is below `bsz_mult` or a
-    multiple of it, if the limits allow.
-
-    Args:
-        indices, num_tokens_vec: `[N]` int64, examples and their lengths.
-    Raises:
-        AssertionError: a single example exceeds `max_tokens`.
-    """
-    lengths = num_tokens_vec.tolist()
-    assert max_tokens <= 0 or max(lengths, default=0) <= max_tokens, (
-        f"the longest example has {max(lengths)} tokens; max_tokens is {max_tokens}"
-    )
-    ends: list[int] = []
-    # the open batch is start:end; later examples wait until the size of both together is allowed again
-    start = end = longest = waiting = 0
-    for stop, length in enumerate(lengths, 1):
-        waiting = max(waiting, length)
-        joined, count = max(longest, waiting), stop - start
-        too_large = 0 < max_sentences < count or 0 < max_tokens < count * joined
-        if too_large:
-            if 0 < max_tokens < waiting * (stop - end):  # the waiting examples are too large: make them a batch
-                ends.append(end)
-                end, waiting = stop - 1, length
-            ends.append(end)
-            start, joined = end, waiting
-        if too_large or count < bsz_mult or count % bsz_mult == 0:
-            end, longest, waiting = stop, joined, 0
-    if lengths and end != len(lengths):
-        ends.append(end)
-    return np.split(indices, ends) if lengths else []
 
 
 def batch_by_size_fn(
@@ -76,14 +37,6 @@ def batch_by_size_fn(
     """Like `batch_by_size_vec`, with a function that gives the length of an example from its index."""
     lengths = np.fromiter((num_tokens_fn(i) for i in indices), dtype=np.int64, count=len(indices))
     return batch_by_size_vec(indices, lengths, max_tokens, max_sentences, bsz_mult)
-
-
-def batch_fixed_shapes(*_: object) -> list[np.ndarray]:
-    """Not implemented: batches of fixed shapes are for TPUs, which this project does not use."""
-    raise NotImplementedError("batches of fixed shapes (TPUs) need fairseq with its compiled extensions")
-
-
-# ---- BLEU
 
 
 def _bleu_init(self, cfg) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from repro.protocol import Evaluation, Metric, Scores, scored
+from tasks.data.examples import padded
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import PAD
-from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.tagger import MOST
 
@@ -37,8 +37,7 @@ def tagged(model: nn.Module, split: Split, batch_size: int) -> Iterable[np.ndarr
     """The most likely fertilities of the words of each source, in order."""
     device = next(model.parameters()).device
     for start in range(0, len(split), batch_size):
-        rows = [split.source[i] for i in range(start, min(start + batch_size, len(split)))]
-        tokens, lengths = padded(rows)
+        tokens, lengths = padded([split.source[i] for i in range(start, min(start + batch_size, len(split)))])
         best = model(tokens.to(device), lengths.to(device)).argmax(-1).cpu().masked_fill(tokens.eq(PAD), 0)
         yield from (row[:n].numpy() for row, n in zip(best, lengths.tolist()))
 

@@ -120,10 +120,10 @@ def _page(cell: cells.Cell, made: Path) -> dict[str, Any]:
 def _for_fairseq(model: Loaded, sources: Sequence[str], folder: Path) -> None:
     if model.name != "seq2seq":
         raise ValueError(f"fairseq-generate writes texts; a model of {model.config['task']['name']} does not")
-    from tasks.fairseq_plugin import released
+    from tasks.fairseq_plugin.parts import Parts
 
     folder.mkdir()
     pairs = [Pair(text, ("",)) for text in sources]
     with model.as_test_set(pairs, "pairs", {"digits": None}) as test:
         shutil.copytree(test.folder, folder / "data")
-    released.write(model.name, model.config, folder / "data", model.model.cpu(), folder / "model.pt")
+    Parts(model.name, dict(model.config), folder / "data").write(model.model.cpu(), folder / "model.pt")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from sparse_attention.quality import alignment_error_rate, links
+from tasks.data.examples import padded
 from tasks.data.symbols import EOS
-from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.vocabulary import join_subwords
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tasks.data.symbols import FIRST, PAD, SPECIAL, UNK
+from tasks.data.examples import padded
+from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import Hypothesis, beam_search, ranked, ranks_again
@@ -51,13 +51,6 @@ def decode(
             found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
         done(start + len(batch), len(order))
     return [found[i] for i in chosen]
-
-
-def padded(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Rows of ids -> ids [B, S], padded on the right, and lengths [B]."""
-    tensors = [torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in rows]
-    lengths = torch.tensor([len(row) for row in tensors])
-    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD), lengths
 
 
 def surface(hypothesis: Hypothesis, vocabulary: Sequence[str], source: Sequence[str] | None) -> list[str]:

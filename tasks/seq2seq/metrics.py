@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from repro.protocol import Evaluation, Metric, Scores, scored
@@ -16,7 +19,7 @@ from tasks.data.symbols import EOS, SPECIAL
 from tasks.seq2seq.decode import decode
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.fertility import stored
-from tasks.seq2seq.options import LOOKS, Decode, Encode
+from tasks.seq2seq.options import LOOKS, SELECTING, Decode, Encode
 from tasks.seq2seq.scores import References, bleu, bleu_words, chrf, meteor, multi_bleu, rouge_f1, rouge_recall75
 from tasks.seq2seq.search import Hypothesis
 from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
@@ -139,6 +142,19 @@ def dev_outputs(model: nn.Module, data: Encoded, share: slice = slice(None)) -> 
     inputs = None if fertility is None else {"fertility": fertility}
     found = decode(model, data, greedy, inputs=inputs, split="dev", share=share)
     return _texts(data, [best.tokens for (best,) in found], split.pairs[share])
+
+
+def dev_scores(net: nn.Module, data: Encoded, metric: str, rank: int, world: int) -> dict[str, float]:
+    """BLEU or chrF of `dev_outputs`, and the seconds it took; {} for other metrics. Each process decodes its share."""
+    if metric not in SELECTING:
+        return {}
+    started, shares = time.monotonic(), [dev_outputs(net, data, slice(rank, None, world))]
+    if world > 1:
+        shares, mine = [[]] * world, shares[0]
+        torch.distributed.all_gather_object(shares, mine)
+    texts = [text for several in zip_longest(*shares) for text in several if text is not None]
+    value = score([metric], texts, references(data, "dev"), data.options, data.languages["target"])[0][metric]
+    return {f"dev/{metric}": round(value, 4), "dev/decode_seconds": time.monotonic() - started}
 
 
 def ceiling(test: Encoded, scores: Sequence[str]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.data.symbols import PAD
+from tasks.data.examples import Examples, padded
 from tasks.vqa.encode import Encoded, Split
 from tasks.vqa.models._image import Reduced, cell_weights
 
@@ -19,10 +19,7 @@ def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarra
 
     Unreadable images are all zeros.
     """
-    rows = [split.tokens[int(i)] for i in numbers]
-    tokens = torch.full((len(rows), max(map(len, rows))), PAD)
-    for place, row in enumerate(rows):
-        tokens[place, : len(row)] = torch.from_numpy(row.astype(np.int64))
+    tokens, _ = padded([split.tokens[int(i)] for i in numbers])
     images, owner = np.unique(split.image[np.asarray(numbers)], return_inverse=True)
     cells = np.array(encoded.images.rows(np.maximum(images, 0)))
     cells[images < 0] = 0
@@ -52,6 +49,44 @@ def order(image: np.ndarray, seed: int, epoch: int, by_image: bool) -> np.ndarra
         return rng.permutation(len(image))
     numbers, owner = np.unique(image, return_inverse=True)
     return np.argsort(rng.permutation(len(numbers))[owner], kind="stable")
+
+
+class Questions(Examples):
+    """The questions of a split.
+
+    Batches consist of places, and are made once. Which question takes a place depends on (seed, epoch), so that every
+    epoch has new batches, and a resumed epoch has the same batches as in an uninterrupted run. The epoch is stored in
+    shared memory, because the data workers of fairseq-train outlive an epoch.
+    """
+
+    def __init__(self, split: Split, training: bool, encoded: Encoded, by_image: bool, seed: int) -> None:
+        super().__init__(split, training)
+        self.encoded, self.by_image, self.seed = encoded, by_image, seed
+        self._epoch = torch.ones(1, dtype=torch.int64).share_memory_()
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def measured(self) -> tuple[np.ndarray]:
+        return (np.full(len(self), int(self.split.tokens.lengths.max(initial=1))),)  # any question may take a place
+
+    def __getitem__(self, place: int) -> int:
+        """Index of the question at a place in the current epoch."""
+        if not self.training:
+            return place
+        epoch = int(self._epoch)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, order(self.split.image, self.seed, epoch, self.by_image)
+        return int(self._order[1][place])
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch.fill_(epoch)
+
+    def ordered_indices(self, random: Any = None) -> np.ndarray:
+        return np.arange(len(self))
+
+    def batch(self, samples: list[int]) -> dict[str, Any]:
+        """net_input: the inputs of `Model.forward`; target [B, A]: the soft scores."""
+        inputs, target = (of(self.encoded, self.split, samples) for of in (inputs_of, targets_of))
+        return {"net_input": inputs, "target": target, "ntokens": int(self.split.tokens.lengths[samples].sum())}
 
 
 class Batch(NamedTuple):

@@ -31,7 +31,7 @@ def test_training_follows_that_on_the_cpu(name, device, launched, tmp_path, monk
 
     from repro import cell as cells
     from repro.store import Store
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     prepared_cell = request.getfixturevalue("prepared_cell")  # imports what a machine without fairseq lacks
     step, made, waits = Trainer.train_step, [], []

@@ -9,7 +9,7 @@ import torch
 
 import tasks.fairseq_plugin  # noqa: F401  registers the models
 from benchmarks import throughput
-from tasks.seq2seq.decode import padded
+from tasks.data.examples import padded
 from tasks.seq2seq.encode import open_encoded
 
 SIZES = throughput.Sizes(words=30, batch=4, shortest=2, longest=6, beam=3, output=5)

@@ -9,14 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tasks.config.options import read
 from tasks.data.ragged import Ragged
-from tasks.data.records import Pair
 from tasks.data.symbols import EOS, FIRST, PAD
-from tasks.fairseq_plugin import seq2seq
-from tasks.fairseq_plugin.seq2seq import Pairs, PairsTask, Tokens, columns_back, dictionary, padded_right
+from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, columns_back, dictionary, padded_right
 from tasks.seq2seq.encode import Split
-from tasks.seq2seq.options import Encode
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
@@ -151,26 +147,6 @@ def test_parameters_are_stored_once(build):
     model = build()
     assert all(name.startswith("net.") for name in model.state_dict())
     assert sorted(model.net.state_dict()) == sorted(n.removeprefix("net.") for n in model.state_dict())
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_processes_that_share_dev_score_its_outputs_in_order(monkeypatch, world):
-    texts = [f"dev sentence number {i} of seven in order" for i in range(7)]
-    split = SimpleNamespace(pairs=[Pair("", (text,)) for text in texts])
-    encoded = SimpleNamespace(
-        splits={"dev": split}, options=read(Encode, {}, "encode"), languages={"target": "en"}, digits=None
-    )
-    monkeypatch.setattr(seq2seq, "dev_outputs", lambda net, data, share: texts[share])
-
-    def gather(found, mine):
-        found[:] = [texts[rank::world] for rank in range(world)]
-        assert mine in found
-
-    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    for rank in range(world):
-        found = PairsTask.selecting(SimpleNamespace(encoded=encoded), None, "bleu", rank, world)
-        assert found["dev/bleu"] == 100 and found["dev/decode_seconds"] >= 0
-    assert PairsTask.selecting(SimpleNamespace(encoded=encoded), None, "loss", 0, world) == {}
 
 
 def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):

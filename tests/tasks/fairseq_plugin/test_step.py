@@ -18,6 +18,7 @@ from repro.store import Store
 from tasks.config.compose import composer, module_of
 from tasks.config.overrides import ConfigError
 from tasks.data.progress import NullProgress
+from tasks.seq2seq.encode import open_encoded
 
 SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
 TEXTS = [*SMALL, "model.embed_dim=8", "model.hidden_dim=8", "mapping=softmax"]
@@ -82,13 +83,15 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
     from fairseq.dataclass.configs import FairseqConfig
     from fairseq.trainer import Trainer
 
-    from tasks.fairseq_plugin.job import Job
-    from tasks.fairseq_plugin.loop import Training
+    from tasks.fairseq_plugin.parts import Parts
+    from tasks.training.job import Job
+    from tasks.training.loop import Training
 
-    config = config_of([*CELLS[name], "optim.clip=0.5"], tmp_path)
+    config = config_of([*CELLS[name], "optim.clip=0.5", "optim.weight_decay=0.01"], tmp_path)
+    config["optim"] |= {"betas": [0.8, 0.95], "eps": 1e-3} if config["optim"]["name"] == "adam" else {}
     cell = cells.prepare(config, module_of(config), progress=NullProgress())
-    job = Job(config["task"]["family"], config, Path(cell.prepared.folder), tmp_path, 1)
-    ours, optim, rate = Training(job, None), config["optim"], [config["optim"]["lr"]]
+    parts = Parts(config["task"]["family"], config, Path(cell.prepared.folder))
+    ours, optim, rate = Training(Job(parts, tmp_path, 1), None), config["optim"], [config["optim"]["lr"]]
     adam = {"adam_betas": str(tuple(optim.get("betas", ()))), "adam_eps": optim.get("eps")}
     asked = {
         "common": {"cpu": True, "seed": config["seed"]},
@@ -98,10 +101,10 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
         | ({"momentum": 0.0} if optim["name"] == "sgd" else adam),
         "lr_scheduler": {"_name": "fixed", "lr": rate, "force_anneal": None, "lr_shrink": 1.0, "warmup_updates": 0},
     }
-    given = OmegaConf.merge(OmegaConf.structured(FairseqConfig), job.groups, asked)
+    given = OmegaConf.merge(OmegaConf.structured(FairseqConfig), parts.groups, asked)
     torch.manual_seed(config["seed"])
-    model = job.model()
-    theirs = Trainer(OmegaConf.create(OmegaConf.to_container(given)), job.task, model, job.criterion())
+    model = parts.model()
+    theirs = Trainer(OmegaConf.create(OmegaConf.to_container(given)), parts.task, model, parts.criterion())
     start = {key: value.clone() for key, value in model.state_dict().items()}
     for samples in GroupedIterator(theirs.get_train_iterator(epoch=1).next_epoch_itr(), ours.train.every):
         theirs.train_step(samples)
@@ -116,7 +119,7 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
 
 @pytest.mark.parametrize("name", CELLS)
 def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkeypatch):
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, valid, read = Trainer.train_step, Trainer.valid_step, Trainer.read
     found, reads = [], []
@@ -143,7 +146,7 @@ def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkey
 
 
 def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tmp_path, monkeypatch):
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, seen = Trainer.train_step, []
 
@@ -167,7 +170,7 @@ def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tm
 @pytest.mark.parametrize("optim", ["adam", "sgd"])
 def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_path, monkeypatch):
     """With torch's fused optimisers, which are also those of a GPU; else they do as fairseq's."""
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, made = Trainer.train_step, []
 
@@ -190,7 +193,7 @@ def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_p
 
 
 def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch):
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     step, shapes = Trainer.train_step, []
 
@@ -273,7 +276,11 @@ def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell
         cell = prepared_cell([*tiny, f"train.max_tokens={most}", "train.batch_size=null"])
         return cells.run(cell, Store(tmp_path))
 
-    said = re.search(r"train\.max_tokens=1 is too small: .* has (\d+) tokens; .* at least (\d+)", run(1).reason)
-    assert said and said[1] == said[2]
+    said = re.search(
+        r"max_tokens=1 is too small: example (\d+) of train.* has (\d+) tokens; .* at least (\d+)", run(1).reason
+    )
+    split = open_encoded(prepared_cell(tiny).prepared.folder).splits["train"]
+    lengths = [max(len(split.source[i]), len(split.target[i]) + 1) for i in range(len(split))]
+    assert said and said[2] == said[3] == str(max(lengths)) and int(said[1]) == lengths.index(max(lengths)) + 1
     assert run(int(said[2]) - 1).state == "failed" and not [*tmp_path.rglob("*.pt")]
     assert run(int(said[2])).state == "done"

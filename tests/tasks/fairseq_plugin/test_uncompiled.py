@@ -93,10 +93,10 @@ def test_fairseqs_own_scorer_needs_no_extension():
 HEAVY = {"torch._dynamo", "sklearn", "scipy.stats", "pandas", "wandb", "tensorboard", "matplotlib", "sympy"}
 TRAINING = f"""
 import sys
-import tasks.seq2seq.rouge, tasks.fairseq_plugin.trainer as trainer, torch
+import tasks.seq2seq.rouge, tasks.fairseq_plugin.parts as parts, tasks.training.processes, torch
 weight = torch.nn.Parameter(torch.zeros(2))
 optim = {{"name": "adam", "lr": 0.1, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.0}}
-optimizer = trainer.optimizer_of(optim, [weight], fused=False)
+optimizer = parts.Parts("", {{"optim": optim}}, None).optimizer([weight], fused=False)
 weight.grad = torch.ones(2)
 optimizer.step(), optimizer.zero_grad(), optimizer.load_state_dict(optimizer.state_dict())
 print({HEAVY!r} & set(sys.modules), weight.tolist())

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 import sparse_attention as sa
 from tasks.config.options import read
 from tasks.data import NullProgress
+from tasks.data.examples import padded
 from tasks.data.symbols import EOS, PAD, UNK
-from tasks.seq2seq.decode import decode, padded
+from tasks.seq2seq.decode import decode
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.metrics import evaluation
 from tasks.seq2seq.models import lstm

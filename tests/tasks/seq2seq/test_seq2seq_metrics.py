@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from repro.tables.statistics import corpus_bleu, example_error
 from tasks.config.options import read
 from tasks.data import NullProgress
+from tasks.data.records import Pair
 from tasks.data.symbols import EOS, FIRST, UNK
 from tasks.seq2seq import metrics
 from tasks.seq2seq.encode import encode, encode_test
@@ -119,6 +121,26 @@ def test_outputs_that_select_are_greedy_and_no_longer_than_a_reference(dataset, 
     monkeypatch.setattr(metrics, "decode", decoded)
     assert metrics.dev_outputs(None, trained, slice(1, None)) == ["the dog"]
     assert seen == [(1, 0.0, 5, True, None, "dev")]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_processes_that_share_dev_score_its_outputs_in_order(monkeypatch, world):
+    texts = [f"dev sentence number {i} of seven in order" for i in range(7)]
+    split = SimpleNamespace(pairs=[Pair("", (text,)) for text in texts])
+    encoded = SimpleNamespace(
+        splits={"dev": split}, options=read(Encode, {}, "encode"), languages={"target": "en"}, digits=None
+    )
+    monkeypatch.setattr(metrics, "dev_outputs", lambda net, data, share: texts[share])
+
+    def gather(found, mine):
+        found[:] = [texts[rank::world] for rank in range(world)]
+        assert mine in found
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    for rank in range(world):
+        found = metrics.dev_scores(None, encoded, "bleu", rank, world)
+        assert found["dev/bleu"] == 100 and found["dev/decode_seconds"] >= 0
+    assert metrics.dev_scores(None, encoded, "loss", 0, world) == {}
 
 
 def test_numbers_are_restored_before_scoring(dataset, tmp_path):

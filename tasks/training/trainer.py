@@ -13,27 +13,24 @@ used here because of these differences:
   and optimiser state are float32. With fp16, the loss is scaled; an update whose gradient overflows changes no weight,
   lowers the scale, and still counts as an update.
 * fairseq's Trainer skips the batch if memory runs out. Here the training ends.
-
-On a GPU, torch's fused optimisers are used. Their Adam adds epsilon to the bias-corrected root of the second moment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed
-from fairseq import utils
-from fairseq.optim.adam import Adam
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from tasks.config.options import read
 from tasks.config.schedules import SCHEDULES
-from tasks.fairseq_plugin.job import Job
+from tasks.training.job import Job
 
 READ_EVERY = 20  # updates
 SMALLEST_SCALE = 1e-4  # of the loss in fp16; below it, no gradient is finite
@@ -57,19 +54,6 @@ class Logged:
     measured: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def optimizer_of(optim: Mapping[str, Any], parameters: list[Tensor], fused: bool) -> torch.optim.Optimizer:
-    """The optimiser for the node `optim`: torch's own for SGD and if `fused`, otherwise fairseq's Adam."""
-    if optim["name"] == "sgd":
-        return torch.optim.SGD(parameters, optim["lr"], weight_decay=optim["weight_decay"], fused=fused or None)
-    options = {
-        "lr": optim["lr"],
-        "betas": tuple(optim["betas"]),
-        "eps": optim["eps"],
-        "weight_decay": optim["weight_decay"],
-    }
-    return torch.optim.AdamW(parameters, **options, fused=True) if fused else Adam(parameters, **options)
-
-
 class Trainer:
     """The model of a job with its criterion, optimiser and schedule.
 
@@ -83,11 +67,11 @@ class Trainer:
         self.seed, self.clip, self.world = config["seed"], float(config["optim"]["clip"]), world
         self.device = torch.device("cuda" if job.cuda else "cpu")
         torch.manual_seed(self.seed)
-        self.model, self.criterion = job.model().to(self.device), job.criterion()
+        self.model, self.criterion = job.parts.model().to(self.device), job.parts.criterion()
         self.half = HALF.get(config["train"]["precision"])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.half is torch.float16)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = optimizer_of(config["optim"], self.parameters, job.cuda or self.scaler.is_enabled())
+        self.optimizer = job.parts.optimizer(self.parameters, job.cuda or self.scaler.is_enabled())
         made = SCHEDULES[config["schedule"]["name"]]
         options = read(made.Options, {k: v for k, v in config["schedule"].items() if k != "name"}, "schedule")
         self.schedule = made(
@@ -137,7 +121,7 @@ class Trainer:
     def _moved(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the device, except for the source lengths, which packing a sequence needs on the host."""
         lengths = sample["net_input"].get("src_lengths")
-        moved = utils.apply_to_sample(lambda x: x.to(self.device, non_blocking=True), sample)
+        moved = tree_map_only(Tensor, lambda x: x.to(self.device, non_blocking=True), sample)
         if lengths is not None:
             moved["net_input"]["src_lengths"] = lengths
         return moved

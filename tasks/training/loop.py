@@ -6,26 +6,35 @@ updates), the order of the batches with (seed, epoch), and a checkpoint stores t
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
-import numpy as np
 import torch
-from fairseq.data.iterators import BufferedIterator
 
 from repro import signals
 from tasks.config.models import learned
-from tasks.config.nodes import shares
-from tasks.fairseq_plugin import checkpoints
-from tasks.fairseq_plugin.bases import Means
-from tasks.fairseq_plugin.job import Job
-from tasks.fairseq_plugin.trainer import READ_EVERY, Trainer
+from tasks.training import checkpoints
+from tasks.training.job import Batches, Job
+from tasks.training.trainer import READ_EVERY, Trainer
 
-AHEAD = 10  # batches that a thread collates while an update is computed
 EXPLODED = 1e4  # bits per token; guessing among a million words costs 20
+
+
+class Means(dict[str, list[float]]):
+    """Accumulates weighted means: name -> [weighted sum, sum of the weights]."""
+
+    def add(self, measured: Mapping[str, tuple[float, float]]) -> None:
+        for name, (value, weight) in measured.items():
+            if weight > 0:
+                total, before = self.get(name, (0.0, 0.0))
+                self[name] = [total + value * weight, before + weight]
+
+    def values_of(self, criterion: Any, split: str) -> dict[str, float]:
+        """The means as the criterion rounds them, named `<split>/<name>`."""
+        means = {name: total / weight for name, (total, weight) in self.items()}
+        return {f"{split}/{name}": value for name, value in criterion.rounded(means).items()}
 
 
 class Monitor(Protocol):
@@ -46,39 +55,6 @@ def run(job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
         Training(job, monitor, rank, world).run()
 
 
-class Batches:
-    """The batches of a split. Each of `world` processes gets every world-th batch, or {} if none is left."""
-
-    def __init__(self, job: Job, split: str, rank: int, world: int) -> None:
-        self.data, self.rows = job.batches(split)
-        self.training, self.rank, self.world = split == "train", rank, world
-        self.seed, self.workers, self.pin = job.config["seed"], job.config["runtime"]["data_workers"], job.cuda
-        self.every = shares(job.config["train"])[2] if self.training else 1
-
-    def __len__(self) -> int:
-        """Number of updates per epoch."""
-        return math.ceil(math.ceil(len(self.rows) / self.world) / self.every)
-
-    def order(self, epoch: int) -> list[Any]:
-        """The examples of each batch that this process computes in the given epoch."""
-        rows = list(self.rows)
-        if self.training:
-            np.random.RandomState(self.seed + epoch).shuffle(rows)
-        rows += [[]] * (-len(rows) % self.world)
-        return rows[self.rank :: self.world]
-
-    def updates(self, epoch: int = 1, done: int = 0) -> Iterator[list[Any]]:
-        """For each remaining update of an epoch, its batches; the first `done` updates are skipped."""
-        self.data.set_epoch(epoch)
-        loader = torch.utils.data.DataLoader(
-            self.data, batch_sampler=self.order(epoch)[done * self.every :], collate_fn=self.data.collater,
-            num_workers=self.workers, pin_memory=self.pin,
-        )  # fmt: skip
-        batches = BufferedIterator(AHEAD, loader)
-        for _ in range(done, len(self)):
-            yield list(itertools.islice(batches, self.every))
-
-
 class Training:
     """A training run and its state.
 
@@ -92,7 +68,7 @@ class Training:
 
     def __init__(self, job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
         self.job, self.monitor, self.rank, self.world = job, monitor, rank, world
-        self.train, self.dev = (Batches(job, split, rank, world) for split in ("train", "valid"))
+        self.train, self.dev = (Batches(job, split, rank, world) for split in ("train", "dev"))
         self.trainer = Trainer(job, len(self.train), world)
         self.history: list[dict[str, float]] = []
         self.best: dict[str, torch.Tensor] = {}
@@ -166,9 +142,7 @@ class Training:
             "seconds": seconds,
         } | self.means.values_of(criterion, "train")  # fmt: skip
         row |= self._measure().values_of(criterion, "dev")
-        row |= self.job.task.selecting(
-            trainer.model.net, self.job.config["train"]["best_metric"], self.rank, self.world
-        )
+        row |= self.job.parts.dev_scores(trainer.model.net, self.rank, self.world)
         row |= {f"dev/learned_{name}": value for name, value in learned(trainer.model).items()}
         for key in ("train/loss", "dev/loss"):
             if not abs(row.get(key, 0.0)) < EXPLODED:

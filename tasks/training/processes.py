@@ -1,4 +1,4 @@
-"""Data-parallel training: one process per GPU, or several CPU processes over gloo, all on one machine.
+"""Trains in this process, or data-parallel: one process per GPU, or several CPU processes over gloo, all on one machine.
 
 Each process computes its share of every update (`tasks.config.nodes.shares`), so that an update has as many examples as
 the configuration specifies. The number of processes is still part of a cell's identity, because it changes the order of
@@ -15,12 +15,32 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from repro import plugins as own_mappings
 from repro import signals
 from tasks.config.nodes import shares
-from tasks.fairseq_plugin.job import Job
-from tasks.fairseq_plugin.loop import Monitor, run
+from tasks.training import checkpoints
+from tasks.training.job import Job
+from tasks.training.loop import Monitor, run
+
+
+def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]], dict[str, float]]:
+    """Train as configured, in one or several processes; resumes from the job's folder.
+
+    Returns:
+        the plain torch model of the best epoch (by the dev metric), on the CPU; one row per epoch; the best epoch's row.
+
+    Raises:
+        FloatingPointError: a loss is not finite or has exploded.
+        ValueError: the dev metric is unknown, an example is longer than a batch may be, or a checkpoint was damaged
+            after it was written.
+    """
+    (spread if job.config["train"]["processes"] > 1 else run)(job, monitor)
+    last = checkpoints.read(job.checkpoints / checkpoints.LAST)
+    model = job.parts.model()
+    model.load_state_dict(last["best"])
+    return model.net.eval(), last["history"], max(last["history"], key=job.value)
 
 
 def _free_port() -> int:
@@ -76,37 +96,26 @@ def spread(job: Job, monitor: Monitor) -> None:
 
 
 class Telling:
-    """The monitor of a process: the first process reports to its parent through `put`; the others do not report."""
+    """The monitor of a process: the first process passes its calls to `put`; the others report nothing."""
 
     def __init__(self, put: Callable[[tuple[Any, ...]], None] = lambda what: None) -> None:
         self.put = put
 
-    def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None:
-        self.put(("updated", epoch, max_epoch, stats))
-
-    def epoch_done(self, history: list[dict[str, float]]) -> None:
-        self.put(("epoch_done", history))
-
-    def note(self, text: str) -> None:
-        self.put(("note", text))
+    def __getattr__(self, kind: str) -> Callable[..., None]:
+        return lambda *arguments: self.put((kind, *arguments))
 
 
 def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: str, named: dict[str, str]) -> None:
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     own_mappings.load(named)
+    world = job.config["train"]["processes"]
     try:
         with signals.listening():
-            _share(job, Telling(said.put) if rank == 0 else Telling(), rank, method)
+            if job.cuda:
+                torch.cuda.set_device(rank)
+            torch.distributed.init_process_group("nccl" if job.cuda else "gloo", method, world_size=world, rank=rank)
+            run(job, Telling(said.put) if rank == 0 else Telling(), rank, world)
+            torch.distributed.destroy_process_group()
     except signals.Stopped as stop:
         said.put(("stopped", str(stop)))
-
-
-def _share(job: Job, monitor: Monitor, rank: int, method: str) -> None:
-    """Run the share of process number `rank`; `method` is the address at which the processes meet."""
-    world = job.config["train"]["processes"]
-    if job.cuda:
-        torch.cuda.set_device(rank)
-    torch.distributed.init_process_group("nccl" if job.cuda else "gloo", method, world_size=world, rank=rank)
-    run(job, monitor, rank, world)
-    torch.distributed.destroy_process_group()

@@ -168,7 +168,7 @@ from tasks.data import NullProgress
 if __name__ == "__main__":
     overrides, out, update, dev = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     if dev:
-        from tasks.fairseq_plugin.loop import Training
+        from tasks.training.loop import Training
         measure = Training._measure
         def dying(self):
             if self.epoch == dev:
@@ -176,7 +176,7 @@ if __name__ == "__main__":
             return measure(self)
         Training._measure = dying
     if update:
-        from tasks.fairseq_plugin.trainer import Trainer
+        from tasks.training.trainer import Trainer
         step = Trainer.train_step
         def dying(self, *args, **kwargs):
             if self.updates == update:
@@ -280,7 +280,7 @@ def test_asked_to_stop_it_saves_the_last_update_and_ends_the_same(
     uninterrupted, prepared_cell, tiny, tmp_path, monkeypatch, update, resumed
 ):
     """In the middle of epoch 3, and at its last update: dev is measured before, or the epoch's row would be missing."""
-    from tasks.fairseq_plugin.trainer import Trainer
+    from tasks.training.trainer import Trainer
 
     cell, reference = uninterrupted()
     store, step = Store(tmp_path), Trainer.train_step
@@ -371,10 +371,12 @@ def test_a_loss_that_explodes_is_not_done(prepared_cell, tiny, tmp_path):
 
 
 def test_only_what_dev_measures_picks_the_epoch():
-    from tasks.fairseq_plugin.job import Job
+    from types import SimpleNamespace
+
+    from tasks.training.job import Job
 
     def value(metric: str, better: int) -> float:
-        return Job("seq2seq", {"train": {"best_metric": metric}}, Path(), Path(), better).value(row)
+        return Job(SimpleNamespace(config={"train": {"best_metric": metric}}), Path(), better).value(row)
 
     row = {"train/loss": 1.0, "dev/loss": 2.0, "dev/accuracy": 3.0}
     assert (value("accuracy", 1), value("loss", -1)) == (3.0, -2.0)

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from tasks.fairseq_plugin import checkpoints
+from tasks.training import checkpoints
 
 
 def checkpoint(path, *accuracies: float):
