@@ -153,8 +153,16 @@ def test_a_place_whose_scores_are_never_negative_takes_every_row_mapping():
     assert "'here'" in models.problems(at, {"here": models.Place()})[0]
 
 
-def test_a_place_can_have_a_mapping_of_its_own(composed):
-    config = composed(["task=toy", "mapping=softmax", "+mapping.at.cross={name: fusedmax, lam: 1}"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["+mapping.at.cross={name: fusedmax, lam: 1}"],
+        ["mapping.at.cross={name: fusedmax, lam: 1}"],
+        ["mapping.at.cross=fusedmax", "mapping.at.cross.lam=1"],
+    ],
+)
+def test_a_place_can_have_a_mapping_of_its_own(given, composed):
+    config = composed(["task=toy", "mapping=softmax", *given])
     assert config["mapping"]["at"] == {"cross": {"name": "fusedmax", "lam": 1.0, "gamma": 1.0}}
 
 

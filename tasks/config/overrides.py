@@ -163,8 +163,14 @@ def values(overrides: Sequence[str]) -> dict[str, object]:
 
 
 def spelled(override: str) -> str:
-    """An override as Hydra's parser reads it: in quotes where a path has special characters, or a word is not ASCII."""
+    """An override as Hydra's parser reads it.
+
+    In quotes where a path has special characters, or a word is not ASCII; ``mapping.at.PLACE=NAME`` sets the mapping's name.
+    """
     key, _, value = override.partition("=")
+    if place := re.fullmatch(r"mapping\.at\.\w+(\.\w+)?", key):  # no place is in the files
+        key = f"++{key}" if place[1] or value.startswith("{") else f"++{key}.name"
+        override = f"{key}={value}"
     if key.lstrip("+") in PATHS and not re.search(r"""^(null)?$|^["'[{]|\$\{|,|^[a-z]+\(.*\)$""", value):
         return f"{key}={quoted(os.path.expanduser(value))}"
     if value.isascii() or re.search("[\"']", value):
