@@ -5,8 +5,8 @@
     .verified.json  size, times and inode of the array when all its shards were last found correct
 
 VQA-v2 at 14 x 14 x 2048 in half precision takes 0.8 MB per image, or 99 GB for the 123,287 images of train and val. A
-shard is listed after its rows are written; others are missing, and read as zeros. To prepare or train a cell, open the
-store with `verified`, which hashes the array only if it was modified since it was last verified.
+shard is listed after its rows are written; the images of the others are in `bad`, and nobody reads them. To prepare or
+train a cell, open the store with `verified`, which hashes the array only if it was modified since it was last verified.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ import numpy as np
 
 from repro.files import broken_seal, sealed
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import locked, publish_file
-from tasks.data.progress import NullProgress, Progress
+from tasks.data.files import locked, publish_file, remembered
+from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, parse_json, read_text
 
 ARRAY, STORE, STAMP = "features.npy", "store.json", ".verified.json"
@@ -51,18 +50,16 @@ class Layout:
 
     def shards(self) -> dict[str, slice]:
         """Name of each shard -> the numbers of its keys."""
-        n = len(self.keys)
-        starts = range(0, n, self.shard_size)
-        return {f"shard-{i:05d}": slice(start, min(start + self.shard_size, n)) for i, start in enumerate(starts)}
+        starts = range(0, len(self.keys), self.shard_size)
+        return {f"shard-{i:05d}": slice(start, start + self.shard_size) for i, start in enumerate(starts)}
 
 
-def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | None = None) -> FeatureStore:
+def write(folder: Path, layout: Layout, compute: Compute, progress: Progress) -> FeatureStore:
     """Compute the shards missing from `folder`, one by one. A later call continues.
 
-    Raises:
-        DataError: the folder holds a store with another layout, or `compute` returns features of the wrong shape.
+    Raises DataError if the folder holds a store with another layout.
     """
-    progress, known = progress or NullProgress(), {}
+    known: dict[str, Any] = {}
     with locked(folder / ".store.lock"):
         if (folder / STORE).is_file():
             there, known = _read(folder)
@@ -72,23 +69,18 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | N
         if not (folder / ARRAY).is_file():
             known = {}
             np.lib.format.open_memmap(folder / ARRAY, "w+", np.dtype(layout.dtype), layout.shape)
-        array = _mapped(folder, layout, "r+")
-        missing = {name: rows for name, rows in layout.shards().items() if name not in known}
+        array, shards = _mapped(folder, layout, "r+"), layout.shards()
         if known:
-            progress.say(f"{len(known)} of {len(layout.shards())} shards are there already")
-        with progress.bar(sum(len(array[rows]) for rows in missing.values()), "extracting features") as bar:
-            for name, rows in missing.items():
-                features, bad = compute(layout.keys[rows])
-                if features.shape != array[rows].shape:
-                    what, expected = f"features of shape {features.shape}", f"expected {array[rows].shape}"
-                    raise DataError(what, expected, "correct the layout or the extractor", value=features.shape)
-                array[rows] = features
+            progress.say(f"{len(known)} of {len(shards)} shards are there already")
+        with progress.bar(len(shards) - len(known), "extracting features") as bar:
+            for name in [name for name in shards if name not in known]:
+                rows = shards[name]
+                array[rows], bad = compute(layout.keys[rows])
                 array.flush()  # type: ignore[attr-defined]
                 known[name] = {"sha256": _sha256(array[rows]), "bad": bad}
                 with publish_file(folder / STORE) as temporary:
-                    told = sealed({"layout": asdict(layout), "shards": known})
-                    temporary.write_text(json.dumps(told), encoding="utf-8")
-                bar.advance(len(features))
+                    temporary.write_text(json.dumps(sealed({"layout": asdict(layout), "shards": known})))
+                bar.advance()
     return FeatureStore(folder)
 
 
@@ -97,18 +89,13 @@ def verified(folder: Path) -> FeatureStore:
 
     It is not hashed if its size, times and inode are those in `.verified.json`. Raises the errors of `FeatureStore`.
     """
-    stamps, path = [], Path(folder) / STAMP
-    with suppress(OSError, ValueError):
-        stamps = json.loads(path.read_text(encoding="utf-8"))
     store = FeatureStore(folder)
     told = (store.folder / ARRAY).stat()
-    now = [store.sha256, told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
-    if now != stamps:
-        store.check()
-        # an array that has just been written may change again within the same clock tick
-        if time.time_ns() - max(told.st_mtime_ns, told.st_ctime_ns) > SETTLED_NS:
-            with suppress(DataError), publish_file(path) as temporary:
-                temporary.write_text(json.dumps(now), encoding="utf-8")
+    if time.time_ns() - max(told.st_mtime_ns, told.st_ctime_ns) <= SETTLED_NS:
+        store.check()  # an array that has just been written may change again within the same clock tick
+    else:
+        now = [store.sha256, told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
+        remembered(store.folder / STAMP, str(now), store.check)
     return store
 
 
@@ -117,14 +104,13 @@ class FeatureStore:
 
     Raises:
         DataUnavailable: there is no store.
-        DataError: it is damaged. Missing shards are not an error: their images are listed in `bad` and read as zeros.
+        DataError: it is damaged. Missing shards are not an error: their images are listed in `bad`.
     """
 
     kind = "features"
 
     def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-        self.path = str(self.folder.resolve())
+        self.folder, self.path = Path(folder), str(Path(folder).resolve())
         if not (self.folder / STORE).exists():
             step = "make one: python scripts/extract_features.py --help"
             raise DataUnavailable("there is no feature store", str(folder), step)
@@ -143,21 +129,12 @@ class FeatureStore:
         """Raise DataError unless every shard has its sha256; this reads all data."""
         for name, told in self.shards.items():
             if _sha256(self._array[self.layout.shards()[name]]) != told["sha256"]:
-                raise damaged(
-                    self.folder / ARRAY, f"{name} is not what was written", "its sha256", step=AGAIN, value=name
-                )
+                said = f"{name} is not what was written"
+                raise damaged(self.folder / ARRAY, said, "its sha256", step=AGAIN, value=name)
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Features of the images with these numbers, float16 [len(numbers), rows * columns, channels].
-
-        Images in `bad` are all zero.
-        """
-        numbers = np.asarray(numbers)
-        out = np.array(self._array[numbers])
-        for name in self.missing:
-            rows = self.layout.shards()[name]
-            out[(numbers >= rows.start) & (numbers < rows.stop)] = 0
-        return out
+        """Features of the images with these numbers, float16 [len(numbers), rows * columns, channels]."""
+        return np.array(self._array[numbers])
 
 
 def _sha256(rows: np.ndarray) -> str:

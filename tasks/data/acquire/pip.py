@@ -12,13 +12,11 @@ from tempfile import TemporaryDirectory
 from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import NO_SPACE, locked, sha256_of, writing_to
-from tasks.data.progress import NullProgress, Progress
+from tasks.data.progress import Progress
 from tasks.data.read.formats import check_fields, parse_json, read_text
 
 
-def fetch_wheel(
-    package: str, version: str, root: str | Path, progress: Progress | None = None, sha256: str | None = None
-) -> Path:
+def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress, sha256: str | None = None) -> Path:
     """Fetch the wheel of `package`==`version` into the cache and unpack it.
 
     Args:
@@ -27,32 +25,31 @@ def fetch_wheel(
         sha256: expected hash of the wheel if the manifest has it (pip always verifies the hash from the index).
 
     Returns:
-        the folder `root/wheels/<package>-<version>` with the wheel's files and `WHEEL_SOURCE.json` (name, sha256,
-        bytes).
+        the folder `root/wheels/<package>-<version>` with the wheel's files and `WHEEL_SOURCE.json` (name, sha256).
 
     Raises:
         DataError: pip is missing, the wheel is unknown, unreachable or damaged, or the disk is full.
     """
-    progress = progress or NullProgress()
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package) or not re.fullmatch(r"[A-Za-z0-9._+!-]+", version):
-        what = f"{package}=={version} is not the name of a wheel"
-        raise DataError(what, "package and version", "correct the manifest")
     folder = Path(root) / "wheels" / f"{package}-{version}"
     with locked(folder.with_name(f".{folder.name}.lock")):
         record = folder / "WHEEL_SOURCE.json"
         if record.is_file():
             known = check_fields(parse_json(read_text(record), record), {"name": str, "sha256": str}, record)
-            if sha256 is None or known["sha256"] == sha256:
-                return folder
-            raise _damaged(known["name"], folder, sha256, known["sha256"])
+            _check(known["name"], folder, sha256, known["sha256"])
+            return folder
         with writing_to(folder.parent), TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as downloads:
             wheel = _pip_download(package, version, Path(downloads), progress)
             found = sha256_of(wheel)
-            if sha256 is not None and found != sha256:
-                raise _damaged(wheel.name, wheel, sha256, found)
-            source = {"name": wheel.name, "sha256": found, "bytes": wheel.stat().st_size}
-            archives.unpack(wheel, folder, {"WHEEL_SOURCE.json": json.dumps(source, indent=1)})
+            _check(wheel.name, wheel, sha256, found)
+            archives.unpack(wheel, folder, {record.name: json.dumps({"name": wheel.name, "sha256": found}, indent=1)})
     return folder
+
+
+def _check(name: str, where: Path, expected: str | None, found: str) -> None:
+    if expected not in (None, found):
+        step = f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source"
+        what = f"{name} is not the wheel that the manifest describes"
+        raise DataError(what, f"{where}: expected sha256 {expected}, got {found}", step)
 
 
 def _pip_download(package: str, version: str, downloads: Path, progress: Progress) -> Path:
@@ -71,11 +68,3 @@ def _pip_download(package: str, version: str, downloads: Path, progress: Progres
     else:
         step = "check the network and pip's index settings, then run the same command again"
     raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
-
-
-def _damaged(name: str, where: Path, expected: str, found: str) -> DataError:
-    return DataError(
-        f"{name} is not the wheel that the manifest describes",
-        f"{where}: expected sha256 {expected}, got {found}",
-        f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source",
-    )
