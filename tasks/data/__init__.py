@@ -24,7 +24,7 @@ from tasks.config.options import OptionsError, near
 from tasks.config.options import read as read_options
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import nothing_fetched
-from tasks.data.dataset import SPLITS, DataSet, Splits, content_sha256, fingerprint
+from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, content_sha256, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import check_folder, publish_file
 from tasks.data.manifests import load_manifest, manifest_names
@@ -44,13 +44,14 @@ def set_names(kind: str | None = None) -> list[str]:
     return names if kind is None else [name for name in names if kind == set_module(name).KIND]
 
 
-def set_module(name: str) -> ModuleType:
-    """The loader module of a data set. Raises OptionsError, with the nearest known name, if the name is unknown."""
+def set_module(name: str) -> ModuleType | Loader:
+    """The loader of a data set, or its module. Raises OptionsError, with the nearest known name, if the name is unknown."""
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
         raise OptionsError([f"unknown data set data.name={name!r}{near(name, known)}; allowed: {', '.join(known)}"])
-    return importlib.import_module(f"tasks.data.sets.{manifest.get('loader', name)}")
+    module = importlib.import_module(f"tasks.data.sets.{manifest.get('loader', name)}")
+    return getattr(module, "SETS", {}).get(name, module)
 
 
 def is_own(node: Any) -> bool:
@@ -76,12 +77,12 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
     return []
 
 
-def _options(module: ModuleType, node: Mapping[str, Any]) -> Any:
+def _options(module: ModuleType | Loader, node: Mapping[str, Any]) -> Any:
     return read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
 
 
-def _chosen(node: Mapping[str, Any]) -> tuple[ModuleType, Any]:
-    """The loader module and the options that a `data` node describes. Raises DataError if it is invalid."""
+def _chosen(node: Mapping[str, Any]) -> tuple[ModuleType | Loader, Any]:
+    """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
     try:
         module = set_module(node.get("name", ""))
         return module, _options(module, node)

@@ -74,6 +74,18 @@ def limits() -> Any:
     return node(Limits)
 
 
+@dataclass
+class Loader:
+    """How a data set is read; a module with one way to read has these names at its top level instead.
+
+    KIND: as in `tasks.data.records`. load: (manifest, options, root, progress) -> DataSet.
+    """
+
+    KIND: str
+    Options: type
+    load: Callable[..., DataSet]
+
+
 def make(
     manifest: Manifest,
     kind: str,

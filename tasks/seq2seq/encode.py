@@ -33,8 +33,7 @@ from tasks.data.files import sha256_of
 from tasks.data.parallel import chosen, mapped, ranges, worth
 from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
-from tasks.data.read.alignments import AlignedPair, Gold
-from tasks.data.records import Pair
+from tasks.data.records import AlignedPair, Gold, Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq.learn import fits, learn
 from tasks.seq2seq.options import Encode

@@ -13,8 +13,8 @@ from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.answers import answer_type, normalized
 from tasks.data.read.formats import damaged
-from tasks.data.read.questions import hold_out, limited
 from tasks.data.records import Question
+from tasks.data.sets.questions import hold_out, limited
 
 KIND = "questions"
 COLUMNS = ("image", "question", "answer")

@@ -12,7 +12,7 @@ from made_mirror import LABELS
 from tasks import data
 from tasks.data import NullProgress
 from tasks.data.read.labelled import label_names, read_arff
-from tasks.data.sets import yeast_river
+from tasks.data.sets import mulan
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -61,7 +61,7 @@ def test_yeast_from_a_wheel(tmp_path, monkeypatch, opened):
         "files": [{"path": "river/datasets/yeast.csv.gz", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}],
     }  # fmt: skip
     monkeypatch.setattr(data, "load_manifest", lambda name: manifest)
-    monkeypatch.setattr(yeast_river, "fetch_wheel", lambda *a, **k: tmp_path)
+    monkeypatch.setattr(mulan, "fetch_wheel", lambda *a, **k: tmp_path)
     found = opened("yeast_river")
     splits = found.read(NullProgress())
     assert {s: part.labels.shape for s, part in splits.items()} == {"train": (1500, 14), "test": (917, 14)}

@@ -1,4 +1,9 @@
-"""IWSLT 2017 TED talks, from the files of the archive or from the hub."""
+"""Translation: baseline-1M, Multi30k and IWSLT 2017.
+
+baseline_1m_enfr   1M pairs EN-FR of the NMT-Benchmark, from Europarl and News Commentary, used by Laha et al. 2018
+multi30k           task 1: captions of photographs in English, French and German, from a mirror, its repository or the hub
+iwslt2017          TED talks, from the files of the archive or from the hub
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,91 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import stated
+from tasks.config.options import REQUIRED, choice, stated
 from tasks.data.acquire import hub, sources
-from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
+from tasks.data.dataset import DataSet, Limits, Loader, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import local
+from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
-from tasks.data.read.lines import find_file, folder_of, same_length
+from tasks.data.read.lines import LinePairs, find_file, folder_of, line_pairs, same_length
 from tasks.data.read.pairs import Bounded, Translated, language, word_bounds
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
+
+
+@dataclass
+@stated("data/baseline_1m_enfr")
+class Baseline(Translated):
+    """Either translation direction, with the archive's generic test set."""
+
+    source_lang: str = language("en", "fr")
+    target_lang: str = language("en", "fr")
+    path: str | None = local("folder of the unpacked archive; null: where scripts/data.py fetch puts it")
+    limits: Limits = limits()
+
+
+def load_baseline(manifest: Manifest, options: Baseline, root: Path, progress: Progress) -> DataSet:
+    """Read the files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
+    folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
+    about, parts = options.about(), {"train": "train", "dev": "valid", "test": "test"}
+    names = {s: [(f"baseline-1M_{part}.{lang}",) for lang in about.values()] for s, part in parts.items()}
+    splits, hashes = line_pairs(sources.folders_in(folder), names, manifest["get"], progress)
+    return make(
+        manifest, KIND, lambda progress: splits, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set",
+        sources=hashes, limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,
+    )  # fmt: skip
+
+
+TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+
+
+@dataclass
+@stated("data/multi30k")
+class Multi30k(Translated, Bounded):
+    """29,000 train, 1,014 dev and 1,000 test pairs."""
+
+    source_lang: str = language("en", "fr", "de")
+    target_lang: str = language("en", "fr", "de")
+    test_set: str = choice(REQUIRED, *TEST_SETS, help="which of the four test sets")
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
+    mirror: str | None = mirror()
+    limits: Limits = limits()
+
+
+def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: Progress) -> DataSet:
+    """Load the raw text as published."""
+    names = {
+        split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
+        for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))
+    }
+    about, short = options.about(), options.shortfall()
+    title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
+    mirror = options.mirror or sources.found(manifest, root)
+    if mirror is None and {*about.values()} == {"en", "de"} and options.test_set == TEST_SETS[0]:
+
+        def pair(row: Mapping[str, str]) -> Pair:
+            return Pair(clean(row[options.source_lang]), (clean(row[options.target_lang]),))
+
+        found, stamps = hub.load(manifest, root, progress, make=pair)
+        title, short = f"{title}, the hub", [*short, "the hub's copy, which was not held against the released files"]
+    else:
+        files = mirror_files(manifest, mirror, (*names["train"], *names["dev"], *names["test"]))
+        found, hashes = None, mirror_hashes(manifest)
+        stamps = {split: [hashes[name] for name in pair] for split, pair in names.items()}
+
+    def read(progress: Progress) -> Splits:
+        splits = found or {s: LinePairs(files[one], [files[two]]) for s, (one, two) in names.items()}
+        return {split: options.within(pairs) for split, pairs in splits.items()}
+
+    return make(
+        manifest, KIND, read, title, sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()},
+        limits=options.limits, shortfalls=short, about=about,
+    )  # fmt: skip
+
+
 ARCHIVED = "de-en"  # the language pair at the manifest's web address
 LANGUAGES = ("en", "de", "fr", "ar", "ja", "ko", "zh")
 FILES = {  # split -> names of its files, with the pair of languages and the language of the file
@@ -32,7 +110,7 @@ FILES = {  # split -> names of its files, with the pair of languages and the lan
 
 @dataclass
 @stated("data/iwslt2017")
-class Options(Translated, Bounded):
+class Iwslt(Translated, Bounded):
     """206,112 train, 888 dev (dev2010) and 8,079 test (tst2010 to tst2015) pairs for DE-EN."""
 
     source_lang: str = language(*LANGUAGES)
@@ -43,7 +121,7 @@ class Options(Translated, Bounded):
     limits: Limits = limits()
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progress) -> DataSet:
     """Load a language pair. `path` is a folder with train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on.
 
     These files may also be in its subfolder de-en.
@@ -110,3 +188,9 @@ def segments(path: Path) -> list[str]:
         problem = f"{len(found):,} whole segments of {page.count('<seg'):,}"
         raise damaged(path, problem, '<seg id="..">text</seg> elements')
     return [html.unescape(text) for text in found]
+
+
+SETS = {
+    "baseline_1m_enfr": Loader(KIND, Baseline, load_baseline), "multi30k": Loader(KIND, Multi30k, load_multi30k),
+    "iwslt2017": Loader(KIND, Iwslt, load_iwslt),
+}  # fmt: skip

