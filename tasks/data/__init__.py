@@ -180,19 +180,25 @@ def fetch(
     check_folder(root, write=True)
     manifest = load_manifest(name)
 
-    def opened() -> DataSet:
-        return open_data(node, root, progress)
-
-    def downloaded() -> DataSet:
-        sources.fetched(manifest, root, progress)
-        return opened()
-
-    several = manifest.get("sources") and place == root
-    try:
-        data = sources.first(manifest, progress, {"hub": opened, "url": downloaded}) if several else opened()
-    except DataUnavailable as error:  # its next step may be the command that is running
-        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.where, step, error.key, error.value) from error
+    ways = ["hub"]  # any source that `open_data` reads by itself
+    if manifest.get("sources") and place == root:
+        ways = [source["kind"] for source in manifest["sources"] if source["kind"] != "mirror"]
+    failed: list[DataUnavailable] = []
+    for kind in ways:
+        if failed:
+            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {kind}")
+        try:
+            if kind == "url":
+                sources.fetched(manifest, root, progress)
+            data = open_data(node, root, progress)
+            break
+        except DataUnavailable as error:
+            failed.append(error)
+    else:
+        what = failed[0].what if len(failed) == 1 else f"{name} is unavailable: {'; '.join(e.what for e in failed)}"
+        steps = "; ".join(dict.fromkeys(e.next_step for e in failed))
+        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", steps)  # it may be the command that is running
+        raise DataUnavailable(what, "; ".join(e.where for e in failed), step, failed[0].key, failed[0].value)
     return _counted(name, data, data.read(progress), place)
 
 

@@ -83,14 +83,6 @@ class PrivateApt:
         for path in self._lists(f"_{kind}"):
             yield from filter(str.strip, _read_list(path).split("\n\n"))
 
-    def release(self) -> str:
-        """A short name of the sources, e.g. "Debian bookworm", from the fetched release files."""
-        names = set()
-        for path in sorted([*(self.folder / "lists").glob("*_InRelease"), *(self.folder / "lists").glob("*_Release")]):
-            fields = dict(re.findall(r"^(Origin|Codename): (.*)$", path.read_text(errors="replace"), re.M))
-            names.add(f"{fields.get('Origin', '?')} {fields.get('Codename', '?').split('-')[0]}")
-        return ", ".join(sorted(names)) or "unknown sources"
-
     def unpack(self, package: str) -> Path:
         """Download a package and extract its files without installing it.
 
@@ -128,21 +120,19 @@ class PrivateApt:
         with writing_to(self.folder):
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-        sources, architecture = self.folder / "sources.list", "amd64"  # on every machine, because lists differ
+        sources = self.folder / "sources.list"
         with publish_file(sources) as temporary:
             temporary.write_text(f"deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n")
         lines = [
             f'Dir::State::lists "{self.folder}/lists";',
             f'Dir::Cache "{self.folder}/cache";',
+            f'Dir::Etc::SourceList "{sources}";',
+            f'Dir::Etc::SourceParts "{self.folder}/parts";',
             f'Dir::Etc::Parts "{self.folder}/parts";',
             'Dir::Etc::Main "/nonexistent";',
-            'Acquire::Languages { "en"; };',
-            'Acquire::Retries "2";',
-            'Acquire::http::Timeout "20";',
-            'Acquire::https::Timeout "20";',
+            'Acquire::Languages { "en"; }; Acquire::Retries "2"; Acquire::http::Timeout "20"; Acquire::https::Timeout "20";',
+            'APT::Architecture "amd64"; APT::Architectures { "amd64"; };',  # on every machine, because lists differ
         ]
-        lines += [f'Dir::Etc::SourceList "{sources}";', f'Dir::Etc::SourceParts "{self.folder}/parts";']
-        lines += [f'APT::Architecture "{architecture}";', f'APT::Architectures {{ "{architecture}"; }};']
         if os.geteuid() == 0:
             lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout

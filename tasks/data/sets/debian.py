@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.options import integer, stated
-from tasks.data.acquire.apt import PrivateApt
+from tasks.data.acquire.apt import RELEASE, PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, Loader, Manifest, Splits, fingerprint, limits, make
 from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
@@ -106,7 +106,7 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
             where = f"{apt.folder / 'lists'}: no *_Translation-en"
             step = f"delete {apt.folder} and try again; if it fails again, this machine's sources carry no translations"
             raise DataUnavailable("the package lists hold no descriptions", where, step)
-        return rows, {"release": apt.release(), "day": day}
+        return rows, {"release": f"Debian {RELEASE}", "day": day}
 
     path = root / "debian_descriptions" / f"rows-{RECIPE}.jsonl"
     cached, about = cached_rows(path, make, progress)

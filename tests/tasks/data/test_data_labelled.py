@@ -57,7 +57,7 @@ def test_yeast_from_a_wheel(tmp_path, monkeypatch, opened):
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress("\n".join([",".join(header), *rows, ""]).encode()))
     manifest = {
-        "name": "yeast_river", "kind": "wheel", "package": "river", "version": "0", "title": "Yeast", "note": "split of our own",
+        "name": "yeast_river", "kind": "wheel", "loader": "mulan", "package": "river", "version": "0", "title": "Yeast", "note": "split of our own",
         "files": [{"path": "river/datasets/yeast.csv.gz", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}],
     }  # fmt: skip
     monkeypatch.setattr(data, "load_manifest", lambda name: manifest)
