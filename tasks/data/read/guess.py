@@ -15,10 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tasks.config.options import near, quoted
+from tasks.config.options import near
 from tasks.data.errors import DataError
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, numbered, table
+from tasks.data.read.formats import damaged, numbered
+from tasks.data.read.own import setting
 from tasks.data.records import clean
 
 # Usual names of columns, in lower case.
@@ -112,7 +113,7 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
     if wanted is None and given.keys() & {"text", "label", "classes", "drop"}:
         wanted = "table"
     if path and own.ending(Path(path)) in OF_FEATURES:
-        arguments = f"task=multilabel data=features {_set('path', path)} 'data.label=[NAME,NAME]'"
+        arguments = f"task=multilabel data=features {setting('path', path)} 'data.label=[NAME,NAME]'"
         raise _other(Path(path), "features with labels", arguments)
     if path and wanted != "table" and not Path(path).is_file() and (found := _line_files(Path(path), given)):
         return found
@@ -169,16 +170,14 @@ def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
                 found = f"{len(cells)} columns, but {len(names)} in the first line"
                 raise damaged(file, found, "the same columns in every line", line=n, step=own.STEP)
         rows = [cells for _, cells in rest]
-    elif ending == ".csv":
-        records = [row for _, row in table(file, (), **form)]
-        names, rows = list(records[0]), [[clean(cell) for cell in row.values()] for row in records]
     else:
-        records = [row for *_, row in own.objects(file)]
+        records = [row for *_, row in own.objects(file, {})]
         names = list(dict.fromkeys(name for row in records for name in row))
         nested = {k for k in names if not all(isinstance(row.get(k), own.SCALARS) for row in records)}
         rows = [["" if name in nested else own.cell(row.get(name)) for name in names] for row in records]
-        return [replace(c, nested=c.name in nested) for c in _made(names, rows)], True
     columns = _made(names, rows)
+    if not ending:
+        return [replace(c, nested=c.name in nested) for c in columns], True
     if _headed(columns, ending, given):
         return [c for c in columns if c.name], True
     if ending == ".tsv":
@@ -231,20 +230,15 @@ def _other(file: Path, what: str, arguments: str) -> DataError:
     )
 
 
-def _set(key: str, value: Any) -> str:
-    """An override for the command line."""
-    return shlex.quote(f"data.{key}={quoted(value)}")
-
-
 def _decided(
     file: Path, columns: Sequence[Column], headed: bool, given: Mapping[str, Any], wanted: str | None
 ) -> Guess:  # fmt: skip
     names = [c.name for c in columns]
     if {"image", "question", "answer"} <= set(names):
-        arguments = f"task=vqa data=images {_set('path', str(file.parent))} {_set('questions', file.name)}"
+        arguments = f"task=vqa data=images {setting('path', str(file.parent))} {setting('questions', file.name)}"
         raise _other(file, "questions about images", arguments)
     if wanted is None and len(columns) > 2 and not any(c.kind in ("text", "word") for c in columns):
-        arguments = f"task=multilabel data=features {_set('path', str(file))} 'data.label=[NAME,NAME]'"
+        arguments = f"task=multilabel data=features {setting('path', str(file))} 'data.label=[NAME,NAME]'"
         raise _other(file, "features with labels", arguments)
     text = given.get("text") or []
     asked = [("text", one) for one in ([text] if isinstance(text, str) else text)]
@@ -262,7 +256,12 @@ def _decided(
     if label is None and wanted is None and several:
         some = next((c.name for c in columns if c.kind == "text"), "COLUMN")
         sign = own.joined(several[0].values) or None
-        ways = [_set("path", str(file)), _set("text", some), _set("label", [several[0].name]), _set("separator", sign)]
+        ways = [
+            setting("path", str(file)),
+            setting("text", some),
+            setting("label", [several[0].name]),
+            setting("separator", sign),
+        ]
         raise _other(file, "several labels for each text", f"task=multilabel data=features {' '.join(ways)}")
     free = [c for c in columns if c.name != label]
     texts = [c.name for c in free if c.kind == "text"]
@@ -284,7 +283,7 @@ def _label(file: Path, columns: Sequence[Column], wanted: str | None) -> str | N
     sides = wanted is None and {c.name.lower() for c in columns if c.kind == "text"} <= SIDES
     if len(found) > 1 and not sides:
         what = f"{file.name} has {len(found)} columns that could be the class"
-        raise DataError(what, _listed(columns), f"name it: {' or '.join(_set('label', name) for name in found[:9])}")
+        raise DataError(what, _listed(columns), f"name it: {' or '.join(setting('label', name) for name in found[:9])}")
     if not found and wanted == "table":
         what = f"{file.name} has no column that is clearly a class"
         raise DataError(what, _listed(columns), "name it: data.label=COLUMN")
@@ -294,7 +293,9 @@ def _label(file: Path, columns: Sequence[Column], wanted: str | None) -> str | N
 def _table(file: Path, columns: Sequence[Column], texts: Sequence[str], label: str) -> Guess:
     if not 1 <= len(texts) <= 2:
         step = (
-            f"name one or two: {_set('text', texts[:2])} {_set('label', label)}" if texts else "add a column of texts"
+            f"name one or two: {setting('text', texts[:2])} {setting('label', label)}"
+            if texts
+            else "add a column of texts"
         )
         raise DataError(f"{file.name} has {len(texts) or 'no'} columns of texts beside the class {label}", _listed(columns), step)  # fmt: skip
     values = sorted(next(c for c in columns if c.name == label).values)
@@ -302,7 +303,7 @@ def _table(file: Path, columns: Sequence[Column], texts: Sequence[str], label: s
     options = {"name": "table", "text": list(texts), "label": label}
     what, other = "a text", "data.text=COLUMN data.label=COLUMN"
     if len(texts) == 2:
-        what, other = "two texts", f"{_set('text', texts[0])} (only one of the texts)"
+        what, other = "two texts", f"{setting('text', texts[0])} (only one of the texts)"
     said = f"{file.name}: {columns[0].rows:,} rows; {what} ({' and '.join(texts)}) with a class ({label}: {classes})"
     return Guess("text" if len(texts) == 1 else "texts", options, said, other)
 
@@ -321,7 +322,7 @@ def _pairs(
         raise DataError(what, _listed(columns), step)
     if len(rest) > free > 0:
         what = f"{file.name} has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
-        step = f"name two: {_set('source', rest[0])} {_set('target', rest[1 - len(rest)])}"
+        step = f"name two: {setting('source', rest[0])} {setting('target', rest[1 - len(rest)])}"
         if not headed:
             step = f"keep two: cut -f1,2 {shlex.quote(str(file))} > pairs.tsv; then data.path=pairs.tsv"
         raise DataError(what, _listed(columns), step)
@@ -337,7 +338,7 @@ def _pairs(
         return Guess("pairs", {"name": "files"}, said, "data.source=NAME data.target=NAME (if the first line is a header)")  # fmt: skip
     kind = "summaries" if target.lower() in SUMMARIES else "pairs"
     options = {"name": "files"} | _sides(source, target)
-    return Guess(kind, options, f"{rows}, from {source} to {target}", f"{_set('source', target)} {_set('target', source)}")  # fmt: skip
+    return Guess(kind, options, f"{rows}, from {source} to {target}", f"{setting('source', target)} {setting('target', source)}")  # fmt: skip
 
 
 def _sides(source: str, target: str) -> dict[str, str]:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from repro.files import broken_seal, sealed
 from tasks.config.options import LARGEST, REQUIRED, Kind, choice
 from tasks.data.errors import DataError
-from tasks.data.files import publish_file
+from tasks.data.files import publish_file, remembered
 from tasks.data.progress import Progress
 from tasks.data.read.splits import Parts
 from tasks.data.records import Pair
@@ -115,33 +114,13 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
 
 
 def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Progress) -> Parts:
-    """A split cached at `path` with its checksum; made again if `key` has changed or the file was modified.
+    """A split, remembered at `path` for this key."""
 
-    A stored split with a missing or wrong checksum is not used. If the new split differs from it, the stored one is
-    kept next to the new one, as `<name>.unused`.
-    """
-    before: dict[str, Any] = {}
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["key"] == key:
-            if not (why := broken_seal(stored)):
-                return Parts(**stored["parts"])
-            before = stored
-            progress.say(f"{path} {why}; making it again")
-    except OSError:
-        pass
-    except (ValueError, KeyError, TypeError) as error:
-        progress.say(f"{path} is damaged ({type(error).__name__}: {error}); making it again")
-    progress.say(f"splitting {path.parent.name}, near-duplicates together")
-    parts = make()
-    made = sealed({"key": key, "parts": dataclasses.asdict(parts)})
-    if before and before.get("parts") != made["parts"]:
-        aside = path.with_name(f"{path.name}.unused")
-        path.replace(aside)
-        progress.say(f"it held another split, which is kept as {aside}; cells that were trained with it have other ids")
-    with publish_file(path) as temporary:
-        temporary.write_text(json.dumps(made), encoding="utf-8")
-    return parts
+    def made() -> dict[str, Any]:
+        progress.say(f"splitting {path.parent.name}, near-duplicates together")
+        return dataclasses.asdict(make())
+
+    return Parts(**remembered(path, key, made))
 
 
 def _read(path: Path) -> tuple[Rows, dict]:

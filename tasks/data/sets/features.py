@@ -100,15 +100,23 @@ def _texts(paths: dict[str, Path], options: Options) -> tuple[Sequence[str], dic
         }
         own.refuse_empty(paths[own.WHOLE], "its texts", rows)
     vectors = TfidfVectorizer(analyzer=words, max_features=2000).fit([one for _, one, _ in rows["train"]])
-    arrays = {}
-    for split, found in rows.items():
-        y = np.zeros((len(found), len(names)), bool)
-        for n, (row, _, labels) in enumerate(found):
-            if unknown := [name for name in labels if name not in names]:
-                raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
-            y[n, [names.index(name) for name in labels]] = True
-        arrays[split] = (vectors.transform([one for _, one, _ in found]).toarray(), y)
-    return names, arrays
+    return names, {
+        split: (
+            vectors.transform([one for _, one, _ in found]).toarray(),
+            _indicators([(r, y) for r, _, y in found], names),
+        )
+        for split, found in rows.items()
+    }
+
+
+def _indicators(documents: Sequence[tuple[own.Row, Sequence[str]]], names: Sequence[str]) -> np.ndarray:
+    """The labels of each document, bool [n, K]. Raises DataError if one is not among the `names`."""
+    y = np.zeros((len(documents), len(names)), bool)
+    for n, (row, labels) in enumerate(documents):
+        if unknown := [name for name in labels if name not in names]:
+            raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
+        y[n, [names.index(name) for name in labels]] = True
+    return y
 
 
 def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
@@ -156,18 +164,14 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
     width = 1 + max(i for found in documents.values() for _, _, row in found for i in (0, *row))
     arrays = {}
     for split, found in documents.items():
-        x, y = np.zeros((len(found), width)), np.zeros((len(found), len(names)), bool)
-        for n, (line, own_labels, row) in enumerate(found):
-            if unknown := [name for name in own_labels if name not in names]:
-                problem, expected = f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}"
-                raise damaged(paths[split], problem, expected, line=line, step=own.STEP, value=unknown[0])
-            y[n, [names.index(name) for name in own_labels]] = True
+        x = np.zeros((len(found), width))
+        for n, (*_, row) in enumerate(found):
             x[n, list(row)] = list(row.values())
-        arrays[split] = (x, y)
+        arrays[split] = (x, _indicators([(place, labels) for place, labels, _ in found], names))
     return names, arrays
 
 
-def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
+def _documents(path: Path) -> list[tuple[own.Row, list[str], dict[int, float]]]:
     found = []
     for number, text_line in numbered(path):
         words = text_line.partition("#")[0].split()
@@ -179,5 +183,5 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
         if "" in own_labels:
             said, expected = f"{words[0][:40]!r} has a label without a name", "a name for each label"
             raise damaged(path, said, expected, line=number, step=own.STEP, value="")
-        found.append((number, own_labels, row))
+        found.append((own.Row((), path, number), own_labels, row))
     return found

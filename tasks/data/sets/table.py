@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, Kind, listing, near, quoted, stated
+from tasks.config.options import REQUIRED, Kind, listing, near, stated
 from tasks.config.options import text as word
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged
+from tasks.data.read.own import setting
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -85,7 +85,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
             found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
-            step = f"correct it, or leave out such rows: {_set('drop', [*options.drop, row.cells[-1] or 'LABEL'])}"
+            step = f"correct it, or leave out such rows: {setting('drop', [*options.drop, row.cells[-1] or 'LABEL'])}"
             raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step)
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     whole = own.whole_of(files)
@@ -113,10 +113,12 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
         found[row.cells[-1]] = None
     if sign := own.joined(found):
         row = next(row for row in rows if sign in row.cells[-1])
-        ways = " ".join([_set("text", options.text[0]), _set("label", [options.label]), _set("separator", sign)])
+        ways = " ".join(
+            [setting("text", options.text[0]), setting("label", [options.label]), setting("separator", sign)]
+        )
         step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
-        raise row.wrong(said, "one class", row.cells[-1], step + _set("classes", list(found)))
+        raise row.wrong(said, "one class", row.cells[-1], step + setting("classes", list(found)))
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         raise damaged(
             rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
@@ -126,11 +128,9 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
     if missing := sorted(MISSING & set(found)) or [name for name in ("-1",) if {"-1", "0"} <= set(found)]:
         n = sum(row.cells[-1] in missing for row in rows)
         said = f"{options.label} is {' or '.join(map(repr, missing))} in {n:,} of {len(rows):,} rows, which often means that there is none"
-        step = f"leave these rows out: {_set('drop', missing)}; or keep them as a class: {_set('classes', ordered)}"
+        step = (
+            f"leave these rows out: {setting('drop', missing)}; or keep them as a class: {setting('classes', ordered)}"
+        )
         row = next(row for row in rows if row.cells[-1] in missing)
         raise row.wrong(said, "a class for each row", missing, step)
     return ordered
-
-
-def _set(key: str, value: Any) -> str:
-    return shlex.quote(f"data.{key}={quoted(value)}")
