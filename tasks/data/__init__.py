@@ -112,7 +112,15 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         if getattr(options, "fallback", None) is None:
             raise
         progress.say(f"{name} is unavailable ({error.what}); generated pairs take its place")
-        return _generated(name, options, root, error, progress)
+        limits = dataclasses.asdict(options.limits)
+        toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
+        why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
+        return dataclasses.replace(
+            toy,
+            stands_for=name,
+            notes=(why, f"for the real text: {error.next_step}", *toy.notes),
+            shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
+        )
     if why := sources.unverified(manifest, dataclasses.asdict(options), root):
         data.shortfalls = (*data.shortfalls, why)
     return _told(data, root, counts, progress)
@@ -150,18 +158,6 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
         if not why or SEAL not in known:
             tell({what: n for what, n in known.items() if what != SEAL})
     return data
-
-
-def _generated(name: str, options: Any, root: Path, error: DataError, progress: Progress) -> DataSet:
-    """Generated pairs in place of an unavailable data set. The results are marked as such wherever they are shown."""
-    toy = open_data({"name": options.fallback, "limits": dataclasses.asdict(options.limits)}, root, progress)
-    why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
-    return dataclasses.replace(
-        toy,
-        stands_for=name,
-        notes=(why, f"for the real text: {error.next_step}", *toy.notes),
-        shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
-    )
 
 
 def fetch(

@@ -108,8 +108,11 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     ends = {end for one in layouts for end in one} - {"", ".txt"}
     if "dev" not in found and any(ending(p) in ends or (("",) in layouts and is_table(p)) for p in others):
         missing = [split for split in SPLITS if split not in found]  # another name may mean dev
-    if not found and (pair := only_pair(place, [layout for layout in layouts if len(layout) == 2])):
-        return {WHOLE: pair}
+    if not found:  # the only pair such as x.en and x.fr
+        stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in place.iterdir()}
+        pairs = [files for stem in stems for one in layouts if len(one) == 2 and (files := _there(place, stem, one))]
+        if len(pairs) == 1 and len(pairs[0]) == 2:
+            return {WHOLE: pairs[0]}
     if missing and set(found) != {"test"}:
         names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
@@ -125,13 +128,6 @@ def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
     names = [[folder / f"{stem}{end}{packed}" for packed in PACKED] for end in layout]
     found = [[p for p in some if (p.is_file() if end else is_table(p))] for end, some in zip(layout, names)]
     return tuple(path for files in found for path in files) if all(found) else ()
-
-
-def only_pair(folder: Path, layouts: Sequence[tuple[str, ...]]) -> tuple[Path, ...]:
-    """The two files of the only pair such as x.en and x.fr in a folder; empty if there is no pair, or several."""
-    stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in folder.iterdir()}
-    found = [files for stem in stems for layout in layouts if (files := _there(folder, stem, layout))]
-    return found[0] if len(found) == 1 and len(found[0]) == 2 else ()
 
 
 def is_table(path: Path) -> bool:

@@ -113,13 +113,12 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
     rows = [Description(*row) for row in cached]
 
     def split() -> Parts:
-        keys = [
-            [("package", row.source), ("paragraph", normalized(row.paragraph)), ("synopsis", normalized(row.synopsis))]
-            for row in rows
+        named = [
+            {"package": r.source, "paragraph": normalized(r.paragraph), "synopsis": normalized(r.synopsis)}
+            for r in rows
         ]
-        return split_by_content(
-            keys, [f"{row.source} {row.paragraph}" for row in rows], [[row.paragraph for row in rows]]
-        )
+        names = [f"{row.source} {row.paragraph}" for row in rows]
+        return split_by_content([key.items() for key in named], names, [[row.paragraph for row in rows]])
 
     parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {about['sha256']}", split, progress)
     return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
@@ -207,16 +206,11 @@ def load_look_up(manifest: Manifest, options: LookUp, root: Path, progress: Prog
     )  # fmt: skip
 
 
-def class_of(row: Description) -> str | None:
-    """Class of a package according to its section; None if the section is not used."""
-    return "program" if row.section in PROGRAMS else row.section if row.section in CLASSES else None
-
-
 def examples(rows: Sequence[Description], count: int, packages: int, seed: str) -> Iterator[Example]:
     """Yield `count` examples. Position and class are assigned in rotation; packages of a class are drawn at random."""
     texts: dict[str, list[str]] = {name: [] for name in CLASSES}
     for row in rows:
-        if (name := class_of(row)) is not None:
+        if (name := "program" if row.section in PROGRAMS else row.section) in CLASSES:
             texts[name].append(" ".join(row.synopsis.split()[:WORDS]))
     for i in range(count):
         rng = random.Random(f"{seed}/{i}")
@@ -227,5 +221,6 @@ def examples(rows: Sequence[Description], count: int, packages: int, seed: str) 
 
 
 SETS = {
-    "debian_descriptions": Loader("pairs", Summaries, load_summaries), "debian_pairs": Loader("texts", LookUp, load_look_up),
-}  # fmt: skip
+    "debian_descriptions": Loader("pairs", Summaries, load_summaries),
+    "debian_pairs": Loader("texts", LookUp, load_look_up),
+}

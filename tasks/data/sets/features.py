@@ -127,29 +127,25 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
         if own.ending(path) == ".arff":
             found[split] = read_arff(path, tuple(labels))
         else:
-            columns, found[split] = read_table(path, labels, columns)
+            x: list[list[float]] = []
+            y: list[list[bool]] = []
+            for line, row in table(path, (*labels, *columns), **own.dialect(path)):
+                columns = columns or tuple(name for name in row if name not in labels)
+                if "" in columns:  # several unnamed columns would be read as one
+                    said, expected = "a column without a name", "a name for each column"
+                    raise damaged(path, said, expected, line=1, step=own.STEP, value="")
+                if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
+                    said, cell = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", row[wrong[0]]
+                    raise damaged(path, said, "0 or 1", line=line, step=own.STEP, value=cell)
+                y.append([row[name].strip() == "1" for name in labels])
+                x.append([feature(row[name], path, line, f"{name} is ") for name in columns])
+            if not columns:
+                raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
+            found[split] = np.array(x), np.array(y)
         first, here = next(iter(found.values()))[0].shape[1], found[split][0].shape[1]
         if here != first:
             raise damaged(path, f"{here:,} features", f"{first:,}, as in the file of the first split", step=own.STEP)
     return labels, found
-
-
-def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -> tuple[tuple[str, ...], Arrays]:
-    """Names of the feature columns, features and labels of a table; `columns` are the features that it must have."""
-    x: list[list[float]] = []
-    y: list[list[bool]] = []
-    for line, row in table(path, (*labels, *columns), **own.dialect(path)):
-        columns = tuple(columns) or tuple(name for name in row if name not in labels)
-        if "" in columns:  # several unnamed columns would be read as one
-            raise damaged(path, "a column without a name", "a name for each column", line=1, step=own.STEP, value="")
-        if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
-            said, cell = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", row[wrong[0]]
-            raise damaged(path, said, "0 or 1", line=line, step=own.STEP, value=cell)
-        y.append([row[name].strip() == "1" for name in labels])
-        x.append([feature(row.get(name, ""), path, line, f"{name} is ") for name in columns])
-    if not columns:
-        raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
-    return tuple(columns), (np.array(x), np.array(y))
 
 
 def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:

@@ -55,23 +55,17 @@ def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
         if (note := by_id.pop(entry["question_id"], None)) is None:
             count("questions without an annotation left out")
             continue
-        image, answers = str(entry["image_id"]), _answers(note, annotations)
-        found.append(Question(entry["question_id"], image, entry["question"], *answers))
+        of = f"question {note['question_id']}: "
+        given = tuple(normalized(check_fields(a, {"answer": str}, annotations, of)["answer"]) for a in note["answers"])
+        chosen = note.get("multiple_choice_answer") or (Counter(given).most_common(1)[0][0] if given else "")
+        check_fields({"multiple_choice_answer": chosen}, {"multiple_choice_answer": str}, annotations, of)
+        kind = note.get("answer_type") or answer_type(normalized(chosen))
+        if kind not in TYPES:
+            raise damaged(annotations, f"{of}answer_type is {kind!r}", f"one of {', '.join(TYPES)}")
+        asked_of = entry["question_id"], str(entry["image_id"]), entry["question"]
+        found.append(Question(*asked_of, given, normalized(chosen), kind))
     count("annotations without a question left out", len(by_id))
     return found
-
-
-def _answers(note: dict, path: Path) -> tuple[tuple[str, ...], str, str]:
-    """The normalised answers of an annotation, the most frequent answer, and its type."""
-    of = f"question {note['question_id']}: "
-    given = tuple(normalized(check_fields(a, {"answer": str}, path, of)["answer"]) for a in note["answers"])
-    chosen = note.get("multiple_choice_answer") or (Counter(given).most_common(1)[0][0] if given else "")
-    check_fields({"multiple_choice_answer": chosen}, {"multiple_choice_answer": str}, path, of)
-    most = normalized(chosen)
-    kind = note.get("answer_type") or answer_type(most)
-    if kind not in TYPES:
-        raise damaged(path, f"{of}answer_type is {kind!r}", f"one of {', '.join(TYPES)}")
-    return given, most, kind
 
 
 def read_easy_vqa(path: Path, split: str) -> list[Question]:
@@ -272,6 +266,8 @@ def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress)
 
 
 SETS = {
-    "vqa2": Loader(KIND, Vqa2, load_vqa2), "vqa2_subset": Loader(KIND, Subset, load_subset),
-    "easy_vqa": Loader(KIND, EasyVqa, load_easy_vqa), "nlvr": Loader(KIND, Nlvr, load_nlvr),
-}  # fmt: skip
+    "vqa2": Loader(KIND, Vqa2, load_vqa2),
+    "vqa2_subset": Loader(KIND, Subset, load_subset),
+    "easy_vqa": Loader(KIND, EasyVqa, load_easy_vqa),
+    "nlvr": Loader(KIND, Nlvr, load_nlvr),
+}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,34 +78,39 @@ def _found(
     options: Imdb, manifest: Mapping, root: Path, progress: Progress
 ) -> tuple[Callable[[Progress], Reviews], dict, dict, str]:
     """A function that reads the reviews, the sources of train and test, the numbers of reviews, and the provenance."""
-    if options.path is not None and Path(options.path).is_dir():
-        members = _folder_members(Path(options.path))
+    place = None if options.path is None else Path(options.path)
+    if place is not None and place.is_dir():
+        top = place / "aclImdb" if (place / "aclImdb").is_dir() else place
+        members = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
+        if not members:
+            where = f"{top}/{{train,test}}/{{pos,neg}}/*.txt"
+            raise DataError(f"{place} holds no reviews", where, "set data.path to the folder aclImdb")
         # a folder has no hash of its own, so names and sizes are used
         stamps: dict[str, list] = {"train": [], "test": []}
         for split, label, path in members:
             stamps[split].append((label, path.name, size_of(path)))
         counts = {s: len(stamp) for s, stamp in stamps.items()}
-        return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
+        return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {place.name}"
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
-    if options.path is not None:
-        archive = Path(options.path)
-        if not archive.exists():
-            raise DataError(f"imdb: {archive.name} does not exist", str(archive), manifest["get"])
-        counts = _count(archive)
+    if place is not None:
+        if not place.exists():
+            raise DataError(f"imdb: {place.name} does not exist", str(place), manifest["get"])
+        archive, names = place, (member.name for _, member in tar_members(place))
+        counts = Counter(match[1] for name in names if (match := _MEMBER.search(name)))
     elif options.mirror is not None:
         (archive,) = mirror_files(manifest, options.mirror).values()
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:
-        splits, stamps = hub.load(manifest, root, progress, check=_wrong_label)
+
+        def wrong(row: Mapping) -> str | None:
+            return None if row["label"] in (0, 1) else f"the label {row['label']}, which is neither 0 nor 1"
+
+        splits, stamps = hub.load(manifest, root, progress, check=wrong)
         counts = {s: len(r) for s, r in splits.items()}
         return lambda progress: _read_hub(splits), stamps, counts, f"hub, {stamps['train'][1]}"
     stamps = dict.fromkeys(("train", "test"), sha256_of(archive))
     return lambda progress: _read_archive(archive, progress), stamps, counts, f"archive {archive.name}"
-
-
-def _count(archive: Path) -> dict[str, int]:
-    return Counter(match[1] for _, member in tar_members(archive) if (match := _MEMBER.search(member.name)))
 
 
 def _read_archive(path: Path, progress: Progress) -> Reviews:
@@ -120,25 +125,11 @@ def _read_archive(path: Path, progress: Progress) -> Reviews:
                 yield match[1], match[2], match[3], decode(raw, path / member.name)
 
 
-def _folder_members(folder: Path) -> list[tuple[str, str, Path]]:
-    """(split, label, file) of every review in the unpacked archive."""
-    top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
-    found = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
-    if not found:
-        where = f"{top}/{{train,test}}/{{pos,neg}}/*.txt"
-        raise DataError(f"{folder} holds no reviews", where, "set data.path to the folder aclImdb")
-    return found
-
-
-def _read_folder(found, progress: Progress) -> Reviews:
+def _read_folder(found: Sequence[tuple[str, str, Path]], progress: Progress) -> Reviews:
     with progress.bar(len(found), "reading reviews") as bar:
         for split, label, path in found:
             bar.advance()
             yield split, label, path.stem, read_text(path)
-
-
-def _wrong_label(row: Mapping) -> str | None:
-    return None if row["label"] in (0, 1) else f"the label {row['label']}, which is neither 0 nor 1"
 
 
 def _read_hub(rows: Mapping) -> Reviews:

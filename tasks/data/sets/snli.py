@@ -22,7 +22,7 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, read_lines, table, too_long
 from tasks.data.read.lines import find_file, same_length
 from tasks.data.read.own import ending
-from tasks.data.records import Example, Mapped, subset
+from tasks.data.records import Example, subset
 
 KIND = "texts"
 CLASSES = ("entailment", "neutral", "contradiction")
@@ -62,7 +62,9 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
             splits[split] = list(read_published(path, marked))
         return splits
 
-    lines = {split: _pairs_in(path) for split, path in files.items()}
+    lines = {
+        s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()
+    }  # less a head line
     hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     return make(
         manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=hashes, limits=options.limits,
@@ -72,29 +74,22 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
 
 
 def _from_hub(manifest: Mapping, options: Snli, root: Path, progress: Progress) -> DataSet:
-    rows, stamps = hub.load(manifest, root, progress, check=_wrong_label)
+    def wrong(row: Mapping) -> str | None:
+        return None if -1 <= row["label"] < len(CLASSES) else f"the label {row['label']}, expected 0, 1, 2 or -1"
+
+    def example(row: Mapping) -> Example:
+        return Example((row["premise"], row["hypothesis"]), row["label"])
+
+    found, stamps = hub.load(manifest, root, progress, make=example, check=wrong)
 
     def read(progress: Progress) -> Splits:
-        labelled = {s: subset(r, [i for i, row in enumerate(r) if row["label"] >= 0]) for s, r in rows.items()}
-        return {s: Mapped(r, _example) for s, r in labelled.items()}
+        return {s: subset(rows, [i for i, one in enumerate(rows) if one.label >= 0]) for s, rows in found.items()}
 
     return make(
         manifest, KIND, read, "SNLI 1.0, the hub", sources=stamps,
         limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the hub has none)"],
         about=ABOUT,
     )  # fmt: skip
-
-
-def _example(row: Mapping) -> Example:
-    return Example((row["premise"], row["hypothesis"]), row["label"])
-
-
-def _wrong_label(row: Mapping) -> str | None:
-    return None if -1 <= row["label"] < len(CLASSES) else f"the label {row['label']}, expected 0, 1, 2 or -1"
-
-
-def _pairs_in(path: Path) -> int:
-    return sum(1 for _ in numbered(path)) - (ending(path) == ".txt")  # a .txt file has a header line
 
 
 def leaves(parse: str) -> str:

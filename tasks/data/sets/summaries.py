@@ -183,5 +183,6 @@ def _plain(text: str) -> str:
 
 SETS = {
     **{name: Loader(KIND, Sumdata, load_sumdata) for name in ("gigaword", "duc2003", "duc2004")},
-    "scitldr": Loader(KIND, Scitldr, load_scitldr), "reuters21578": Loader(KIND, Reuters, load_reuters),
-}  # fmt: skip
+    "scitldr": Loader(KIND, Scitldr, load_scitldr),
+    "reuters21578": Loader(KIND, Reuters, load_reuters),
+}

@@ -240,6 +240,8 @@ DRAWN = {  # name -> function that draws an example, classes, fields
 
 
 SETS = {
-    "toy": Loader("pairs", Pairs, load_pairs), "toy_aligned": Loader("pairs", Aligned, load_aligned),
-    "toy_reviews": Loader("texts", Texts, load_texts), "toy_entailment": Loader("texts", Texts, load_texts),
-}  # fmt: skip
+    "toy": Loader("pairs", Pairs, load_pairs),
+    "toy_aligned": Loader("pairs", Aligned, load_aligned),
+    "toy_reviews": Loader("texts", Texts, load_texts),
+    "toy_entailment": Loader("texts", Texts, load_texts),
+}

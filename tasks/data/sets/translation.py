@@ -191,6 +191,7 @@ def segments(path: Path) -> list[str]:
 
 
 SETS = {
-    "baseline_1m_enfr": Loader(KIND, Baseline, load_baseline), "multi30k": Loader(KIND, Multi30k, load_multi30k),
+    "baseline_1m_enfr": Loader(KIND, Baseline, load_baseline),
+    "multi30k": Loader(KIND, Multi30k, load_multi30k),
     "iwslt2017": Loader(KIND, Iwslt, load_iwslt),
-}  # fmt: skip
+}
