@@ -80,16 +80,11 @@ def listed(path: Path) -> list[tuple[str, int]]:
         return [(m.filename, m.file_size) for m in archive.infolist() if not m.is_dir()]
 
 
-def unpack(path: Path, folder: Path, extra: dict[str, str] | None = None) -> None:
-    """Extract an archive into `folder`, completely or not at all, and add the `extra` files (name -> text).
-
-    Nothing is written outside of the folder, and no link leads out of it.
-    """
+def unpack(path: Path, folder: Path) -> None:
+    """Extract an archive into `folder`, completely or not at all; nothing is written or linked outside of it."""
     with reading_archive(path), publish_folder(folder) as temporary, open_archive(path) as archive:
         if isinstance(archive, zipfile.ZipFile):
             archive.extractall(temporary)  # verifies each member's CRC, and makes no links
         else:
             archive.extractall(temporary, filter="data")
             _to_the_end(archive)
-        for name, text in (extra or {}).items():
-            (temporary / name).write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.data.acquire.download import download, fetching_is_off
+from tasks.data.acquire.download import download, fetching_off
 from tasks.data.cache import cached_folder, read_meta
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_file
@@ -152,7 +152,7 @@ class _Hub:
         import huggingface_hub as package
 
         offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-        if fetching_is_off() or offline:
+        if fetching_off.get() or offline:
             why = "the hub may not be asked (HF_HUB_OFFLINE)" if offline else "this command contacts no hub"
             raise DataUnavailable(
                 f"{self.name} is not in the cache, and {why}", f"{self.folder.parent.parent}",

