@@ -69,9 +69,11 @@ class Limits:
         return getattr(self, split)
 
 
-def limits() -> Any:
-    """The `limits` option of a data set."""
-    return node(Limits)
+@dataclass
+class Limited:
+    """Options of a data set with `limits`."""
+
+    limits: Limits = node(Limits)
 
 
 @dataclass

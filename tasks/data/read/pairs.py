@@ -6,10 +6,12 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.config.options import LARGEST, REQUIRED, Kind, choice
+from tasks.data.dataset import Limited
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file, remembered
 from tasks.data.progress import Progress
@@ -63,8 +65,12 @@ class Translated:
         return {"source_lang": self.source_lang, "target_lang": self.target_lang}
 
 
-class Bounded:
-    """Options of a data set with `min_words` and `max_words`, each {source: .., target: ..}."""
+@dataclass
+class Bounded(Limited):
+    """Options of a data set with `limits`, and with `min_words` and `max_words`, each {source: .., target: ..}."""
+
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
 
     def bounds(self) -> list[Any]:
         """The limits on the number of words, for a fingerprint."""

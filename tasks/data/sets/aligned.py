@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import stated
-from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import DataSet, Manifest, Splits, make
 from tasks.data.errors import DataError
-from tasks.data.manifests import mirror, mirror_files, mirror_hashes
+from tasks.data.manifests import Mirrored, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.pairs import Translated, language
@@ -107,13 +107,11 @@ def _conllu(path: Path) -> Iterator[tuple[list[str], dict[str, int]]]:
 
 @dataclass
 @stated("data/hansards")
-class Options(Translated):
+class Options(Translated, Mirrored):
     """Only a test set, in one of two directions."""
 
     source_lang: str = language("en", "fr")
     target_lang: str = language("en", "fr")
-    mirror: str | None = mirror()
-    limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:

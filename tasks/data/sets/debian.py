@@ -26,10 +26,10 @@ from typing import Any
 
 from tasks.config.options import integer, stated
 from tasks.data.acquire.apt import RELEASE, PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Limits, Loader, Manifest, Splits, fingerprint, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
-from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, fallback, word_bounds
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, fallback
 from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import Example, Pair, clean
 
@@ -47,10 +47,7 @@ _EMPTY_PARAGRAPH = re.compile(
 class Summaries(Bounded):
     """About 36,000 pairs; paragraphs have at least ten words."""
 
-    min_words: dict = word_bounds("fewest")
-    max_words: dict = word_bounds("most")
     fallback: str | None = fallback()
-    limits: Limits = limits()
 
 
 def load_summaries(manifest: Manifest, options: Summaries, root: Path, progress: Progress) -> DataSet:
@@ -184,11 +181,10 @@ PROGRAMS = (
 
 @dataclass
 @stated("data/debian_pairs")
-class LookUp:
+class LookUp(Limited):
     """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
 
     packages: int = integer(low=2, high=len(ORDINALS), help="synopses in the first text")
-    limits: Limits = limits()
 
 
 def load_look_up(manifest: Manifest, options: LookUp, root: Path, progress: Progress) -> DataSet:

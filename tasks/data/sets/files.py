@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import stated, text
-from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import DataSet, Limited, Manifest, Splits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
@@ -28,7 +28,7 @@ LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 @dataclass
 @stated("data/files")
-class Options(Translated):
+class Options(Translated, Limited):
     """Names of the two sides; if both languages are the same, the sides are named source and target."""
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
@@ -36,7 +36,6 @@ class Options(Translated):
     target_lang: str = text(help="as source_lang")
     source: str | None = text(optional=True, help="what they are called instead; a tsv file then has a head line")
     target: str | None = text(optional=True, help="as source")
-    limits: Limits = limits()
 
     def problems(self) -> list[str]:
         wrong = {option: code for option, code in self.about().items() if not LANGUAGE.fullmatch(code)}

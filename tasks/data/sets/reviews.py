@@ -17,7 +17,7 @@ from tasks.config.options import integer, number, stated
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
 from tasks.data.acquire.pip import fetch_wheel
-from tasks.data.dataset import SPLITS, DataSet, Limits, Loader, Manifest, Splits, fingerprint, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local, mirror, mirror_files
@@ -37,14 +37,13 @@ Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 @dataclass
 @stated("data/imdb")
-class Imdb:
+class Imdb(Limited):
     """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
     path: str | None = local("the original archive, or its unpacked folder aclImdb")
     mirror: str | None = mirror("; path goes first")
     dev_share: float = number(above=0, below=1, help="share of the training reviews that are dev")
     split_seed: int = integer(low=0, help="of that choice, among the reviews ordered by name")
-    limits: Limits = limits()
 
 
 def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress) -> DataSet:
@@ -144,10 +143,8 @@ LABELS = {"rotten": 0, "fresh": 1}
 
 @dataclass
 @stated("data/rotten_tomatoes")
-class Snippets:
+class Snippets(Limited):
     """About 12,700 snippets of about 22 words."""
-
-    limits: Limits = limits()
 
 
 def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: Progress) -> DataSet:

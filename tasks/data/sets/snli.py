@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tasks.config.options import stated
 from tasks.data.acquire import hub, sources
-from tasks.data.dataset import SPLITS, DataSet, Limits, Loader, Manifest, Splits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, read_lines, table, too_long
 from tasks.data.read.lines import find_file, same_length
@@ -35,11 +35,10 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 
 @dataclass
 @stated("data/snli")
-class Snli:
+class Snli(Limited):
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
     path: str | None = local("folder of snli_1.0_*.jsonl or .txt; null: what was fetched, or the hub (without parses)")
-    limits: Limits = limits()
 
 
 def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress) -> DataSet:
@@ -155,11 +154,8 @@ _FUNCTION_WORDS = frozenset(
 
 @dataclass
 @stated("data/snli_20k")
-class Subset:
+class Subset(Mirrored):
     """About 20,000 train, 9,842 dev and 9,824 test pairs."""
-
-    mirror: str | None = mirror()
-    limits: Limits = limits()
 
 
 def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progress) -> DataSet:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from tasks.config.options import stated
 from tasks.data.acquire import hub
-from tasks.data.dataset import SPLITS, DataSet, Limits, Loader, Manifest, Splits, fingerprint, limits, make
-from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import count, damaged, json_lines, read_text
 from tasks.data.read.lines import folder_of, line_pairs
-from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, word_bounds
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts
 from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
 
@@ -38,14 +38,13 @@ DUC = {"test": (("input.txt",), *((f"task1_ref{k}.txt",) for k in range(4)))}
 
 @dataclass
 @stated("data/gigaword")
-class Sumdata:
+class Sumdata(Limited):
     """Gigaword: 3,803,957 train, 189,651 dev and 1,951 test pairs, tokenised, lower-cased, and with # for digits.
 
     DUC: documents with four references each.
     """
 
     path: str | None = local("folder of the authors' archive, or one with its files; null: the hub, which has no DUC")
-    limits: Limits = limits()
 
 
 def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Progress) -> DataSet:
@@ -81,13 +80,8 @@ def _pair(row: dict[str, str]) -> Pair:
 
 @dataclass
 @stated("data/scitldr")
-class Scitldr(Bounded):
+class Scitldr(Bounded, Mirrored):
     """1,992 train, 619 dev and 618 test papers, in the published splits."""
-
-    min_words: dict = word_bounds("fewest")
-    max_words: dict = word_bounds("most")
-    mirror: str | None = mirror()
-    limits: Limits = limits()
 
 
 def load_scitldr(manifest: Manifest, options: Scitldr, root: Path, progress: Progress) -> DataSet:
@@ -121,13 +115,8 @@ RECIPE = 2  # increased when the same files would give other pairs or splits
 
 @dataclass
 @stated("data/reuters21578")
-class Reuters(Bounded):
+class Reuters(Bounded, Mirrored):
     """About 15,500 articles."""
-
-    min_words: dict = word_bounds("fewest")
-    max_words: dict = word_bounds("most")
-    mirror: str | None = mirror()
-    limits: Limits = limits()
 
 
 def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Progress) -> DataSet:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.config.options import REQUIRED, Kind, listing, near, stated
 from tasks.config.options import text as word
-from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
+from tasks.data.dataset import DataSet, Limited, Manifest, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
@@ -52,7 +52,7 @@ def names(help: str) -> Any:
 
 @dataclass
 @stated("data/table")
-class Options:
+class Options(Limited):
     """Columns of a table."""
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
@@ -60,7 +60,6 @@ class Options:
     label: str = word(help="column of the class")
     classes: list = names("the classes in their order; []: those of the training examples")
     drop: list = names("labels of rows to leave out, such as [-1] for unlabelled ones")
-    limits: Limits = limits()
 
     def problems(self) -> list[str]:
         found = [f"label={self.label!r} is a column of data.text too"] if self.label in self.text else []

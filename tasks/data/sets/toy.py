@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import integer, stated
-from tasks.data.dataset import SPLITS, DataSet, Limits, Loader, Manifest, Splits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
 from tasks.data.records import AlignedPair, Example, Pair
@@ -130,13 +130,12 @@ def _cumulative(weights) -> list[float]:
 
 @dataclass
 @stated("data/toy")
-class Pairs:
+class Pairs(Limited):
     """12,000 train, 500 dev and 500 test pairs, or as many as `limits` allows; no sentence is in two splits."""
 
     min_words: int = integer(low=1, high=60, help="words of a source sentence")
     max_words: int = integer(low=1, high=60, help="words of a source sentence")
     seed: int = integer(low=0, help="of the sentences; the lexicon is always the same")
-    limits: Limits = limits()
 
     def problems(self) -> list[str]:
         above = self.min_words > self.max_words
@@ -165,11 +164,10 @@ ALIGNED = 300
 
 @dataclass
 @stated("data/toy_aligned")
-class Aligned:
+class Aligned(Limited):
     """Only a test set: 300 pairs, or as many as `limits` allows."""
 
     seed: int = integer(low=0, help="of the sentences; toy's own are of seed 1")
-    limits: Limits = limits()
 
 
 def load_aligned(manifest: Manifest, options: Aligned, root: Path, progress: Progress) -> DataSet:
@@ -194,11 +192,10 @@ THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
 
 @dataclass
 @stated("data/toy_reviews")
-class Texts:
+class Texts(Limited):
     """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
 
     seed: int = integer(low=0, help="of the texts")
-    limits: Limits = limits()
 
 
 def load_texts(manifest: Manifest, options: Texts, root: Path, progress: Progress) -> DataSet:

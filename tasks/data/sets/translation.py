@@ -16,13 +16,13 @@ from typing import Any
 
 from tasks.config.options import REQUIRED, choice, stated
 from tasks.data.acquire import hub, sources
-from tasks.data.dataset import DataSet, Limits, Loader, Manifest, Splits, limits, make
+from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
 from tasks.data.read.lines import LinePairs, find_file, folder_of, line_pairs, same_length
-from tasks.data.read.pairs import Bounded, Translated, language, word_bounds
+from tasks.data.read.pairs import Bounded, Translated, language
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
@@ -30,13 +30,12 @@ KIND = "pairs"
 
 @dataclass
 @stated("data/baseline_1m_enfr")
-class Baseline(Translated):
+class Baseline(Translated, Limited):
     """Either translation direction, with the archive's generic test set."""
 
     source_lang: str = language("en", "fr")
     target_lang: str = language("en", "fr")
     path: str | None = local("folder of the unpacked archive; null: where scripts/data.py fetch puts it")
-    limits: Limits = limits()
 
 
 def load_baseline(manifest: Manifest, options: Baseline, root: Path, progress: Progress) -> DataSet:
@@ -56,16 +55,12 @@ TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2
 
 @dataclass
 @stated("data/multi30k")
-class Multi30k(Translated, Bounded):
+class Multi30k(Translated, Bounded, Mirrored):
     """29,000 train, 1,014 dev and 1,000 test pairs."""
 
     source_lang: str = language("en", "fr", "de")
     target_lang: str = language("en", "fr", "de")
     test_set: str = choice(REQUIRED, *TEST_SETS, help="which of the four test sets")
-    min_words: dict = word_bounds("fewest")
-    max_words: dict = word_bounds("most")
-    mirror: str | None = mirror()
-    limits: Limits = limits()
 
 
 def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: Progress) -> DataSet:
@@ -115,10 +110,7 @@ class Iwslt(Translated, Bounded):
 
     source_lang: str = language(*LANGUAGES)
     target_lang: str = language(*LANGUAGES)
-    min_words: dict = word_bounds("fewest")
-    max_words: dict = word_bounds("most")
     path: str | None = local("folder of the language pair as in its archive; null: the hub")
-    limits: Limits = limits()
 
 
 def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progress) -> DataSet:
