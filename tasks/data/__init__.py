@@ -71,21 +71,17 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         if kind is not None and kind != module.KIND:
             allowed = ", ".join(set_names(kind))
             return [f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS[kind]}: {allowed}"]
-        _options(module, node)
+        read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
     except OptionsError as error:
         return error.problems
     return []
-
-
-def _options(module: ModuleType | Loader, node: Mapping[str, Any]) -> Any:
-    return read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
 
 
 def _chosen(node: Mapping[str, Any]) -> tuple[ModuleType | Loader, Any]:
     """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
     try:
         module = set_module(node.get("name", ""))
-        return module, _options(module, node)
+        return module, read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
     except OptionsError as error:
         raise DataError("; ".join(error.problems), "the data node of the configuration", "correct it") from error
 

@@ -17,13 +17,12 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.feature_store import verified
+from tasks.data.feature_store import FeatureStore, verified
 from tasks.data.files import locked, publish_file, sha256_of
 from tasks.data.progress import Progress
 
@@ -32,28 +31,6 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 
 class ImageError(RuntimeError):
     """One image that is missing or cannot be decoded; the message names the image and the reason."""
-
-
-class Images(Protocol):
-    """Images as model input, looked up by row: `Pixels`, `FeatureStore` or `Blank`.
-
-    kind: pixels or features.
-    grid, channels: shape of one image.
-    index: key -> row.
-    bad: key -> reason why the image cannot be read.
-    path: location for `open_images`: relative to a folder of encoded data if it is in the same cache, otherwise
-    absolute.
-    """
-
-    kind: str
-    grid: tuple[int, int]
-    channels: int
-    index: dict[str, int]
-    bad: dict[str, str]
-    sha256: str
-    path: str
-
-    def rows(self, numbers: np.ndarray) -> np.ndarray: ...
 
 
 def coco_key(name: str) -> str | None:
@@ -185,6 +162,12 @@ class Blank:
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         return np.zeros((len(numbers), 4, 1), np.float16)
+
+
+# Images as model input, looked up by row. Their attributes: kind (pixels or features); grid and channels, the shape of one
+# image; index (key -> row); bad (key -> why it cannot be read); sha256; and path, for `open_images`: relative to a folder
+# of encoded data if the images are in the same cache, otherwise absolute.
+Images = Pixels | FeatureStore | Blank
 
 
 @dataclass(frozen=True)
