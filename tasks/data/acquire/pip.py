@@ -35,7 +35,19 @@ def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress
             _check(read_meta(folder)["wheel"], folder, sha256, read_meta(folder)["sha256"])
             return folder
         with writing_to(folder.parent), TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as downloads:
-            wheel = _pip_download(package, version, Path(downloads), progress)
+            progress.say(f"fetching the wheel {package}=={version}")
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "-q"]
+            command += ["--disable-pip-version-check", "--dest", downloads, f"{package}=={version}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            wheel = next(Path(downloads).glob("*.whl"), None)
+            if done.returncode or wheel is None:
+                log = " / ".join(line for line in done.stderr.splitlines() if line.strip())[-500:]
+                step = "check the network and pip's index settings, then run the same command again"
+                if "No module named pip" in log:
+                    step = "install pip into this environment (python -m ensurepip), then run the same command again"
+                elif re.search("no space left", log, re.I):
+                    step = NO_SPACE
+                raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
             found = sha256_of(wheel)
             _check(wheel.name, wheel, sha256, found)
             archives.unpack(wheel, folder)
@@ -48,21 +60,3 @@ def _check(name: str, where: Path, expected: str | None, found: str) -> None:
         step = f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source"
         what = f"{name} is not the wheel that the manifest describes"
         raise DataError(what, f"{where}: expected sha256 {expected}, got {found}", step)
-
-
-def _pip_download(package: str, version: str, downloads: Path, progress: Progress) -> Path:
-    progress.say(f"fetching the wheel {package}=={version}")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "-q"]
-    command += ["--disable-pip-version-check", "--dest", str(downloads), f"{package}=={version}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = sorted(downloads.glob("*.whl"))
-    if done.returncode == 0 and wheels:
-        return wheels[0]
-    log = " / ".join(line for line in done.stderr.splitlines() if line.strip())[-500:]
-    if "No module named pip" in log:
-        step = "install pip into this environment (python -m ensurepip), then run the same command again"
-    elif re.search("no space left", log, re.I):
-        step = NO_SPACE
-    else:
-        step = "check the network and pip's index settings, then run the same command again"
-    raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)

@@ -108,5 +108,4 @@ def _places(folder: Path, entry: Mapping[str, Any]) -> tuple[Path, Path | None]:
 
 def folders_in(folder: Path) -> list[Path]:
     """A folder, its subfolders and their subfolders, where the files of an archive may be."""
-    inner = [p for p in sorted(folder.iterdir()) if p.is_dir()] if folder.is_dir() else []
-    return [folder, *inner, *(p for one in inner for p in sorted(one.iterdir()) if p.is_dir())]
+    return [folder, *(p for depth in ("*", "*/*") for p in sorted(folder.glob(depth)) if p.is_dir())]

@@ -104,28 +104,24 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
     Returns:
         the rows, and their description (with `sha256`).
     """
-    for made in (False, True):
-        try:
-            head, _, body = path.read_bytes().partition(b"\n")
-            about = json.loads(head)
-            if (found := hashlib.sha256(body).hexdigest()) != about["sha256"]:
-                raise ValueError(f"expected sha256 {about['sha256'][:12]}.., got {found[:12]}..")
-            return [json.loads(line) for line in body.decode("utf-8", "surrogatepass").split("\n") if line], about
-        except FileNotFoundError:
-            pass
-        except (ValueError, KeyError, TypeError) as error:
-            if made:
-                raise
-            progress.say(f"{path} is damaged ({error}); making it again")
-        rows, about = make()
-        if not rows:
-            raise DataError(
-                f"no pair of texts was found for {path.stem}", str(about), "report this with the line above"
-            )
-        body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogatepass")
-        about = about | {"rows": len(rows), "sha256": hashlib.sha256(body).hexdigest()}
-        with publish_file(path) as temporary:
-            temporary.write_bytes(json.dumps(about).encode() + b"\n" + body)
+    try:
+        head, _, body = path.read_bytes().partition(b"\n")
+        about = json.loads(head)
+        if (found := hashlib.sha256(body).hexdigest()) != about["sha256"]:
+            raise ValueError(f"expected sha256 {about['sha256'][:12]}.., got {found[:12]}..")
+        return [json.loads(line) for line in body.decode("utf-8", "surrogatepass").split("\n") if line], about
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError) as error:
+        progress.say(f"{path} is damaged ({error}); making it again")
+    rows, about = make()
+    if not rows:
+        raise DataError(f"no pair of texts was found for {path.stem}", str(about), "report this with the line above")
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogatepass")
+    about = about | {"rows": len(rows), "sha256": hashlib.sha256(body).hexdigest()}
+    with publish_file(path) as temporary:
+        temporary.write_bytes(json.dumps(about).encode() + b"\n" + body)
+    return rows, about
 
 
 def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Progress) -> Parts:

@@ -93,9 +93,7 @@ def packages(n: int = 60) -> list[Description]:
 def test_looking_up_needs_both_texts():
     made = list(debian.examples(packages(), 600, 4, "train"))
     assert (
-        made
-        == list(debian.examples(packages(), 600, 4, "train"))
-        != list(debian.examples(packages(), 600, 4, "dev"))
+        made == list(debian.examples(packages(), 600, 4, "train")) != list(debian.examples(packages(), 600, 4, "dev"))
     )
     assert Counter(e.label for e in made) == {0: 200, 1: 200, 2: 200}
     assert set(Counter((e.texts[1], e.label) for e in made).values()) == {50}  # which one is asked tells nothing
