@@ -331,9 +331,9 @@ def split(
     return {s: subset(records, rows) for s, rows in chosen.items()}, note
 
 
-def setting(key: str, value: Any) -> str:
-    """The override data.`key`=`value`, quoted for a shell."""
-    return shlex.quote(f"data.{key}={quoted(value)}")
+def setting(**options: Any) -> str:
+    """Overrides such as data.label=stars, quoted for a shell."""
+    return " ".join(shlex.quote(f"data.{key}={quoted(value)}") for key, value in options.items())
 
 
 def refuse_empty(path: Path, what: str, filled: Mapping[str, bool | Sequence[Any]]) -> None:

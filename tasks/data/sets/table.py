@@ -84,7 +84,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
             found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
-            step = f"correct it, or leave out such rows: {setting('drop', [*options.drop, row.cells[-1] or 'LABEL'])}"
+            step = f"correct it, or leave out such rows: {setting(drop=[*options.drop, row.cells[-1] or 'LABEL'])}"
             raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step)
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     whole = own.whole_of(files)
@@ -112,12 +112,10 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
         found[row.cells[-1]] = None
     if sign := own.joined(found):
         row = next(row for row in rows if sign in row.cells[-1])
-        ways = " ".join(
-            [setting("text", options.text[0]), setting("label", [options.label]), setting("separator", sign)]
-        )
+        ways = setting(text=options.text[0], label=[options.label], separator=sign)
         step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
-        raise row.wrong(said, "one class", row.cells[-1], step + setting("classes", list(found)))
+        raise row.wrong(said, "one class", row.cells[-1], step + setting(classes=list(found)))
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         raise damaged(
             rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
@@ -127,9 +125,7 @@ def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
     if missing := sorted(MISSING & set(found)) or [name for name in ("-1",) if {"-1", "0"} <= set(found)]:
         n = sum(row.cells[-1] in missing for row in rows)
         said = f"{options.label} is {' or '.join(map(repr, missing))} in {n:,} of {len(rows):,} rows, which often means that there is none"
-        step = (
-            f"leave these rows out: {setting('drop', missing)}; or keep them as a class: {setting('classes', ordered)}"
-        )
+        step = f"leave these rows out: {setting(drop=missing)}; or keep them as a class: {setting(classes=ordered)}"
         row = next(row for row in rows if row.cells[-1] in missing)
         raise row.wrong(said, "a class for each row", missing, step)
     return ordered
