@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from tasks.data.dataset import DataSet, Loader, Manifest
 from tasks.data.files import verify
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.read.formats import damaged, table
-from tasks.data.read.labelled import label_names, labelled_set, read_arff
+from tasks.data.read.formats import damaged, read_text, table
+from tasks.data.read.labelled import labelled_set, plain, read_arff
 
 KIND = "features"
 
@@ -39,6 +40,19 @@ def load_mulan(manifest: Manifest, options: Mulan, root: Path, progress: Progres
     splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}
     train, test = (hashes[f"{name}-{s}.arff"] for s in splits)
     return labelled_set(manifest, manifest["title"], splits, labels, {"train": train, "test": [train, test]})
+
+
+def label_names(path: Path) -> tuple[str, ...]:
+    """Names of the classes in Mulan's XML file, in file order. Raises DataError if it is not XML or has no labels."""
+    expected = "<labels> with <label name=..> elements"
+    try:
+        root = ElementTree.fromstring(read_text(path))
+    except ElementTree.ParseError as error:
+        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
+    names = [plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
+    return tuple(names)
 
 
 # The sizes of the published split. The package has the rows in the order of Mulan's whole file, but not the split.

@@ -11,8 +11,9 @@ from made_mirror import LABELS
 
 from tasks import data
 from tasks.data import NullProgress
-from tasks.data.read.labelled import label_names, read_arff
+from tasks.data.read.labelled import read_arff
 from tasks.data.sets import mulan
+from tasks.data.sets.mulan import label_names
 
 
 @pytest.mark.parametrize("name", LABELS)

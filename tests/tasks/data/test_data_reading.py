@@ -26,9 +26,10 @@ from tasks.data import DataError, NullProgress
 from tasks.data.acquire import archives
 from tasks.data.feature_store import FeatureStore, Layout, write
 from tasks.data.read.formats import LONGEST_WORD, counting, numbered, parse_json, read_lines, read_text, table, too_long
-from tasks.data.read.labelled import label_names, read_arff
+from tasks.data.read.labelled import read_arff
 from tasks.data.read.lines import LinePairs, Lines
 from tasks.data.read.vectors import read_vectors
+from tasks.data.sets.mulan import label_names
 from tasks.data.sets.questions import read_easy_vqa, read_nlvr, read_vqa2
 from tasks.data.sets.snli import leaves, read_highlights, read_published
 from tasks.data.sets.translation import segments
