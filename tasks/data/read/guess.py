@@ -217,9 +217,9 @@ def _headless(file: Path, columns: Sequence[Column]) -> DataError:
 
 
 def _refused(file: Path, what: str, columns: Sequence[Column], step: str) -> DataError:
-    what = {"empty": "one value", "number": "numbers or identifiers", "text": "texts", "word": "single words"}
-    what["nested"] = "lists or objects"
-    told = (f"{c.name} ({what.get(c.kind, f'{len(c.values)} different values')})" for c in columns)
+    kinds = {"empty": "one value", "number": "numbers or identifiers", "text": "texts", "word": "single words"}
+    kinds["nested"] = "lists or objects"
+    told = (f"{c.name} ({kinds.get(c.kind, f'{len(c.values)} different values')})" for c in columns)
     return DataError(f"{file.name} {what}", f"its columns: {', '.join(told)}", step)
 
 
