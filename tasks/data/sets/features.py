@@ -1,21 +1,30 @@
-"""Features with labels from your own ARFF, csv, tsv or svmlight files: one file, or train, test and optionally dev."""
+"""Features with labels: your own files, and the multi-label sets of Mulan's collection.
+
+features      ARFF, csv, tsv or svmlight files: one file, or train, test and optionally dev
+birds, emotions, scene, yeast   in Mulan's published files
+yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own split
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
 from tasks.config.options import REQUIRED, listing, stated
 from tasks.config.options import text as word
-from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
-from tasks.data.manifests import local
+from tasks.data.acquire import sources
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint
+from tasks.data.files import verify
+from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, numbered, table
-from tasks.data.read.labelled import feature, labelled_set, read_arff, sparse
+from tasks.data.read.formats import damaged, numbered, read_text, table
+from tasks.data.read.labelled import feature, labelled_set, plain, read_arff, sparse
 from tasks.data.read.splits import normalized, split_by_content, words
 
 KIND = "features"
@@ -25,7 +34,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 
 @dataclass
 @stated("data/features")
-class Options:
+class Own:
     """Columns of 0 and 1 are labels, all others are features; in svmlight, the words before the features are labels."""
 
     path: str | None = local("folder with files for train and test, or one file to split")
@@ -45,7 +54,7 @@ class Options:
         return [f"label={self.label} must be at least two different names"]
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -> DataSet:
     """Load train and test, and dev if there is one.
 
     Without dev, penalties are chosen by cross-validation. A single file is split by hash: about every tenth document is
@@ -83,7 +92,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: sources[s] for s in given})
 
 
-def _texts(paths: dict[str, Path], options: Options) -> tuple[Sequence[str], dict[str, Arrays]]:
+def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[str, Arrays]]:
     """Texts as tf-idf vectors of the 2,000 most frequent `words` of train; a single file is split by content."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -181,3 +190,67 @@ def _documents(path: Path) -> list[tuple[own.Row, list[str], dict[int, float]]]:
             raise damaged(path, said, expected, line=number, step=own.STEP, value="")
         found.append((own.Row((), path, number), own_labels, row))
     return found
+
+
+@dataclass
+@stated("data/birds")
+class Mulan:
+    """Mulan's published train and test files."""
+
+    mirror: str | None = mirror()
+
+
+def load_mulan(manifest: Manifest, options: Mulan, root: Path, progress: Progress) -> DataSet:
+    """Load <name>-train.arff and <name>-test.arff, and the names of the labels from <name>.xml."""
+    name, hashes = manifest["name"], mirror_hashes(manifest)
+    files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
+    labels = label_names(files[f"{name}.xml"])
+    splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}
+    train, test = (hashes[f"{name}-{s}.arff"] for s in splits)
+    return labelled_set(manifest, manifest["title"], splits, labels, {"train": train, "test": [train, test]})
+
+
+def label_names(path: Path) -> tuple[str, ...]:
+    """Names of the classes in Mulan's XML file, in file order. Raises DataError if it is not XML or has no labels."""
+    expected = "<labels> with <label name=..> elements"
+    try:
+        root = ElementTree.fromstring(read_text(path))
+    except ElementTree.ParseError as error:
+        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
+    names = [plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
+    return tuple(names)
+
+
+# The sizes of the published split. The package has the rows in the order of Mulan's whole file, but not the split.
+TRAIN, SPLIT_SEED = 1500, 0
+
+
+@dataclass
+class Nothing:
+    """There are no options."""
+
+
+def load_river(manifest: Manifest, options: Nothing, root: Path, progress: Progress) -> DataSet:
+    """Load 1,500 training and 917 test genes with 14 labels."""
+    folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
+    entry = manifest["files"][0]
+    path = folder / entry["path"]
+    verify(path, entry["sha256"], entry["bytes"], retry=f"delete {folder} and run the same command again")
+    rows = []
+    for number, row in table(path, ()):
+        try:
+            rows.append([float(cell) for cell in row.values()])
+        except ValueError as error:
+            raise damaged(path, f"not a row of numbers ({error})", "numbers", line=number) from error
+    header = list(row)
+    is_label = np.array([name.startswith("Class") for name in header])
+    genes = np.array(rows)[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
+    splits = {s: (t[:, ~is_label], t[:, is_label] == 1) for s, t in (("train", genes[:TRAIN]), ("test", genes[TRAIN:]))}
+    names = tuple(name for name in header if name.startswith("Class"))
+    return labelled_set(manifest, manifest["title"], splits, names, dict.fromkeys(splits, entry["sha256"]))
+
+
+SETS = {name: Loader(KIND, Mulan, load_mulan) for name in ("birds", "emotions", "scene", "yeast")}
+SETS |= {"features": Loader(KIND, Own, load_own), "yeast_river": Loader(KIND, Nothing, load_river)}

@@ -29,7 +29,7 @@ from tasks.data.read.formats import LONGEST_WORD, counting, numbered, parse_json
 from tasks.data.read.labelled import read_arff
 from tasks.data.read.lines import LinePairs, Lines
 from tasks.data.read.vectors import read_vectors
-from tasks.data.sets.mulan import label_names
+from tasks.data.sets.features import label_names
 from tasks.data.sets.questions import read_easy_vqa, read_nlvr, read_vqa2
 from tasks.data.sets.snli import leaves, read_highlights, read_published
 from tasks.data.sets.translation import segments
