@@ -59,27 +59,28 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress) ->
 
     Raises DataError if the folder holds a store with another layout.
     """
-    known: dict[str, Any] = {}
+
+    def tell(shards: dict[str, Any]) -> None:
+        with publish_file(folder / STORE) as temporary:
+            temporary.write_text(json.dumps(sealed({"layout": asdict(layout), "shards": shards})))
+
     with locked(folder / ".store.lock"):
-        if (folder / STORE).is_file():
-            there, known = _read(folder)
-            if differs := ", ".join(k for k, v in asdict(layout).items() if getattr(there, k) != v):
-                what, where = "the folder holds features of another kind", f"{folder / STORE}: {differs} differ"
-                raise DataError(what, where, AGAIN, STORE, differs)
-        if not (folder / ARRAY).is_file():
-            known = {}
+        if not ((folder / STORE).is_file() and (folder / ARRAY).is_file()):
             np.lib.format.open_memmap(folder / ARRAY, "w+", np.dtype(layout.dtype), layout.shape)
-        array, shards = _mapped(folder, layout, "r+"), layout.shards()
-        if known:
-            progress.say(f"{len(known)} of {len(shards)} shards are there already")
-        with progress.bar(len(shards) - len(known), "extracting features") as bar:
-            for name in [name for name in shards if name not in known]:
-                rows = shards[name]
-                array[rows], bad = compute(layout.keys[rows])
-                array.flush()  # type: ignore[attr-defined]
-                known[name] = {"sha256": _sha256(array[rows]), "bad": bad}
-                with publish_file(folder / STORE) as temporary:
-                    temporary.write_text(json.dumps(sealed({"layout": asdict(layout), "shards": known})))
+            tell({})
+        store = FeatureStore(folder, "r+")
+        if differs := ", ".join(k for k, v in asdict(layout).items() if getattr(store.layout, k) != v):
+            what, where = "the folder holds features of another kind", f"{folder / STORE}: {differs} differ"
+            raise DataError(what, where, AGAIN, STORE, differs)
+        if store.shards:
+            progress.say(f"{len(store.shards)} of {len(layout.shards())} shards are there already")
+        with progress.bar(len(store.missing), "extracting features") as bar:
+            for name in store.missing:
+                rows = layout.shards()[name]
+                store.array[rows], bad = compute(layout.keys[rows])
+                store.array.flush()
+                store.shards[name] = {"sha256": _sha256(store.array[rows]), "bad": bad}
+                tell(store.shards)
                 bar.advance()
     return FeatureStore(folder)
 
@@ -109,54 +110,45 @@ class FeatureStore:
 
     kind = "features"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mode: Any = "r") -> None:
         self.folder, self.path = Path(folder), str(Path(folder).resolve())
-        if not (self.folder / STORE).exists():
+        head, path = self.folder / STORE, self.folder / ARRAY
+        if not head.exists():
             step = "make one: python scripts/extract_features.py --help"
             raise DataUnavailable("there is no feature store", str(folder), step)
-        self.layout, self.shards = _read(self.folder)
+        told = parse_json(read_text(head), head)
+        if why := broken_seal(told) if isinstance(told, dict) else "does not describe a store":
+            raise damaged(head, f"it {why}", "a store of this version", step=AGAIN)
+        whole = {"grid": tuple(told["layout"]["grid"]), "keys": tuple(told["layout"]["keys"])}
+        self.layout, self.shards = Layout(**told["layout"] | whole), told["shards"]
         self.grid, self.channels = self.layout.grid, self.layout.channels
         self.index = {key: i for i, key in enumerate(self.layout.keys)}
         self.missing = [name for name in self.layout.shards() if name not in self.shards]
-        self.bad: dict[str, str] = {key: why for told in self.shards.values() for key, why in told["bad"].items()}
+        self.bad: dict[str, str] = {key: why for one in self.shards.values() for key, why in one["bad"].items()}
         for name in self.missing:
             self.bad |= dict.fromkeys(self.layout.keys[self.layout.shards()[name]], f"its shard {name} is missing")
-        hashes = sorted((name, told["sha256"]) for name, told in self.shards.items())
+        hashes = sorted((name, one["sha256"]) for name, one in self.shards.items())
         self.sha256 = hashlib.sha256(json.dumps([asdict(self.layout), hashes]).encode()).hexdigest()
-        self._array = _mapped(self.folder, self.layout, "r")
+        expected = f"{self.layout.dtype} {list(self.layout.shape)}"
+        try:
+            self.array: Any = np.load(path, mmap_mode=mode)
+        except Exception as error:  # numpy reads the head as Python's tokens
+            raise damaged(path, f"not an array ({error})", expected, step=AGAIN) from error
+        if (found := f"{self.array.dtype} {list(self.array.shape)}") != expected:
+            raise damaged(path, f"an array {found}", expected, step=AGAIN, value=self.array.shape)
 
     def check(self) -> None:
         """Raise DataError unless every shard has its sha256; this reads all data."""
         for name, told in self.shards.items():
-            if _sha256(self._array[self.layout.shards()[name]]) != told["sha256"]:
-                said = f"{name} is not what was written"
-                raise damaged(self.folder / ARRAY, said, "its sha256", step=AGAIN, value=name)
+            if _sha256(self.array[self.layout.shards()[name]]) != told["sha256"]:
+                raise damaged(
+                    self.folder / ARRAY, f"{name} is not what was written", "its sha256", step=AGAIN, value=name
+                )
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """Features of the images with these numbers, float16 [len(numbers), rows * columns, channels]."""
-        return np.array(self._array[numbers])
+        return np.array(self.array[numbers])
 
 
 def _sha256(rows: np.ndarray) -> str:
     return hashlib.sha256(rows).hexdigest()  # type: ignore[arg-type]
-
-
-def _mapped(folder: Path, layout: Layout, mode: Any) -> np.ndarray:
-    path, expected = folder / ARRAY, f"{layout.dtype} {list(layout.shape)}"
-    try:
-        array = np.load(path, mmap_mode=mode)
-    except Exception as error:  # numpy reads the head as Python's tokens
-        raise damaged(path, f"not an array ({error})", expected, step=AGAIN) from error
-    if array.shape != layout.shape or array.dtype != layout.dtype:
-        told = f"an array {array.dtype} {list(array.shape)}"
-        raise damaged(path, told, expected, step=AGAIN, value=array.shape)
-    return array
-
-
-def _read(folder: Path) -> tuple[Layout, dict[str, Any]]:
-    """The layout of a store, and what is known of its shards."""
-    told = parse_json(read_text(folder / STORE), folder / STORE)
-    if why := broken_seal(told) if isinstance(told, dict) else "does not describe a store":
-        raise damaged(folder / STORE, f"it {why}", "a store of this version", step=AGAIN)
-    head = told["layout"]
-    return Layout(**head | {"grid": tuple(head["grid"]), "keys": tuple(head["keys"])}), told["shards"]
