@@ -18,7 +18,7 @@ from repro.store import Store
 from tasks import data
 from tasks.config import compose
 from tasks.data import NullProgress, manifests
-from tasks.data.sets import easy_vqa, rotten_tomatoes, yeast_river
+from tasks.data.sets import features, questions, reviews
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 GENERATED = {"libreoffice_help": "toy", "debian_descriptions": "toy", "debian_pairs": "toy_entailment"}  # apt's
@@ -70,9 +70,9 @@ def stand_ins(tmp_path_factory, _mirror):
         for module in (data, manifests):
             patch.setattr(module, "load_manifest", load_manifest)
         patch.setattr(manifests, "FOLDER", pages)
-        patch.setattr(yeast_river, "verify", lambda *a, **k: None)
-        patch.setattr(yeast_river, "TRAIN", 24)
-        for module in (easy_vqa, rotten_tomatoes, yeast_river):
+        patch.setattr(features, "verify", lambda *a, **k: None)
+        patch.setattr(features, "TRAIN", 24)
+        for module in (features, questions, reviews):
             patch.setattr(module, "fetch_wheel", lambda *a, **k: folder / "wheels")
         for name, other in GENERATED.items():
             patch.setattr(data.set_module(name), "load", _generated(other))

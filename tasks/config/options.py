@@ -63,7 +63,9 @@ class Kind:
 
 
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
-    """Class decorator, below @dataclass, that takes the defaults of the class's own fields from `configs/<file>.yaml`.
+    """Class decorator, below @dataclass, that takes the defaults of the class's fields from `configs/<file>.yaml`.
+
+    Its fields are its own, and those of its bases that have no default yet: options that several files share.
 
     So a default is written only once, in the file that people read and copy. The default of `${oc.env:NAME,VALUE}` is
     VALUE. A field that is missing from the file, or whose value there refers to another option (`${...}`), has only a
@@ -77,6 +79,11 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
         values = values_in(file)
         for key in keys:
             values = values[key]
+        bases = {f.name: f for base in cls.__bases__ if dataclasses.is_dataclass(base) for f in fields(base)}
+        for name, shared in bases.items():
+            if shared.default is REQUIRED and name not in cls.__annotations__:
+                cls.__annotations__[name] = shared.type
+                setattr(cls, name, field(default=REQUIRED, metadata=shared.metadata))
         for name in cls.__annotations__:
             value = values.get(name, REQUIRED)
             if isinstance(value, str) and (found := ENVIRONMENT.fullmatch(value)):

@@ -24,7 +24,7 @@ from tasks.config.options import OptionsError, near
 from tasks.config.options import read as read_options
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import nothing_fetched
-from tasks.data.dataset import SPLITS, DataSet, Splits, content_sha256, fingerprint
+from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, content_sha256, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import check_folder, publish_file
 from tasks.data.manifests import load_manifest, manifest_names
@@ -44,13 +44,14 @@ def set_names(kind: str | None = None) -> list[str]:
     return names if kind is None else [name for name in names if kind == set_module(name).KIND]
 
 
-def set_module(name: str) -> ModuleType:
-    """The loader module of a data set. Raises OptionsError, with the nearest known name, if the name is unknown."""
+def set_module(name: str) -> ModuleType | Loader:
+    """The loader of a data set, or its module. Raises OptionsError, with the nearest known name, if the name is unknown."""
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
         raise OptionsError([f"unknown data set data.name={name!r}{near(name, known)}; allowed: {', '.join(known)}"])
-    return importlib.import_module(f"tasks.data.sets.{manifest.get('loader', name)}")
+    module = importlib.import_module(f"tasks.data.sets.{manifest.get('loader', name)}")
+    return getattr(module, "SETS", {}).get(name, module)
 
 
 def is_own(node: Any) -> bool:
@@ -70,21 +71,17 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         if kind is not None and kind != module.KIND:
             allowed = ", ".join(set_names(kind))
             return [f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS[kind]}: {allowed}"]
-        _options(module, node)
+        read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
     except OptionsError as error:
         return error.problems
     return []
 
 
-def _options(module: ModuleType, node: Mapping[str, Any]) -> Any:
-    return read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
-
-
-def _chosen(node: Mapping[str, Any]) -> tuple[ModuleType, Any]:
-    """The loader module and the options that a `data` node describes. Raises DataError if it is invalid."""
+def _chosen(node: Mapping[str, Any]) -> tuple[ModuleType | Loader, Any]:
+    """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
     try:
         module = set_module(node.get("name", ""))
-        return module, _options(module, node)
+        return module, read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
     except OptionsError as error:
         raise DataError("; ".join(error.problems), "the data node of the configuration", "correct it") from error
 
@@ -111,7 +108,15 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         if getattr(options, "fallback", None) is None:
             raise
         progress.say(f"{name} is unavailable ({error.what}); generated pairs take its place")
-        return _generated(name, options, root, error, progress)
+        limits = dataclasses.asdict(options.limits)
+        toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
+        why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
+        return dataclasses.replace(
+            toy,
+            stands_for=name,
+            notes=(why, f"for the real text: {error.next_step}", *toy.notes),
+            shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
+        )
     if why := sources.unverified(manifest, dataclasses.asdict(options), root):
         data.shortfalls = (*data.shortfalls, why)
     return _told(data, root, counts, progress)
@@ -151,18 +156,6 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
     return data
 
 
-def _generated(name: str, options: Any, root: Path, error: DataError, progress: Progress) -> DataSet:
-    """Generated pairs in place of an unavailable data set. The results are marked as such wherever they are shown."""
-    toy = open_data({"name": options.fallback, "limits": dataclasses.asdict(options.limits)}, root, progress)
-    why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
-    return dataclasses.replace(
-        toy,
-        stands_for=name,
-        notes=(why, f"for the real text: {error.next_step}", *toy.notes),
-        shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
-    )
-
-
 def fetch(
     name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
 ) -> str:
@@ -179,19 +172,25 @@ def fetch(
     check_folder(root, write=True)
     manifest = load_manifest(name)
 
-    def opened() -> DataSet:
-        return open_data(node, root, progress)
-
-    def downloaded() -> DataSet:
-        sources.fetched(manifest, root, progress)
-        return opened()
-
-    several = manifest.get("sources") and place == root
-    try:
-        data = sources.first(manifest, progress, {"hub": opened, "url": downloaded}) if several else opened()
-    except DataUnavailable as error:  # its next step may be the command that is running
-        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.where, step, error.key, error.value) from error
+    ways = ["hub"]  # any source that `open_data` reads by itself
+    if manifest.get("sources") and place == root:
+        ways = [source["kind"] for source in manifest["sources"] if source["kind"] != "mirror"]
+    failed: list[DataUnavailable] = []
+    for kind in ways:
+        if failed:
+            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {kind}")
+        try:
+            if kind == "url":
+                sources.fetched(manifest, root, progress)
+            data = open_data(node, root, progress)
+            break
+        except DataUnavailable as error:
+            failed.append(error)
+    else:
+        what = failed[0].what if len(failed) == 1 else f"{name} is unavailable: {'; '.join(e.what for e in failed)}"
+        steps = "; ".join(dict.fromkeys(e.next_step for e in failed))
+        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", steps)  # it may be the command that is running
+        raise DataUnavailable(what, "; ".join(e.where for e in failed), step, failed[0].key, failed[0].value)
     return _counted(name, data, data.read(progress), place)
 
 

@@ -69,9 +69,23 @@ class Limits:
         return getattr(self, split)
 
 
-def limits() -> Any:
-    """The `limits` option of a data set."""
-    return node(Limits)
+@dataclass
+class Limited:
+    """Options of a data set with `limits`."""
+
+    limits: Limits = node(Limits)
+
+
+@dataclass
+class Loader:
+    """How a data set is read; a module with one way to read has these names at its top level instead.
+
+    KIND: as in `tasks.data.records`. load: (manifest, options, root, progress) -> DataSet.
+    """
+
+    KIND: str
+    Options: type
+    load: Callable[..., DataSet]
 
 
 def make(

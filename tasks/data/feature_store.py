@@ -5,8 +5,8 @@
     .verified.json  size, times and inode of the array when all its shards were last found correct
 
 VQA-v2 at 14 x 14 x 2048 in half precision takes 0.8 MB per image, or 99 GB for the 123,287 images of train and val. A
-shard is listed after its rows are written; others are missing, and read as zeros. To prepare or train a cell, open the
-store with `verified`, which hashes the array only if it was modified since it was last verified.
+shard is listed after its rows are written; the images of the others are in `bad`, and nobody reads them. To prepare or
+train a cell, open the store with `verified`, which hashes the array only if it was modified since it was last verified.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ import numpy as np
 
 from repro.files import broken_seal, sealed
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import locked, publish_file
-from tasks.data.progress import NullProgress, Progress
+from tasks.data.files import locked, publish_file, remembered
+from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, parse_json, read_text
 
 ARRAY, STORE, STAMP = "features.npy", "store.json", ".verified.json"
@@ -51,44 +50,38 @@ class Layout:
 
     def shards(self) -> dict[str, slice]:
         """Name of each shard -> the numbers of its keys."""
-        n = len(self.keys)
-        starts = range(0, n, self.shard_size)
-        return {f"shard-{i:05d}": slice(start, min(start + self.shard_size, n)) for i, start in enumerate(starts)}
+        starts = range(0, len(self.keys), self.shard_size)
+        return {f"shard-{i:05d}": slice(start, start + self.shard_size) for i, start in enumerate(starts)}
 
 
-def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | None = None) -> FeatureStore:
+def write(folder: Path, layout: Layout, compute: Compute, progress: Progress) -> FeatureStore:
     """Compute the shards missing from `folder`, one by one. A later call continues.
 
-    Raises:
-        DataError: the folder holds a store with another layout, or `compute` returns features of the wrong shape.
+    Raises DataError if the folder holds a store with another layout.
     """
-    progress, known = progress or NullProgress(), {}
+
+    def tell(shards: dict[str, Any]) -> None:
+        with publish_file(folder / STORE) as temporary:
+            temporary.write_text(json.dumps(sealed({"layout": asdict(layout), "shards": shards})))
+
     with locked(folder / ".store.lock"):
-        if (folder / STORE).is_file():
-            there, known = _read(folder)
-            if differs := ", ".join(k for k, v in asdict(layout).items() if getattr(there, k) != v):
-                what, where = "the folder holds features of another kind", f"{folder / STORE}: {differs} differ"
-                raise DataError(what, where, AGAIN, STORE, differs)
-        if not (folder / ARRAY).is_file():
-            known = {}
+        if not ((folder / STORE).is_file() and (folder / ARRAY).is_file()):
             np.lib.format.open_memmap(folder / ARRAY, "w+", np.dtype(layout.dtype), layout.shape)
-        array = _mapped(folder, layout, "r+")
-        missing = {name: rows for name, rows in layout.shards().items() if name not in known}
-        if known:
-            progress.say(f"{len(known)} of {len(layout.shards())} shards are there already")
-        with progress.bar(sum(len(array[rows]) for rows in missing.values()), "extracting features") as bar:
-            for name, rows in missing.items():
-                features, bad = compute(layout.keys[rows])
-                if features.shape != array[rows].shape:
-                    what, expected = f"features of shape {features.shape}", f"expected {array[rows].shape}"
-                    raise DataError(what, expected, "correct the layout or the extractor", value=features.shape)
-                array[rows] = features
-                array.flush()  # type: ignore[attr-defined]
-                known[name] = {"sha256": _sha256(array[rows]), "bad": bad}
-                with publish_file(folder / STORE) as temporary:
-                    told = sealed({"layout": asdict(layout), "shards": known})
-                    temporary.write_text(json.dumps(told), encoding="utf-8")
-                bar.advance(len(features))
+            tell({})
+        store = FeatureStore(folder, "r+")
+        if differs := ", ".join(k for k, v in asdict(layout).items() if getattr(store.layout, k) != v):
+            what, where = "the folder holds features of another kind", f"{folder / STORE}: {differs} differ"
+            raise DataError(what, where, AGAIN, STORE, differs)
+        if store.shards:
+            progress.say(f"{len(store.shards)} of {len(layout.shards())} shards are there already")
+        with progress.bar(len(store.missing), "extracting features") as bar:
+            for name in store.missing:
+                rows = layout.shards()[name]
+                store.array[rows], bad = compute(layout.keys[rows])
+                store.array.flush()
+                store.shards[name] = {"sha256": _sha256(store.array[rows]), "bad": bad}
+                tell(store.shards)
+                bar.advance()
     return FeatureStore(folder)
 
 
@@ -97,18 +90,13 @@ def verified(folder: Path) -> FeatureStore:
 
     It is not hashed if its size, times and inode are those in `.verified.json`. Raises the errors of `FeatureStore`.
     """
-    stamps, path = [], Path(folder) / STAMP
-    with suppress(OSError, ValueError):
-        stamps = json.loads(path.read_text(encoding="utf-8"))
     store = FeatureStore(folder)
     told = (store.folder / ARRAY).stat()
-    now = [store.sha256, told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
-    if now != stamps:
-        store.check()
-        # an array that has just been written may change again within the same clock tick
-        if time.time_ns() - max(told.st_mtime_ns, told.st_ctime_ns) > SETTLED_NS:
-            with suppress(DataError), publish_file(path) as temporary:
-                temporary.write_text(json.dumps(now), encoding="utf-8")
+    if time.time_ns() - max(told.st_mtime_ns, told.st_ctime_ns) <= SETTLED_NS:
+        store.check()  # an array that has just been written may change again within the same clock tick
+    else:
+        now = [store.sha256, told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
+        remembered(store.folder / STAMP, str(now), store.check)
     return store
 
 
@@ -117,69 +105,50 @@ class FeatureStore:
 
     Raises:
         DataUnavailable: there is no store.
-        DataError: it is damaged. Missing shards are not an error: their images are listed in `bad` and read as zeros.
+        DataError: it is damaged. Missing shards are not an error: their images are listed in `bad`.
     """
 
     kind = "features"
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-        self.path = str(self.folder.resolve())
-        if not (self.folder / STORE).exists():
+    def __init__(self, folder: Path, mode: Any = "r") -> None:
+        self.folder, self.path = Path(folder), str(Path(folder).resolve())
+        head, path = self.folder / STORE, self.folder / ARRAY
+        if not head.exists():
             step = "make one: python scripts/extract_features.py --help"
             raise DataUnavailable("there is no feature store", str(folder), step)
-        self.layout, self.shards = _read(self.folder)
+        told = parse_json(read_text(head), head)
+        if why := broken_seal(told) if isinstance(told, dict) else "does not describe a store":
+            raise damaged(head, f"it {why}", "a store of this version", step=AGAIN)
+        whole = {"grid": tuple(told["layout"]["grid"]), "keys": tuple(told["layout"]["keys"])}
+        self.layout, self.shards = Layout(**told["layout"] | whole), told["shards"]
         self.grid, self.channels = self.layout.grid, self.layout.channels
         self.index = {key: i for i, key in enumerate(self.layout.keys)}
         self.missing = [name for name in self.layout.shards() if name not in self.shards]
-        self.bad: dict[str, str] = {key: why for told in self.shards.values() for key, why in told["bad"].items()}
+        self.bad: dict[str, str] = {key: why for one in self.shards.values() for key, why in one["bad"].items()}
         for name in self.missing:
             self.bad |= dict.fromkeys(self.layout.keys[self.layout.shards()[name]], f"its shard {name} is missing")
-        hashes = sorted((name, told["sha256"]) for name, told in self.shards.items())
+        hashes = sorted((name, one["sha256"]) for name, one in self.shards.items())
         self.sha256 = hashlib.sha256(json.dumps([asdict(self.layout), hashes]).encode()).hexdigest()
-        self._array = _mapped(self.folder, self.layout, "r")
+        expected = f"{self.layout.dtype} {list(self.layout.shape)}"
+        try:
+            self.array: Any = np.load(path, mmap_mode=mode)
+        except Exception as error:  # numpy reads the head as Python's tokens
+            raise damaged(path, f"not an array ({error})", expected, step=AGAIN) from error
+        if (found := f"{self.array.dtype} {list(self.array.shape)}") != expected:
+            raise damaged(path, f"an array {found}", expected, step=AGAIN, value=self.array.shape)
 
     def check(self) -> None:
         """Raise DataError unless every shard has its sha256; this reads all data."""
         for name, told in self.shards.items():
-            if _sha256(self._array[self.layout.shards()[name]]) != told["sha256"]:
+            if _sha256(self.array[self.layout.shards()[name]]) != told["sha256"]:
                 raise damaged(
                     self.folder / ARRAY, f"{name} is not what was written", "its sha256", step=AGAIN, value=name
                 )
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Features of the images with these numbers, float16 [len(numbers), rows * columns, channels].
-
-        Images in `bad` are all zero.
-        """
-        numbers = np.asarray(numbers)
-        out = np.array(self._array[numbers])
-        for name in self.missing:
-            rows = self.layout.shards()[name]
-            out[(numbers >= rows.start) & (numbers < rows.stop)] = 0
-        return out
+        """Features of the images with these numbers, float16 [len(numbers), rows * columns, channels]."""
+        return np.array(self.array[numbers])
 
 
 def _sha256(rows: np.ndarray) -> str:
     return hashlib.sha256(rows).hexdigest()  # type: ignore[arg-type]
-
-
-def _mapped(folder: Path, layout: Layout, mode: Any) -> np.ndarray:
-    path, expected = folder / ARRAY, f"{layout.dtype} {list(layout.shape)}"
-    try:
-        array = np.load(path, mmap_mode=mode)
-    except Exception as error:  # numpy reads the head as Python's tokens
-        raise damaged(path, f"not an array ({error})", expected, step=AGAIN) from error
-    if array.shape != layout.shape or array.dtype != layout.dtype:
-        told = f"an array {array.dtype} {list(array.shape)}"
-        raise damaged(path, told, expected, step=AGAIN, value=array.shape)
-    return array
-
-
-def _read(folder: Path) -> tuple[Layout, dict[str, Any]]:
-    """The layout of a store, and what is known of its shards."""
-    told = parse_json(read_text(folder / STORE), folder / STORE)
-    if why := broken_seal(told) if isinstance(told, dict) else "does not describe a store":
-        raise damaged(folder / STORE, f"it {why}", "a store of this version", step=AGAIN)
-    head = told["layout"]
-    return Layout(**head | {"grid": tuple(head["grid"]), "keys": tuple(head["keys"])}), told["shards"]

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,10 @@ def publish_file(path: Path) -> Iterator[Path]:
 
 
 def remembered(path: Path, key: str, compute: Callable[[], Any]) -> Any:
-    """`compute()`, a value for JSON, or what it gave before for this key, as stored in `path`; a damaged file is ignored."""
+    """`compute()`, a value for JSON, or what it gave before for this key, as stored in `path`.
+
+    A damaged file is ignored. Where `path` cannot be written, the value is computed each time.
+    """
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if broken_seal(kept):
@@ -100,7 +103,7 @@ def remembered(path: Path, key: str, compute: Callable[[], Any]) -> Any:
         return kept[key]
     except (OSError, ValueError, KeyError, TypeError):
         value = compute()
-        with publish_file(path) as temporary:
+        with suppress(DataError), publish_file(path) as temporary:
             temporary.write_text(json.dumps(sealed({key: value})), encoding="utf-8")
         return value
 

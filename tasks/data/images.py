@@ -17,13 +17,12 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.feature_store import verified
+from tasks.data.feature_store import FeatureStore, verified
 from tasks.data.files import locked, publish_file, sha256_of
 from tasks.data.progress import Progress
 
@@ -32,28 +31,6 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 
 class ImageError(RuntimeError):
     """One image that is missing or cannot be decoded; the message names the image and the reason."""
-
-
-class Images(Protocol):
-    """Images as model input, looked up by row: `Pixels`, `FeatureStore` or `Blank`.
-
-    kind: pixels or features.
-    grid, channels: shape of one image.
-    index: key -> row.
-    bad: key -> reason why the image cannot be read.
-    path: location for `open_images`: relative to a folder of encoded data if it is in the same cache, otherwise
-    absolute.
-    """
-
-    kind: str
-    grid: tuple[int, int]
-    channels: int
-    index: dict[str, int]
-    bad: dict[str, str]
-    sha256: str
-    path: str
-
-    def rows(self, numbers: np.ndarray) -> np.ndarray: ...
 
 
 def coco_key(name: str) -> str | None:
@@ -90,7 +67,12 @@ class Files:
         self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name within the place, bytes
         self._open: dict[tuple[Path, int], zipfile.ZipFile | tarfile.TarFile] = {}
         for place in places:
-            for name, size in self._list(place):
+            if place.is_dir():
+                files = sorted(p for p in place.rglob("*") if p.is_file())
+                listed = [(str(p.relative_to(place.parent)), p.stat().st_size) for p in files]
+            else:
+                listed = archives.listed(place)
+            for name, size in listed:
                 found = key(name)
                 if found is not None:
                     self._where.setdefault(found, (place, name, size))
@@ -98,13 +80,6 @@ class Files:
             where = ", ".join(map(str, places)) or "no folder given"
             step = "correct data.path, or see the manifest of the data set"
             raise DataError("there is no image", where, step, "data.path", places)
-
-    @staticmethod
-    def _list(place: Path) -> list[tuple[str, int]]:
-        if place.is_dir():
-            files = sorted(p for p in place.rglob("*") if p.is_file())
-            return [(str(p.relative_to(place.parent)), p.stat().st_size) for p in files]
-        return archives.listed(place)
 
     def keys(self) -> list[str]:
         return list(self._where)
@@ -189,6 +164,12 @@ class Blank:
         return np.zeros((len(numbers), 4, 1), np.float16)
 
 
+# Images as model input, looked up by row. Their attributes: kind (pixels or features); grid and channels, the shape of one
+# image; index (key -> row); bad (key -> why it cannot be read); sha256; and path, for `open_images`: relative to a folder
+# of encoded data if the images are in the same cache, otherwise absolute.
+Images = Pixels | FeatureStore | Blank
+
+
 @dataclass(frozen=True)
 class ImageInput:
     """The `about["images"]` of a set of questions; call it with keys to get `Images`.
@@ -239,7 +220,28 @@ def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], folder
     name = hashlib.sha256(json.dumps([source.fingerprint(), list(keys), list(size), 2]).encode()).hexdigest()[:16]
     path = folder / f"pixels-{name}.npy"
     with locked(folder / f".pixels-{name}.lock"):
-        return Pixels(path, _known(path) or _decode_all(source, keys, size, path, progress))
+        if known := _known(path):
+            return Pixels(path, known)
+        bad: dict[str, str] = {}
+        with publish_file(path) as temporary:
+            array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (len(keys), *size, 3))
+            with progress.bar(len(keys), "decoding images") as bar:
+                for i, key in enumerate(keys):
+                    try:
+                        array[i] = decode(source.read(key), size)
+                    except ImageError as error:
+                        bad[key] = str(error)
+                    bar.advance(1)
+            array.flush()
+            if 2 * len(bad) > len(keys):
+                what, (key, why) = f"{len(bad)} of {len(keys)} images cannot be read", next(iter(bad.items()))
+                raise DataError(what, f"{key}: {why}", "check data.path and the archives", value=len(bad))
+            known = {"sha256": sha256_of(temporary), "bad": bad, "keys": list(keys)}
+        with publish_file(path.with_suffix(".json")) as temporary:
+            temporary.write_text(json.dumps(known), encoding="utf-8")
+    if bad:
+        progress.say(f"{len(bad)} of {len(keys)} images cannot be read and count as black: {', '.join(list(bad)[:5])}")
+    return Pixels(path, known)
 
 
 def _known(path: Path) -> dict | None:
@@ -249,26 +251,3 @@ def _known(path: Path) -> dict | None:
         return known if sha256_of(path) == known["sha256"] and {"keys", "bad"} <= set(known) else None
     except (DataError, OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _decode_all(source, keys, size, path: Path, progress: Progress) -> dict:
-    bad: dict[str, str] = {}
-    with publish_file(path) as temporary:
-        array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (len(keys), *size, 3))
-        with progress.bar(len(keys), "decoding images") as bar:
-            for i, key in enumerate(keys):
-                try:
-                    array[i] = decode(source.read(key), size)
-                except ImageError as error:
-                    bad[key] = str(error)
-                bar.advance(1)
-        array.flush()
-        if 2 * len(bad) > len(keys):
-            what, (key, why) = f"{len(bad)} of {len(keys)} images cannot be read", next(iter(bad.items()))
-            raise DataError(what, f"{key}: {why}", "check data.path and the archives", value=len(bad))
-        known = {"sha256": sha256_of(temporary), "bad": bad, "keys": list(keys)}
-    with publish_file(path.with_suffix(".json")) as temporary:
-        temporary.write_text(json.dumps(known), encoding="utf-8")
-    if bad:
-        progress.say(f"{len(bad)} of {len(keys)} images cannot be read and count as black: {', '.join(list(bad)[:5])}")
-    return known

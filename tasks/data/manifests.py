@@ -10,12 +10,14 @@ differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tasks.config.options import near, text
+from tasks.data.dataset import Limited
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify
 
@@ -45,6 +47,13 @@ def mirror(more: str = "") -> Any:
 def local(help: str) -> Any:
     """An option whose value is a file or folder of a data set, or null."""
     return text(optional=True, help=help)
+
+
+@dataclass
+class Mirrored(Limited):
+    """Options of a data set with `mirror` and `limits`."""
+
+    mirror: str | None = mirror()
 
 
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:

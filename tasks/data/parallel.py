@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
@@ -76,8 +76,3 @@ def _begin(work: Callable[[Any], Any]) -> None:
 
 def _run(part: Any) -> Any:
     return _work(part)
-
-
-def chosen(records: Sequence[T], part: range) -> Iterator[T]:
-    """The records in a range."""
-    return (records[i] for i in part)

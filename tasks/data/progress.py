@@ -18,28 +18,6 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 
-class _PlainBar:
-    """What `Progress.bar` yields. Writes at most one line every `interval` seconds, so that a log file stays readable."""
-
-    def __init__(self, say, total: float | None, label: str, interval: float) -> None:
-        self._say, self._total, self._label, self._interval = say, total, label, interval
-        self._done, self._start = 0.0, time.monotonic()
-        self._last = self._start
-
-    def advance(self, amount: float = 1) -> None:
-        """Count `amount` more units as done."""
-        self._done += amount
-        now = time.monotonic()
-        if now - self._last < self._interval:
-            return
-        self._last = now
-        if self._total:
-            left = (now - self._start) * max(0.0, self._total / self._done - 1)
-            self._say(f"{self._label}: {self._done:,.0f} of {self._total:,.0f}, about {left:.0f} s left")
-        else:
-            self._say(f"{self._label}: {self._done:,.0f}")
-
-
 class Progress:
     """Progress on `stream` (default stderr): rich bars if it is a terminal, plain lines if not.
 
@@ -58,9 +36,22 @@ class Progress:
 
     @contextmanager
     def bar(self, total: float | None, label: str) -> Iterator[Any]:
-        """Context of one long step of `total` units (None if unknown)."""
+        """Context of one long step of `total` units (None if unknown).
+
+        Without a terminal, a bar writes at most one line every `interval` seconds, so that a log file stays readable.
+        """
         if not self._stream.isatty():
-            yield _PlainBar(self.say, total, label, self._interval)
+            done, start = 0.0, time.monotonic()
+            last = start
+
+            def advance(amount: float = 1) -> None:
+                nonlocal done, last
+                done, now = done + amount, time.monotonic()
+                if now - last >= self._interval:
+                    last, left = now, (now - start) * max(0.0, (total or 0) / max(done, 1) - 1)
+                    self.say(f"{label}: {done:,.0f}" + (f" of {total:,.0f}, about {left:.0f} s left" if total else ""))
+
+            yield SimpleNamespace(advance=advance)
             return
         from rich import progress as rich
         from rich.console import Console

@@ -19,6 +19,9 @@ import numpy as np
 KINDS = {
     "pairs": "pairs of texts", "texts": "texts with a class", "questions": "questions about images", "features": "features with labels",
 }  # fmt: skip
+# (sure, possible): each is a set of links (source word, target word), numbered from 0; sure links are also possible
+# links (Och & Ney 2003)
+Gold = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,14 @@ class Pair:
 
     source: str
     references: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AlignedPair(Pair):
+    """A pair with manually aligned words: the words of the source and the first reference, split at white space."""
+
+    sure: frozenset[tuple[int, int]] = frozenset()
+    possible: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,10 @@ from tasks.data.cache import META, cached_folder, read_meta
 from tasks.data.dataset import DataSet
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
-from tasks.data.parallel import chosen, mapped, ranges, worth
+from tasks.data.parallel import mapped, ranges, worth
 from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
-from tasks.data.read.alignments import AlignedPair, Gold
-from tasks.data.records import Pair
+from tasks.data.records import AlignedPair, Gold, Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq.learn import fits, learn
 from tasks.seq2seq.options import Encode
@@ -244,7 +243,7 @@ def _write_split(
     cut = [encoded.cut(side) for side in SIDES]
 
     def tokens_of(part: range) -> list[list[list[str]]]:
-        return [[cut[0](p.source), cut[1](p.references[0])] for p in chosen(pairs, part)]
+        return [[cut[0](p.source), cut[1](p.references[0])] for p in pairs[part.start : part.stop]]
 
     kept, rows = [], []
     with progress.bar(len(pairs), f"encoding {split}") as bar:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tasks.data.errors import DataError
-from tasks.data.parallel import batches, chosen, mapped, ranges
+from tasks.data.parallel import batches, mapped, ranges
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
 from tasks.seq2seq.options import Encode
@@ -38,7 +38,9 @@ def learn(
     split = [tokenizer(options.tokenizer, languages[side]) for side in SIDES]
 
     def tokenized(part: range) -> Rows:
-        return [(" ".join(split[0](p.source)), " ".join(split[1](p.references[0]))) for p in chosen(pairs, part)]
+        return [
+            (" ".join(split[0](p.source)), " ".join(split[1](p.references[0]))) for p in pairs[part.start : part.stop]
+        ]
 
     with progress.bar(len(pairs), "tokenising train") as bar:
         for rows in _written(words, mapped(tokenized, ranges(len(pairs)), workers)):

@@ -63,7 +63,11 @@ class PrivateApt:
         with locked(self.folder / "lock"):
             if stamp.is_file() and self._lists("_Packages"):
                 return check_fields(parse_json(read_text(stamp), stamp), {"day": str}, stamp)["day"]
-            if not (mirror := _mirror()) or not KEYRING.exists():
+            # Debian's main archive in this machine's own sources
+            command = ["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT)", "Created-By: Packages"]
+            told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+            mirror = next(iter(re.findall(r"^(\S+/debian/?) main$", told, re.M)), None)
+            if not mirror or not KEYRING.exists():
                 why = f"there is no {KEYRING}" if mirror else "the apt sources name no Debian mirror"
                 step = "run on Debian, install debian-archive-keyring, or use another data set (data=NAME)"
                 raise DataUnavailable(f"Debian {RELEASE} cannot be read here", why, step)
@@ -81,15 +85,11 @@ class PrivateApt:
     def stanzas(self, kind: str) -> Iterator[str]:
         """Every stanza of the lists of one kind: "Packages" or "Translation-<language>". Call `update` first."""
         for path in self._lists(f"_{kind}"):
-            yield from filter(str.strip, _read_list(path).split("\n\n"))
-
-    def release(self) -> str:
-        """A short name of the sources, e.g. "Debian bookworm", from the fetched release files."""
-        names = set()
-        for path in sorted([*(self.folder / "lists").glob("*_InRelease"), *(self.folder / "lists").glob("*_Release")]):
-            fields = dict(re.findall(r"^(Origin|Codename): (.*)$", path.read_text(errors="replace"), re.M))
-            names.add(f"{fields.get('Origin', '?')} {fields.get('Codename', '?').split('-')[0]}")
-        return ", ".join(sorted(names)) or "unknown sources"
+            done = subprocess.run([_HELPER, "cat-file", str(path)], capture_output=True, check=False)
+            if done.returncode or not done.stdout:  # apt may store a list compressed, usually with lz4
+                why = done.stderr.decode("utf-8", "replace").strip()
+                raise damaged(path, f"its data are damaged ({why})", "a package list", step=f"delete {path.parent}")
+            yield from filter(str.strip, decode(done.stdout, path).split("\n\n"))
 
     def unpack(self, package: str) -> Path:
         """Download a package and extract its files without installing it.
@@ -128,21 +128,19 @@ class PrivateApt:
         with writing_to(self.folder):
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-        sources, architecture = self.folder / "sources.list", "amd64"  # on every machine, because lists differ
+        sources = self.folder / "sources.list"
         with publish_file(sources) as temporary:
             temporary.write_text(f"deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n")
         lines = [
             f'Dir::State::lists "{self.folder}/lists";',
             f'Dir::Cache "{self.folder}/cache";',
+            f'Dir::Etc::SourceList "{sources}";',
+            f'Dir::Etc::SourceParts "{self.folder}/parts";',
             f'Dir::Etc::Parts "{self.folder}/parts";',
             'Dir::Etc::Main "/nonexistent";',
-            'Acquire::Languages { "en"; };',
-            'Acquire::Retries "2";',
-            'Acquire::http::Timeout "20";',
-            'Acquire::https::Timeout "20";',
+            'Acquire::Languages { "en"; }; Acquire::Retries "2"; Acquire::http::Timeout "20"; Acquire::https::Timeout "20";',
+            'APT::Architecture "amd64"; APT::Architectures { "amd64"; };',  # on every machine, because lists differ
         ]
-        lines += [f'Dir::Etc::SourceList "{sources}";', f'Dir::Etc::SourceParts "{self.folder}/parts";']
-        lines += [f'APT::Architecture "{architecture}";', f'APT::Architectures {{ "{architecture}"; }};']
         if os.geteuid() == 0:
             lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
@@ -172,28 +170,12 @@ class PrivateApt:
         return log
 
 
-def _mirror() -> str | None:
-    """Address of Debian's main archive in this machine's own sources, or None."""
-    command = ["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT)", "Created-By: Packages"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return next((line.split()[0] for line in told.splitlines() if re.fullmatch(r"\S+/debian/? main", line)), None)
-
-
 def extract_deb(deb: Path, folder: Path) -> None:
     """Extract the files of a .deb into `folder` with dpkg-deb. Raises DataError if the file is damaged."""
     done = subprocess.run(["dpkg-deb", "-x", str(deb), str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         step = f"delete {deb} and run the same command again"
         raise DataError(f"{deb.name} is damaged", f"{deb}: {done.stderr.strip()}", step)
-
-
-def _read_list(path: Path) -> str:
-    """A package list as text. apt may store it compressed, usually with lz4."""
-    done = subprocess.run([_HELPER, "cat-file", str(path)], capture_output=True, check=False)
-    if done.returncode or not done.stdout:
-        why = done.stderr.decode("utf-8", "replace").strip()
-        raise damaged(path, f"its data are damaged ({why})", "a package list", step=f"delete {path.parent}")
-    return decode(done.stdout, path)
 
 
 def _complaint(log: str) -> str:

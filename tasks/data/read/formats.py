@@ -135,17 +135,11 @@ def size_of(path: Path) -> int:
         raise damaged(path, f"it cannot be read ({error.strerror})", "a file") from error
 
 
-def check_kind(path: Path, head: bytes) -> None:
-    """Raise DataError if the first bytes of a file show that it is not UTF-8 text."""
-    for magic, kind in _KINDS.items():
-        if head.startswith(magic):
-            raise damaged(path, f"it is {kind}", "UTF-8 text", byte=0, step="unpack or convert it, or correct the path")
-
-
 def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: str = "utf-8") -> str:
     """Decode bytes to text without a BOM; `line` and `byte` are the position of `raw` in the file."""
     if byte == 0:
-        check_kind(path, raw[:8])
+        if kind := next((kind for magic, kind in _KINDS.items() if raw.startswith(magic)), ""):
+            raise damaged(path, f"it is {kind}", "UTF-8 text", byte=0, step="unpack or convert it, or correct the path")
         if raw.startswith(codecs.BOM_UTF8):
             raw, byte = raw[3:], 3
     try:

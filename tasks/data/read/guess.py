@@ -15,10 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tasks.config.options import near, quoted
+from tasks.config.options import near
 from tasks.data.errors import DataError
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, numbered, table
+from tasks.data.read.formats import damaged, numbered
+from tasks.data.read.own import setting
 from tasks.data.records import clean
 
 # Usual names of columns, in lower case.
@@ -112,7 +113,7 @@ def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None)
     if wanted is None and given.keys() & {"text", "label", "classes", "drop"}:
         wanted = "table"
     if path and own.ending(Path(path)) in OF_FEATURES:
-        arguments = f"task=multilabel data=features {_set('path', path)} 'data.label=[NAME,NAME]'"
+        arguments = f"task=multilabel data=features {setting(path=path)} 'data.label=[NAME,NAME]'"
         raise _other(Path(path), "features with labels", arguments)
     if path and wanted != "table" and not Path(path).is_file() and (found := _line_files(Path(path), given)):
         return found
@@ -169,16 +170,14 @@ def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
                 found = f"{len(cells)} columns, but {len(names)} in the first line"
                 raise damaged(file, found, "the same columns in every line", line=n, step=own.STEP)
         rows = [cells for _, cells in rest]
-    elif ending == ".csv":
-        records = [row for _, row in table(file, (), **form)]
-        names, rows = list(records[0]), [[clean(cell) for cell in row.values()] for row in records]
     else:
-        records = [row for *_, row in own.objects(file)]
+        records = [row for *_, row in own.objects(file, {})]
         names = list(dict.fromkeys(name for row in records for name in row))
         nested = {k for k in names if not all(isinstance(row.get(k), own.SCALARS) for row in records)}
         rows = [["" if name in nested else own.cell(row.get(name)) for name in names] for row in records]
-        return [replace(c, nested=c.name in nested) for c in _made(names, rows)], True
     columns = _made(names, rows)
+    if not ending:
+        return [replace(c, nested=c.name in nested) for c in columns], True
     if _headed(columns, ending, given):
         return [c for c in columns if c.name], True
     if ending == ".tsv":
@@ -214,26 +213,22 @@ def _headless(file: Path, columns: Sequence[Column]) -> DataError:
     step = f"add one that fits: sed -i '1i {between.join(names)}' {shlex.quote(str(file))}"
     if file.suffix in own.PACKED:
         step = f"unpack it and add one that fits: {between.join(names)}"
-    return DataError(f"{file.name} has no header line that names its columns", _listed(columns), step)
+    return _refused(file, "has no header line that names its columns", columns, step)
 
 
-def _listed(columns: Sequence[Column]) -> str:
-    what = {"empty": "one value", "number": "numbers or identifiers", "text": "texts", "word": "single words"}
-    what["nested"] = "lists or objects"
-    told = (f"{c.name} ({what.get(c.kind, f'{len(c.values)} different values')})" for c in columns)
-    return f"its columns: {', '.join(told)}"
+def _refused(file: Path, what: str, columns: Sequence[Column], step: str) -> DataError:
+    kinds = {"empty": "one value", "number": "numbers or identifiers", "text": "texts", "word": "single words"}
+    kinds["nested"] = "lists or objects"
+    told = (f"{c.name} ({kinds.get(c.kind, f'{len(c.values)} different values')})" for c in columns)
+    return DataError(f"{file.name} {what}", f"its columns: {', '.join(told)}", step)
 
 
 def _other(file: Path, what: str, arguments: str) -> DataError:
-    step = f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax"
-    return DataError(
-        f"{file.name} seems to have {what}, which cannot be guessed", "docs/guides/own_data.md has the options", step
+    said, step = (
+        "docs/guides/own_data.md has the options",
+        f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax",
     )
-
-
-def _set(key: str, value: Any) -> str:
-    """An override for the command line."""
-    return shlex.quote(f"data.{key}={quoted(value)}")
+    return DataError(f"{file.name} seems to have {what}, which cannot be guessed", said, step)
 
 
 def _decided(
@@ -241,10 +236,10 @@ def _decided(
 ) -> Guess:  # fmt: skip
     names = [c.name for c in columns]
     if {"image", "question", "answer"} <= set(names):
-        arguments = f"task=vqa data=images {_set('path', str(file.parent))} {_set('questions', file.name)}"
+        arguments = f"task=vqa data=images {setting(path=str(file.parent), questions=file.name)}"
         raise _other(file, "questions about images", arguments)
     if wanted is None and len(columns) > 2 and not any(c.kind in ("text", "word") for c in columns):
-        arguments = f"task=multilabel data=features {_set('path', str(file))} 'data.label=[NAME,NAME]'"
+        arguments = f"task=multilabel data=features {setting(path=str(file))} 'data.label=[NAME,NAME]'"
         raise _other(file, "features with labels", arguments)
     text = given.get("text") or []
     asked = [("text", one) for one in ([text] if isinstance(text, str) else text)]
@@ -253,17 +248,16 @@ def _decided(
         raise _headless(file, columns)
     for key, name in asked:
         if name not in names:
-            what = f"{file.name} has no column {name!r}{near(name, names)}"
-            raise DataError(what, _listed(columns), f"correct data.{key}, or leave it out")
+            said = f"has no column {name!r}{near(name, names)}"
+            raise _refused(file, said, columns, f"correct data.{key}, or leave it out")
     label = None if wanted == "files" else given.get("label") or _label(file, columns, wanted)
-    several = [
-        c for c in columns if c.name.lower() in TAGS and (c.nested or (c.kind == "word" and own.joined(c.values)))
-    ]
+    tags = [c for c in columns if c.name.lower() in TAGS]
+    several = [c for c in tags if c.nested or (c.kind == "word" and own.joined(c.values))]
     if label is None and wanted is None and several:
         some = next((c.name for c in columns if c.kind == "text"), "COLUMN")
         sign = own.joined(several[0].values) or None
-        ways = [_set("path", str(file)), _set("text", some), _set("label", [several[0].name]), _set("separator", sign)]
-        raise _other(file, "several labels for each text", f"task=multilabel data=features {' '.join(ways)}")
+        ways = setting(path=str(file), text=some, label=[several[0].name], separator=sign)
+        raise _other(file, "several labels for each text", f"task=multilabel data=features {ways}")
     free = [c for c in columns if c.name != label]
     texts = [c.name for c in free if c.kind == "text"]
     if not texts or (label is None and len(columns) == 2):  # then single words are texts too
@@ -283,26 +277,23 @@ def _label(file: Path, columns: Sequence[Column], wanted: str | None) -> str | N
     found = named if len(named) == 1 else could
     sides = wanted is None and {c.name.lower() for c in columns if c.kind == "text"} <= SIDES
     if len(found) > 1 and not sides:
-        what = f"{file.name} has {len(found)} columns that could be the class"
-        raise DataError(what, _listed(columns), f"name it: {' or '.join(_set('label', name) for name in found[:9])}")
+        step = f"name it: {' or '.join(setting(label=name) for name in found[:9])}"
+        raise _refused(file, f"has {len(found)} columns that could be the class", columns, step)
     if not found and wanted == "table":
-        what = f"{file.name} has no column that is clearly a class"
-        raise DataError(what, _listed(columns), "name it: data.label=COLUMN")
+        raise _refused(file, "has no column that is clearly a class", columns, "name it: data.label=COLUMN")
     return found[0] if len(found) == 1 else None
 
 
 def _table(file: Path, columns: Sequence[Column], texts: Sequence[str], label: str) -> Guess:
     if not 1 <= len(texts) <= 2:
-        step = (
-            f"name one or two: {_set('text', texts[:2])} {_set('label', label)}" if texts else "add a column of texts"
-        )
-        raise DataError(f"{file.name} has {len(texts) or 'no'} columns of texts beside the class {label}", _listed(columns), step)  # fmt: skip
+        step = f"name one or two: {setting(text=texts[:2], label=label)}" if texts else "add a column of texts"
+        raise _refused(file, f"has {len(texts) or 'no'} columns of texts beside the class {label}", columns, step)
     values = sorted(next(c for c in columns if c.name == label).values)
     classes = ", ".join(values[:5]) + (", ..." if values[5:] else "")
     options = {"name": "table", "text": list(texts), "label": label}
     what, other = "a text", "data.text=COLUMN data.label=COLUMN"
     if len(texts) == 2:
-        what, other = "two texts", f"{_set('text', texts[0])} (only one of the texts)"
+        what, other = "two texts", f"{setting(text=texts[0])} (only one of the texts)"
     said = f"{file.name}: {columns[0].rows:,} rows; {what} ({' and '.join(texts)}) with a class ({label}: {classes})"
     return Guess("text" if len(texts) == 1 else "texts", options, said, other)
 
@@ -316,15 +307,14 @@ def _pairs(
         sides.append(given.get(key) or (lang if lang in names else None))
     rest, free = [name for name in texts if name not in sides], sides.count(None)
     if len(rest) < free:
-        what = f"{file.name} has {'only one column' if texts else 'no column'} of texts"
-        step = "add a column with a second text or with a class"
-        raise DataError(what, _listed(columns), step)
+        said = f"has {'only one column' if texts else 'no column'} of texts"
+        raise _refused(file, said, columns, "add a column with a second text or with a class")
     if len(rest) > free > 0:
-        what = f"{file.name} has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
-        step = f"name two: {_set('source', rest[0])} {_set('target', rest[1 - len(rest)])}"
+        step = f"name two: {setting(source=rest[0], target=rest[1 - len(rest)])}"
         if not headed:
             step = f"keep two: cut -f1,2 {shlex.quote(str(file))} > pairs.tsv; then data.path=pairs.tsv"
-        raise DataError(what, _listed(columns), step)
+        said = f"has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
+        raise _refused(file, said, columns, step)
     if free == 2 and rest[0].lower() in TARGETS and rest[1].lower() not in TARGETS:
         rest.reverse()
     source, target = (side or rest.pop(0) for side in sides)
@@ -337,7 +327,7 @@ def _pairs(
         return Guess("pairs", {"name": "files"}, said, "data.source=NAME data.target=NAME (if the first line is a header)")  # fmt: skip
     kind = "summaries" if target.lower() in SUMMARIES else "pairs"
     options = {"name": "files"} | _sides(source, target)
-    return Guess(kind, options, f"{rows}, from {source} to {target}", f"{_set('source', target)} {_set('target', source)}")  # fmt: skip
+    return Guess(kind, options, f"{rows}, from {source} to {target}", setting(source=target, target=source))
 
 
 def _sides(source: str, target: str) -> dict[str, str]:

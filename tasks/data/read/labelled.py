@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 
 from tasks.data.dataset import DataSet, Manifest, make
-from tasks.data.read.formats import damaged, numbered, read_text
+from tasks.data.read.formats import damaged, numbered
 from tasks.data.records import Labelled
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
@@ -87,19 +86,6 @@ def standardised(splits: Arrays) -> dict[str, Labelled]:
     return {s: Labelled((x[:, varies] - mean[varies]) / scale[varies], y) for s, (x, y) in splits.items()}
 
 
-def label_names(path: Path) -> tuple[str, ...]:
-    """Names of the classes in Mulan's XML file, in file order. Raises DataError if it is not XML or has no labels."""
-    expected = "<labels> with <label name=..> elements"
-    try:
-        root = ElementTree.fromstring(read_text(path))
-    except ElementTree.ParseError as error:
-        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
-    names = [_plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
-    if not names or not all(names) or len(set(names)) < len(names):
-        raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
-    return tuple(names)
-
-
 def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Features `[n, d]` and labels `[n, K]` of a dense ARFF file.
 
@@ -143,7 +129,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
 
 def _cells(row: str) -> list[str]:
     """The values of a row, with commas between them; those in quotes may have commas too."""
-    return [_plain(cell[1]) for cell in _CELL.finditer(f"{row},")]
+    return [plain(cell[1]) for cell in _CELL.finditer(f"{row},")]
 
 
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -163,7 +149,7 @@ def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[
         found = _ATTRIBUTE.fullmatch(row)
         if found is None:
             raise damaged(path, f"{row[:40]!r}", "@attribute NAME TYPE, then @data", line=number)
-        name, kind = _plain(found[1]), found[2].strip()
+        name, kind = plain(found[1]), found[2].strip()
         if name in kinds:
             raise damaged(path, f"a second attribute {name}", "different names", line=number)
         if kind.startswith("{") and kind.endswith("}"):
@@ -176,6 +162,6 @@ def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[
     raise damaged(path, "there is no @data", "@attribute lines, then @data and one row in each line")
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name without ARFF's quotes and escapes."""
     return name.strip().strip("'\"").replace("\\'", "'").replace('\\"', '"')

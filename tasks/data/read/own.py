@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.config.options import quoted
 from tasks.data.dataset import SPLITS, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
@@ -103,16 +104,15 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         if there:
             found[split] = there[0][1]
     missing = [split for split in needed if split not in found]
-    used, ends = (
-        {file for files in found.values() for file in files},
-        {end for one in layouts for end in one if end != ".txt"},
-    )
-    if "dev" not in found and any(
-        ending(p) in ends - {""} or ("" in ends and is_table(p)) for p in {*place.iterdir()} - used
-    ):
+    others = {*place.iterdir()} - {file for files in found.values() for file in files}
+    ends = {end for one in layouts for end in one} - {"", ".txt"}
+    if "dev" not in found and any(ending(p) in ends or (("",) in layouts and is_table(p)) for p in others):
         missing = [split for split in SPLITS if split not in found]  # another name may mean dev
-    if not found and (pair := only_pair(place, [layout for layout in layouts if len(layout) == 2])):
-        return {WHOLE: pair}
+    if not found:  # the only pair such as x.en and x.fr
+        stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in place.iterdir()}
+        pairs = [files for stem in stems for one in layouts if len(one) == 2 and (files := _there(place, stem, one))]
+        if len(pairs) == 1 and len(pairs[0]) == 2:
+            return {WHOLE: pairs[0]}
     if missing and set(found) != {"test"}:
         names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
@@ -128,13 +128,6 @@ def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
     names = [[folder / f"{stem}{end}{packed}" for packed in PACKED] for end in layout]
     found = [[p for p in some if (p.is_file() if end else is_table(p))] for end, some in zip(layout, names)]
     return tuple(path for files in found for path in files) if all(found) else ()
-
-
-def only_pair(folder: Path, layouts: Sequence[tuple[str, ...]]) -> tuple[Path, ...]:
-    """The two files of the only pair such as x.en and x.fr in a folder; empty if there is no pair, or several."""
-    stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in folder.iterdir()}
-    found = [files for stem in stems for layout in layouts if (files := _there(folder, stem, layout))]
-    return found[0] if len(found) == 1 and len(found[0]) == 2 else ()
 
 
 def is_table(path: Path) -> bool:
@@ -177,21 +170,19 @@ def dialect(path: Path) -> dict[str, Any]:
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """The cells of `columns` in every record of a table. Raises DataError if a record is damaged or a column missing."""
-    if form := dialect(path):
-        for line, row in table(path, tuple(columns), **form):
-            yield Row(tuple(clean(row[name]) for name in columns), path, line)
-        return
-    for line, place, entry in objects(path, columns):
+    for line, place, entry in objects(path, dict.fromkeys(columns, SCALARS)):
         yield Row(tuple(cell(entry[name]) for name in columns), path, line, place)
 
 
-def objects(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[int | None, str, dict[str, Any]]]:
-    """The objects of a jsonl file or a JSON list with their places; `columns` must be texts, numbers, booleans or null."""
-    fields = dict.fromkeys(columns, SCALARS)
+def objects(path: Path, columns: Mapping[str, tuple[type, ...]]) -> Iterator[tuple[int | None, str, dict[str, Any]]]:
+    """Line, place and content of each record of a table; `columns`: those that it must have -> types of their values."""
+    if form := dialect(path):
+        yield from ((line, "", row) for line, row in table(path, tuple(columns), **form))
+        return
     for line, place, entry in _entries(path):
         if isinstance(entry, dict) and isinstance(sides := entry.get("translation"), dict):  # as on the hub
             entry = {name: value for name, value in entry.items() if name != "translation"} | sides
-        yield line, place, check_fields(entry, fields, path, place, line)
+        yield line, place, check_fields(entry, columns, path, place, line)
 
 
 def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
@@ -254,11 +245,8 @@ def joined(values: Iterable[str]) -> str:
 
 def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:
     """Text and labels of each record; the labels are a list, or one cell with `separator` between them."""
-    form = dialect(path)
-    entries = ((n, "", row) for n, row in table(path, (text, label), **form)) if form else objects(path)
-    for line, place, entry in entries:
-        row, value = Row((), path, line, place), entry.get(label)
-        check_fields(entry, {text: SCALARS, label: (*SCALARS, list)}, path, place, line)
+    for line, place, entry in objects(path, {text: SCALARS, label: (*SCALARS, list)}):
+        row, value = Row((), path, line, place), entry[label]
         if not isinstance(value, list):
             value = cell(value).split(separator) if value not in (None, "") else []
         labels = [cell(one).strip() if isinstance(one, SCALARS) else "" for one in value]
@@ -338,11 +326,14 @@ def split(
         )
     chosen = {s: [i for n in getattr(parts, s) for i in numbers[n]] for s in SPLITS}
     if whole != WHOLE:
-        note, chosen = (
-            f"dev is a tenth of train: {note}",
-            {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]},
-        )
+        note = f"dev is a tenth of train: {note}"
+        chosen = {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]}
     return {s: subset(records, rows) for s, rows in chosen.items()}, note
+
+
+def setting(**options: Any) -> str:
+    """Overrides such as data.label=stars, quoted for a shell."""
+    return " ".join(shlex.quote(f"data.{key}={quoted(value)}") for key, value in options.items())
 
 
 def refuse_empty(path: Path, what: str, filled: Mapping[str, bool | Sequence[Any]]) -> None:

@@ -6,13 +6,14 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.files import broken_seal, sealed
 from tasks.config.options import LARGEST, REQUIRED, Kind, choice
+from tasks.data.dataset import Limited
 from tasks.data.errors import DataError
-from tasks.data.files import publish_file
+from tasks.data.files import publish_file, remembered
 from tasks.data.progress import Progress
 from tasks.data.read.splits import Parts
 from tasks.data.records import Pair
@@ -64,8 +65,12 @@ class Translated:
         return {"source_lang": self.source_lang, "target_lang": self.target_lang}
 
 
-class Bounded:
-    """Options of a data set with `min_words` and `max_words`, each {source: .., target: ..}."""
+@dataclass
+class Bounded(Limited):
+    """Options of a data set with `limits`, and with `min_words` and `max_words`, each {source: .., target: ..}."""
+
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
 
     def bounds(self) -> list[Any]:
         """The limits on the number of words, for a fingerprint."""
@@ -99,11 +104,16 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
     Returns:
         the rows, and their description (with `sha256`).
     """
-    if path.is_file():
-        try:
-            return _read(path)
-        except (ValueError, KeyError, TypeError) as error:
-            progress.say(f"{path} is damaged ({error}); making it again")
+    try:
+        head, _, body = path.read_bytes().partition(b"\n")
+        about = json.loads(head)
+        if (found := hashlib.sha256(body).hexdigest()) != about["sha256"]:
+            raise ValueError(f"expected sha256 {about['sha256'][:12]}.., got {found[:12]}..")
+        return [json.loads(line) for line in body.decode("utf-8", "surrogatepass").split("\n") if line], about
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError) as error:
+        progress.say(f"{path} is damaged ({error}); making it again")
     rows, about = make()
     if not rows:
         raise DataError(f"no pair of texts was found for {path.stem}", str(about), "report this with the line above")
@@ -111,43 +121,14 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
     about = about | {"rows": len(rows), "sha256": hashlib.sha256(body).hexdigest()}
     with publish_file(path) as temporary:
         temporary.write_bytes(json.dumps(about).encode() + b"\n" + body)
-    return _read(path)
+    return rows, about
 
 
 def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Progress) -> Parts:
-    """A split cached at `path` with its checksum; made again if `key` has changed or the file was modified.
+    """A split, remembered at `path` for this key."""
 
-    A stored split with a missing or wrong checksum is not used. If the new split differs from it, the stored one is
-    kept next to the new one, as `<name>.unused`.
-    """
-    before: dict[str, Any] = {}
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["key"] == key:
-            if not (why := broken_seal(stored)):
-                return Parts(**stored["parts"])
-            before = stored
-            progress.say(f"{path} {why}; making it again")
-    except OSError:
-        pass
-    except (ValueError, KeyError, TypeError) as error:
-        progress.say(f"{path} is damaged ({type(error).__name__}: {error}); making it again")
-    progress.say(f"splitting {path.parent.name}, near-duplicates together")
-    parts = make()
-    made = sealed({"key": key, "parts": dataclasses.asdict(parts)})
-    if before and before.get("parts") != made["parts"]:
-        aside = path.with_name(f"{path.name}.unused")
-        path.replace(aside)
-        progress.say(f"it held another split, which is kept as {aside}; cells that were trained with it have other ids")
-    with publish_file(path) as temporary:
-        temporary.write_text(json.dumps(made), encoding="utf-8")
-    return parts
+    def made() -> dict[str, Any]:
+        progress.say(f"splitting {path.parent.name}, near-duplicates together")
+        return dataclasses.asdict(make())
 
-
-def _read(path: Path) -> tuple[Rows, dict]:
-    head, _, body = path.read_bytes().partition(b"\n")
-    about = json.loads(head)
-    found = hashlib.sha256(body).hexdigest()
-    if found != about["sha256"]:
-        raise ValueError(f"expected sha256 {about['sha256'][:12]}.., got {found[:12]}..")
-    return [json.loads(line) for line in body.decode("utf-8", "surrogatepass").split("\n") if line], about
+    return Parts(**remembered(path, key, made))

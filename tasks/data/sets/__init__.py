@@ -1,1 +1,1 @@
-"""Data set loaders: each module has `KIND`, `Options` and `load(manifest, options, root, progress) -> DataSet`."""
+"""Data set loaders: a module has `KIND`, `Options` and `load`, or `SETS`: name -> `tasks.data.dataset.Loader` with these."""

@@ -1,21 +1,30 @@
-"""Features with labels from your own ARFF, csv, tsv or svmlight files: one file, or train, test and optionally dev."""
+"""Features with labels: your own files, and the multi-label sets of Mulan's collection.
+
+features      ARFF, csv, tsv or svmlight files: one file, or train, test and optionally dev
+birds, emotions, scene, yeast   in Mulan's published files
+yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own split
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
 from tasks.config.options import REQUIRED, listing, stated
 from tasks.config.options import text as word
-from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
-from tasks.data.manifests import local
+from tasks.data.acquire import sources
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint
+from tasks.data.files import verify
+from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, numbered, table
-from tasks.data.read.labelled import feature, labelled_set, read_arff, sparse
+from tasks.data.read.formats import damaged, numbered, read_text, table
+from tasks.data.read.labelled import feature, labelled_set, plain, read_arff, sparse
 from tasks.data.read.splits import normalized, split_by_content, words
 
 KIND = "features"
@@ -25,7 +34,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 
 @dataclass
 @stated("data/features")
-class Options:
+class Own:
     """Columns of 0 and 1 are labels, all others are features; in svmlight, the words before the features are labels."""
 
     path: str | None = local("folder with files for train and test, or one file to split")
@@ -45,7 +54,7 @@ class Options:
         return [f"label={self.label} must be at least two different names"]
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -> DataSet:
     """Load train and test, and dev if there is one.
 
     Without dev, penalties are chosen by cross-validation. A single file is split by hash: about every tenth document is
@@ -83,7 +92,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: sources[s] for s in given})
 
 
-def _texts(paths: dict[str, Path], options: Options) -> tuple[Sequence[str], dict[str, Arrays]]:
+def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[str, Arrays]]:
     """Texts as tf-idf vectors of the 2,000 most frequent `words` of train; a single file is split by content."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -100,15 +109,23 @@ def _texts(paths: dict[str, Path], options: Options) -> tuple[Sequence[str], dic
         }
         own.refuse_empty(paths[own.WHOLE], "its texts", rows)
     vectors = TfidfVectorizer(analyzer=words, max_features=2000).fit([one for _, one, _ in rows["train"]])
-    arrays = {}
-    for split, found in rows.items():
-        y = np.zeros((len(found), len(names)), bool)
-        for n, (row, _, labels) in enumerate(found):
-            if unknown := [name for name in labels if name not in names]:
-                raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
-            y[n, [names.index(name) for name in labels]] = True
-        arrays[split] = (vectors.transform([one for _, one, _ in found]).toarray(), y)
-    return names, arrays
+    return names, {
+        split: (
+            vectors.transform([one for _, one, _ in found]).toarray(),
+            _indicators([(r, y) for r, _, y in found], names),
+        )
+        for split, found in rows.items()
+    }
+
+
+def _indicators(documents: Sequence[tuple[own.Row, Sequence[str]]], names: Sequence[str]) -> np.ndarray:
+    """The labels of each document, bool [n, K]. Raises DataError if one is not among the `names`."""
+    y = np.zeros((len(documents), len(names)), bool)
+    for n, (row, labels) in enumerate(documents):
+        if unknown := [name for name in labels if name not in names]:
+            raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
+        y[n, [names.index(name) for name in labels]] = True
+    return y
 
 
 def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
@@ -119,29 +136,25 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
         if own.ending(path) == ".arff":
             found[split] = read_arff(path, tuple(labels))
         else:
-            columns, found[split] = read_table(path, labels, columns)
+            x: list[list[float]] = []
+            y: list[list[bool]] = []
+            for line, row in table(path, (*labels, *columns), **own.dialect(path)):
+                columns = columns or tuple(name for name in row if name not in labels)
+                if "" in columns:  # several unnamed columns would be read as one
+                    said, expected = "a column without a name", "a name for each column"
+                    raise damaged(path, said, expected, line=1, step=own.STEP, value="")
+                if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
+                    said, cell = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", row[wrong[0]]
+                    raise damaged(path, said, "0 or 1", line=line, step=own.STEP, value=cell)
+                y.append([row[name].strip() == "1" for name in labels])
+                x.append([feature(row[name], path, line, f"{name} is ") for name in columns])
+            if not columns:
+                raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
+            found[split] = np.array(x), np.array(y)
         first, here = next(iter(found.values()))[0].shape[1], found[split][0].shape[1]
         if here != first:
             raise damaged(path, f"{here:,} features", f"{first:,}, as in the file of the first split", step=own.STEP)
     return labels, found
-
-
-def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -> tuple[tuple[str, ...], Arrays]:
-    """Names of the feature columns, features and labels of a table; `columns` are the features that it must have."""
-    x: list[list[float]] = []
-    y: list[list[bool]] = []
-    for line, row in table(path, (*labels, *columns), **own.dialect(path)):
-        columns = tuple(columns) or tuple(name for name in row if name not in labels)
-        if "" in columns:  # several unnamed columns would be read as one
-            raise damaged(path, "a column without a name", "a name for each column", line=1, step=own.STEP, value="")
-        if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
-            said, cell = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", row[wrong[0]]
-            raise damaged(path, said, "0 or 1", line=line, step=own.STEP, value=cell)
-        y.append([row[name].strip() == "1" for name in labels])
-        x.append([feature(row.get(name, ""), path, line, f"{name} is ") for name in columns])
-    if not columns:
-        raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
-    return tuple(columns), (np.array(x), np.array(y))
 
 
 def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
@@ -156,18 +169,14 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
     width = 1 + max(i for found in documents.values() for _, _, row in found for i in (0, *row))
     arrays = {}
     for split, found in documents.items():
-        x, y = np.zeros((len(found), width)), np.zeros((len(found), len(names)), bool)
-        for n, (line, own_labels, row) in enumerate(found):
-            if unknown := [name for name in own_labels if name not in names]:
-                problem, expected = f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}"
-                raise damaged(paths[split], problem, expected, line=line, step=own.STEP, value=unknown[0])
-            y[n, [names.index(name) for name in own_labels]] = True
+        x = np.zeros((len(found), width))
+        for n, (*_, row) in enumerate(found):
             x[n, list(row)] = list(row.values())
-        arrays[split] = (x, y)
+        arrays[split] = (x, _indicators([(place, labels) for place, labels, _ in found], names))
     return names, arrays
 
 
-def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
+def _documents(path: Path) -> list[tuple[own.Row, list[str], dict[int, float]]]:
     found = []
     for number, text_line in numbered(path):
         words = text_line.partition("#")[0].split()
@@ -179,5 +188,69 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
         if "" in own_labels:
             said, expected = f"{words[0][:40]!r} has a label without a name", "a name for each label"
             raise damaged(path, said, expected, line=number, step=own.STEP, value="")
-        found.append((number, own_labels, row))
+        found.append((own.Row((), path, number), own_labels, row))
     return found
+
+
+@dataclass
+@stated("data/birds")
+class Mulan:
+    """Mulan's published train and test files."""
+
+    mirror: str | None = mirror()
+
+
+def load_mulan(manifest: Manifest, options: Mulan, root: Path, progress: Progress) -> DataSet:
+    """Load <name>-train.arff and <name>-test.arff, and the names of the labels from <name>.xml."""
+    name, hashes = manifest["name"], mirror_hashes(manifest)
+    files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
+    labels = label_names(files[f"{name}.xml"])
+    splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}
+    train, test = (hashes[f"{name}-{s}.arff"] for s in splits)
+    return labelled_set(manifest, manifest["title"], splits, labels, {"train": train, "test": [train, test]})
+
+
+def label_names(path: Path) -> tuple[str, ...]:
+    """Names of the classes in Mulan's XML file, in file order. Raises DataError if it is not XML or has no labels."""
+    expected = "<labels> with <label name=..> elements"
+    try:
+        root = ElementTree.fromstring(read_text(path))
+    except ElementTree.ParseError as error:
+        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
+    names = [plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
+    return tuple(names)
+
+
+# The sizes of the published split. The package has the rows in the order of Mulan's whole file, but not the split.
+TRAIN, SPLIT_SEED = 1500, 0
+
+
+@dataclass
+class Nothing:
+    """There are no options."""
+
+
+def load_river(manifest: Manifest, options: Nothing, root: Path, progress: Progress) -> DataSet:
+    """Load 1,500 training and 917 test genes with 14 labels."""
+    folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
+    entry = manifest["files"][0]
+    path = folder / entry["path"]
+    verify(path, entry["sha256"], entry["bytes"], retry=f"delete {folder} and run the same command again")
+    rows = []
+    for number, row in table(path, ()):
+        try:
+            rows.append([float(cell) for cell in row.values()])
+        except ValueError as error:
+            raise damaged(path, f"not a row of numbers ({error})", "numbers", line=number) from error
+    header = list(row)
+    is_label = np.array([name.startswith("Class") for name in header])
+    genes = np.array(rows)[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
+    splits = {s: (t[:, ~is_label], t[:, is_label] == 1) for s, t in (("train", genes[:TRAIN]), ("test", genes[TRAIN:]))}
+    names = tuple(name for name in header if name.startswith("Class"))
+    return labelled_set(manifest, manifest["title"], splits, names, dict.fromkeys(splits, entry["sha256"]))
+
+
+SETS = {name: Loader(KIND, Mulan, load_mulan) for name in ("birds", "emotions", "scene", "yeast")}
+SETS |= {"features": Loader(KIND, Own, load_own), "yeast_river": Loader(KIND, Nothing, load_river)}

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 from tasks.config.options import stated
 from tasks.data.acquire.apt import PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Manifest, Splits, fingerprint, make
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
-from tasks.data.read.pairs import Bounded, Translated, cached_parts, cached_rows, fallback, language, word_bounds
+from tasks.data.read.pairs import Bounded, Translated, cached_parts, cached_rows, fallback, language
 from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
 
@@ -35,10 +35,7 @@ class Options(Translated, Bounded):
 
     source_lang: str = language(*HELP_LANGUAGES)
     target_lang: str = language(*HELP_LANGUAGES)
-    min_words: dict = word_bounds("fewest")
-    max_words: dict = word_bounds("most")
     fallback: str | None = fallback()
-    limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:

@@ -1,24 +1,28 @@
-"""SNLI 1.0 (Bowman et al. 2015), used in Table 1 of Niculae & Blondel 2017."""
+"""SNLI 1.0 (Bowman et al. 2015), used in Table 1 of Niculae & Blondel 2017; and 20,000 of its training pairs.
+
+snli       the published files, or the hub
+snli_20k   20,000 training pairs with SNLI's own dev and test sets, from a mirror
+"""
 
 from __future__ import annotations
 
 import csv
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import stated
 from tasks.data.acquire import hub, sources
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import local
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
-from tasks.data.read.lines import find_file
+from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, read_lines, table, too_long
+from tasks.data.read.lines import find_file, same_length
 from tasks.data.read.own import ending
-from tasks.data.records import Example, Mapped, subset
+from tasks.data.records import Example, subset
 
 KIND = "texts"
 CLASSES = ("entailment", "neutral", "contradiction")
@@ -31,14 +35,13 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 
 @dataclass
 @stated("data/snli")
-class Options:
+class Snli(Limited):
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
     path: str | None = local("folder of snli_1.0_*.jsonl or .txt; null: what was fetched, or the hub (without parses)")
-    limits: Limits = limits()
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress) -> DataSet:
     """Load pairs whose tokens are the leaves of sentence1_parse and sentence2_parse, as in the paper.
 
     If e-SNLI's csv files are in the same folder, the premise words that its annotators highlighted are marked.
@@ -58,7 +61,9 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
             splits[split] = list(read_published(path, marked))
         return splits
 
-    lines = {split: _pairs_in(path) for split, path in files.items()}
+    lines = {
+        s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()
+    }  # less a head line
     hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     return make(
         manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=hashes, limits=options.limits,
@@ -67,30 +72,23 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     )  # fmt: skip
 
 
-def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progress) -> DataSet:
-    rows, stamps = hub.load(manifest, root, progress, check=_wrong_label)
+def _from_hub(manifest: Mapping, options: Snli, root: Path, progress: Progress) -> DataSet:
+    def wrong(row: Mapping) -> str | None:
+        return None if -1 <= row["label"] < len(CLASSES) else f"the label {row['label']}, expected 0, 1, 2 or -1"
+
+    def example(row: Mapping) -> Example:
+        return Example((row["premise"], row["hypothesis"]), row["label"])
+
+    found, stamps = hub.load(manifest, root, progress, make=example, check=wrong)
 
     def read(progress: Progress) -> Splits:
-        labelled = {s: subset(r, [i for i, row in enumerate(r) if row["label"] >= 0]) for s, r in rows.items()}
-        return {s: Mapped(r, _example) for s, r in labelled.items()}
+        return {s: subset(rows, [i for i, one in enumerate(rows) if one.label >= 0]) for s, rows in found.items()}
 
     return make(
         manifest, KIND, read, "SNLI 1.0, the hub", sources=stamps,
         limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the hub has none)"],
         about=ABOUT,
     )  # fmt: skip
-
-
-def _example(row: Mapping) -> Example:
-    return Example((row["premise"], row["hypothesis"]), row["label"])
-
-
-def _wrong_label(row: Mapping) -> str | None:
-    return None if -1 <= row["label"] < len(CLASSES) else f"the label {row['label']}, expected 0, 1, 2 or -1"
-
-
-def _pairs_in(path: Path) -> int:
-    return sum(1 for _ in numbered(path)) - (ending(path) == ".txt")  # a .txt file has a header line
 
 
 def leaves(parse: str) -> str:
@@ -139,3 +137,72 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
         expected = "columns pairID and Sentence1_marked_1 with words in stars"
         raise damaged(path, "no word of a premise is in stars", expected)
     return found
+
+
+TRAIN = ("train.csv", "test.csv")
+COLUMNS = ("s1", "s2", "labels", "preproc1_expl_1", "preproc1_expl_2", "preproc1_expl_3")
+# Words without information about the picture; explanations contain them for grammatical reasons only.
+_FUNCTION_WORDS = frozenset(
+    """
+    a an the is are was were be been being am do does did has have had having of in on at to from by with for into
+    onto up down out off over under and or but nor not no if then than that this these those there it its he she
+    they them his her their him who which what as so can could would should will may might must just same also
+    about because
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass
+@stated("data/snli_20k")
+class Subset(Mirrored):
+    """About 20,000 train, 9,842 dev and 9,824 test pairs."""
+
+
+def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progress) -> DataSet:
+    """Load pairs; the marked words are premise words mentioned in the e-SNLI explanations of dev and test pairs.
+
+    They replace the highlights, which the mirror does not have.
+    """
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    names = {"train": TRAIN} | {split: tuple(f"{column}.{split}" for column in COLUMNS) for split in ("dev", "test")}
+
+    def read(progress: Progress) -> Splits:
+        train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
+        dev, test = (_explained([files[name] for name in names[split]]) for split in ("dev", "test"))
+        return {"train": list(train), "dev": dev, "test": test}
+
+    return make(
+        manifest, KIND, read, "20,000 SNLI training pairs; SNLI dev and test", sources={s: [hashes[n] for n in ns] for s, ns in names.items()},
+        limits=options.limits, notes=["marked words: premise words that an e-SNLI explanation mentions (no highlights in this copy)"],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
+    )  # fmt: skip
+
+
+def _explained(paths: Sequence[Path]) -> list[Example]:
+    columns = [read_lines(path) for path in paths]
+    same_length(paths, columns)
+    found = []
+    for number, (s1, s2, label, *why) in enumerate(zip(*columns), 1):
+        if label not in CLASSES:
+            raise damaged(paths[2], f"label {label[:40]!r}", f"one of {', '.join(CLASSES)}", line=number)
+        found.append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
+    return found
+
+
+def explained_words(explanations: Iterable[str]) -> frozenset[str]:
+    """Content words of the explanations, in lower case: a premise word among them is mentioned in a person's reason."""
+    words = {word for text in explanations for word in re.findall(r"\w+", text.lower())}
+    return frozenset(words - _FUNCTION_WORDS)
+
+
+def _subset_rows(path: Path) -> Iterator[Example]:
+    classes = {"1": "neutral", "2": "contradiction", "3": "entailment"}
+    for number, line in numbered(path):
+        cells = line.split("\t")
+        if len(cells) != 4 or cells[1] not in classes:
+            expected = "4 cells: number, label 1 to 3, two texts"
+            raise damaged(path, f"{len(cells)} cells, label {cells[1:2]}", expected, line=number)
+        yield Example((cells[2], cells[3]), CLASSES.index(classes[cells[1]]))
+
+
+SETS = {"snli": Loader(KIND, Snli, load_snli), "snli_20k": Loader(KIND, Subset, load_subset)}

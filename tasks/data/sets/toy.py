@@ -1,4 +1,12 @@
-"""Generated sentence pairs with known alignments, from a lexicon, a reordering and fertilities.
+"""Generated texts with a known answer, for tests and first trials: they take seconds and work offline.
+
+toy              Sentence pairs with known alignments, from a lexicon, a reordering and fertilities. They replace a
+                 translation corpus if none can be fetched.
+toy_aligned      Test sentences of the same kind, with the alignments from their generation.
+toy_reviews      5 to 30 filler words, and two consecutive opinion words at a random position.
+                 The opinion words are marked.
+toy_entailment   The premise gives three things a colour. The hypothesis gives one of them the same colour or another
+                 colour, or is about a new thing. The thing in the hypothesis is marked.
 
 The translation is a deterministic function of the source, so the gold alignment of any source sentence can be computed
 at any time (`translate`), and a model's attention can be compared with it:
@@ -6,12 +14,11 @@ at any time (`translate`), and a model's attention can be compared with it:
 * lexicon: source word i becomes target word i; both vocabularies follow Zipf's law, as in real text;
 * reordering: a noun followed by an adjective is translated as adjective, noun (as from French to English);
 * fertility: some words become two target words, and particles become none.
-
-It requires no external data and replaces a translation corpus if none can be fetched.
 """
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,12 +28,11 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import integer, stated
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
-from tasks.data.records import Pair
+from tasks.data.records import AlignedPair, Example, Pair
 
-KIND = "pairs"
 SIZES = {"train": 12_000, "dev": 500, "test": 500}
 KINDS = ("noun", "adjective", "verb", "double", "particle")
 WORDS_PER_KIND = {"noun": 60, "adjective": 30, "verb": 40, "double": 20, "particle": 8}
@@ -124,20 +130,19 @@ def _cumulative(weights) -> list[float]:
 
 @dataclass
 @stated("data/toy")
-class Options:
+class Pairs(Limited):
     """12,000 train, 500 dev and 500 test pairs, or as many as `limits` allows; no sentence is in two splits."""
 
     min_words: int = integer(low=1, high=60, help="words of a source sentence")
     max_words: int = integer(low=1, high=60, help="words of a source sentence")
     seed: int = integer(low=0, help="of the sentences; the lexicon is always the same")
-    limits: Limits = limits()
 
     def problems(self) -> list[str]:
         above = self.min_words > self.max_words
         return [f"min_words={self.min_words} is above max_words={self.max_words}"] if above else []
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progress) -> DataSet:
     """Generate pairs for train, then dev, then test, so that a split depends only on the sizes of the earlier ones."""
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
     drawn = [options.seed, options.min_words, options.max_words]
@@ -148,7 +153,92 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         return {split: list(islice(pairs, n)) for split, n in sizes.items()}
 
     return make(
-        manifest, KIND, read, f"generated pairs with a planted alignment, seed {options.seed}",
+        manifest, "pairs", read, f"generated pairs with a planted alignment, seed {options.seed}",
         sources={split: [drawn, [sizes[s] for s in SPLITS[: i + 1]]] for i, split in enumerate(SPLITS)},
         about={"source_lang": None, "target_lang": None},
     )  # fmt: skip
+
+
+ALIGNED = 300
+
+
+@dataclass
+@stated("data/toy_aligned")
+class Aligned(Limited):
+    """Only a test set: 300 pairs, or as many as `limits` allows."""
+
+    seed: int = integer(low=0, help="of the sentences; toy's own are of seed 1")
+
+
+def load_aligned(manifest: Manifest, options: Aligned, root: Path, progress: Progress) -> DataSet:
+    """Generate pairs in which every link is sure."""
+    count = options.limits.test or ALIGNED
+
+    def read(progress: Progress) -> Splits:
+        made = ((text, *translate(text.split())) for text in generate(count, options.seed))
+        return {"test": [AlignedPair(text, (" ".join(words),), links, links) for text, words, links in made]}
+
+    return make(
+        manifest, "pairs", read, f"generated pairs with their planted alignment, seed {options.seed}",
+        sources={"test": [options.seed, count]}, about={"source_lang": None, "target_lang": None},
+    )  # fmt: skip
+
+
+TEXTS = {"train": 600, "dev": 100, "test": 100}
+FILLERS = [f"word{i}" for i in range(40)]
+OPINIONS = (("dreadful", "boring", "awful"), ("lovely", "superb", "brilliant"))
+THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
+
+
+@dataclass
+@stated("data/toy_reviews")
+class Texts(Limited):
+    """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
+
+    seed: int = integer(low=0, help="of the texts")
+
+
+def load_texts(manifest: Manifest, options: Texts, root: Path, progress: Progress) -> DataSet:
+    """Generate examples, each with its own random generator, so that a limit does not change other examples."""
+    draw, classes, fields = DRAWN[manifest["name"]]
+    sizes = {split: options.limits.of(split) or TEXTS[split] for split in SPLITS}
+
+    def read(progress: Progress) -> Splits:
+        return {s: [draw(random.Random(f"{options.seed}/{s}/{i}")) for i in range(n)] for s, n in sizes.items()}
+
+    return make(
+        manifest, "texts", read, f"generated texts, seed {options.seed}", sources={s: [options.seed, n] for s, n in sizes.items()},
+        notes=["GENERATED TEXT"], about={"classes": list(classes), "fields": list(fields)},
+    )  # fmt: skip
+
+
+def _review(rng: random.Random) -> Example:
+    label = rng.randrange(2)
+    words = rng.choices(FILLERS, k=rng.randint(5, 30))
+    at = rng.randrange(len(words) + 1)
+    opinion = rng.choices(OPINIONS[label], k=2)
+    return Example((" ".join(words[:at] + opinion + words[at:]),), label, frozenset(opinion))
+
+
+def _entailment(rng: random.Random) -> Example:
+    things = rng.sample(THINGS, 4)
+    colours = {thing: rng.choice(COLOURS) for thing in things}
+    label = rng.randrange(3)
+    about = things[3] if label == 1 else rng.choice(things[:3])
+    colour = colours[about] if label != 2 else rng.choice([c for c in COLOURS if c != colours[about]])
+    premise = " and ".join(f"the {thing} is {colours[thing]}" for thing in things[:3])
+    return Example((premise, f"the {about} is {colour}"), label, frozenset({about}))
+
+
+DRAWN = {  # name -> function that draws an example, classes, fields
+    "toy_reviews": (_review, ("negative", "positive"), ("text",)),
+    "toy_entailment": (_entailment, ("entailment", "neutral", "contradiction"), ("premise", "hypothesis")),
+}
+
+
+SETS = {
+    "toy": Loader("pairs", Pairs, load_pairs),
+    "toy_aligned": Loader("pairs", Aligned, load_aligned),
+    "toy_reviews": Loader("texts", Texts, load_texts),
+    "toy_entailment": Loader("texts", Texts, load_texts),
+}

@@ -293,8 +293,8 @@ SIDES = {
 TARS = {
     "empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE * 99, ""), "a zip": (lambda raw: zipped({"a": b"b"}), ""),
     "its half": (lambda raw: raw[: len(raw) // 2], ""), "no end mark": (lambda raw: _without_end(_plain_tar(raw)), ""),
-    "a header damaged": (lambda raw: _second_header(_plain_tar(raw)), ""), "leaves the folder": (lambda raw: tar({"../../train/pos/1.txt": b"x"}), r"\.\./"),
-    "absolute": (lambda raw: tar({"/etc/train/pos/1.txt": b"x"}), "/etc"), "gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(_plain_tar(raw))), ""),
+    "a header damaged": (lambda raw: _second_header(_plain_tar(raw)), ""),
+    "gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(_plain_tar(raw))), ""),
     "gzip, cut": (lambda raw: gzip.compress(_plain_tar(raw))[:-9], ""), "nothing in it": (lambda raw: tar({"x": b"y"}), ""),
 }  # fmt: skip
 
@@ -369,6 +369,6 @@ OF_KIND: dict[str, dict[str, tuple[Callable[[bytes], bytes], str]]] = {
     "tar": TARS,
     "zip": {
         "empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE, ""), "its half": (lambda raw: raw[: len(raw) // 2], ""), "a tar": (lambda raw: tar({"a": b"b"}), ""),
-        "its end damaged": (lambda raw: raw[:-30] + b"\xff" * 30, ""), "leaves the folder": (lambda raw: zipped({f"../COCO_train2014_{0:012d}.jpg": b"x"}), r"\.\./"),
+        "its end damaged": (lambda raw: raw[:-30] + b"\xff" * 30, ""),
     },
 }  # fmt: skip

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.data.errors import DataError
-from tasks.data.read.alignments import read_pharaoh, read_pud
+from tasks.data.sets.aligned import read_pharaoh, read_pud
 
 
 def test_sure_and_possible_links(tmp_path):

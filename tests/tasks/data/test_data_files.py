@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.data import DataError, NullProgress, Progress
-from tasks.data.files import publish_file, publish_folder, sha256_of, verify, writing_to
+from tasks.data.files import publish_file, publish_folder, remembered, sha256_of, verify, writing_to
 from tasks.data.read.pairs import Bounded, cached_rows
 from tasks.data.records import Pair
 
@@ -107,3 +107,15 @@ def test_pairs_keep_to_their_bounds():
         "only pairs of at least 2 words a source, at least 3 words a target, at most 4 words a source"
     ]
     assert free.within(pairs.values()) == list(pairs.values()) and free.shortfall() == []
+
+
+def test_a_value_is_remembered_for_its_key_and_computed_each_time_where_it_cannot_be_kept(tmp_path, monkeypatch):
+    made = iter(range(9))
+    path = tmp_path / "kept.json"
+    assert [remembered(path, key, lambda: next(made)) for key in ("a", "a", "b")] == [0, 0, 1]
+
+    def refused(*args, **kwargs):
+        raise PermissionError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr("tempfile.mkstemp", refused)
+    assert [remembered(path, key, lambda: next(made)) for key in ("b", "c", "c")] == [1, 2, 3]

@@ -11,8 +11,9 @@ from made_mirror import LABELS
 
 from tasks import data
 from tasks.data import NullProgress
-from tasks.data.read.labelled import label_names, read_arff
-from tasks.data.sets import yeast_river
+from tasks.data.read.labelled import read_arff
+from tasks.data.sets import features
+from tasks.data.sets.features import label_names
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -57,11 +58,11 @@ def test_yeast_from_a_wheel(tmp_path, monkeypatch, opened):
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress("\n".join([",".join(header), *rows, ""]).encode()))
     manifest = {
-        "name": "yeast_river", "kind": "wheel", "package": "river", "version": "0", "title": "Yeast", "note": "split of our own",
+        "name": "yeast_river", "kind": "wheel", "loader": "features", "package": "river", "version": "0", "title": "Yeast", "note": "split of our own",
         "files": [{"path": "river/datasets/yeast.csv.gz", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}],
     }  # fmt: skip
     monkeypatch.setattr(data, "load_manifest", lambda name: manifest)
-    monkeypatch.setattr(yeast_river, "fetch_wheel", lambda *a, **k: tmp_path)
+    monkeypatch.setattr(features, "fetch_wheel", lambda *a, **k: tmp_path)
     found = opened("yeast_river")
     splits = found.read(NullProgress())
     assert {s: part.labels.shape for s, part in splits.items()} == {"train": (1500, 14), "test": (917, 14)}

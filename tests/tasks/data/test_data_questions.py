@@ -15,8 +15,8 @@ from small_vqa2 import picture
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key, stem_key
 from tasks.data.read.formats import counting
-from tasks.data.read.questions import hold_out, limited, read_vqa2
 from tasks.data.records import Question
+from tasks.data.sets.questions import hold_out, limited, read_vqa2
 
 QUIET = NullProgress()
 

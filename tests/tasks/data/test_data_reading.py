@@ -26,12 +26,13 @@ from tasks.data import DataError, NullProgress
 from tasks.data.acquire import archives
 from tasks.data.feature_store import FeatureStore, Layout, write
 from tasks.data.read.formats import LONGEST_WORD, counting, numbered, parse_json, read_lines, read_text, table, too_long
-from tasks.data.read.labelled import label_names, read_arff
+from tasks.data.read.labelled import read_arff
 from tasks.data.read.lines import LinePairs, Lines
-from tasks.data.read.questions import read_easy_vqa, read_nlvr, read_vqa2
 from tasks.data.read.vectors import read_vectors
-from tasks.data.sets.iwslt2017 import segments
+from tasks.data.sets.features import label_names
+from tasks.data.sets.questions import read_easy_vqa, read_nlvr, read_vqa2
 from tasks.data.sets.snli import leaves, read_highlights, read_published
+from tasks.data.sets.translation import segments
 
 DRESSES = {
     "mark": lambda raw: codecs.BOM_UTF8 + raw,
@@ -220,7 +221,7 @@ def test_good_arff_comes_back(rows, file):
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"format": 1}', "null", "\ufeffx"])
 def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
     layout = Layout("ones", (1, 2), 3, ("a", "b"))
-    store = write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
+    store = write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}), NullProgress())
     head, array = tmp_path / "store.json", tmp_path / "features.npy"
     good = head.read_text()
     head.write_text(damage)
@@ -237,10 +238,10 @@ def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
 
 
 def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
-    bad = ({"../x": b"1"}, {"a" * 300: b"1"}, {"/x": b"1"}, {"ok": b"1", "a/../../x": b"2"})
+    bad = ({"../x": b"1"}, {"a" * 300: b"1"}, {"ok": b"1", "a/../../x": b"2"})
     for number, members in enumerate(bad):
         (tmp_path / f"{number}.tar").write_bytes(tar(members))
-        with refused(DataError, key=f"{number}.tar", says="too long" if number == 1 else "its member"):
+        with refused(DataError, key=f"{number}.tar", says="too long" if number == 1 else "outside the destination"):
             archives.unpack(tmp_path / f"{number}.tar", tmp_path / "out")
     link = tmp_path / "link.tar"
     with tarfile.open(link, "w") as archive:

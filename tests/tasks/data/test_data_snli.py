@@ -7,8 +7,7 @@ import json
 import pytest
 
 from tasks.data import NullProgress
-from tasks.data.sets.snli import leaves, read_highlights, read_published
-from tasks.data.sets.snli_20k import explained_words
+from tasks.data.sets.snli import explained_words, leaves, read_highlights, read_published
 
 PARSE = "(ROOT (S (NP (DT A) (NN man)) (VP (VBZ sleeps) (PRT (-LRB- -LRB-) (NN x) (-RRB- -RRB-))) (. .)))"
 ROWS = [

@@ -63,6 +63,8 @@ def test_a_set_is_fetched_once_from_the_first_source_that_has_it(server, tmp_pat
     assert data.fetch(name, tmp_path).startswith(f"{name}: {counts}") and counts in data.verify(name, tmp_path)
     assert len(server.asked) == asked
     assert not list(tmp_path.rglob("*.zip")) and not list(tmp_path.rglob("*.tgz"))  # unpacked, then removed
+    short = " ".join(data.open_data({"name": name}, tmp_path).shortfalls)
+    assert ("content not verified" in short) == (name == "baseline_1m_enfr")
 
 
 def test_what_was_damaged_since_is_named(server, tmp_path):

@@ -10,10 +10,10 @@ import pytest
 
 from tasks.data import DataError, NullProgress
 from tasks.data.read.splits import normalized
-from tasks.data.sets import debian_pairs
-from tasks.data.sets.debian_descriptions import Description, description_rows
+from tasks.data.sets import debian
+from tasks.data.sets.debian import Description, description_rows
 from tasks.data.sets.libreoffice_help import aligned_rows, help_paragraphs
-from tasks.data.sets.reuters21578 import reuters_pairs
+from tasks.data.sets.summaries import reuters_pairs
 
 TRANSLATIONS = [
     "Package: libfoo1\nDescription-md5: 1\nDescription-en: Foo library - runtime\n Foo is a library that does many good"
@@ -91,11 +91,9 @@ def packages(n: int = 60) -> list[Description]:
 
 
 def test_looking_up_needs_both_texts():
-    made = list(debian_pairs.examples(packages(), 600, 4, "train"))
+    made = list(debian.examples(packages(), 600, 4, "train"))
     assert (
-        made
-        == list(debian_pairs.examples(packages(), 600, 4, "train"))
-        != list(debian_pairs.examples(packages(), 600, 4, "dev"))
+        made == list(debian.examples(packages(), 600, 4, "train")) != list(debian.examples(packages(), 600, 4, "dev"))
     )
     assert Counter(e.label for e in made) == {0: 200, 1: 200, 2: 200}
     assert set(Counter((e.texts[1], e.label) for e in made).values()) == {50}  # which one is asked tells nothing
@@ -103,7 +101,7 @@ def test_looking_up_needs_both_texts():
     others = Counter()
     for example in made:
         words = example.texts[0].split()
-        said = {word: names[words[i + 2]] for i, word in enumerate(words) if word in debian_pairs.ORDINALS}
+        said = {word: names[words[i + 2]] for i, word in enumerate(words) if word in debian.ORDINALS}
         assert len(said) == 4 and example.label == said.pop(example.texts[1])
         others.update((example.label, other) for other in said.values())
     assert min(others.values()) > 0.8 * 200 and len(others) == 9  # and the other packages are of any class

@@ -171,22 +171,15 @@ def test_no_flipped_digit_of_a_split_is_served(tmp_path):
         i = draw.choice(digits)
         path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
         found, said = kept(path)
-        assert found == PARTS and said[0].startswith((f"{path} is not what was written", f"{path} is damaged"))
-        assert path.read_text() == whole
+        assert found == PARTS and said and path.read_text() == whole
 
 
-def test_a_split_without_a_checksum_is_made_again_and_another_one_kept(tmp_path):
-    path, aside = tmp_path / "split.json", tmp_path / "split.json.unused"
+def test_a_split_without_a_checksum_is_made_again(tmp_path):
+    path = tmp_path / "split.json"
     kept(path)
-    told = {k: v for k, v in json.loads(path.read_text()).items() if k != "checksum"}
-    path.write_text(json.dumps(told))
-    found, said = kept(path)
-    assert found == PARTS and "has no checksum" in said[0] and not aside.exists()
-    told["parts"]["dev"] = [8]
-    path.write_text(json.dumps(told))
-    found, said = kept(path)
-    assert found == PARTS and str(aside) in " ".join(said) and json.loads(aside.read_text()) == told
-    assert kept(path)[1] == []
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps({"k": whole["k"] | {"dev": [8]}}))
+    assert kept(path)[0] == PARTS and json.loads(path.read_text()) == whole and kept(path)[1] == []
 
 
 def test_each_near_pair_is_found_once_wherever_a_block_of_texts_ends():

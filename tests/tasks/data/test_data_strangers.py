@@ -11,7 +11,7 @@ import pytest
 from strangers import ENCODINGS, LOADERS, OF_KIND, PLACES, TEXTS
 
 from tasks.data import DataError, manifests
-from tasks.data.sets import easy_vqa, rotten_tomatoes, yeast_river
+from tasks.data.sets import features, questions, reviews
 
 SECONDS = 2.0
 BINARY = ("tar", "zip")
@@ -48,11 +48,11 @@ def folders(tmp_path_factory):
 def laid(folders, monkeypatch):
     """`laid(name)`: the folder of a loader, which takes it for what it reads."""
     monkeypatch.setattr(manifests, "verify", lambda *a, **k: None)  # a mirror's files have one sha256, the good one
-    monkeypatch.setattr(yeast_river, "verify", lambda *a, **k: None)
-    monkeypatch.setattr(yeast_river, "TRAIN", 4)
+    monkeypatch.setattr(features, "verify", lambda *a, **k: None)
+    monkeypatch.setattr(features, "TRAIN", 4)
 
     def laid(name):
-        for module in (easy_vqa, rotten_tomatoes, yeast_river):
+        for module in (features, questions, reviews):
             monkeypatch.setattr(module, "fetch_wheel", lambda *a, **k: folders[name])
         return folders[name]
 

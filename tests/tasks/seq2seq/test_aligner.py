@@ -11,7 +11,7 @@ from scipy.special import digamma
 
 from sparse_attention.quality import alignment_error_rate
 from tasks.data.errors import DataError
-from tasks.data.read.alignments import read_pharaoh
+from tasks.data.sets.aligned import read_pharaoh
 from tasks.seq2seq import aligner
 from tasks.seq2seq.aligner import grow_diag_final_and
 from tasks.seq2seq.repetition import drop_score, loops, rep_score

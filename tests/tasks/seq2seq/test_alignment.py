@@ -7,7 +7,7 @@ import torch
 from sparse_attention.quality import alignment_error_rate
 from tasks.config.options import read
 from tasks.data import NullProgress, open_data
-from tasks.data.read.alignments import read_pharaoh
+from tasks.data.sets.aligned import read_pharaoh
 from tasks.data.symbols import EOS
 from tasks.load import evaluate
 from tasks.seq2seq.alignment import alignment_metrics, forced, merged, places

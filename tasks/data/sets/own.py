@@ -1,0 +1,226 @@
+"""Pairs of texts, and texts with a class, from your own files.
+
+files   for each of train, dev and test, a folder has `train.en` and `train.fr` with one text per line, or `train.tsv`
+        (source, tab, target), or `train.jsonl` or `train.csv` with the names of the languages as keys or columns
+table   csv, tsv or JSON with columns for one or two texts and a class
+
+A single file is split by content.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config.options import REQUIRED, Kind, listing, near, stated
+from tasks.config.options import text as word
+from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.manifests import local
+from tasks.data.progress import Progress
+from tasks.data.read import own
+from tasks.data.read.formats import count, damaged, numbered
+from tasks.data.read.lines import LinePairs
+from tasks.data.read.own import setting
+from tasks.data.read.pairs import Translated
+from tasks.data.records import Example, Pair, clean, subset
+
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
+
+
+@dataclass
+@stated("data/files")
+class Pairs(Translated, Limited):
+    """Names of the two sides; if both languages are the same, the sides are named source and target."""
+
+    path: str | None = local("folder with files for train, dev and test, or one file to split")
+    source_lang: str = word(help="language code: the rules of Moses, and what the files or columns are called")
+    target_lang: str = word(help="as source_lang")
+    source: str | None = word(optional=True, help="what they are called instead; a tsv file then has a head line")
+    target: str | None = word(optional=True, help="as source")
+
+    def problems(self) -> list[str]:
+        wrong = {option: code for option, code in self.about().items() if not LANGUAGE.fullmatch(code)}
+        found = [f"{option}={code!r} must be a language code, as en or pt_br" for option, code in wrong.items()]
+        if self.source is not None and self.source == self.target:
+            found.append(f"target={self.target!r} is the source too; name two different columns")
+        return found
+
+
+def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progress) -> DataSet:
+    """Load pairs; those with a blank side are left out and counted."""
+    names = sides(options)
+    layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
+    files = own.find(options.path, layouts, own.NO_DEV)
+    headed = options.source is not None or options.target is not None
+    whole = own.whole_of(files)
+    pairs = [] if whole is None else _pairs(files[whole], names, headed)
+    texts = [pair.source for pair in pairs]
+    sources, notes, splits = own.sources(files, names, headed, texts=texts), [], {}
+    if whole is not None:
+        splits, note = own.split(pairs, files, texts, sources["train"], root, progress)
+        notes.append(note.replace("split by content: texts", "split by content: sources", 1))
+
+    def read(progress: Progress) -> Splits:
+        rest = {split: paths for split, paths in files.items() if split not in (own.WHOLE, *splits)}
+        return splits | {split: _pairs(paths, names, headed) for split, paths in rest.items()}
+
+    place = Path(str(options.path)).name
+    return make(
+        manifest, "pairs", read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
+        about=options.about(),
+    )  # fmt: skip
+
+
+def sides(options: Pairs) -> tuple[str, str]:
+    """The names of source and target in file names, columns and keys."""
+    codes = options.source_lang, options.target_lang
+    source, target = codes if codes[0] != codes[1] else ("source", "target")
+    return options.source or source, options.target or target
+
+
+def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Sequence[Pair]:
+    if len(paths) == 2:
+        lines = LinePairs(paths[0], paths[1:])
+        kept = [i for i, pair in enumerate(lines) if pair.source and pair.references[0]]
+        count(f"lines of {paths[0].name} and {paths[1].name} left out: a blank text", len(lines) - len(kept))
+        return lines if len(kept) == len(lines) else subset(lines, kept)
+    (path,) = paths
+    found = own.rows(path, names) if headed or own.ending(path) != ".tsv" else _two_columns(path)
+    pairs = [Pair(row.cells[0], (row.cells[1],)) for row in own.filled(found, slice(2))]
+    if not pairs:
+        raise damaged(path, "every text is blank", "pairs of texts", step=own.STEP)
+    return pairs
+
+
+def _two_columns(path: Path) -> Iterator[own.Row]:
+    """Read a tsv file without a header line."""
+    form = own.dialect(path)
+    if form["delimiter"] == "\t" and not form.get("quoting"):
+        step = "add a head line, and set data.source and data.target to its names"
+        raise damaged(path, "its cells are in quotes", "source, tab, target", line=1, step=step)
+    for number, line in numbered(path):
+        if not line.strip():
+            continue  # as in tables, blank lines are skipped
+        row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
+        if len(row.cells) != 2:
+            parts, headed = len(row.cells), "for a head line set data.source and data.target to its names"
+            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no head line; {headed}", parts)
+        yield row
+
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+# Labels that mean that there is none.
+MISSING = {"-", "?", "nan", "NaN", "NAN", "NA", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
+
+
+def columns() -> Any:
+    """An option with the name of one column, or a list of one or two; the value is always a list."""
+
+    def read(value: Any) -> list[str]:
+        names = [value] if isinstance(value, str) else value
+        listed = isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names)
+        if not listed or not 1 <= len(names) <= 2 or len(set(names)) < len(names):
+            raise ValueError("must be the name of a column, or two different ones as [premise,hypothesis]")
+        return list(names)
+
+    kind = Kind(list, read, "columns of texts")
+    return dataclasses.field(default=REQUIRED, metadata={"kind": kind})
+
+
+def names(help: str) -> Any:
+    """An option with a list of labels, each a text or a number."""
+    kind = listing(REQUIRED, word()).metadata["kind"]
+
+    def read(value: Any) -> list[str]:
+        listed = value if isinstance(value, list) else [value]
+        return kind.read([own.cell(one) if isinstance(one, (int, float)) else one for one in listed])
+
+    return dataclasses.field(default=REQUIRED, metadata={"kind": Kind(list, read, help)})
+
+
+@dataclass
+@stated("data/table")
+class Table(Limited):
+    """Columns of a table."""
+
+    path: str | None = local("folder with files for train, dev and test, or one file to split")
+    text: list = columns()
+    label: str = word(help="column of the class")
+    classes: list = names("the classes in their order; []: those of the training examples")
+    drop: list = names("labels of rows to leave out, such as [-1] for unlabelled ones")
+
+    def problems(self) -> list[str]:
+        found = [f"label={self.label!r} is a column of data.text too"] if self.label in self.text else []
+        if len(set(self.classes)) != len(self.classes) or len(self.classes) == 1:
+            found.append(f"classes={self.classes} must be at least two different names")
+        return found
+
+
+def load_table(manifest: Manifest, options: Table, root: Path, progress: Progress) -> DataSet:
+    """Load examples; rows with a blank text are left out and counted."""
+    files, fields = own.find(options.path, own.TABLES, own.NO_DEV), len(options.text)
+    names = [*options.text, options.label]
+    rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
+    if options.drop:
+        for split, (path,) in files.items():
+            kept = [row for row in rows[split] if row.cells[-1] not in options.drop]
+            count(f"rows of {path.name} left out: {options.label} is in data.drop", len(rows[split]) - len(kept))
+            rows[split] = kept
+    first = next(iter(rows.values()))  # rows of train, of a single file, or of a test set without train
+    classes = list(options.classes) or _classes(first, options)
+    number = {name: i for i, name in enumerate(classes)}
+    for row in (row for found in rows.values() for row in found):
+        if row.cells[-1] not in number:
+            found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
+            step = f"correct it, or leave out such rows: {setting(drop=[*options.drop, row.cells[-1] or 'LABEL'])}"
+            raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step)
+    splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
+    whole = own.whole_of(files)
+    texts = [] if whole is None else [" ".join(example.texts) for example in splits[whole]]
+    dropped, notes = ([options.drop] if options.drop else []), []
+    sources = own.sources(files, options.text, options.label, classes, *dropped, texts=texts)
+    if whole is not None:
+        parts, note = own.split(splits.pop(whole), files, texts, sources["train"], root, progress)
+        splits = parts | splits
+        notes.append(note)
+    return make(
+        manifest, "texts", lambda progress: splits, f"own table, {Path(str(options.path)).name}", sources=sources,
+        limits=options.limits, notes=notes, about={"classes": classes, "fields": list(options.text)},
+    )  # fmt: skip
+
+
+def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
+    """The labels of the rows: numbers sorted by value, followed by words in alphabetical order."""
+    found: dict[str, None] = {}
+    for row in rows:
+        if not row.cells[-1]:
+            blank = sum(not other.cells[-1] for other in rows)
+            said = f"{options.label} is blank, in {blank:,} of {len(rows):,} rows"
+            raise row.wrong(said, "a class; fill it in or delete the rows", blank)
+        found[row.cells[-1]] = None
+    if sign := own.joined(found):
+        row = next(row for row in rows if sign in row.cells[-1])
+        ways = setting(text=options.text[0], label=[options.label], separator=sign)
+        step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
+        said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
+        raise row.wrong(said, "one class", row.cells[-1], step + setting(classes=list(found)))
+    if not 2 <= len(found) <= max(len(rows) / 2, 2):
+        raise damaged(
+            rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
+            "a class for each row: at least two, most of them in several rows", step="correct data.label, or list data.classes", value=len(found),
+        )  # fmt: skip
+    ordered = sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
+    if missing := sorted(MISSING & set(found)) or [name for name in ("-1",) if {"-1", "0"} <= set(found)]:
+        n = sum(row.cells[-1] in missing for row in rows)
+        said = f"{options.label} is {' or '.join(map(repr, missing))} in {n:,} of {len(rows):,} rows, which often means that there is none"
+        step = f"leave these rows out: {setting(drop=missing)}; or keep them as a class: {setting(classes=ordered)}"
+        row = next(row for row in rows if row.cells[-1] in missing)
+        raise row.wrong(said, "a class for each row", missing, step)
+    return ordered
+
+
+SETS = {"files": Loader("pairs", Pairs, load_pairs), "table": Loader("texts", Table, load_table)}

@@ -1,0 +1,267 @@
+"""Questions about images: VQA v2, whole and in part without images, easy-VQA and NLVR.
+
+vqa2          VQA v2 (Goyal et al. 2017) from the challenge's files, used in Table 2 of Martins et al. 2020
+vqa2_subset   60,000 questions of VQA v2 from a mirror, to test how much the questions alone reveal
+easy_vqa      questions about generated images of one coloured shape, from a wheel; replaces VQA v2 in the demo
+nlvr          sentences that are true or false for a generated image (Suhr et al. 2017), from a mirror
+
+Readers return questions in file order. Nothing is skipped silently: questions that are left out are counted
+(`tasks.data.read.formats`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
+from tasks.data.acquire import sources
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.files import sha256_of
+from tasks.data.images import Files, ImageInput, coco_key, path_key, stem_key
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.progress import Progress
+from tasks.data.read.answers import answer_type, normalized
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text
+from tasks.data.read.lines import find_file, folder_of
+from tasks.data.read.splits import place
+from tasks.data.records import Question
+
+KIND = "questions"
+TYPES = ("yes/no", "number", "other")
+NUMBERED = (int, str)
+
+
+def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
+    """Read the challenge's JSON (VQA v1 and v2), plain or gzipped (detected from the content, whatever the file name).
+
+    Questions without an annotation, and annotations without a question, are left out and counted.
+
+    Args:
+        questions: {"questions": [{"image_id", "question", "question_id"}, ...]}.
+        annotations: {"annotations": [{"question_id", "answers": [{"answer"}, ...], "answer_type", ...}, ...]}.
+    Raises:
+        DataError: a file is missing, is not JSON, or does not have this format.
+    """
+    asked = _entries(questions, "questions", {"image_id": NUMBERED, "question": str, "question_id": NUMBERED})
+    notes = _entries(annotations, "annotations", {"question_id": NUMBERED, "answers": list})
+    by_id = {note["question_id"]: note for note in notes}
+    found = []
+    for entry in asked:
+        if (note := by_id.pop(entry["question_id"], None)) is None:
+            count("questions without an annotation left out")
+            continue
+        of = f"question {note['question_id']}: "
+        given = tuple(normalized(check_fields(a, {"answer": str}, annotations, of)["answer"]) for a in note["answers"])
+        chosen = note.get("multiple_choice_answer") or (Counter(given).most_common(1)[0][0] if given else "")
+        check_fields({"multiple_choice_answer": chosen}, {"multiple_choice_answer": str}, annotations, of)
+        kind = note.get("answer_type") or answer_type(normalized(chosen))
+        if kind not in TYPES:
+            raise damaged(annotations, f"{of}answer_type is {kind!r}", f"one of {', '.join(TYPES)}")
+        asked_of = entry["question_id"], str(entry["image_id"]), entry["question"]
+        found.append(Question(*asked_of, given, normalized(chosen), kind))
+    count("annotations without a question left out", len(by_id))
+    return found
+
+
+def read_easy_vqa(path: Path, split: str) -> list[Question]:
+    """Read easy-VQA: [[question, answer, image number], ...]; the image keys are "<split>/<number>"."""
+    loaded = parse_json(read_text(path), path)
+    kinds, expected = [str, str, int], "a list of [question, answer, image number]"
+    if not isinstance(loaded, list) or not loaded:
+        raise damaged(path, "it holds no such list", expected)
+    for i, entry in enumerate(loaded):
+        if not isinstance(entry, list) or [type(part) for part in entry] != kinds:
+            raise damaged(path, f"entry {i:,} is {ascii(entry)[:40]}", expected)
+    return [
+        Question(i, f"{split}/{image}", text, (answer,), answer, answer_type(answer))
+        for i, (text, answer, image) in enumerate(loaded)
+    ]  # fmt: skip
+
+
+def read_nlvr(path: Path, split: str) -> list[Question]:
+    """Read NLVR (Suhr et al. 2017): one JSON object per line, with a sentence that is true or false for its image.
+
+    The image is that of permutation 0, "<split>-<identifier>-0"; the answer is "true" or "false", of type yes/no.
+    """
+    found = []
+    for line, entry in json_lines(path, {"identifier": str, "sentence": str, "label": str}):
+        label = entry["label"]
+        if label not in ("true", "false"):
+            raise damaged(path, f"label is {label[:40]!r}", "true or false", line=line)
+        image = f"{split}-{entry['identifier']}-0"
+        found.append(Question(entry["identifier"], image, entry["sentence"], (label,), label, answer_type(label)))
+    return found
+
+
+def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:
+    loaded = parse_json(read_text(path), path)
+    entries = loaded.get(key) if isinstance(loaded, dict) else None
+    if not isinstance(entries, list):
+        raise damaged(path, f"no list {key!r} at its top", f'{{"{key}": [..]}}')
+    for i, entry in enumerate(entries):
+        check_fields(entry, fields, path, f"{key}[{i}] ")
+    return entries
+
+
+def hold_out(questions: Sequence[Question], share: float) -> tuple[list[Question], list[Question]]:
+    """Split questions by image into (the rest, held out), using the hash of the image key.
+
+    About `share` of the images are held out, or at least one if there are several images.
+    """
+    parts: tuple[list[Question], list[Question]] = ([], [])
+    places = sorted({place(q.image) for q in questions})
+    limit = max(share, places[1]) if len(places) > 1 else share
+    for q in questions:
+        parts[place(q.image) < limit].append(q)
+    return parts
+
+
+def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
+    """At most `limit` questions, in the original order.
+
+    Images are taken in the order of their hash, with all their questions; only the last image may be cut.
+    """
+    if limit is None or len(questions) <= limit:
+        return list(questions)
+    order = sorted(range(len(questions)), key=lambda i: (place(questions[i].image), i))
+    return [questions[i] for i in sorted(order[:limit])]
+
+
+@dataclass
+@stated("data/vqa2")
+class Vqa2(Limited):
+    """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
+
+    path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
+    input: str = choice(REQUIRED, "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
+
+
+def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress) -> DataSet:
+    """Load 443,757 training and 214,354 val questions with ten answers each; the JSON files may be gzipped."""
+    fetched = sources.found(manifest, root) if options.path is None else None
+    folder = fetched or folder_of(options.path, manifest["get"])
+    within = sources.folders_in(folder) if fetched else [folder]
+    files = {
+        part: [
+            find_file(within, (name,), manifest["get"])
+            for name in (f"v2_OpenEnded_mscoco_{part}2014_questions.json", f"v2_mscoco_{part}2014_annotations.json")
+        ]
+        for part in ("train", "val")
+    }
+    asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
+
+    def read(progress: Progress) -> Splits:
+        parts = {}
+        for part, pair in files.items():
+            progress.say(f"reading VQA v2 {part}")
+            parts[part] = read_vqa2(*pair)
+        train, dev = hold_out(parts["train"], options.dev_share)
+        return {"train": train, "dev": dev, "test": parts["val"]}
+
+    hashes = {part: [sha256_of(path) for path in pair] for part, pair in files.items()}
+    held_out = [hashes["train"], options.dev_share]
+    named = [p for part in ("train2014", "val2014") for p in (folder / part, folder / f"{part}.zip")]
+    places = [p for p in named if p.exists() or p.is_symlink()]
+    source = Files(places, coco_key) if places else None
+    return make(
+        manifest, KIND, read, "VQA v2, train and val", sources={"train": held_out, "dev": held_out, "test": hashes["val"]},
+        limits=options.limits, cut=limited, found={"train": asked["train"], "test": asked["val"]}, notes=[f"dev: the questions on {options.dev_share:.0%} of the training images"],
+        about={"images": ImageInput(options.input, tuple(options.image_size), source, folder / "features")},
+    )  # fmt: skip
+
+
+SUBSET = {"train": "train", "dev": "valid", "test": "test"}
+
+
+@dataclass
+@stated("data/vqa2_subset")
+class Subset(Mirrored):
+    """48,061 train, 8,977 dev and 2,962 test questions with ten answers each."""
+
+    input: str = choice(REQUIRED, "none", help="there are no images")
+
+
+def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progress) -> DataSet:
+    """Load the files as published, in the challenge's format."""
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    names = {split: [f"vqa_questions_{part}.gzip", f"vqa_annotatons_{part}.gzip"] for split, part in SUBSET.items()}
+
+    def read(progress: Progress) -> Splits:
+        return {split: read_vqa2(*(files[name] for name in pair)) for split, pair in names.items()}
+
+    sources = {split: [hashes[name] for name in pair] for split, pair in names.items()}
+    return make(
+        manifest, KIND, read, "VQA v2, 60,000 questions of train and val (no images)", sources=sources, limits=options.limits,
+        cut=limited, about={"images": ImageInput("none", (1, 1), None)},
+    )  # fmt: skip
+
+
+@dataclass
+@stated("data/easy_vqa")
+class EasyVqa(Limited):
+    """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
+
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
+
+
+def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Progress) -> DataSet:
+    """38,575 + 9,673 questions about 4,000 + 1,000 images (train + test, before dev is held out)."""
+    wheel = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest["sha256"])
+    folder = wheel / "easy_vqa" / "data"
+
+    def read(progress: Progress) -> Splits:
+        train, dev = hold_out(read_easy_vqa(folder / "train" / "questions.json", "train"), options.dev_share)
+        return {"train": train, "dev": dev, "test": read_easy_vqa(folder / "test" / "questions.json", "test")}
+
+    held_out = [manifest["sha256"], options.dev_share]
+    return make(
+        manifest, KIND, read, f"easy-VQA, wheel {manifest['package']} {manifest['version']}",
+        sources={"train": held_out, "dev": held_out, "test": manifest["sha256"]}, limits=options.limits, cut=limited,
+        notes=[f"dev: the questions on {options.dev_share:.0%} of the training images"],
+        about={"images": ImageInput(options.input, tuple(options.image_size), Files([folder], path_key))},
+    )  # fmt: skip
+
+
+NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
+
+
+@dataclass
+@stated("data/nlvr")
+class Nlvr(Mirrored):
+    """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
+
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+
+
+def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress) -> DataSet:
+    """Load permutation 0 of the boxes of every image."""
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+
+    def read(progress: Progress) -> Splits:
+        return {split: read_nlvr(files[f"{part}.json"], part) for split, part in NLVR.items()}
+
+    source = Files([files[f"{part}_images_perm0.tar"] for part in NLVR.values()], stem_key)
+    return make(
+        manifest, KIND, read, "NLVR, permutation 0", sources={split: hashes[f"{part}.json"] for split, part in NLVR.items()},
+        limits=options.limits, cut=limited,
+        notes=["NLVR's training images are not in the mirror: its dev split is trained on, its hidden split selects"],
+        about={"images": ImageInput(options.input, tuple(options.image_size), source)},
+    )  # fmt: skip
+
+
+SETS = {
+    "vqa2": Loader(KIND, Vqa2, load_vqa2),
+    "vqa2_subset": Loader(KIND, Subset, load_subset),
+    "easy_vqa": Loader(KIND, EasyVqa, load_easy_vqa),
+    "nlvr": Loader(KIND, Nlvr, load_nlvr),
+}

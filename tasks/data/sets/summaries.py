@@ -1,0 +1,177 @@
+"""Headlines and summaries: Gigaword and DUC, SciTLDR, Reuters-21578.
+
+gigaword        Annotated Gigaword: generate a headline from the first sentence. Used in Table 2 of Niculae and of Laha
+duc2003, 2004   task 1, Gigaword's further test sets. They require an agreement with NIST and have no training data
+scitldr         SciTLDR-A, from a mirror: one sentence for an abstract; dev and test have several references
+reuters21578    from a mirror: the title from the first paragraph. It replaces Gigaword, at a size for two cores
+
+Gigaword and DUC are read as released by Rush et al. 2015 in their archive sumdata.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.config.options import stated
+from tasks.data.acquire import hub
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.progress import Progress
+from tasks.data.read.formats import count, damaged, json_lines, read_text
+from tasks.data.read.lines import folder_of, line_pairs
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts
+from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.records import Pair, clean
+
+KIND = "pairs"
+# published layouts: Gigaword in folders train/ and Giga/ of the archive, or all files in one folder
+GIGAWORD = {
+    "train": (("train.article.filter.txt", "train.article.txt"), ("train.title.filter.txt", "train.title.txt")),
+    "dev": (("valid.article.filter.txt", "valid.article.txt"), ("valid.title.filter.txt", "valid.title.txt")),
+    "test": (("input.txt",), ("task1_ref0.txt",)),
+}
+DUC = {"test": (("input.txt",), *((f"task1_ref{k}.txt",) for k in range(4)))}
+
+
+@dataclass
+@stated("data/gigaword")
+class Sumdata(Limited):
+    """Gigaword: 3,803,957 train, 189,651 dev and 1,951 test pairs, tokenised, lower-cased, and with # for digits.
+
+    DUC: documents with four references each.
+    """
+
+    path: str | None = local("folder of the authors' archive, or one with its files; null: the hub, which has no DUC")
+
+
+def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Progress) -> DataSet:
+    """Load the authors' archive, or the hub's copy of Gigaword; lines are read on demand.
+
+    DUC's text has ordinary digits, as published. Gigaword has # for each digit, which DUC's about["digits"] records
+    (Rush et al.'s NAMAS).
+    """
+    name, about = manifest["name"], ENGLISH
+    if name == "gigaword" and options.path is None:
+        splits, stamps = hub.load(manifest, root, progress, make=_pair)
+        title = "Gigaword (Rush et al. 2015), Hugging Face release"
+    elif name == "gigaword":
+        folder = folder_of(options.path, manifest["get"])
+        places = (folder, folder / "train", folder / "Giga")
+        splits, stamps = line_pairs(places, GIGAWORD, manifest["get"], progress)
+        title = "Gigaword (Rush et al. 2015), released pairs"
+    else:
+        folder, year = folder_of(options.path, manifest["get"]), name[-4:]
+        tops = (folder / name.upper(), folder / f"clean_{year}", folder)
+        places = [place for top in tops for place in (top, top / "references")]
+        splits, stamps = line_pairs(places, DUC, manifest["get"], progress)
+        title, about = f"DUC {year} task 1, four references", ENGLISH | {"digits": "#"}
+    found = {split: len(pairs) for split, pairs in splits.items()}
+    return make(
+        manifest, KIND, lambda progress: splits, title, sources=stamps, limits=options.limits, found=found, about=about
+    )  # fmt: skip
+
+
+def _pair(row: dict[str, str]) -> Pair:
+    return Pair(clean(row["document"]), (clean(row["summary"]),))
+
+
+@dataclass
+@stated("data/scitldr")
+class Scitldr(Bounded, Mirrored):
+    """1,992 train, 619 dev and 618 test papers, in the published splits."""
+
+
+def load_scitldr(manifest: Manifest, options: Scitldr, root: Path, progress: Progress) -> DataSet:
+    """Load the published splits."""
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+
+    def read(progress: Progress) -> Splits:
+        return {s: options.within(_pairs(files[f"{s}.jsonl"])) for s in SPLITS}
+
+    return make(
+        manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources={s: [hashes[f"{s}.jsonl"], options.bounds()] for s in SPLITS},
+        limits=options.limits, shortfalls=options.shortfall(), about=ENGLISH,
+    )  # fmt: skip
+
+
+def _pairs(path: Path) -> list[Pair]:
+    pairs = []
+    for number, record in json_lines(path, {"source": list, "target": list}):
+        if not all(isinstance(text, str) for text in (*record["source"], *record["target"])):
+            raise damaged(path, "source or target holds something else", "lists of sentences", line=number)
+        pair = Pair(clean(" ".join(record["source"])), tuple(filter(None, map(clean, record["target"]))))
+        if pair.source and pair.references:
+            pairs.append(pair)
+        else:
+            count(f"lines of {path.name} left out: no source or no target")
+    return pairs
+
+
+RECIPE = 2  # increased when the same files would give other pairs or splits
+
+
+@dataclass
+@stated("data/reuters21578")
+class Reuters(Bounded, Mirrored):
+    """About 15,500 articles."""
+
+
+def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Progress) -> DataSet:
+    """Load pairs split by content, since recurring reports are similar, and not by LEWISSPLIT, made for categories."""
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
+    pairs = [Pair(body, (title,)) for body, title in rows]
+    bodies = [body for body, _ in rows]
+
+    def split():
+        keys = [[("body", normalized(body)), ("title", normalized(title))] for body, title in rows]
+        return split_by_content(keys, [f"{body}\t{title}" for body, title in rows], [bodies])
+
+    parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
+
+    def read(progress: Progress) -> Splits:
+        return {s: options.within(pairs[i] for i in getattr(parts, s)) for s in SPLITS}
+
+    return make(
+        manifest, KIND, read, "Reuters-21578, first paragraph to title",
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds())), limits=options.limits, notes=[parts.note("articles")],
+        about=ENGLISH,
+    )  # fmt: skip
+
+
+def _articles(path: Path) -> str:
+    """The text of a file. Raises DataError unless all its articles are complete."""
+    sgml = read_text(path, encoding="latin-1")
+    opened, closed = (len(re.findall(tag, sgml)) for tag in (r"<REUTERS\b", r"</REUTERS>"))
+    if not opened or opened != closed:
+        raise damaged(path, f"{opened:,} articles begin, {closed:,} end", "<REUTERS ..> ... </REUTERS> articles")
+    return sgml
+
+
+def reuters_pairs(sgml: str) -> list[tuple[str, str]]:
+    """(first paragraph of the body, title) of every article in an SGML file that has both."""
+    pairs = []
+    for article in re.findall(r"<REUTERS\b.*?</REUTERS>", sgml, re.S):
+        title = re.search(r"<TITLE>(.*?)</TITLE>", article, re.S)
+        body = re.search(r"<BODY>(.*?)</BODY>", article, re.S)
+        if title and body:
+            # a new paragraph is indented by four spaces; the last line holds the sign-off
+            paragraph = re.split(r"\n {4,}", re.sub(r"\s*&#3;\s*$", "", body[1]).strip())[0]
+            texts = (_plain(re.sub(r"(?i)\breuter\s*$", "", paragraph)), _plain(title[1]))
+            if all(texts):
+                pairs.append(texts)
+    return pairs
+
+
+def _plain(text: str) -> str:
+    return clean(re.sub(r"[\x00-\x1f]", " ", html.unescape(text)))
+
+
+SETS = {
+    **{name: Loader(KIND, Sumdata, load_sumdata) for name in ("gigaword", "duc2003", "duc2004")},
+    "scitldr": Loader(KIND, Scitldr, load_scitldr),
+    "reuters21578": Loader(KIND, Reuters, load_reuters),
+}

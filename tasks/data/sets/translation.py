@@ -1,0 +1,189 @@
+"""Translation: baseline-1M, Multi30k and IWSLT 2017.
+
+baseline_1m_enfr   1M pairs EN-FR of the NMT-Benchmark, from Europarl and News Commentary, used by Laha et al. 2018
+multi30k           task 1: captions of photographs in English, French and German, from a mirror, its repository or the hub
+iwslt2017          TED talks, from the files of the archive or from the hub
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config.options import REQUIRED, choice, stated
+from tasks.data.acquire import hub, sources
+from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.files import sha256_of
+from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.progress import Progress
+from tasks.data.read.formats import damaged, read_lines, read_text
+from tasks.data.read.lines import LinePairs, find_file, folder_of, line_pairs, same_length
+from tasks.data.read.pairs import Bounded, Translated, language
+from tasks.data.records import Pair, clean
+
+KIND = "pairs"
+
+
+@dataclass
+@stated("data/baseline_1m_enfr")
+class Baseline(Translated, Limited):
+    """Either translation direction, with the archive's generic test set."""
+
+    source_lang: str = language("en", "fr")
+    target_lang: str = language("en", "fr")
+    path: str | None = local("folder of the unpacked archive; null: where scripts/data.py fetch puts it")
+
+
+def load_baseline(manifest: Manifest, options: Baseline, root: Path, progress: Progress) -> DataSet:
+    """Read the files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
+    folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
+    about, parts = options.about(), {"train": "train", "dev": "valid", "test": "test"}
+    names = {s: [(f"baseline-1M_{part}.{lang}",) for lang in about.values()] for s, part in parts.items()}
+    splits, hashes = line_pairs(sources.folders_in(folder), names, manifest["get"], progress)
+    return make(
+        manifest, KIND, lambda progress: splits, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set",
+        sources=hashes, limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,
+    )  # fmt: skip
+
+
+TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+
+
+@dataclass
+@stated("data/multi30k")
+class Multi30k(Translated, Bounded, Mirrored):
+    """29,000 train, 1,014 dev and 1,000 test pairs."""
+
+    source_lang: str = language("en", "fr", "de")
+    target_lang: str = language("en", "fr", "de")
+    test_set: str = choice(REQUIRED, *TEST_SETS, help="which of the four test sets")
+
+
+def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: Progress) -> DataSet:
+    """Load the raw text as published."""
+    names = {
+        split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
+        for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))
+    }
+    about, short = options.about(), options.shortfall()
+    title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
+    mirror = options.mirror or sources.found(manifest, root)
+    if mirror is None and {*about.values()} == {"en", "de"} and options.test_set == TEST_SETS[0]:
+
+        def pair(row: Mapping[str, str]) -> Pair:
+            return Pair(clean(row[options.source_lang]), (clean(row[options.target_lang]),))
+
+        found, stamps = hub.load(manifest, root, progress, make=pair)
+        title, short = f"{title}, the hub", [*short, "the hub's copy, which was not held against the released files"]
+    else:
+        files = mirror_files(manifest, mirror, (*names["train"], *names["dev"], *names["test"]))
+        found, hashes = None, mirror_hashes(manifest)
+        stamps = {split: [hashes[name] for name in pair] for split, pair in names.items()}
+
+    def read(progress: Progress) -> Splits:
+        splits = found or {s: LinePairs(files[one], [files[two]]) for s, (one, two) in names.items()}
+        return {split: options.within(pairs) for split, pairs in splits.items()}
+
+    return make(
+        manifest, KIND, read, title, sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()},
+        limits=options.limits, shortfalls=short, about=about,
+    )  # fmt: skip
+
+
+ARCHIVED = "de-en"  # the language pair at the manifest's web address
+LANGUAGES = ("en", "de", "fr", "ar", "ja", "ko", "zh")
+FILES = {  # split -> names of its files, with the pair of languages and the language of the file
+    "train": ["train.tags.{}.{}"],
+    "dev": ["IWSLT17.TED.dev2010.{}.{}.xml"],
+    "test": [f"IWSLT17.TED.tst{year}.{{}}.{{}}.xml" for year in range(2010, 2016)],
+}
+
+
+@dataclass
+@stated("data/iwslt2017")
+class Iwslt(Translated, Bounded):
+    """206,112 train, 888 dev (dev2010) and 8,079 test (tst2010 to tst2015) pairs for DE-EN."""
+
+    source_lang: str = language(*LANGUAGES)
+    target_lang: str = language(*LANGUAGES)
+    path: str | None = local("folder of the language pair as in its archive; null: the hub")
+
+
+def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progress) -> DataSet:
+    """Load a language pair. `path` is a folder with train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on.
+
+    These files may also be in its subfolder de-en.
+    """
+    about = options.about()
+    stem = "-".join(about.values())
+    title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
+    if options.path is None:
+        folder = sources.found(manifest, root) if stem == ARCHIVED else None
+    else:
+        folder = folder_of(options.path, manifest["get"])
+    if folder is None:
+        splits, stamps = _from_hub(manifest, stem, root, progress)
+        title += ", Hugging Face release"
+    else:
+        splits, stamps = _from_files(folder, stem, manifest["get"])
+    if stem != "de-en":
+        manifest = manifest | {"sizes": {}}
+    return make(
+        manifest, KIND, lambda progress: {s: options.within(pairs) for s, pairs in splits.items()}, title,
+        sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()}, limits=options.limits,
+        found={split: len(pairs) for split, pairs in splits.items()}, shortfalls=options.shortfall(), about=about,
+    )  # fmt: skip
+
+
+Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> their source
+
+
+def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Progress) -> Found:
+    def check(row: Mapping[str, Any]) -> str | None:
+        whole = all(isinstance(row["translation"].get(language), str) for language in pair.split("-"))
+        return None if whole else f"a translation has no text in {' or '.join(pair.split('-'))}: {str(row)[:200]}"
+
+    def made(row: Mapping[str, Any]) -> Pair:
+        source, target = (clean(row["translation"][language]) for language in pair.split("-"))
+        return Pair(source, (target,))
+
+    return hub.load(manifest, root, progress, make=made, check=check, pair=pair)
+
+
+def _from_files(folder: Path, stem: str, get: str) -> Found:
+    splits, stamps = {}, {}
+    for split, names in FILES.items():
+        splits[split], stamps[split] = [], []
+        for name in names:
+            files = [find_file(sources.folders_in(folder), (name.format(stem, lang),), get) for lang in stem.split("-")]
+            sides = [tagged_lines(path) if split == "train" else segments(path) for path in files]
+            same_length(files, sides)
+            splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
+            stamps[split] += map(sha256_of, files)
+    return splits, stamps
+
+
+def tagged_lines(path: Path) -> list[str]:
+    """Sentences of an IWSLT training file: all lines except those that are a tag with its text (<title>..</title>)."""
+    return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
+
+
+def segments(path: Path) -> list[str]:
+    """Texts of the <seg> elements of an IWSLT evaluation file, in order."""
+    page = read_text(path)
+    found = re.findall(r"<seg\b[^>]*>(.*?)</seg>", page, re.S)
+    if not found or len(found) != page.count("<seg"):
+        problem = f"{len(found):,} whole segments of {page.count('<seg'):,}"
+        raise damaged(path, problem, '<seg id="..">text</seg> elements')
+    return [html.unescape(text) for text in found]
+
+
+SETS = {
+    "baseline_1m_enfr": Loader(KIND, Baseline, load_baseline),
+    "multi30k": Loader(KIND, Multi30k, load_multi30k),
+    "iwslt2017": Loader(KIND, Iwslt, load_iwslt),
+}
