@@ -43,8 +43,8 @@ def test_the_tests_of_a_gpu_without_one(interpret: str, only: str, outcome: str,
 
 # The first two take about a second of a core together; the rest are left to the slow tests.
 SMALL = ("weighted_backward softmax 16", "attend_queries_backward bf16 d=32")
-# Bytes beyond the limit, on Triton 3.9
-SPILLED = {("attend_keys_backward", f"fp32 d={d}"): 528 for d in (80, 96, 128)}
+# More bytes of stack, with Triton 3.9: wide heads of float32, and one alpha a head with a mask and a bias
+SPILLED = {"fp32 d=80": 768, "fp32 d=96": 768, "fp32 d=128": 768, "each": 896}
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
@@ -59,7 +59,8 @@ def test_kernels_compile_ahead_of_time(only: tuple[str, ...] | None, capability:
         at = ahead_of_time.binary(case, capability)
         assert at["target"] and at["shared"] <= ahead_of_time.SHARED[capability], at
         assert at["registers"] > 32 or not at["name"].startswith("attend"), at
-        assert at["stack"] <= SPILLED.get((at["name"], at["label"]), ahead_of_time.STACK), at
+        most = max((bytes_ for part, bytes_ in SPILLED.items() if part in at["label"]), default=ahead_of_time.STACK)
+        assert at["stack"] <= most, at
 
 
 @pytest.mark.parametrize("op, params", ahead_of_time.MAPPINGS, ids=[op for op, _ in ahead_of_time.MAPPINGS])
