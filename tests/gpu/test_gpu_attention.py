@@ -148,6 +148,8 @@ def test_forms_equal_the_composition(form, device, launched) -> None:
     )
     found = [x for x in (out, *attention.gradients(g.to(device), *ours, saved, given["bias"])) if x is not None]
     assert launched == KERNELS
+    if "of keys" in name and mask is not None:  # the kernel looks at no block behind the last key
+        assert saved.lengths.max() <= 50
     keep = composition.visible(n, m, lengths, causal, None, spans, pinned)
     keep = torch.ones(n, m, dtype=torch.bool) if keep is None else keep
     if mask is not None:

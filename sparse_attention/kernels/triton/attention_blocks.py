@@ -68,6 +68,7 @@ def block_of(x_ptr, start, at, size, width, CHANNELS: tl.constexpr):
 
 @triton.jit
 def largest_of(a, b):
+    """The maximum, or NaN if one is NaN: tl.max would drop it, and a row with NaN would pass for a sound one."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -77,7 +78,7 @@ def live_blocks(flags_ptr, step, size, list_ptr, CHUNK: tl.constexpr):
     count = 0
     whole = 0
     tl.debug_barrier()
-    for flag in tl.static_range(2, 0, -1):
+    for flag in tl.static_range(2, 0, -1):  # WHOLE, then PART
         for base in range(0, size, CHUNK):
             at = base + tl.arange(0, CHUNK)
             on = (tl.load(flags_ptr + at.to(tl.int64) * step, mask=at < size, other=0) == flag).to(tl.int32)

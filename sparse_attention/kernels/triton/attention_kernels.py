@@ -1,8 +1,8 @@
 """Sparse attention on the GPU: a forward kernel, a backward kernel for queries, and a backward kernel for keys, values.
 
 The mapping is entmax with alpha = 1 + 1/r. With x = (alpha - 1) scale q k' and top = max x, p = (x - top - tau)_+^r,
-where tau in [-1, 0) is such that sum p = 1. RULE says which r: SPARSEMAX (1), ENTMAX15 (2), ANY (the argument r) or
-EACH (each head has its own, in memory). Scores are computed block by block whenever they are needed and never stored.
+where tau in [-1, 0) is such that sum p = 1. RULE says which r: SPARSEMAX (r = 1), ENTMAX15 (r = 2), ANY (the argument
+r) or EACH (each head has its own, in memory). Scores are computed block by block whenever they are needed and never stored.
 AdaSplash (arXiv 2502.12082) found that a block-sparse gradient is worthwhile on GPUs; the root finder here is a
 different one.
 
