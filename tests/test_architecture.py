@@ -72,7 +72,7 @@ LAYERS: list[set[str]] = [
     {"tasks.fertility"},
     {"tasks.fairseq_plugin", "tasks.training"},  # a cell gives the training what fairseq makes
     {"tasks.cells"},
-    {"tasks.load", "tasks.commands", "benchmarks"},
+    {"tasks.load", "tasks.draw", "tasks.commands", "benchmarks"},
     {"scripts"},
 ]
 FREE = LAYERS[1] | LAYERS[-2]  # these import each other freely, but not in a circle

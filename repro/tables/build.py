@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from repro.identity import Found
@@ -28,32 +27,33 @@ from repro.tables.verdict import Verdict, barriers, doubts, judge
 
 
 def build(
-    plan: Plan, store: Store, records: Sequence[Mapping[str, Any]] = (), failed: Mapping[str, str] | None = None,
-    docs: Path | None = None, claims: Sequence[Claim] = (),
-) -> Table:  # fmt: skip
+    plan: Plan,
+    store: Store,
+    records: Sequence[Mapping[str, Any]] = (),
+    failed: Mapping[str, str] | None = None,
+    deviations: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    claims: Sequence[Claim] = (),
+) -> Table:
     """The table of a plan's finished cells; missing and damaged cells are shown as such.
 
     Args:
         records: the published numbers.
         failed: cell id -> error, for cells that failed in this run.
-        docs: folder with one file per task; its deviations are listed with those of the experiment and the settings.
+        deviations: task -> scope -> texts; those that concern the experiment are listed with its own and the settings'.
         claims: the paper's claims; those about this experiment are tested on its rows.
     """
     one = plan.experiment
-    blocks = [
-        Block(column.label, unavailable=plan.unavailable[c]) if c in plan.unavailable
-        else _Column(plan, store, records, failed or {}, c, column).block()
-        for c, column in enumerate(one.columns)
-    ]  # fmt: skip
-    from_paper = [] if one.own else [*footers.of_settings(plan), *footers.of_tasks(docs, plan)]
-    deviations = list(dict.fromkeys([*one.deviations, *from_paper]))
+    columns = [_Column(plan, store, records, failed or {}, c, column) for c, column in enumerate(one.columns)]
+    blocks = [column.block() for column in columns]
+    from_paper = [] if one.own else [*footers.of_settings(plan), *footers.of_tasks(deviations or {}, plan)]
+    listed = list(dict.fromkeys([*one.deviations, *from_paper]))
     warning = (
         "" if one.own or any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
     )
     labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, blocks)
     lines = [outcome.line(labels) for outcome in tested if outcome.parts]
     last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, lines)
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, listed, tested, lines)
 
 
 def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[Outcome]:
@@ -101,6 +101,8 @@ class _Column:
         self.shown = list(column.show)
 
     def block(self) -> Block:
+        if self.number in self.plan.unavailable:
+            return Block(self.column.label, unavailable=self.plan.unavailable[self.number])
         rows = [self._row(r) for r in range(len(self.slots))]
         self._test(rows)
         everything = rows + self._baselines(rows)

@@ -54,6 +54,7 @@ UNIFORM = "uniform attention"  # label of the row that gives every position the 
 ENOUGH = 0.8  # power of a test that is large enough
 MOST_SEEDS = 100
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> seed -> score
+Doubts = Mapping[str, Mapping[str, str]]  # column -> row -> why its scores prove nothing
 Errors = Callable[[str, str, str, str], float]  # (column, metric, row, against) -> standard error over test examples
 
 
@@ -102,24 +103,21 @@ class Claim:
     @property
     def asks(self) -> str:
         """The tested question as text."""
-        return {
-            "equivalence": f"within {self.margin:g}", "noninferiority": f"no worse by {self.margin:g}",
-            "superiority": self.direction, "trend": f"ever {self.direction} from row to row",
-        }[self.test]  # fmt: skip
+        bound = {"equivalence": "within", "noninferiority": "no worse by"}.get(self.test)
+        rises = f"ever {self.direction} from row to row" if self.test == "trend" else self.direction
+        return f"{bound} {self.margin:g}" if bound else rises
 
     @property
     def inside(self) -> tuple[float, float]:
         """The bounds between which a difference in the direction of the claim supports it."""
-        return {
-            "equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, math.inf),
-        }.get(self.test, (0.0, math.inf))  # fmt: skip
+        low = -self.margin if self.test in ("equivalence", "noninferiority") else 0.0
+        return low, self.margin if self.test == "equivalence" else math.inf
 
     @property
     def outside(self) -> list[tuple[float, float]]:
         """The bounds between which a difference in the direction of the claim contradicts it."""
-        return {
-            "equivalence": [(-math.inf, -self.margin), (self.margin, math.inf)], "noninferiority": [(-math.inf, -self.margin)],
-        }.get(self.test, [(-math.inf, self.margin)])  # fmt: skip
+        low = -self.margin if self.test in ("equivalence", "noninferiority") else self.margin
+        return [(-math.inf, low), *[(self.margin, math.inf)] * (self.test == "equivalence")]
 
     @property
     def assumed(self) -> float:
@@ -161,9 +159,14 @@ class Part:
         why = f"; {self.why}" if self.why else ""
         return f"{self.effect:+.{decimals}f}{self.interval(decimals)}, n = {self.n}{why}"
 
+    @property
+    def known(self) -> tuple[float, float] | None:
+        """The interval, or None if it is not known."""
+        return (self.low, self.high) if math.isfinite(self.low) else None
+
     def interval(self, decimals: int) -> str:
         """` [low, high]`, or an empty string if it is not known."""
-        return interval((self.low, self.high) if math.isfinite(self.low) else None, self.n, decimals)
+        return interval(self.known, self.n, decimals)
 
     def text(self, decimals: int) -> str:
         return f"{self.outcome} ({self.numbers(decimals)})"
@@ -187,14 +190,14 @@ class Outcome:
 
     def values(self) -> dict[str, Any]:
         """The outcome for a JSON file; numbers that are not known are None."""
-        known = {k: v if math.isfinite(v) else None for k in ("effect", "low", "high") for v in [getattr(self.part, k)]}
+        claim = {
+            k: getattr(self.claim, k) for k in ("claim", "paper", "place", "metric", "test", "margin", "direction")
+        }
+        effect, low, high = (v if math.isfinite(v) else None for v in (self.part.effect, self.part.low, self.part.high))
+        decides = {"effect": effect, "interval": [low, high], "n": self.part.n, "why": self.part.why}
         parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in self.parts]
-        return {
-            "claim": self.claim.claim, "paper": self.claim.paper, "place": self.claim.place, "outcome": self.outcome,
-            "effect": known["effect"], "interval": [known["low"], known["high"]], "n": self.part.n, "power": self.power,
-            "needed": self.needed, "why": self.part.why, "metric": self.claim.metric, "test": self.claim.test,
-            "margin": self.claim.margin, "direction": self.claim.direction, "parts": parts,
-        }  # fmt: skip
+        outcome = {"outcome": self.outcome, "power": self.power, "needed": self.needed, "parts": parts}
+        return claim | decides | outcome
 
     def line(self, labels: Mapping[str, str]) -> str:
         """The outcome in one sentence; labels: column -> label."""
@@ -238,9 +241,8 @@ def _wrong(claim: Claim) -> list[str]:
 
 
 def outcome_of(
-    claim: Claim, scores: Scores, errors: Errors, doubts: Mapping[str, Mapping[str, str]], decimals: int,
-    worth: Scores | None = None,
-) -> Outcome:  # fmt: skip
+    claim: Claim, scores: Scores, errors: Errors, doubts: Doubts, decimals: int, worth: Scores | None = None
+) -> Outcome:
     """The outcome of a claim.
 
     Args:

@@ -28,6 +28,12 @@ ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
 NOT_SHOWN = ("loss", "ppl")
 MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
+CONTENT: dict[str, Callable[[Record], Any]] = {  # in what settings of the same configuration can still differ
+    "data content": lambda r: r.data_sha256[:8],
+    "training recipe": lambda r: r.recipe,
+    "plugins": lambda r: ",".join(r.plugins),
+    "test sets": lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items())),
+}
 WHOLE = 1000  # width of row labels in characters, large enough to show each label in full
 
 
@@ -216,11 +222,7 @@ def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
         s.differs = {
             k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own | (implied - {"model.name"})
         }
-    # settings with the same configuration can still differ in data content, recipes, plugins or test sets
-    for said, of in (
-        ("data content", lambda r: r.data_sha256[:8]), ("training recipe", lambda r: r.recipe), ("plugins", lambda r: ",".join(r.plugins)),
-        ("test sets", lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items()))),
-    ):  # fmt: skip
+    for said, of in CONTENT.items():
         alike: dict[str, list[Setting]] = {}
         for s in settings:
             alike.setdefault(s.mapping + s.detail, []).append(s)

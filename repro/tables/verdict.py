@@ -126,9 +126,16 @@ def rule(metrics: Sequence[Metric]) -> str:
 
 
 def barriers(
-    experiment: Experiment, column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot],
-    found: Mapping[str, Found], overrides: Sequence[str], declared: Sequence[str],
-) -> list[str]:  # fmt: skip
+    experiment: Experiment,
+    column: Column,
+    row: Row,
+    printed: Published,
+    against: str,
+    slots: Sequence[Slot],
+    found: Mapping[str, Found],
+    overrides: Sequence[str],
+    declared: Sequence[str],
+) -> list[str]:
     """The reasons why a row's score on the metric `against` cannot be compared with `printed`; empty if it can.
 
     The value of the score does not matter here.

@@ -13,7 +13,6 @@ import torch
 from repro.cell import Cell
 from repro.plan.experiment import Column
 from repro.store import Evaluation, Store
-from tasks.classification import figures as alignments
 from tasks.classification.predict import collate
 from tasks.commands import reproduce
 from tasks.data import DataUnavailable
@@ -22,8 +21,9 @@ from tasks.data.examples import padded
 from tasks.data.records import Example as Texts
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
+from tasks.draw import alignments
+from tasks.draw.outputs import Example, Panel, Row
 from tasks.load.model import Loaded, load_cell
-from tasks.seq2seq.figures import Example, Panel, Row
 
 
 @dataclass

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from repro.files import write_atomic
-from repro.report import figures
+from repro.report import pictures as drawings
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
 from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part, Pilot, needed
@@ -139,7 +139,7 @@ def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
 
 def pictures(found: Sequence[Outcome]) -> dict[str, str]:
     """The pictures of the page, path relative to docs -> SVG."""
-    return {_picture(one): figures.claim(one, _picture(one)) for one in found if _drawn(one)}
+    return {_picture(one): drawings.claim(one, _picture(one)) for one in found if _drawn(one)}
 
 
 def _drawn(one: Outcome) -> bool:

@@ -151,7 +151,7 @@ def _written(module, examples, of: Finished, stem: Path, how: str, asked: Asked)
 
 def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
     """Draw the attention of each row's model while it writes its own output."""
-    from tasks.seq2seq import figures
+    from tasks.draw import outputs
 
     of = _finished(figure, asked)
     texts, _ = _texts(figure, asked)
@@ -160,10 +160,10 @@ def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
     else:
         rows = attending.stored(of)
         chosen = _stored(asked.chosen, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
-        examples = [figures.example(rows, i) for i in chosen or figures.choose(rows, asked.count)]
+        examples = [outputs.example(rows, i) for i in chosen or outputs.choose(rows, asked.count)]
         what = "Test sentences"
     how = f"{what}; outputs of the models' own beam search."
-    return _written(figures, examples, of, place(of.outputs), how, asked)
+    return _written(outputs, examples, of, place(of.outputs), how, asked)
 
 
 def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
@@ -175,32 +175,32 @@ def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
 
 def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
     """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
-    from tasks.seq2seq import figures
+    from tasks.draw import outputs
 
     of = _finished(figure, asked)
     pairs = list(zip(*_texts(figure, asked), strict=True))
     if not pairs:
-        chosen = asked.chosen or figures.choose(attending.stored(of), 1)
+        chosen = asked.chosen or outputs.choose(attending.stored(of), 1)
         pairs = [attending.stored_sentence(of, i) for i in chosen]
     examples = [attending.forced(of, *pair) for pair in pairs]
-    return _written(figures, examples, of, place(of.outputs), "All forced to one output.", asked)
+    return _written(outputs, examples, of, place(of.outputs), "All forced to one output.", asked)
 
 
 def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
     """Draw how each row's model aligns two texts, with the structures used."""
-    from tasks.classification import figures
+    from tasks.draw import alignments
 
     of = _finished(figure, asked)
     pairs = [(pair, "own pair") for pair in zip(*_texts(figure, asked), strict=True)] or attending.stored_pairs(
         of, asked.count
     )
     how = "Output (class); right: structures through the first text."
-    return _written(figures, attending.aligned(of, pairs), of, place(of.outputs), how, asked)
+    return _written(alignments, attending.aligned(of, pairs), of, place(of.outputs), how, asked)
 
 
 def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
     """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
-    from tasks.seq2seq import figures
+    from tasks.draw import outputs
 
     of = _finished(figure, asked)
     examples = [attending.classified(of, given) for given in zip(*(t for t in _texts(figure, asked) if t), strict=True)]
@@ -208,27 +208,27 @@ def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
         raise ValueError(
             "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
         )
-    return _written(figures, examples, of, place(of.outputs), "One line a row: mapping, predicted class.", asked)
+    return _written(outputs, examples, of, place(of.outputs), "One line a row: mapping, predicted class.", asked)
 
 
 def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
     """Draw the attention of each row's model over images."""
     from tasks.data import open_data
-    from tasks.vqa import figures
+    from tasks.draw import images
 
     of = _finished(figure, asked)
     panels = []
     for label, cell in of.cells:
         test = of.test(cell)
         panels.append(
-            figures.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
+            images.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
         )
     first = of.cells[0][1].config
-    picture = figures.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
+    picture = images.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
     stored = [{int(k[5:]) for k in p.attention if k.startswith("test/")} for p in panels]
-    chosen = _stored(asked.chosen, stored) or figures.choose(panels, asked.count)
-    stem, caption = place(of.outputs), "" if asked.chosen else figures.CHOICE
-    figures.draw(panels, chosen, picture, [stem.with_suffix(e) for e in asked.endings], caption)
+    chosen = _stored(asked.chosen, stored) or images.choose(panels, asked.count)
+    stem, caption = place(of.outputs), "" if asked.chosen else images.CHOICE
+    images.draw(panels, chosen, picture, [stem.with_suffix(e) for e in asked.endings], caption)
     told = [
         {"question": q, "asked": panels[0].records[q]["source"], "rows": [
             {"label": p.label, "output": p.records[q]["output"], "weights": [round(v, 6) for v in p.attention[f"test/{q}"].flatten().tolist()]}
@@ -242,16 +242,16 @@ def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
 def _documents(figure: Figure, asked: Asked, place) -> list[Drawn]:
     """Plot scores against the settings of the generated documents, over all finished cells."""
-    from tasks.multilabel import figures
+    from tasks.draw import documents
 
     planned = reproduce.plan([figure.experiment], asked.overrides)
     (made,), store = planned.plans, Store(planned.outputs)
     found = [(made.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in made.slots]
-    points = figures.collect((row, config, one.metrics) for row, config, one in found if one is not None)
-    if not points:
+    points = documents.collect((row, config, one.metrics) for row, config, one in found if one is not None)
+    if points.empty:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {made.experiment.name}")
     stem = place(planned.outputs)
-    files = figures.write(points, made.experiment.paper, stem.parent)
+    files = documents.write(points, made.experiment.paper, stem.parent)
     caption = f"{made.experiment.title}. {sum(one is not None for *_, one in found)} of {len(found)} cells."
     numbers = next(f for f in files if f.suffix == ".csv")
     cells = [slot.cell.training_id for slot in made.slots]

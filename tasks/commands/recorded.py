@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repro import report
 from repro.identity import family
 from repro.plan import Plan, origin
-from repro.report import comparison
-from repro.report import figures as drawings
+from repro.report import comparison, page
+from repro.report import pictures as drawings
 from repro.store import Store, StoreError, archive, outputs_folder, records
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
-from tasks.multilabel import figures
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
@@ -159,9 +157,14 @@ def read(path: Path) -> Made:
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     with restored(reproduce.slots(asked["experiment"], arguments), found) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
-        points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        table = driver.table(plan, store)
-        return Made(table, figures.page(points) if points else "", picture=drawings.runs(table, path.stem))
+        table, documents = driver.table(plan, store), ""
+        if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
+            from tasks.draw import documents as figures  # which loads pandas
+
+            documents = figures.page(
+                figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+            )
+        return Made(table, documents, picture=drawings.runs(table, path.stem))
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
@@ -188,7 +191,7 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         outputs, stem = Path(wanted[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
         with restored(slots, found) as (plan, store):
             made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
-            html = report.write([made], [plan], store, outputs / "report" / f"{stem}.html", links=False)
+            html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")

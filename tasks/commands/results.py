@@ -17,7 +17,8 @@ from benchmarks.language_model import report
 from repro.files import write_atomic
 from repro.tables import render
 from sparse_attention import properties
-from tasks.commands import claims, paper_figures, recorded
+from tasks.commands import claims, recorded
+from tasks.draw import functions
 
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
@@ -81,9 +82,9 @@ def _of_code(results: Path, found: Expected) -> None:
     if (results / "properties.md").is_file():
         found.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():
-        found.files["figures/README.md"] = paper_figures.page(paper_figures.FIGURES)
-        for figure in paper_figures.FIGURES:
-            drawn = paper_figures.drawn(figure).items()
+        found.files["figures/README.md"] = functions.page(functions.FIGURES)
+        for figure in functions.FIGURES:
+            drawn = functions.drawn(figure).items()
             found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
 
 

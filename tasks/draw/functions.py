@@ -7,7 +7,6 @@ for them, are in `chosen`.
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import math
 import re
@@ -21,7 +20,8 @@ import torch
 from torch import Tensor
 
 import sparse_attention as sa
-from repro.files import write_atomic
+from repro.files import csv_text, write_atomic
+from repro.report.draw import canvas
 from sparse_attention.mappings import continuous
 
 Columns = dict[str, np.ndarray]
@@ -243,19 +243,21 @@ def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> I
 def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
     """The files of a figure: file name -> content."""
     panels = list(figure.panels())
-    text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
+    rows: list[Sequence[str]] = []
     for panel in panels:
-        out.writerow(["panel", *panel.columns])
-        out.writerows(
-            [panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))
-        )
-    made = {f"{figure.name}.csv": text.getvalue().encode()}
-    drawing = draw(panels, figure.name)
-    for ending in endings:
-        buffer = io.BytesIO()
-        drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
-        made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
+        rows.append(["panel", *panel.columns])
+        rows += [[panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))]
+    made = {f"{figure.name}.csv": csv_text(rows).encode()}
+    across = min(len(panels), 6)
+    down = -(-len(panels) // across)
+    with canvas((3.3 * across, 3.0 * down), figure.name, style={}) as drawing:
+        for i, panel in enumerate(panels, 1):
+            kind = "3d" if panel.kind == "surface" else None
+            draw(drawing.add_subplot(down, across, i, projection=kind), panel)
+        for ending in endings:
+            buffer = io.BytesIO()
+            drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
+            made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
     return made
 
 
@@ -278,51 +280,36 @@ def _light(svg: bytes) -> bytes:
     return b"".join(re.sub(rb"base64,([^\"]+)", fewer, part) for part in parts)
 
 
-def draw(panels: list[Panel], salt: str) -> Any:
-    """Draw the panels side by side, at most six in a row. Needs matplotlib."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams.update(
-        {"svg.hashsalt": salt, "svg.fonttype": "none"}
-    )  # hashsalt: the same numbers give the same file; fonttype: text stays text
-    across = min(len(panels), 6)
-    down = -(-len(panels) // across)
-    figure = Figure(figsize=(3.3 * across, 3.0 * down), layout="constrained")
-    for i, panel in enumerate(panels, 1):
-        axes: Any = figure.add_subplot(down, across, i, projection="3d" if panel.kind == "surface" else None)
-        names, values = list(panel.columns), list(panel.columns.values())
-        axes.set_title(panel.title, fontsize=8)
-        axes.tick_params(labelsize=7)
-        axes.set_xlabel(names[0], fontsize=8)
-        if panel.kind == "curves":
-            for name, value in zip(names[1:], values[1:]):
-                axes.plot(values[0], value, label=name, linewidth=1.2)
-            axes.legend(fontsize=6, frameon=False)
-            continue
-        axes.set_ylabel(names[1], fontsize=8)
-        first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
-        if panel.kind == "surface":
-            axes.plot_surface(
-                first, second, height, cmap="viridis", rcount=SURFACE, ccount=SURFACE, linewidth=0, rasterized=True
-            )
-            axes.locator_params(nbins=3)
-            axes.view_init(28, -125)
-            continue
-        height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
-        low, high = float(height.min()), float(height.max())
-        axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
-        if panel.kind == "contours":
-            axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
-            axes.plot([1, 0], [0, 1], color="white", linewidth=2)
-            axes.set_aspect("equal")
-            continue
-        zero = height.filled(np.nan) == 0
-        for corner in (zero, height.filled(np.nan) == 1) if names[2] == "p1" else (zero,):
-            if corner.any():  # a Gaussian is nowhere zero
-                axes.contour(first, second, corner.astype(float), levels=[0.5], colors="white", linewidths=1)
-        axes.set_aspect("equal")
-    return figure
+def draw(axes: Any, panel: Panel) -> None:
+    """Draw a panel on matplotlib's axes, which are 3D for a surface."""
+    names, values = list(panel.columns), list(panel.columns.values())
+    axes.set_title(panel.title, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.set_xlabel(names[0], fontsize=8)
+    if panel.kind == "curves":
+        for name, value in zip(names[1:], values[1:]):
+            axes.plot(values[0], value, label=name, linewidth=1.2)
+        axes.legend(fontsize=6, frameon=False)
+        return
+    axes.set_ylabel(names[1], fontsize=8)
+    first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
+    if panel.kind == "surface":
+        coarse: Any = {"rcount": SURFACE, "ccount": SURFACE, "linewidth": 0, "rasterized": True}
+        axes.plot_surface(first, second, height, cmap="viridis", **coarse)
+        axes.locator_params(nbins=3)
+        axes.view_init(28, -125)
+        return
+    height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
+    low, high = float(height.min()), float(height.max())
+    axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
+    axes.set_aspect("equal")
+    if panel.kind == "contours":
+        axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
+        axes.plot([1, 0], [0, 1], color="white", linewidth=2)
+        return
+    for corner in (0, 1) if names[2] == "p1" else (0,):
+        if (at := height.filled(np.nan) == corner).any():  # a Gaussian is nowhere zero
+            axes.contour(first, second, at.astype(float), levels=[0.5], colors="white", linewidths=1)
 
 
 def page(figures: list[PaperFigure]) -> str:

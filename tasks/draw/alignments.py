@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from repro.report.placed import drawing, grid, write_numbers
+from repro.report import draw as canvas
+from repro.report.placed import write_numbers
 
 TYPICAL = 8  # words; stored pairs whose first text is closest to this length are drawn first
 
@@ -68,15 +69,16 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most:
     lines = [(example, panel) for example in examples for panel in example.panels]
     words = [max(len(example.texts[k]) for example in examples) for k in (0, 1)]
     size = (1 + most) * (0.2 * words[1] + 1.0), len(lines) * (0.2 * words[0] + 1.2) + 0.4
-    with drawing(len(lines), 1 + most, size, files, caption) as axes:
+    with canvas.captioned(size, caption, files) as figure:
+        axes = figure.subplots(len(lines), 1 + most, squeeze=False)
         for line, (example, panel) in zip(axes, lines):
-            _grid(line[0], panel.alignment, *example.texts)
+            canvas.heat(line[0], panel.alignment, *example.texts)
             line[0].set_title(f"{panel.label}: {panel.output} ({example.label})", fontsize=8)
             for k, axis in enumerate(line[1:]):
                 if k >= len(panel.weights):
                     axis.axis("off")
                     continue
-                _grid(axis, one_hot(panel.structures[k], len(example.texts[1])), example.texts[0], example.texts[1])
+                canvas.heat(axis, one_hot(panel.structures[k], len(example.texts[1])), *example.texts)
                 axis.set_yticks([])
                 rest = len(panel.weights) - most
                 more = f", {rest} more" if k == most - 1 and rest > 0 else ""
@@ -86,10 +88,6 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most:
 def one_hot(structure: np.ndarray, width: int) -> np.ndarray:
     """One-hot matrix [n, width] of the choices [n]; a choice of -1 (none) gives a zero row."""
     return (structure[:, None] == np.arange(width)).astype(float)
-
-
-def _grid(axis: Any, weights: np.ndarray, down: Sequence[str], across: Sequence[str]) -> None:
-    grid(axis, ((i, j, j + 1, float(weight)) for (i, j), weight in np.ndenumerate(weights)), down, across)
 
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:

@@ -1,18 +1,14 @@
 """Draw the attention of one prediction as a heat map, in the terminal or as an SVG file. Columns: source; rows: output.
 
-An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight, however small, is shaded. In the SVG,
-neighbours of equal weight in a row form one rectangle without inner borders, so that the groups of a fused mapping are
-visible.
+An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight, however small, is shaded.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from html import escape
 from typing import TYPE_CHECKING
 
-from repro.report.heat import runs
+from repro.report import draw
 
 if TYPE_CHECKING:
     from tasks.load.model import Prediction
@@ -23,8 +19,6 @@ LEGEND = "· exactly no weight  " + "  ".join(
 )
 LABEL = 14  # most letters shown of an output token
 HEAD = 12  # most letters shown of a source token
-CELL = 18
-CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML does not allow
 
 
 def terminal(prediction: Prediction, width: int = 80) -> str:
@@ -55,39 +49,14 @@ def _shade(weight: float) -> str:
 
 def svg(prediction: Prediction) -> str:
     """The heat map as a standalone SVG. Raises ValueError if the model has no attention."""
-    rows = _rows(prediction)
-    left = 12 + 7 * max((len(_cut(t, LABEL)) for t in prediction.output_tokens), default=0)
-    top = 12 + 6 * max((len(_cut(t, HEAD)) for t in prediction.source_tokens), default=0)
-    across, down = len(prediction.source_tokens) * CELL, len(rows) * CELL
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + across + 48}" height="{top + down + 8}" '
-        f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>'
-    ]
-    for i, token in enumerate(prediction.source_tokens):
-        place = f"translate({left + i * CELL + CELL * 0.7:.1f} {top - 4}) rotate(-60)"
-        parts.append(f'<text transform="{place}">{_text(token, HEAD)}</text>')
-    for j, (name, row) in enumerate(zip(prediction.output_tokens, rows)):
-        y = top + j * CELL
-        parts.append(f'<text x="{left - 6}" y="{y + CELL * 0.7:.1f}" text-anchor="end">{_text(name, LABEL)}</text>')
-        for start, end in runs(row):
-            shade = f'fill="#08519c" fill-opacity="{0.08 + 0.92 * min(1.0, row[start]):.3f}"'
-            colour = shade if row[start] else 'fill="#ddd"'
-            words = " ".join(prediction.source_tokens[start:end])
-            parts.append(
-                f'<rect x="{left + start * CELL}" y="{y}" width="{(end - start) * CELL}" height="{CELL}" {colour} '
-                f'stroke="#fff"><title>{_text(name)}: {_text(words)} {row[start]:.4f}</title></rect>'
-            )
-    return "".join(parts) + "</svg>\n"
+    with draw.heat_figure(_rows(prediction), prediction.output_tokens, prediction.source_tokens) as figure:
+        return draw.svg(figure, "attention")
 
 
 def _rows(prediction: Prediction) -> list[list[float]]:
     if prediction.attention is None:
         raise ValueError("this model has no attention to draw")
     return prediction.attention.tolist()
-
-
-def _text(token: str, most: int = 200) -> str:
-    return escape(CONTROL.sub("\ufffd", _cut(token, most)))
 
 
 def _cut(token: str, most: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repro.report.placed import drawing
+from repro.report import draw as canvas
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
 from tasks.data import DataUnavailable
@@ -106,7 +106,8 @@ def draw(
         caption: text below the figure.
     """
     width, height = 1 + len(panels), len(questions)
-    with drawing(height, width, (2.3 * width, 2.75 * height + 0.2), files, caption) as axes:
+    with canvas.captioned((2.3 * width, 2.75 * height + 0.2), caption, files) as figure:
+        axes = figure.subplots(height, width, squeeze=False)
         for line, question in zip(axes, questions):
             record = panels[0].records[question]
             pixels = picture(record["image"])
