@@ -49,20 +49,25 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def look(style: int) -> dict[str, Any]:
     """matplotlib's options for the line of the row with this index."""
-    return {"color": COLOURS[style % 8], "linestyle": DASHES[min(style // 4, 2)], "marker": MARKERS[style % 8]}
+    return {"color": COLOURS[style % 8], "linestyle": DASHES[min(style // 4, 2)], "marker": MARKERS[_sign(style)]}
+
+
+def _sign(style: int) -> int:
+    """The index of a row's marker: the ninth row has the first one's colour, but not its marker."""
+    return (style + style // 8) % 8
 
 
 def swatch(style: int) -> Markup:
     """The legend entry of a row: its marker between two pieces of its line, in its colour."""
     line = ("━", "╍", "┉")[min(style // 4, 2)]
     return Markup('<i class="inked" style="color:{}" aria-hidden="true">{}{}{}</i>').format(
-        COLOURS[style % 8], line, SIGNS[style % 8], line
+        COLOURS[style % 8], line, SIGNS[_sign(style)], line
     )
 
 
 @contextmanager
 def canvas(
-    size: tuple[float, float], salt: str, layout: str | None = "constrained", style: Mapping[str, Any] = STYLE
+    size: tuple[float, float], salt: str, layout: Any = "constrained", style: Mapping[str, Any] = STYLE
 ) -> Iterator[Any]:
     """A matplotlib figure of `size` inches, without pyplot, so without global state or a display.
 

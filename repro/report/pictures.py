@@ -210,21 +210,27 @@ def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str,
 
 
 def claim(outcome: Outcome, salt: str) -> str:
-    """The differences that test a claim as an SVG file: a dot a seed, the 95 % interval, the margin as a band."""
+    """The differences that test a claim as an SVG file: a dot a seed, the 95 % interval, and grey what counts as equal."""
     claim = outcome.claim
     dots = [
         Dot(f"{p.row}, {p.column}" if p.column else p.row, 0, p.effect, p.known, list(p.differences.values()))
         for p in outcome.parts
         if len(p.differences) > 1
     ]
-    with draw.canvas((6.4, 0.8 + 0.3 * len(dots)), salt) as figure:
+    with draw.canvas((6.4, 1.05 + 0.3 * len(dots)), salt) as figure:
         axes = figure.add_subplot()
         axes.axvline(0, color=INK, lw=0.8)
-        low = -claim.margin if claim.test == "equivalence" else 0
-        axes.axvspan(low, claim.sign * claim.margin, color=GRID, alpha=0.5, lw=0)
+        if claim.equal:
+            ends = (claim.sign * end for end in claim.equal)
+            band = axes.axvspan(*ends, color=GRID, alpha=0.5, lw=0, label="counts as equal")
+            axes.legend(handles=[band], loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False, fontsize=7.5)
         draw.dots(axes, dots, draw.COLOURS[1])
-        against = f" minus {claim.against}" if claim.against else ""
-        axes.set_xlabel(f"{claim.metric}{against}")
+        if outcome.better:
+            side, arrow = ("right", "better →") if outcome.better > 0 else ("left", "← better")
+            axes.set_title(arrow, loc=side, fontsize=7.5)
+        minus = claim.compared(" minus ") or f": {claim.rows[-1]} minus {claim.rows[0]}"
+        unit = "%, as 100 times the logarithm" if claim.ratio else outcome.unit
+        axes.set_xlabel(f"{claim.metric}{minus}{f' ({unit})' if unit else ''}")
         return draw.svg(figure, f"{claim.claim}: {outcome.outcome}")
 
 
@@ -247,8 +253,11 @@ def runs(table: Table, salt: str) -> str:
         for i, (block, at, rows, lines, curves, metric) in enumerate(panels):
             left, right = (figure.add_subplot(len(panels), 2, 2 * i + k) for k in (1, 2))
             shown = [(row.values[at], line, row.convergence.converged) for row, line in zip(rows, lines)]
+            apart = [value.text() for row, (value, *_) in zip(rows, shown) if row.label == UNIFORM and len(rows) > 2]
+            shown = [one for one in shown if not apart or one[1].label != UNIFORM]  # which would squeeze the others
             draw.dots(left, [_score(*one) if one[0].summary else None for one in shown])
-            left.set_xlabel(f"{block.headers[at]}: each seed and the mean")
+            less = "".join(f"; {UNIFORM} {text} is not drawn" for text in apart)
+            left.set_xlabel(f"{block.headers[at]}: each seed and the mean{less}")
             left.set_title(block.label if len(panels) > 1 else "", fontsize=8.5, loc="left")
             _curves(right, lines, curves, metric)
             right.set_ylabel(_name(metric))

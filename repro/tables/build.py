@@ -80,9 +80,10 @@ def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> lis
     for claim in claims:
         if claim.experiment != plan.experiment.name or claim.profile != plan.experiment.profile:
             continue
-        decimals = metric_of(known, claim.metric).decimals
+        metric = metric_of(known, claim.metric)
         worth = scores(claim.worth_metric) if claim.worth_metric else None
-        made.append(paper_claims.outcome_of(claim, scores(claim.metric), errors, doubts, decimals, worth))
+        outcome = paper_claims.outcome_of(claim, scores(claim.metric), errors, doubts, metric.decimals, worth)
+        made.append(replace(outcome, unit=metric.unit, better=metric.better))
     return made
 
 
@@ -194,7 +195,7 @@ class _Column:
         return baselines(first, shown, self.column.split, blanks) if first else []
 
 
-def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
+def baselines(cell: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
     """Make a row for each baseline of a finished cell.
 
     Args:
@@ -203,7 +204,7 @@ def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 
         blanks: the number of published columns, which stay empty.
     """
     made = []
-    for system, scores in found.baselines.items():
+    for system, scores in cell.baselines.items():
         values = [
             Value(metric, [] if scores.get(metric) is None else [float(scores[metric])], decimals)
             for metric, decimals in shown.items()
@@ -222,7 +223,7 @@ def _trivial(system: str, text: str | None, words: int | None) -> str:
     return f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
 
 
-def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
+def select(slots: Sequence[Slot], results: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
     """The finished slots of the best grid point, and a description of that point."""
     by_point: dict[Point, list[Slot]] = {}
     for slot in slots:
@@ -230,7 +231,7 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
     best: tuple[float, Point] | None = None
     compared = 0
     for point, members in by_point.items():
-        finished = [found[s.cell.cell_id] for s in members if s.cell.cell_id in found]
+        finished = [results[s.cell.cell_id] for s in members if s.cell.cell_id in results]
         scores = [f.metrics.get(by.metric, math.nan) for f in finished] if by else [0.0] * len(finished)
         if not scores or (math.isnan(mean := summarize(scores).mean) and len(by_point) > 1):
             continue
@@ -245,4 +246,4 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
         detail += f", best of {compared} on dev"
         if compared < len(by_point):
             detail += f" ({len(by_point) - compared} without a score)"
-    return [s for s in by_point[best[1]] if s.cell.cell_id in found], detail
+    return [s for s in by_point[best[1]] if s.cell.cell_id in results], detail

@@ -120,6 +120,12 @@ class Claim:
         return [(-math.inf, low), *[(self.margin, math.inf)] * (self.test == "equivalence")]
 
     @property
+    def equal(self) -> tuple[float, float] | None:
+        """The bounds between which a difference in the direction of the claim counts as none; None for a trend."""
+        bounds = {"equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0)}
+        return None if self.test == "trend" else bounds.get(self.test, (0.0, self.margin))
+
+    @property
     def assumed(self) -> float:
         """The true difference, in the direction of the claim, for which powers are computed."""
         return self.margin if self.test in ("superiority", "trend") else 0.0
@@ -187,6 +193,8 @@ class Outcome:
     decimals: int = 2
     power: float | None = None
     needed: int | None = None
+    unit: str = ""  # of the metric
+    better: int = 0  # 1 if a higher score is better, -1 if a lower one is, 0 if neither is known to be
 
     def values(self) -> dict[str, Any]:
         """The outcome for a JSON file; numbers that are not known are None."""
@@ -289,14 +297,14 @@ class _Sample:
     ranks: Sequence[Mapping[int, float]] = ()  # for a trend: row -> seed -> score
 
 
-def _compared(claim: Claim, of: Mapping[int, float]) -> Mapping[int, float]:
-    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in of.items()} if claim.ratio else of
+def _compared(claim: Claim, by_seed: Mapping[int, float]) -> Mapping[int, float]:
+    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in by_seed.items()} if claim.ratio else by_seed
 
 
-def _difference(claim: Claim, of: Mapping[str, Mapping[int, float]], row: str, against: str) -> dict[int, float]:
+def _difference(claim: Claim, by_row: Mapping[str, Mapping[int, float]], row: str, against: str) -> dict[int, float]:
     """Seed -> score of `row` minus that of `against` (or the claim's value); empty if either has no scores."""
-    mine = of.get(row, {})
-    theirs = of.get(against, {}) if claim.value is None else _compared(claim, dict.fromkeys(mine, claim.value))
+    mine = by_row.get(row, {})
+    theirs = by_row.get(against, {}) if claim.value is None else _compared(claim, dict.fromkeys(mine, claim.value))
     return {s: mine[s] - theirs[s] for s in sorted(mine.keys() & theirs.keys())}
 
 
@@ -327,9 +335,9 @@ def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, st
     return found
 
 
-def _worthless(claim: Claim, of: Mapping[str, Mapping[int, float]]) -> str:
+def _worthless(claim: Claim, by_row: Mapping[str, Mapping[int, float]]) -> str:
     """Why a column cannot test attention, or an empty string: uniform attention is almost as good, or was not run."""
-    first, uniform = (of.get(row, {}) for row in (claim.against or claim.rows[0], UNIFORM))
+    first, uniform = (by_row.get(row, {}) for row in (claim.against or claim.rows[0], UNIFORM))
     if not first:
         return ""  # the comparison itself says so
     if not uniform:

@@ -207,8 +207,8 @@ def groups(records: Sequence[Record]) -> list[Group]:
     return [Group(task, _told_apart(list(found.values()))) for (task, _), found in sorted(by_task.items())]
 
 
-def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
-    settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in found]
+def _told_apart(by_setting: Sequence[list[Record]]) -> list[Setting]:
+    settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
     keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
     absent = object()
     varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
@@ -242,11 +242,11 @@ def _order(value: Any) -> tuple[int, float, str]:
 # ---- the table
 
 
-def table(found: Sequence[Group], name: str, title: str, notes: Sequence[str] = ()) -> Table:
+def table(grouped: Sequence[Group], name: str, title: str, notes: Sequence[str] = ()) -> Table:
     """The settings as a table, with one block per task and one row per setting."""
-    blocks = [_block(group) for group in found]
-    cells = {r.cell_id for g in found for s in g.settings for r in s.records}
-    many = sum(len(g.settings) for g in found)
+    blocks = [_block(group) for group in grouped]
+    cells = {r.cell_id for g in grouped for s in g.settings for r in s.records}
+    many = sum(len(g.settings) for g in grouped)
     last = ["Mean ± sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
     subtitle = f"{len(cells)} finished cells, {many} settings"
     return Table(name, title, subtitle, blocks, [*last, *footers.origin(blocks)])
@@ -301,14 +301,14 @@ def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]
     return list(dict.fromkeys(lines)), trivial
 
 
-def to_csv(found: Sequence[Group]) -> str:
+def to_csv(grouped: Sequence[Group]) -> str:
     """CSV text with one line per setting and metric, for all metrics.
 
     There is a column for each key of the settings, for the seeds and for the cells.
     """
-    keys = list(dict.fromkeys(k for g in found for s in g.settings for k in s.values))
+    keys = list(dict.fromkeys(k for g in grouped for s in g.settings for k in s.values))
     rows = [["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"]]
-    for group in found:
+    for group in grouped:
         for s in group.settings:
             values = [text(s.values[k]) if k in s.values else "" for k in keys]
             for metric in group.measured:

@@ -128,11 +128,11 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     return [*lines, *(["Packages: not the locked set (requirements.lock)."] if unlocked else [])]
 
 
-def _recipes(found: Sequence[Any]) -> str:
+def _recipes(cells: Sequence[Any]) -> str:
     """The versions of the cells' recipes; cells with different recipes do not belong to the same experiment."""
     levels = {
-        "training": {f.folder for f in found},
-        "evaluation": {e.folder for f in found for e in f.evaluations.values()},
+        "training": {f.folder for f in cells},
+        "evaluation": {e.folder for f in cells for e in f.evaluations.values()},
     }
     known = []
     for what, folders in levels.items():

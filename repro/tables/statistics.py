@@ -93,16 +93,6 @@ def half_width(std: float, n: int, level: float = LEVEL) -> float:
     return t_quantile(n - 1, level) * std / math.sqrt(n)
 
 
-def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Two-sided p-value of the difference in means between two rows, or None for one seed.
-
-    `a` and `b` have the scores for the same seeds in the same order. Raises ValueError on unequal lengths.
-    """
-    if len(a) != len(b):
-        raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
-    return mean_of([x - y for x, y in zip(a, b)]).p if len(a) > 1 else None
-
-
 @dataclass(frozen=True)
 class Mean:
     """A mean with its standard error, the degrees of freedom of the error, and the averaged values."""
@@ -214,9 +204,6 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 
 def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Kendall's tau-b of two rankings of the same items, with ties; None if all items in a ranking are tied."""
-
-    if len(a) != len(b):
-        raise ValueError(f"two rankings need equal lengths, got {len(a)} and {len(b)}")
     from scipy.stats import kendalltau
 
     tau = float(kendalltau(a, b).statistic)

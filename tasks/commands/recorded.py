@@ -101,7 +101,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     return path, len(found)
 
 
-def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
+def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
     """The table and files computed from the records of a sweep."""
     cells = [
         records.Record(
@@ -109,20 +109,20 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
             tests=one.get("tested", {}), shortfalls={}, evaluations={}, curve=tuple(one.get("curve", ())),
             **{k: one[k] for k in OF_SWEEP}, **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
         )
-        for one in found
+        for one in recorded
     ]  # fmt: skip
-    table, made = comparison.contents(cells, asked["title"])
+    table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
-    return Made(table, sweep=asked["sweep"], files=kept)
+    return Made(table, sweep=header["sweep"], files=kept)
 
 
 @contextmanager
-def restored(slots: reproduce.Slots, found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Plan, Store]]:
+def restored(slots: reproduce.Slots, cells: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Plan, Store]]:
     """Context manager: the plan of an experiment's slots, and a temporary store with the recorded cells."""
     one, wanted, rest = slots
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
-        yield archive.restore(one, wanted, found, store, rest), store
+        yield archive.restore(one, wanted, cells, store, rest), store
 
 
 @dataclass

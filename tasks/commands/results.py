@@ -75,17 +75,17 @@ def expected(results: Path) -> Expected:
     return found
 
 
-def _of_code(results: Path, found: Expected) -> None:
+def _of_code(results: Path, whole: Expected) -> None:
     """Add the pages that the folder has and that need no record of cells."""
     if (measured := results / "language_model.json").is_file():
-        found.files["language_model.md"] = report.page(json.loads(measured.read_text(encoding="utf-8")))
+        whole.files["language_model.md"] = report.page(json.loads(measured.read_text(encoding="utf-8")))
     if (results / "properties.md").is_file():
-        found.drawn["properties.md"] = properties.page()
+        whole.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():
-        found.files["figures/README.md"] = functions.page(functions.FIGURES)
+        whole.files["figures/README.md"] = functions.page(functions.FIGURES)
         for figure in functions.FIGURES:
             drawn = functions.drawn(figure).items()
-            found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
+            whole.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
 
 
 def write(results: Path) -> int:
@@ -137,10 +137,10 @@ def _key(part: str) -> tuple[str, str]:
     return title[1] if title else "", profile[1] if profile else ""
 
 
-def _renewed(parts: Sequence[str], of: Expected) -> Iterator[str]:
+def _renewed(parts: Sequence[str], whole: Expected) -> Iterator[str]:
     """The parts of a page, those that are computed as they must be."""
     for i, part in enumerate(parts, 1):
-        _, text = of.sections.get(_key(part), ("", ""))
+        _, text = whole.sections.get(_key(part), ("", ""))
         yield text + "\n" * (i < len(parts)) if text else part
 
 

@@ -34,6 +34,16 @@ class Panel:
     weights: np.ndarray
     structures: np.ndarray
 
+    def numbers(self) -> dict[str, Any]:
+        """What the file of the figure's numbers has of this panel."""
+        structures = zip(self.weights, self.structures)
+        return {
+            "label": self.label,
+            "output": self.output,
+            "alignment": np.round(self.alignment.astype(float), 6).tolist(),
+            "structures": [{"weight": round(float(w), 6), "words": s.tolist()} for w, s in structures],
+        }
+
 
 @dataclass
 class Example:
@@ -92,13 +102,6 @@ def one_hot(structure: np.ndarray, width: int) -> np.ndarray:
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
     """Write the plotted data as JSON, including the structures that are not drawn."""
-    write_numbers(file, caption, [
-        {"first": list(e.texts[0]), "second": list(e.texts[1]), "class": e.label, "rows": [
-            {
-                "label": p.label, "output": p.output, "alignment": np.round(p.alignment.astype(float), 6).tolist(),
-                "structures": [
-                    {"weight": round(float(w), 6), "words": s.tolist()} for w, s in zip(p.weights, p.structures)
-                ],
-            } for p in e.panels
-        ]} for e in examples
-    ])  # fmt: skip
+    told = [{"first": list(e.texts[0]), "second": list(e.texts[1]), "class": e.label} for e in examples]
+    rows = [{"rows": [panel.numbers() for panel in e.panels]} for e in examples]
+    write_numbers(file, caption, [one | panels for one, panels in zip(told, rows)])

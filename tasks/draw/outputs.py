@@ -40,6 +40,11 @@ class Panel:
         """The weights to draw, [T, S]: the density's mass per word if there is one, otherwise the weights."""
         return self.attention.get("density", self.attention["weights"])
 
+    def numbers(self) -> dict[str, Any]:
+        """What the file of the figure's numbers has of this panel."""
+        attention = {what: np.round(values.astype(float), 6).tolist() for what, values in self.attention.items()}
+        return {"label": self.label, "mapping": self.mapping, "output": list(self.output)} | attention
+
 
 @dataclass
 class Example:
@@ -93,9 +98,6 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> No
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
     """Write the plotted data as JSON, including the attention behind each panel."""
-    write_numbers(file, caption, [
-        {"sentence": e.name, "source": list(e.source), "reference": e.reference, "rows": [
-            {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
-            | {what: np.round(values.astype(float), 6).tolist() for what, values in p.attention.items()} for p in e.panels
-        ]} for e in examples
-    ])  # fmt: skip
+    told = [{"sentence": e.name, "source": list(e.source), "reference": e.reference} for e in examples]
+    rows = [{"rows": [panel.numbers() for panel in e.panels]} for e in examples]
+    write_numbers(file, caption, [one | panels for one, panels in zip(told, rows)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from made_report import ROWS, Made
 from repro.report import draw, pictures
 from repro.report.draw import groups, heat, inline, runs, shade
 from repro.tables import build as tables
+from repro.tables.claims import Claim, Outcome, Part
 
 
 @pytest.mark.parametrize(
@@ -124,3 +126,29 @@ def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
 def affine(places, values) -> bool:
     assert len(places) == len(values)
     return np.abs(np.polyval(np.polyfit(values, places, 1), values) - places).max() < 0.01
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("test", "equal"),
+    [("equivalence", (-1, 1)), ("noninferiority", (-1, 0)), ("superiority", (0, 1)), ("trend", None)],
+)
+def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_better(test, equal, sign):
+    claim = Claim("c", "p", "e", ("a", "b", "d"), "test/bleu", test, "" if test == "trend" else "softmax", 1.0)
+    claim = replace(claim, direction="higher" if sign > 0 else "lower")
+    part = Part("a", "", effect=2.0, low=-3.0, high=3.0, n=3, differences={1: -2.0, 2: 2.0, 3: 0.0})
+    made = pictures.claim(Outcome(claim, "supported", part, (part,), unit="BLEU points", better=-sign), "s")
+    number = r"([\d.]+) "
+    (zero,) = re.findall(rf'<path d="M {number}[^"]*" [^>]*stroke: {draw.INK}; stroke-width: 0.8', made)
+    interval = re.search(rf'<path d="M {number}[\d. ]+\nL {number}[^>]*stroke: {draw.INK}; stroke-width: 1.6', made)
+    low, high = interval.groups()
+    unit = (float(high) - float(low)) / 6  # of the interval from -3 to 3
+    bands = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: {draw.GRID}; opacity: 0.5', made)
+    spans = [[(float(x) - float(zero)) / unit for x in re.findall(rf"[ML] {number}", band)] for band in bands[:1]]
+    ends = [(round(min(span)), round(max(span))) for span in spans]
+    assert ends == ([] if equal is None else [tuple(sorted(sign * end for end in equal))])
+    assert ("counts as equal" in made) == (equal is not None) and ("← better" if sign > 0 else "better →") in made
+    against = ": d minus a" if test == "trend" else " minus softmax"
+    assert f">test/bleu{against} (BLEU points)</text>" in made
+    ratio = pictures.claim(Outcome(replace(claim, ratio=True), "supported", part, (part,)), "s")
+    assert "(%, as 100 times the logarithm)</text>" in ratio and "better" not in ratio
