@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import cache
 
-from repro.plan.estimate import Rates
+from repro.results.estimate import Rates
 
 # Estimated hours per epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 %
 # (recurrent) or 50 % (attention) of the card's fp32 peak, or 10 microseconds per kernel if that is longer. None of this
