@@ -29,7 +29,7 @@ def slowness() -> float:
     """Time of a small training step on one core of this machine, as a multiple of STEP."""
     import torch
 
-    from tasks.layers import Lstm
+    from tasks.layers.lstm import Lstm
 
     with torch.random.fork_rng(devices=[]):
         lstm, x = Lstm(128, 128, batch_first=True), torch.ones(32, 20, 128)
