@@ -12,7 +12,7 @@ from repro.files import write_atomic
 from repro.plan.experiment import Show
 from repro.report import page, sweeps
 from repro.report.data import Line, Part, part
-from repro.store.records import Record
+from repro.results.records import Record
 from repro.tables import compare, render
 from repro.tables.blocks import Block, Table
 from repro.tables.compare import Group

@@ -24,8 +24,8 @@ from repro.report import cells as states
 from repro.report import draw, examples, pictures, sweeps
 from repro.report.data import Line, Missing, Part, lines_of, link, part, predictions_of
 from repro.report.placed import placed
+from repro.results.records import Record, of_cells
 from repro.store import Store
-from repro.store.records import Record, of_cells
 from repro.tables import compare, render
 from repro.tables.blocks import Block, Table
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from repro.convergence import read_curves
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.report import draw
@@ -13,7 +14,6 @@ from repro.report.data import Line, Missing, Picture, scores
 from repro.report.draw import GRID, INK, PAPER, Dot
 from repro.tables.blocks import Block, Table
 from repro.tables.claims import UNIFORM, Outcome
-from repro.tables.convergence import read_curves
 from repro.tables.statistics import FEWEST
 
 NAMES = {

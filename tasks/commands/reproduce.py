@@ -12,8 +12,8 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
-from repro.plan import estimate
 from repro.plan.experiment import Experiment, Row
+from repro.results import estimate
 from repro.store import Store
 from tasks.commands.driver import Driver, Planned, drive, notes, refuse_empty
 from tasks.commands.rates import ASSUMED

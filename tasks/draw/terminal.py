@@ -6,12 +6,10 @@ An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from repro.report import draw
-
-if TYPE_CHECKING:
-    from tasks.load.model import Prediction
 
 SHADES = "░▒▓█"
 LEGEND = "· exactly no weight  " + "  ".join(
@@ -21,10 +19,16 @@ LABEL = 14  # most letters shown of an output token
 HEAD = 12  # most letters shown of a source token
 
 
-def terminal(prediction: Prediction, width: int = 80) -> str:
-    """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
+class Attended(Protocol):
+    """What is drawn of a prediction (`tasks.load.model.Prediction`): its attention [T, S], S and T tokens."""
 
-    Of the prediction, only the attention and the two sequences of tokens are read.
+    attention: Any
+    source_tokens: Sequence[str]
+    output_tokens: Sequence[str]
+
+
+def terminal(prediction: Attended, width: int = 80) -> str:
+    """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
 
     Raises ValueError if the model has no attention.
     """
@@ -47,13 +51,13 @@ def _shade(weight: float) -> str:
     return SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))] if weight == weight else "!"
 
 
-def svg(prediction: Prediction) -> str:
+def svg(prediction: Attended) -> str:
     """The heat map as a standalone SVG. Raises ValueError if the model has no attention."""
     with draw.heat_figure(_rows(prediction), prediction.output_tokens, prediction.source_tokens) as figure:
         return draw.svg(figure, "attention")
 
 
-def _rows(prediction: Prediction) -> list[list[float]]:
+def _rows(prediction: Attended) -> list[list[float]]:
     if prediction.attention is None:
         raise ValueError("this model has no attention to draw")
     return prediction.attention.tolist()
