@@ -92,11 +92,19 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     cells, _ = compare.select(store, {"sweep": name})
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
     found = [
-        {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.scored.items()}, "tested": one.tests,
-         **{k: getattr(one, k) for k in ABOUT}, "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
-         "curve": list(one.scores_by_epoch), "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
-         "config": {k: v for k, v in one.config.items() if k not in HERE}} for one in cells
-    ]  # fmt: skip
+        {
+            "key": one.cell_id,
+            **{k: getattr(one, k) for k in OF_SWEEP},
+            "tests": {k: vars(v) for k, v in one.scored.items()},
+            "tested": one.tests,
+            **{k: getattr(one, k) for k in ABOUT},
+            "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
+            "curve": list(one.scores_by_epoch),
+            "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
+            "config": {k: v for k, v in one.config.items() if k not in HERE},
+        }
+        for one in cells
+    ]
     path = results / FOLDER / f"sweep_{name}.jsonl"
     archive.write(path, {"sweep": name, "title": title}, found)
     return path, len(found)
@@ -106,12 +114,19 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
     """The table and files computed from the records of a sweep."""
     cells = [
         records.Record(
-            cell_id=one["key"], folder=Path(one["key"]), config=one["config"], scored={k: records.Scored(**v) for k, v in one["tests"].items()},
-            tests=one.get("tested", {}), shortfalls={}, evaluations={}, curve=tuple(one.get("curve", ())),
-            **{k: one[k] for k in OF_SWEEP}, **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
+            cell_id=one["key"],
+            folder=Path(one["key"]),
+            config=one["config"],
+            scored={k: records.Scored(**v) for k, v in one["tests"].items()},
+            tests=one.get("tested", {}),
+            shortfalls={},
+            evaluations={},
+            curve=tuple(one.get("curve", ())),
+            **{k: one[k] for k in OF_SWEEP},
+            **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
         )
         for one in recorded
-    ]  # fmt: skip
+    ]
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Made(table, sweep=header["sweep"], files=kept)
@@ -162,9 +177,8 @@ def read(path: Path) -> Made:
         if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
             from tasks.draw import documents as figures  # which loads pandas
 
-            documents = figures.page(
-                figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-            )
+            points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+            documents = "" if points.empty else figures.page(points)
         return Made(table, documents, picture=drawings.runs(table, path.stem))
 
 
