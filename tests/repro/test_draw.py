@@ -149,7 +149,7 @@ def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_bet
     ends = [(round(min(span)), round(max(span))) for span in spans]
     assert ends == ([] if equal is None else [tuple(sorted(sign * end for end in equal))])
     assert ("counts as equal" in made) == (equal is not None) and ("← better" if sign > 0 else "better →") in made
-    against = ": d minus a" if test == "trend" else " minus softmax"
+    against = ": the last row minus the first" if test == "trend" else " minus softmax"
     assert f">test/bleu{against} (BLEU points)</text>" in made
     ratio = pictures.claim(Outcome(replace(claim, ratio=True), "supported", part, (part,)), "s")
     assert "(%, as 100 times the logarithm)</text>" in ratio and "better" not in ratio
