@@ -7,6 +7,7 @@ end symbol separates two texts.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 import shutil
@@ -31,6 +32,7 @@ from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 
+Texts = Sequence[Sequence[str]]  # tokens of each text
 EMPTY = "<empty>"  # a text without tokens is read as this one
 # NLTK's WordPunctTokenizer: tokens are runs of letters, digits and underscores, or runs of other visible characters.
 _WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")
@@ -158,10 +160,9 @@ def open_encoded(folder: str | Path) -> Encoded:
     folder = Path(folder)
     meta = read_meta(folder)
     vectors = np.load(folder / VECTORS, mmap_mode="c") if (folder / VECTORS).exists() else None
-    return Encoded(
-        folder, read(Encode, meta["options"], "encode"), meta["classes"], _words(folder), vectors,
-        {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}, meta["sha256"], meta["report"],
-    )  # fmt: skip
+    options, classes, report = read(Encode, meta["options"], "encode"), meta["classes"], meta["report"]
+    splits = {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}
+    return Encoded(folder, options, classes, _words(folder), vectors, splits, meta["sha256"], report)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
@@ -198,10 +199,8 @@ def _stamp(vectors: str | None) -> Any:
         return vectors
     path = Path(vectors)
     if not path.is_file():
-        raise DataError(
-            f"the file of word vectors {path.name} is missing", str(path),
-            f"correct encode.vectors; null for random vectors, {COUNTED} for vectors counted in the training texts",
-        )  # fmt: skip
+        step = f"correct encode.vectors; null for random vectors, {COUNTED} for vectors counted in the training texts"
+        raise DataError(f"the file of word vectors {path.name} is missing", str(path), step)
     with open(path, "rb") as stream:
         return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
 
@@ -234,14 +233,13 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
     index = {word: i for i, word in enumerate(words, FIRST)}
     unknown = {}
     for split in texts:
-        unknown |= _write_split(folder, split, splits[split], texts[split], fields, index, range(len(classes)))
+        unknown |= _write_split(folder, split, splits[split], dict(zip(fields, texts[split])), index)
     labels = np.bincount([e.label for e in splits["train"]], minlength=len(classes))
     report |= {"sizes": {s: len(splits[s]) for s in texts}, "unknown": unknown, "labels": labels.tolist()}
     content = [content_sha256(splits[s]) for s in texts]
-    return {
-        "name": data.name, "fields": fields, "classes": classes, "options": plain(options), "splits": list(texts),
-        "report": report, "sha256": fingerprint(RECIPE, content, classes, _identity(options, vector_sha256)),
-    }  # fmt: skip
+    sha256 = fingerprint(RECIPE, content, classes, _identity(options, vector_sha256))
+    made = {"name": data.name, "fields": fields, "classes": classes, "options": plain(options)}
+    return made | {"splits": list(texts), "report": report, "sha256": sha256}
 
 
 def _build_test(
@@ -249,11 +247,10 @@ def _build_test(
 ) -> dict[str, Any]:
     known, classes = meta["classes"], list(data.about["classes"])
     if sorted(classes) != sorted(known) or len(data.about["fields"]) != len(meta["fields"]):
-        raise DataError(
-            f"{data.name} is no test set for this model",
-            f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}; the model knows the classes "
-            f"{', '.join(known)} and reads {', '.join(meta['fields'])}", "choose a data set with these classes",
-        )  # fmt: skip
+        here = f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}"
+        model = f"the model knows the classes {', '.join(known)} and reads {', '.join(meta['fields'])}"
+        what, step = f"{data.name} is no test set for this model", "choose a data set with these classes"
+        raise DataError(what, f"{here}; {model}", step)
     examples = data.read(progress).get("test") or ()
     if not len(examples):
         raise DataError(f"{data.name} has no test examples", data.provenance, "choose another test set")
@@ -266,12 +263,12 @@ def _build_test(
         examples, len(meta["fields"]), tokens_of(options, folder), f"tokenising {data.name}, test", progress
     )
     order = [known.index(name) for name in classes]
-    unknown = _write_split(folder, "test", examples, texts, meta["fields"], index, order)
+    numbered = [dataclasses.replace(example, label=order[example.label]) for example in examples]
+    unknown = _write_split(folder, "test", numbered, dict(zip(meta["fields"], texts)), index)
     told = {k: v for k, v in meta.items() if k != "files"}
-    return told | {
-        "name": data.name, "splits": ["test"], "report": {"sizes": {"test": len(examples)}, "unknown": unknown},
-        "sha256": fingerprint(RECIPE, content_sha256(examples), order, meta["sha256"]),
-    }  # fmt: skip
+    report = {"sizes": {"test": len(examples)}, "unknown": unknown}
+    sha256 = fingerprint(RECIPE, content_sha256(examples), order, meta["sha256"])
+    return told | {"name": data.name, "splits": ["test"], "report": report, "sha256": sha256}
 
 
 def tokens_of(options: Encode, folder: Path) -> Callable[[str], list[str]]:
@@ -314,17 +311,15 @@ def _vocabulary(counts: Counter[str], texts: Sequence[Sequence[Sequence[str]]], 
 
 
 def _write_split(
-    folder: Path, split: str, examples: Sequence[Example], texts: Sequence[Sequence[Sequence[str]]],
-    fields: Sequence[str], index: Mapping[str, int], classes: Sequence[int],
-) -> dict[str, float]:  # fmt: skip
-    """Write one split; returns the share of unknown tokens for each field."""
-    rates = {
-        f"{split}.{name}": round(write_tokens(folder, f"{split}.{name}", rows, index, UNK), 4)
-        for name, rows in zip(fields, texts)
-    }
-    flags = [token.lower() in example.marked for example, row in zip(examples, texts[0], strict=True) for token in row]
+    folder: Path, split: str, examples: Sequence[Example], texts: Mapping[str, Texts], index: Mapping[str, int]
+) -> dict[str, float]:
+    """Write one split, whose texts are named by their field; returns the share of unknown tokens for each field."""
+    named = {f"{split}.{field}": rows for field, rows in texts.items()}
+    rates = {name: round(write_tokens(folder, name, rows, index, UNK), 4) for name, rows in named.items()}
+    first = next(iter(texts.values()))
+    flags = [token.lower() in example.marked for example, row in zip(examples, first, strict=True) for token in row]
     np.save(folder / f"{split}.marked.npy", np.array(flags, dtype=bool))
-    np.save(folder / f"{split}.labels.npy", np.array([classes[e.label] for e in examples], dtype=np.int64))
+    np.save(folder / f"{split}.labels.npy", np.array([example.label for example in examples], dtype=np.int64))
     return rates
 
 

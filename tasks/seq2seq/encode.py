@@ -184,11 +184,11 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
         if (folder / f"{name}.source.ids.npy").exists():
             (source, s), (target, t) = (open_tokens(folder, f"{name}.{side}") for side in SIDES)
             splits[name] = Split(source, target, {"source": s, "target": t}, folder / f"{name}.pairs.jsonl")
-    return Encoded(
-        folder, read(Encode, stored["options"], "encode"), stored["languages"],
-        *(read_dictionary(folder / f"dict.{side}.txt") for side in SIDES), splits,
-        _sha256(meta.get("files") or _encoding_files(folder)), meta.get("digits", digits), meta.get("report", {}),
-    )  # fmt: skip
+    options, languages = read(Encode, stored["options"], "encode"), stored["languages"]
+    vocabularies = [read_dictionary(folder / f"dict.{side}.txt") for side in SIDES]
+    sha256 = _sha256(meta.get("files") or _encoding_files(folder))
+    digits, report = meta.get("digits", digits), meta.get("report", {})
+    return Encoded(folder, options, languages, *vocabularies, splits, sha256, digits, report)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:

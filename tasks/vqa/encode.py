@@ -276,9 +276,15 @@ def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Enco
 
 
 def _write(
-    folder: Path, asked: Mapping[str, Sequence[Question]], kept: Mapping[str, Sequence[Question]], words: Sequence[str],
-    answers: Sequence[str], images: Images, options: Encode, sha256: str,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path,
+    asked: Mapping[str, Sequence[Question]],
+    kept: Mapping[str, Sequence[Question]],
+    words: Sequence[str],
+    answers: Sequence[str],
+    images: Images,
+    options: Encode,
+    sha256: str,
+) -> dict[str, Any]:
     """Write the splits; returns the content of meta.json."""
     counts: Counter[str] = Counter()
     word_number = {w: i for i, w in enumerate(words, FIRST)}
@@ -289,10 +295,8 @@ def _write(
         tokens = [[word_number.get(w, UNK) for w in words_of(q.text)] or [UNK] for q in questions]
         long = sum(len(t) > options.max_tokens for t in tokens)
         counts[f"{split} questions cut at {options.max_tokens} words"] = long
-        soft = [
-            {answer_number[a]: s for a, s in soft_scores(q.answers).items() if a in answer_number and s > 0}
-            for q in questions
-        ]
+        shares = [soft_scores(q.answers).items() for q in questions]
+        soft = [{answer_number[a]: s for a, s in own if a in answer_number and s > 0} for own in shares]
         counts[f"{split} questions without an answer in the vocabulary"] = sum(not s for s in soft)
         _save_rows(folder, f"{split}.words", [t[: options.max_tokens] for t in tokens])
         _save_rows(folder, f"{split}.answers", soft)
@@ -300,11 +304,9 @@ def _write(
         np.save(folder / f"{split}.image.npy", np.array([row[q.image] for q in questions], np.int64))
         with open(folder / f"{split}.questions.jsonl", "w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(dataclasses.asdict(q), ensure_ascii=False) + "\n" for q in questions)
-    return {
-        "options": plain(options), "counts": {k: n for k, n in counts.items() if n}, "sha256": sha256,
-        "image": {"kind": images.kind, "grid": list(images.grid), "channels": images.channels},
-        "images": {"kind": images.kind, "path": images.path}, "splits": sorted(kept),
-    }  # fmt: skip
+    made = {"options": plain(options), "counts": {k: n for k, n in counts.items() if n}, "sha256": sha256}
+    made["image"] = {"kind": images.kind, "grid": list(images.grid), "channels": images.channels}
+    return made | {"images": {"kind": images.kind, "path": images.path}, "splits": sorted(kept)}
 
 
 def _save_rows(folder: Path, name: str, rows: Sequence[Sequence[int] | Mapping[int, float]]) -> None:

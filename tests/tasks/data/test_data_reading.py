@@ -70,8 +70,11 @@ def test_odd_signs_end_no_line_and_are_said(name, tmp_path, monkeypatch):
     monkeypatch.setattr(data.manifests, "verify", lambda *a, **k: None)
     loader = LOADERS[name]
     good, _ = loader.read(lay(tmp_path / "good", name, bytes), tmp_path / "good" / ".cache")
-    change = (lambda raw: raw.replace(b" ", SIGNS.encode())) if name != "multi30k" else (
-        lambda raw: raw.replace(b" ", SIGNS.encode(), 1))  # fmt: skip
+    times = 1 if name == "multi30k" else -1
+
+    def change(raw):
+        return raw.replace(b" ", SIGNS.encode(), times)
+
     odd, found = loader.read(lay(tmp_path / "odd", name, change), tmp_path / "odd" / ".cache")
     assert odd == good  # they are white space
     for sign in ("U+2028", "U+2029", "NEL", "VT", "FF"):
@@ -140,37 +143,40 @@ def file(tmp_path_factory):
     return tmp_path_factory.mktemp("any") / "file"
 
 
-READERS = {
-    "lines": lambda path: list(numbered(path)), "mapped lines": lambda path: list(Lines(path)), "pairs": lambda path: list(LinePairs(path, [path])),
-    "arff": lambda path: read_arff(path, ("a", "b")), "xml": label_names, "segments": segments, "snli": lambda path: list(read_published(path)),
-    "highlights": read_highlights, "nlvr": lambda path: read_nlvr(path, "dev"), "easy": lambda path: read_easy_vqa(path, "train"), "vqa": lambda path: read_vqa2(path, path),
-    "vectors": lambda path: read_vectors(path, {"the", "dog"}, NullProgress()), "table": lambda path: list(table(path, ("a",))), "archive": archives.listed,
-}  # fmt: skip
+READERS = {"lines": lambda path: list(numbered(path)), "mapped lines": lambda path: list(Lines(path))}
+READERS |= {"pairs": lambda path: list(LinePairs(path, [path])), "arff": lambda path: read_arff(path, ("a", "b"))}
+READERS |= {"xml": label_names, "segments": segments, "snli": lambda path: list(read_published(path))}
+READERS |= {"highlights": read_highlights, "nlvr": lambda path: read_nlvr(path, "dev")}
+READERS |= {"easy": lambda path: read_easy_vqa(path, "train"), "vqa": lambda path: read_vqa2(path, path)}
+READERS |= {"vectors": lambda path: read_vectors(path, {"the", "dog"}, NullProgress())}
+READERS |= {"table": lambda path: list(table(path, ("a",))), "archive": archives.listed}
 SEEDS = [ARFF, SNLI_JSON, VECTORS, tar({"a/b": b"c" * 700, "d": b"e"})]
 SEEDS += [b"<labels><label name='a'/></labels>", b"a,b\n1,2\n"]
 
 
 @ANY
 @pytest.mark.parametrize("reader", READERS)
-@given(raw=st.one_of(
-    st.binary(max_size=80),
-    st.text(max_size=80).map(lambda text: text.encode("utf-8", "surrogatepass")),
-    st.tuples(st.sampled_from(SEEDS), st.integers(0, 2000), st.binary(max_size=4), st.integers(0, 9)).map(
-        lambda t: t[0][: t[1] % len(t[0])] + t[2] + t[0][t[1] % len(t[0]) + t[3] :]
-    ),
-))  # fmt: skip
+@given(
+    raw=st.one_of(
+        st.binary(max_size=80),
+        st.text(max_size=80).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        st.tuples(st.sampled_from(SEEDS), st.integers(0, 2000), st.binary(max_size=4), st.integers(0, 9)).map(
+            lambda t: t[0][: t[1] % len(t[0])] + t[2] + t[0][t[1] % len(t[0]) + t[3] :]
+        ),
+    )
+)
 def test_any_bytes_give_records_or_a_data_error(reader, raw, file):
     file.write_bytes(raw)
     only_data_errors(READERS[reader], file)
 
 
+KEYS = "questions annotations question_id image_id question answers answer answer_type multiple_choice_answer".split()
+KEYS += "identifier sentence label".split()
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["questions", "annotations", "question_id", "image_id", "question", "answers", "answer", "answer_type",
-                         "multiple_choice_answer", "identifier", "sentence", "label"]), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @ANY
@@ -293,13 +299,15 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
     assert read_vectors(path, {"cat"}, NullProgress())[0] == ["cat"]
 
 
-@pytest.mark.parametrize(
-    "encoding, line",
-    [
-        ("cp1251", "Сегодня утром старый учитель в нашем городе видит большой дом"), ("gb18030", "今天早上老师在我们的城市里看见一座很大的红色房子"),
-        ("cp1252", "L’élève a déjà mangé son gâteau à la crème, et où est passée la pêche"), ("shift_jis", "今日の朝、先生は私たちの町で大きな赤い家を見ました"),
-    ],
-)  # fmt: skip
+ENCODED = [
+    ("cp1251", "Сегодня утром старый учитель в нашем городе видит большой дом"),
+    ("gb18030", "今天早上老师在我们的城市里看见一座很大的红色房子"),
+    ("cp1252", "L’élève a déjà mangé son gâteau à la crème, et où est passée la pêche"),
+    ("shift_jis", "今日の朝、先生は私たちの町で大きな赤い家を見ました"),
+]
+
+
+@pytest.mark.parametrize("encoding, line", ENCODED)
 def test_the_conversion_that_is_advised_gives_the_text(tmp_path, encoding, line):
     path, text = tmp_path / "my own.txt", f"{line}\n" * 40
     path.write_bytes(text.encode(encoding))
