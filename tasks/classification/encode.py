@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import shutil
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,13 +23,13 @@ import numpy as np
 from tasks.classification.options import Encode
 from tasks.config.options import plain, read
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
-from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.cache import cached_folder, copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.pieces import fitted, learn_pieces, opened
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
-from tasks.data.symbols import FIRST, SPECIAL, UNK
+from tasks.data.symbols import DICT, FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
 
 Texts = Sequence[Sequence[str]]  # tokens of each text
 EMPTY = "<empty>"  # a text without tokens is read as this one
@@ -72,7 +71,7 @@ TOKENIZERS = {"whitespace": str.split, "wordpunct": wordpunct, "wordpunct_br": w
 
 
 RECIPE = 3  # raise when a code change gives different ids or vectors for the same options
-DICT, VECTORS, PIECES = "dict.txt", "vectors.npy", "subwords.spm"
+VECTORS, PIECES = "vectors.npy", "subwords.spm"
 GLOVE_840B = (range(2_196_000, 2_196_100), 300)  # words (counts vary with how a file's last lines were cut), dimensions
 
 
@@ -162,17 +161,12 @@ def open_encoded(folder: str | Path) -> Encoded:
     vectors = np.load(folder / VECTORS, mmap_mode="c") if (folder / VECTORS).exists() else None
     options, classes, report = read(Encode, meta["options"], "encode"), meta["classes"], meta["report"]
     splits = {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}
-    return Encoded(folder, options, classes, _words(folder), vectors, splits, meta["sha256"], report)
+    return Encoded(folder, options, classes, read_dictionary(folder / DICT), vectors, splits, meta["sha256"], report)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, no texts."""
-    folder, to = Path(folder), Path(to)
-    to.mkdir(parents=True, exist_ok=True)
-    for name in (DICT, VECTORS, PIECES):
-        if (folder / name).exists():
-            shutil.copyfile(folder / name, to / name)
-    write_meta(to, read_meta(folder) | {"splits": []})
+    keep(folder, to, (DICT, VECTORS, PIECES))
 
 
 def shortfalls(options: Encode, encoded: Encoded) -> list[str]:
@@ -224,7 +218,7 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
     for special in SPECIAL:  # special symbols found in a text are not words
         counts.pop(special, None)
     words, vectors, report = _vocabulary(counts, texts["train"], options, progress)
-    (folder / DICT).write_text("".join(f"{word} {counts[word]}\n" for word in words), encoding="utf-8")
+    write_dictionary(folder / DICT, ((word, counts[word]) for word in words))
     vector_sha256 = None
     if vectors is not None:
         np.save(folder / VECTORS, vectors)
@@ -255,10 +249,8 @@ def _build_test(
     if not len(examples):
         raise DataError(f"{data.name} has no test examples", data.provenance, "choose another test set")
     options = read(Encode, meta["options"], "encode")
-    for name in (DICT, PIECES):
-        if (encoding / name).exists():
-            shutil.copyfile(encoding / name, folder / name)
-    index = {word: i for i, word in enumerate(_words(encoding), FIRST)}
+    copy_files(encoding, folder, (DICT, PIECES))
+    index = {word: i for i, word in enumerate(read_dictionary(encoding / DICT), FIRST)}
     texts = _tokenized(
         examples, len(meta["fields"]), tokens_of(options, folder), f"tokenising {data.name}, test", progress
     )
@@ -328,8 +320,3 @@ def _open_split(folder: Path, split: str, fields: Sequence[str]) -> EncodedSplit
     ids, tokens = zip(*opened)
     marked = Ragged(np.load(folder / f"{split}.marked.npy", mmap_mode="r"), ids[0].offsets)
     return EncodedSplit(ids, np.load(folder / f"{split}.labels.npy"), tokens, marked)
-
-
-def _words(folder: Path) -> list[str]:
-    """The words of the vocabulary, in the order of their ids, which start at `FIRST`."""
-    return [line.rsplit(" ", 1)[0] for line in (folder / DICT).read_text(encoding="utf-8").split("\n")[:-1]]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
-from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.cache import cached_folder, keep, read_meta
 from tasks.data.records import Labelled
 from tasks.multilabel.metrics import micro_f1, proportions
 from tasks.multilabel.options import Encode
@@ -59,8 +59,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the data that a finished model needs: the names of its classes and the number of features."""
-    Path(to).mkdir(parents=True, exist_ok=True)
-    write_meta(Path(to), read_meta(folder) | {"splits": []})
+    keep(folder, to)
 
 
 def _cached(data: DataSet, wanted: Sequence[str], name: str, root: str | Path, progress: Progress | None) -> Encoded:
