@@ -26,7 +26,7 @@ FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 HEAD = """\
 # Do the papers' claims hold?
 
-Of {all} claims, our runs decide {decided}: {words}. The table that decides the most is {table}.
+{decided} of {all} claims are decided: {words}. The table that decides the most is {table}.
 For each task, the rows of the claims against softmax, from the lowest to the highest:
 
 {answers}
@@ -195,4 +195,5 @@ def _power(one: Outcome) -> str:
 
 def _count(found: Sequence[Outcome]) -> str:
     words = [one.outcome for one in found]
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(sorted(words, reverse=True)))
+    known = ", ".join(f"{words.count(word)} {word}" for word in sorted({*words} - {OPEN}, reverse=True)) or "none"
+    return f"{known}; {words.count(OPEN)} open"

@@ -22,10 +22,8 @@ AXES = {
 SETTINGS = tuple(AXES)  # of data=synthetic
 SCORES = {"f1": "micro-F1", "labels": "predicted labels per document", "jsd": "Jensen-Shannon divergence"}
 # Okabe & Ito's colours, which colour-blind readers can distinguish; markers and dashes differ too.
-STYLES = [
-    ("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", "-."), ("#CC79A7", "D", ":"),
-    ("#E69F00", "v", (0, (5, 1))), ("#56B4E9", "P", (0, (3, 1, 1, 1))),
-]  # fmt: skip
+STYLES = [("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", "-."), ("#CC79A7", "D", ":")]
+STYLES += [("#E69F00", "v", (0, (5, 1))), ("#56B4E9", "P", (0, (3, 1, 1, 1)))]
 FIGURES = {"figure4": ("labels", ("mean_labels",)), "figure5": ("f1", SETTINGS), "jsd": ("jsd", SETTINGS)}
 
 
@@ -101,11 +99,10 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
         for row, (colour, marker, dash) in zip(rows, STYLES):
             here = [p for p in points if p.setting == setting and p.row == row]
             values = [np.array(list(p.scores[score].values())) for p in here]
-            panel.errorbar(
-                [p.value for p in here], [v.mean() for v in values],
-                [v.std(ddof=1) if len(v) > 1 else 0.0 for v in values],
-                color=colour, marker=marker, ls=dash, ms=4.5, lw=1.6, capsize=2.5, elinewidth=0.9, label=row,
-            )  # fmt: skip
+            at, means = [p.value for p in here], [v.mean() for v in values]
+            deviations = [v.std(ddof=1) if len(v) > 1 else 0.0 for v in values]
+            style = {"color": colour, "marker": marker, "ls": dash, "ms": 4.5, "lw": 1.6}
+            panel.errorbar(at, means, deviations, capsize=2.5, elinewidth=0.9, label=row, **style)
         panel.set_xlabel(AXES[setting])
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.25)
@@ -130,10 +127,9 @@ def numbers(points: Sequence[Point]) -> str:
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(["setting", "value", "row", "score", "seed", "number"])
-    out.writerows(
-        [p.setting, p.value, p.row, score, seed, f"{number:.6g}"]
-        for p in points for score, seeds in sorted(p.scores.items()) for seed, number in sorted(seeds.items())
-    )  # fmt: skip
+    for p in points:
+        measured = [(score, *one) for score, seeds in sorted(p.scores.items()) for one in sorted(seeds.items())]
+        out.writerows([p.setting, p.value, p.row, score, seed, f"{number:.6g}"] for score, seed, number in measured)
     return text.getvalue()
 
 

@@ -115,9 +115,11 @@ def _panel(axis: Any, source: Sequence[str], panel: Panel) -> None:
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
     """Write the plotted data as JSON, including the attention behind each panel."""
-    write_numbers(file, caption, [
-        {"sentence": e.name, "source": list(e.source), "reference": e.reference, "rows": [
-            {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
-            | {what: np.round(values.astype(float), 6).tolist() for what, values in p.attention.items()} for p in e.panels
-        ]} for e in examples
-    ])  # fmt: skip
+    numbers = []
+    for e in examples:
+        rows: list[dict[str, Any]] = []
+        for p in e.panels:
+            weights = {what: np.round(values.astype(float), 6).tolist() for what, values in p.attention.items()}
+            rows.append({"label": p.label, "mapping": p.mapping, "output": list(p.output)} | weights)
+        numbers.append({"sentence": e.name, "source": list(e.source), "reference": e.reference, "rows": rows})
+    write_numbers(file, caption, numbers)

@@ -20,6 +20,7 @@ from tasks.data.images import ImageError, ImageInput, decode
 from tasks.layers.words import density_alpha
 from tasks.vqa.models.mcan import PLACES
 
+Picture = Callable[[str], np.ndarray]  # key of an image -> its pixels
 LARGEST = 448  # side length, in pixels, of drawn images that the model saw as features
 FINE = 96  # points per axis used to draw a density
 COLOUR = "#0072B2"  # Okabe and Ito's blue, visible on the colour map to colour-blind readers
@@ -94,9 +95,8 @@ def choose(panels: Sequence[Panel], count: int) -> list[int]:
 
 
 def draw(
-    panels: Sequence[Panel], questions: Sequence[int], picture: Callable[[str], np.ndarray], files: Sequence[Path],
-    caption: str = "",
-) -> list[Path]:  # fmt: skip
+    panels: Sequence[Panel], questions: Sequence[int], picture: Picture, files: Sequence[Path], caption: str = ""
+) -> list[Path]:
     """Draw one row per question: the image, then each panel's heat map with the outline of its density.
 
     Args:
@@ -162,7 +162,5 @@ def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:
 def _heat(axis: Any, heat: np.ndarray, interpolation: str) -> None:
     """Draw a heat map that is transparent where the weight is exactly zero."""
     top = max(float(heat.max()), 1e-12)
-    axis.imshow(
-        np.ma.masked_equal(heat, 0), extent=(0, 1, 1, 0), cmap="YlOrRd", vmin=0, vmax=top, interpolation=interpolation,
-        alpha=0.25 + 0.65 * np.clip(heat / top, 0, 1),
-    )  # fmt: skip
+    how = {"cmap": "YlOrRd", "vmin": 0, "vmax": top, "alpha": 0.25 + 0.65 * np.clip(heat / top, 0, 1)}
+    axis.imshow(np.ma.masked_equal(heat, 0), extent=(0, 1, 1, 0), interpolation=interpolation, **how)

@@ -11,11 +11,12 @@ def point(row, setting, value, **scores):
 
 
 def test_figures_are_written_with_their_numbers(tmp_path):
+    scores = {"labels": (2.0, 2.1), "jsd": (0.1, 0.2), "true_labels": (2.0, 2.0)}
     made = [
-        point(row, setting, value, f1=(0.8 + 0.01 * i, 0.82), labels=(2.0, 2.1), jsd=(0.1, 0.2), true_labels=(2.0, 2.0))
-        for i, (_, row) in enumerate([(0, "softmax+log"), (1, "sparsemax+huber")])
+        point(row, setting, value, f1=(0.8 + 0.01 * i, 0.82), **scores)
+        for i, row in enumerate(["softmax+log", "sparsemax+huber"])
         for setting, value in (("mean_labels", 2), ("mean_labels", 3), ("length", 200))
-    ]  # fmt: skip
+    ]
     files = figures.draw(made, "f1", ("mean_labels", "length"), tmp_path / "figure5")
     assert [f.suffix for f in files] == [".png", ".svg"]
     svg = files[1].read_text()
@@ -42,8 +43,6 @@ def test_points_are_collected_from_finished_cells():
 def test_every_figure_that_has_cells_is_written(tmp_path):
     made = [point("sparsemax+hinge", "length", 200, f1=(0.8,), labels=(2.0,), jsd=(0.1,), true_labels=(2.0,))]
     names = {path.name for path in figures.write(made, "laha2018", tmp_path)}
-    assert names == {
-        "laha2018_figure5.png", "laha2018_figure5.svg", "laha2018_jsd.png", "laha2018_jsd.svg",
-        "laha2018_figure5_numbers.csv",
-    }  # fmt: skip
+    drawn = {f"laha2018_{name}.{end}" for name in ("figure5", "jsd") for end in ("png", "svg")}
+    assert names == drawn | {"laha2018_figure5_numbers.csv"}
     assert not figures.write([], "laha2018", tmp_path)
