@@ -12,8 +12,9 @@
         metric: test/bleu
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
         test: equivalence               or noninferiority, superiority, trend
-        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal or, for
-                                        superiority, the smallest that counts as better; of a trend, for the power alone
+        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal;
+                                        superiority: the smallest that counts as better;
+                                        trend: used only to compute the power
         note: ""                        what a reader should know, such as when the margin was set
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
         worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM

@@ -136,7 +136,7 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
     """The mean of values, one per seed, for other seeds and other test examples.
 
     Args:
-        values: at least one; of one, the spread over seeds is not known and counts as zero.
+        values: at least one; with a single value, the spread over seeds is unknown and counts as zero.
         example_error: standard error of the mean if only the test examples are drawn again.
 
     The two variances are added. The degrees of freedom are those of Satterthwaite 1946: only the variance over seeds is

@@ -26,7 +26,7 @@ FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 HEAD = """\
 # Do the papers' claims hold?
 
-Of {all} claims, our runs decide {decided}: {words}. The table that decides the most is {table}.
+{decided} of {all} claims are decided: {words}. The table that decides the most is {table}.
 For each task, the rows of the claims against softmax, from the lowest to the highest:
 
 {answers}
@@ -208,4 +208,5 @@ def _power(outcome: Outcome) -> str:
 
 def _count(outcomes: Sequence[Outcome]) -> str:
     words = [outcome.outcome for outcome in outcomes]
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(sorted(words, reverse=True)))
+    known = ", ".join(f"{words.count(word)} {word}" for word in sorted({*words} - {OPEN}, reverse=True)) or "none"
+    return f"{known}; {words.count(OPEN)} open"

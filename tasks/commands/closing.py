@@ -1,4 +1,4 @@
-"""What a run prints last if its experiment has `draw`: the attention for a test example, as text."""
+"""Print the attention of one test example after the table, if the experiment has `draw`."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Made:
 
     Attributes:
         table: the table.
-        more: the section that a page shows instead of the table: the points of the generated documents of Laha et al. 2018.
+        more: Markdown that a page shows in place of the table: the points of the generated documents of Laha et al. 2018.
         sweep: name of the sweep, or empty if the records are not from a sweep.
         files: files in the sweep's folder (numbers and drawings): path -> content.
         picture: the runs of the table as SVG, or empty if the records have no learning curves.

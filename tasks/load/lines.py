@@ -37,7 +37,7 @@ STEP = "correct the line"
 
 def answer(
     model: Loaded, nbest: int, options: Mapping[str, str], heat: bool, attention: Path | None, drawings: Path | None
-) -> None:  # fmt: skip
+) -> None:
     """Read inputs from standard input and print the predictions; see the help of `scripts/predict.py`.
 
     Args:

@@ -53,15 +53,15 @@ def config(cell: Cell) -> dict[str, Any]:
     }
 
 
-def scores(found: Found) -> dict[str, float]:
+def scores(results: Found) -> dict[str, float]:
     """Scores as `split/metric` -> value; those of trivial systems as `baseline/<system>/<split>/<metric>` -> value."""
-    baselines = {f"baseline/{system}/{k}": v for system, values in found.baselines.items() for k, v in values.items()}
-    return {**found.metrics, **{k: v for k, v in baselines.items() if isinstance(v, (int, float))}}
+    baselines = {f"baseline/{system}/{k}": v for system, values in results.baselines.items() for k, v in values.items()}
+    return {**results.metrics, **{k: v for k, v in baselines.items() if isinstance(v, (int, float))}}
 
 
-def rows(found: Found) -> list[dict[str, float]]:
+def rows(results: Found) -> list[dict[str, float]]:
     """The stored learning curve, one row per epoch; values missing for an epoch are omitted."""
-    columns = read_curves(found.folder)
+    columns = read_curves(results.folder)
     table = (dict(zip(columns, values)) for values in zip(*columns.values()))
     return [{k: v for k, v in row.items() if v == v} for row in table]
 
@@ -85,9 +85,9 @@ def samples(records: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Header and rows of a table of test examples, evenly spaced through the set, with their per-example scores."""
     chosen = [records[i * len(records) // min(SAMPLES, len(records))] for i in range(min(SAMPLES, len(records)))]
     own = dict.fromkeys(k for r in chosen for k, v in (r.get("sentence") or {}).items() if isinstance(v, (int, float)))
-    body = [
-        [r.get("index"), clip(str(r.get("source", ""))), clip(" | ".join(map(str, r.get("references") or ()))),
-         clip(str(r.get("output", r.get("prediction", "")))), *((r.get("sentence") or {}).get(k) for k in own)]
-        for r in chosen
-    ]  # fmt: skip
+    body = []
+    for r in chosen:
+        references, scores = " | ".join(map(str, r.get("references") or ())), r.get("sentence") or {}
+        texts = (str(r.get("source", "")), references, str(r.get("output", r.get("prediction", ""))))
+        body.append([r.get("index"), *map(clip, texts), *map(scores.get, own)])
     return ["index", "source", "reference", "output", *own], body

@@ -44,11 +44,10 @@ def test_cells_are_looked_for_before_data_are_read(tmp_path):
 @pytest.mark.slow
 def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
     """Two rows at toy size; then the grid points of one of them, and a pair classified by each row."""
-    tiny = [
-        "profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}", "encode.vocab_size=null", "model.embed_dim=8",
-        "model.hidden_dim=8", "train.max_epochs=1", f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1",
-        "runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1",
-    ]  # fmt: skip
+    tiny = ["profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}"]
+    tiny += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
+    tiny += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
+    tiny += ["runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1"]
     assert reproduce.main(["niculae2017_table1"], tiny) == 0
     asked = figures.Options(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
     svg, data, about = figures.make(["niculae2017_figure3"], asked)

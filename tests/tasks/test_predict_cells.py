@@ -173,8 +173,8 @@ def test_the_command(used, root, tmp_path):
     model, *_ = used("pairs")
     word = model.encoding.source_vocab[0]
     outputs = model.folder.parents[3]
-    command = [model.folder.name, f"paths.outputs={outputs}", "decode.beam=3",
-               "--nbest", "3", "--heat", "--attention", str(tmp_path / "a.safetensors"), "--svg", str(tmp_path / "svg")]  # fmt: skip
+    command = [model.folder.name, f"paths.outputs={outputs}", "decode.beam=3", "--nbest", "3", "--heat"]
+    command += ["--attention", str(tmp_path / "a.safetensors"), "--svg", str(tmp_path / "svg")]
     text = f"{word} zyzzyva\n{word}\n"
     script = root / "scripts" / "predict.py"
     done = forked.run(script, command, os.environ, tmp_path, 300, text)

@@ -17,9 +17,8 @@ def record(index: int, words: int, label: str, right: bool = True) -> dict:
 
 
 def test_right_pairs_of_typical_length_come_first_one_of_each_class_in_turn():
-    rows = [dict(enumerate([
-        record(0, 8, "a", right=False), record(1, 20, "a"), record(2, 8, "b"), record(3, 9, "b"), record(4, 7, "a"),
-    ]))] * 2  # fmt: skip
+    records = [record(0, 8, "a", right=False), record(1, 20, "a"), record(2, 8, "b"), record(3, 9, "b")]
+    rows = [dict(enumerate([*records, record(4, 7, "a")]))] * 2
     rows[1] = dict(rows[1])
     assert alignments.choose(rows, 4) == [2, 4, 3, 1]
     del rows[1][2]["texts"]
@@ -42,11 +41,10 @@ def test_a_figure_has_a_line_a_row_and_its_data_all_structures(tmp_path):
 
 @pytest.mark.slow
 def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isolated):
-    overrides = [
-        "profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}", "encode.vocab_size=null",
-        "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1", f"paths.outputs={tmp_path}",
-        f"paths.data={isolated / 'data'}", "runtime.workers=1", "runtime.device=cpu",
-    ]  # fmt: skip
+    overrides = ["profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}"]
+    overrides += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
+    overrides += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
+    overrides += ["runtime.device=cpu"]
     assert reproduce.main(["peters2018_snli"], overrides) == 0
     found = attending.finished("peters2018_snli", overrides)
     pairs = attending.stored_pairs(found, 3)

@@ -24,10 +24,8 @@ from tasks.vqa.models._image import ImageReduction, Reduced, cell_weights
 from tasks.vqa.models._layers import Attend, Scorer, SmallCnn
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
-TINY = {
-    "layers": 2, "hidden_dim": 16, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 8, "flat_mlp_dim": 16,
-    "flat_out_dim": 12,
-}  # fmt: skip
+TINY = {"layers": 2, "hidden_dim": 16, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 8, "flat_mlp_dim": 16}
+TINY |= {"flat_out_dim": 12}
 FEATURES = ImageSpec("features", (3, 4), 5)
 DENSITIES = ("continuous_softmax", "continuous_triweight", "continuous_biweight", "continuous_sparsemax")
 ROWS = ("softmax", *DENSITIES, "continuous_mixture")

@@ -16,10 +16,9 @@ from tasks.draw import images
 from tasks.vqa import metrics, predict
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
-SMALL = {
-    "layers": 1, "hidden_dim": 32, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 16, "flat_mlp_dim": 16,
-    "flat_out_dim": 32, "basis_side": 4, "basis_variance": 0.02, "cnn_channels": [16, 16], "cnn_strides": [4, 2],
-}  # fmt: skip
+SMALL = {"layers": 1, "hidden_dim": 32, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 16}
+SMALL |= {"flat_mlp_dim": 16, "flat_out_dim": 32, "basis_side": 4, "basis_variance": 0.02, "cnn_channels": [16, 16]}
+SMALL |= {"cnn_strides": [4, 2]}
 ROWS = ("softmax", "sparsemax", "continuous_softmax", "continuous_sparsemax", "continuous_mixture")
 
 
