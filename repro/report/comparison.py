@@ -106,7 +106,7 @@ def _view(anchor: str, group: Group, seed: str, printed: Printed) -> dict[str, A
         why = (
             f"{len(lines)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
         )
-        drawn = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=why))
+        drawn: dict[str, Any] = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=why))
         drawn |= {"anchor": anchor, "block": block, "lines": (), "small": (), "points": None, "published": Part()}
     else:
         drawn = page.view(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])

@@ -35,7 +35,8 @@ def swept(group: Group) -> dict[tuple[str, str], list[Curve]]:
     for key in dict.fromkeys(k for s in group.settings for k, v in s.values.items() if _is_number(v)):
         lines: dict[tuple[str, str], list[tuple[float, Setting]]] = {}
         for s in group.settings:
-            if _is_number(value := s.values.get(key)):
+            value: Any = s.values.get(key)
+            if _is_number(value):
                 rest = ", ".join(f"{k.removeprefix('mapping.')}={text(v)}" for k, v in s.values.items() if k != key)
                 lines.setdefault((s.mapping, rest), []).append((float(value), s))
         for (mapping, rest), points in lines.items():
