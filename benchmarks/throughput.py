@@ -109,11 +109,12 @@ def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path
                 )
                 (files / f"{split}.{side}").write_text("".join(f"{' '.join(row)}\n" for row in rows))
     with composer() as compose:
-        return compose([
-            "task=toy", "data=files", f"data.path={files}", "data.source_lang=fr", "data.target_lang=en", "encode.joint=true", *model, f"mapping={mapping}",
-            "optim=adam", "optim.lr=0.0003", "schedule=fixed", f"train.batch_size={sizes.batch}", f"runtime.device={device}",
-            f"paths.data={folder / 'data'}", f"paths.outputs={folder / 'outputs'}",
-        ])  # fmt: skip
+        data = "task=toy data=files data.source_lang=fr data.target_lang=en encode.joint=true".split()
+        how = (
+            f"optim=adam optim.lr=0.0003 schedule=fixed train.batch_size={sizes.batch} runtime.device={device}".split()
+        )
+        places = [f"data.path={files}", f"paths.data={folder / 'data'}", f"paths.outputs={folder / 'outputs'}"]
+        return compose([*data, *model, f"mapping={mapping}", *how, *places])
 
 
 def encode(config: Mapping[str, Any]) -> Path:
