@@ -47,12 +47,12 @@ class Convergence:
 
 
 def of(
-    config: Mapping[str, Any], results: Any, known: Mapping[str, Metric], curve: Sequence[float] | None = None
+    config: Mapping[str, Any], cell: Any, known: Mapping[str, Metric], curve: Sequence[float] | None = None
 ) -> Convergence:
     """The convergence of a finished cell.
 
     Args:
-        results: the results of the cell (`repro.identity.Found`).
+        cell: its results (`repro.identity.Found`).
         known: the metrics of its family.
         curve: its dev scores; None: those of `curves.csv` in its folder.
     """
@@ -60,27 +60,27 @@ def of(
         return Convergence("")
     train = config.get("train") or {}
     name = str(train.get("best_metric"))
-    scores = dev_scores(results.folder, name) if curve is None else curve
-    told = judge(scores, results.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
-    if told.state == CONVERGED and _at_chance(results, known.get(name)):
+    scores = dev_scores(cell.folder, name) if curve is None else curve
+    told = judge(scores, cell.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
+    if told.state == CONVERGED and _at_chance(cell, known.get(name)):
         return Convergence(UNKNOWN, f"{told.why}, no better than a constant answer")
     return told
 
 
-def _at_chance(results: Any, metric: Metric | None) -> bool:
+def _at_chance(cell: Any, metric: Metric | None) -> bool:
     """Whether a score on a test set is at most two standard errors (of a share of the examples) above a constant answer."""
     if metric is None:
         return False
     for system in CONSTANT:
-        for full, chance in (results.baselines.get(system) or {}).items():
+        for full, chance in (cell.baselines.get(system) or {}).items():
             split, _, name = full.rpartition("/")
-            if name != metric.name or full not in results.metrics:
+            if name != metric.name or full not in cell.metrics:
                 continue
             low, high = metric.bounds
-            n = ((results.tests.get(split) or {}).get("sizes") or {}).get("test")
+            n = ((cell.tests.get(split) or {}).get("sizes") or {}).get("test")
             known = n and math.isfinite(high - low)
             error = 2 * math.sqrt(max(chance - low, 0) * max(high - chance, 0) / n) if known else 0.0
-            if (metric.better or 1) * (results.metrics[full] - chance) <= error:
+            if (metric.better or 1) * (cell.metrics[full] - chance) <= error:
                 return True
     return False
 

@@ -16,9 +16,9 @@ from sparse_attention.mappings.continuous import GaussianBasis2d
 from tasks.config.models import mappings_at, problems
 from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import FIRST, PAD
+from tasks.draw.images import ellipse
 from tasks.layers.words import density_alpha
 from tasks.vqa.encode import ImageSpec
-from tasks.vqa.figures import ellipse
 from tasks.vqa.models import mcan
 from tasks.vqa.models._image import ImageReduction, Reduced, cell_weights
 from tasks.vqa.models._layers import Attend, Scorer, SmallCnn
