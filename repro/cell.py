@@ -185,12 +185,12 @@ def _train(
 ) -> None:
     started = time.monotonic()
     write_atomic(entry.path("config.yaml"), page(cell))
-    training = cell.family.train(cell.config, cell.prepared, entry.folder, monitor)
+    training = cell.family.train(cell.config, cell.data, entry.folder, monitor)
     if not training.metrics:
         raise ValueError(f"{cell.module}.train returned no metrics")
     if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
         raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
-    _write_results(entry, training, cell.prepared, record, started, seed=cell.seed, recipe=cell.family.RECIPE[0])
+    _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.family.RECIPE[0])
     check()
     entry.finish(training=cell.training_id)
     if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
@@ -304,12 +304,13 @@ def from_folder(folder: str | Path, progress: Any = None, named: Mapping[str, st
         plugins.admit(config.get("plugins"), folder, (), {})
     module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
     if test is None:
-        asked = [{**config, "data": node} for node in further.values()]
-        cell = prepare(config, module, asked, progress, overrides)
+        cell = prepare(Cell(config, module, overrides=tuple(overrides), further=further), progress)
         same = cell.training_id == folder.name
     else:  # the training's config.yaml has the data, this one has the scoring
         data = read_config(folder.parents[1])["data"]
-        cell = prepare({**config, "data": data}, module, [config] if test in further else [], progress, overrides)
+        other = {test: config["data"]} if test in further else {}
+        cell = Cell({**config, "data": data}, module, overrides=tuple(overrides), further=other)
+        cell = prepare(cell, progress)
         cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
         same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
     if not same:

@@ -312,9 +312,9 @@ def test_experiment_plans(monkeypatch, name, profile):
     for r, c in itertools.product(range(len(experiment.rows)), range(len(experiment.columns))):
         slots, column = plan.at(r, c), experiment.columns[c]
         assert {s.seed for s in slots} == set(experiment.seeds), f"row {r}, column {c}"
-        assert {s.cell.config["profile"]["name"] for s in slots} == {profile}
-        assert column.select.metric == f"dev/{slots[0].cell.config['train']['best_metric']}"
-        assert [t.name for t in slots[0].cell.tests] == list(column.evaluate)
+        assert {s.config["profile"]["name"] for s in slots} == {profile}
+        assert column.select.metric == f"dev/{slots[0].config['train']['best_metric']}"
+        assert [t.name for t in slots[0].tests] == list(column.evaluate)
     known, key, now = json.loads(IDENTITIES.read_text(encoding="utf-8")), f"{name} {profile}", identities(plan)
     if "RECORD_IDENTITIES" in os.environ:
         IDENTITIES.write_text(json.dumps({**known, key: now}, indent=0) + "\n", encoding="utf-8")
@@ -332,7 +332,7 @@ def identities(plan: plans.Plan) -> dict[str, str]:
     found: dict[str, str] = {}
     for s in plan.slots:
         place = f"{plan.experiment.columns[s.column].key} | {plan.experiment.rows[s.row].label}"
-        asked = identity.asked_id(s.cell.config, importlib.import_module(compose.module_of(s.cell.config)))
+        asked = identity.asked_id(s.config, importlib.import_module(compose.module_of(s.config)))
         found[place] = f"{found.get(place, '')} {asked}".strip()
     return found
 
@@ -342,8 +342,7 @@ def test_further_test_sets_train_nothing_again(monkeypatch):
     experiment = compose.experiment("laha2018_table2", "paper")
     plan = planned(monkeypatch, experiment)
     trainings = {
-        column.key: {s.cell.training_id for s in plan.slots if s.column == c}
-        for c, column in enumerate(experiment.columns)
+        column.key: {s.training_id for s in plan.slots if s.column == c} for c, column in enumerate(experiment.columns)
     }
     assert trainings["gigaword"] == trainings["duc2003"] == trainings["duc2004"] != trainings["fren"]
 
@@ -356,8 +355,8 @@ def test_translation_tables_share_their_cells(monkeypatch):
         rows = tuple(r for r in whole.rows if r.label in ("softmax", "sparsemax", "discrete softmax"))
         columns = tuple(c for c in whole.columns if c.key in ("fren", "enfr", "deen"))
         slots = planned(monkeypatch, dataclasses.replace(whole, rows=rows, columns=columns)).slots
-        seed1 = [s for s in slots if s.cell.seed == 1]
-        found[name] = {(s.cell.mapping, columns[s.column].key): s.cell.training_id for s in seed1}
+        seed1 = [s for s in slots if s.seed == 1]
+        found[name] = {(s.mapping, columns[s.column].key): s.training_id for s in seed1}
     assert len(set(found["laha2018_table2"].values())) == 6
     assert found["laha2018_table2"] == found["niculae2017_nmt"]
     assert found["martins2020_nmt"].items() <= found["niculae2017_nmt"].items() and found["martins2020_nmt"]

@@ -27,6 +27,7 @@ from repro.cell import Cell, Outcome, enter
 from repro.files import StoreError
 from repro.launch.element import Element
 from repro.launch.pool import Event, Loggers, progress
+from repro.plan.experiment import pair
 from repro.plugins import pinned
 from repro.store import Store
 from repro.store.locks import Busy
@@ -158,7 +159,7 @@ def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) 
     }  # fmt: skip
     known = {k: v for k, v in given.items() if v is not None}
     known["setup"] = [*options["setup"], f"export PYTHONPATH={_import_path(fresh)}:$PYTHONPATH"]
-    known["additional_parameters"] = {"requeue": True, **dict(o.split("=", 1) for o in options["sbatch"])}
+    known["additional_parameters"] = {"requeue": True, **dict(map(pair, options["sbatch"]))}
     return known
 
 

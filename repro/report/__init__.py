@@ -112,7 +112,7 @@ def _column(
     swept = any(slot.point for slot in plan.slots)
     selects = column.select.metric if column.select else ""
     first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
-    cells = of_cells([slot.cell for slot in plan.slots if slot.column == number], store) if swept else []
+    cells = of_cells([cell for cell in plan.slots if cell.column == number], store) if swept else []
     return {
         "table": part(table_view, block, column),
         "scatter": part(figures.against_published, block, lines, plan.metrics(number), f"{anchor}/published"),
@@ -149,7 +149,7 @@ def drawn(
 
 def _pictures(plan: Plan, number: int) -> Any:
     """A function that maps the image of a test record to a PNG, or None if the family's examples are not images."""
-    cell = next(slot.cell for slot in plan.slots if slot.column == number)
+    cell = next(slot for slot in plan.slots if slot.column == number)
     find = getattr(cell.family, "pictures", None)
     return find(cell.config) if find else None
 

@@ -31,8 +31,8 @@ def _column(
         shown.insert(0, (column.select.metric, column.select.metric.replace("/", " ").replace("_", " ")))
     decimals = {s.metric: s.decimals for s in column.show}
     views = []
-    for slot in (s for s in plan.slots if s.column == number):
-        cell, entry = slot.cell, slot.cell.entry(store)
+    for cell in (c for c in plan.slots if c.column == number):
+        entry = cell.entry(store)
         state, error, trace = cell.state(store), "", ""
         found = cell.found(store) if state == "done" else None
         metrics = found.metrics if found else {}
@@ -44,16 +44,16 @@ def _column(
         elif state == "damaged":
             levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
             error = next((why for level in levels if (why := level.damage())), "")
-        rows = [row for row in table.blocks[slot.column].rows if not row.baseline]
+        rows = [row for row in table.blocks[cell.column].rows if not row.baseline]
         scores = []
         for metric, _ in shown:
             digits = decimals[metric] if decimals.get(metric) is not None else metric_of(metrics_of, metric).decimals
             scores.append(f"{metrics[metric]:.{digits}f}" if metric in metrics else "")
         epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
         views.append({
-            "cell_id": cell.training_id, "state": state, "row": plan.experiment.rows[slot.row].label, "seed": slot.seed,
+            "cell_id": cell.training_id, "state": state, "row": plan.experiment.rows[cell.row].label, "seed": cell.seed,
             "parameters": cell.parameters, "scores": scores,
-            "selected": slot.row < len(rows) and cell.training_id in [f.cell_id for f in rows[slot.row].found],
+            "selected": cell.row < len(rows) and cell.training_id in [f.cell_id for f in rows[cell.row].found],
             "epoch": "" if epoch is None else f"{epoch:.0f} of {epochs}", "seconds": found.seconds if found else None,
             "speed": metrics.get("train/tokens_per_second"), "folder": link(entry.folder, beside) if beside else "",
             "error": error, "trace": trace,

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
-from repro.identity import Cell, computed_from, digest, family, scoring
-from repro.plan import Plan, Wanted, filled, origin
+from repro.identity import Cell, computed_from, digest, scoring
+from repro.plan import Plan, filled, origin
 from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
 from repro.store import Evaluation, Level, Store, records
@@ -43,8 +43,8 @@ def key(config: Mapping[str, Any], of: Family) -> str:
 
 
 def collect(
-    wanted: Sequence[Wanted], store: Store, earlier: Iterable[dict[str, Any]] = ()
-) -> tuple[list[dict[str, Any]], list[Wanted]]:
+    cells: Sequence[Cell], store: Store, earlier: Iterable[dict[str, Any]] = ()
+) -> tuple[list[dict[str, Any]], list[Cell]]:
     """Make a record for each finished cell of the slots; also returns the slots without a finished cell.
 
     Args:
@@ -53,23 +53,23 @@ def collect(
     Raises:
         Damaged: the files of a cell have changed since they were written.
     """
-    folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for w in wanted}
+    folders = {(cell.task, cell.mapping) for cell in cells}
     stored: dict[str, Path] = {}
     for one in records.read(store, lambda task, mapping, _: (task, mapping) in folders, check=False).records:
         named = key(one.config, one.family)
         if named not in stored or _written(one.folder) > _written(stored[named]):
             stored[named] = one.folder
-    asked: dict[str, tuple[Wanted, set[str]]] = {}
-    for w in wanted:
-        asked.setdefault(key(w.config, family(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
+    asked: dict[str, tuple[Cell, set[str]]] = {}
+    for cell in cells:
+        asked.setdefault(key(cell.config, cell.family), (cell, set()))[1].update(cell.further)
     known = {record["key"]: record for record in earlier}
     found, lost = [], []
-    for named, (w, tests) in asked.items():
-        made = _record(w, named, stored[named], tests) if named in stored else None
+    for named, (cell, tests) in asked.items():
+        made = _record(cell, named, stored[named], tests) if named in stored else None
         if made is None and named in known and tests <= known[named]["tests"].keys():
             made = known[named]
         if made is None:
-            lost.append(w)
+            lost.append(cell)
         else:
             found.append(made)
     return found, lost
@@ -79,9 +79,9 @@ def _written(folder: Path) -> float:
     return (folder / "manifest.json").stat().st_mtime
 
 
-def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
+def _record(cell: Cell, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
     """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing."""
-    config, how = w.config, digest(scoring(w.config, family(w.module)))
+    config, how = cell.config, digest(cell.scoring)
     tests = {}
     for place in sorted((folder / "evaluations").glob("*")):
         level = Evaluation(place)
@@ -97,7 +97,7 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
     scores = convergence.dev_scores(folder, by)
     curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
     return curve | {
-        "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": w.seed, "training": folder.name,
+        "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": cell.seed, "training": folder.name,
         "trained": trained, "made": _made(Level(folder)), "tests": {k: v for k, v in tests.items() if k in asked | {OWN}},
     }  # fmt: skip
 
@@ -185,30 +185,34 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
 
 
 def restore(
-    one: Experiment, wanted: Sequence[Wanted], found: Iterable[Mapping[str, Any]], store: Store, overrides: Sequence[str] = ()
-) -> Plan:  # fmt: skip
-    """The plan of an experiment, with the recorded cells unpacked into `store`; cells without a record are missing."""
-    known = {record["key"]: record for record in found}
+    one: Experiment,
+    cells: Sequence[Cell],
+    known: Iterable[Mapping[str, Any]],
+    store: Store,
+    overrides: Sequence[str] = (),
+) -> Plan:
+    """The plan of an experiment, with the `known` records unpacked into `store`; cells without a record are missing."""
+    by_key = {record["key"]: record for record in known}
 
-    def restored(w: Wanted) -> Cell:
-        named = key(w.config, family(w.module))
-        cell = _cell(w, known.get(named), origin(one, w), named)
-        if named in known:
-            _unpack(cell, known[named], store)
+    def restored(cell: Cell) -> Cell:
+        named = key(cell.config, cell.family)
+        cell = _restored(cell, by_key.get(named), named, origin(one, cell))
+        if named in by_key:
+            _unpack(cell, by_key[named], store)
         return cell
 
-    return filled(one, wanted, overrides, restored)
+    return filled(one, cells, overrides, restored)
 
 
-def _cell(w: Wanted, record: Mapping[str, Any] | None, told: Mapping[str, str], named: str) -> Cell:
+def _restored(cell: Cell, record: Mapping[str, Any] | None, named: str, told: Mapping[str, str]) -> Cell:
     if record is None:
-        return Cell(w.config, w.module, Prepared(named, ""), (TestSet(OWN, named, ""),), origin=told, known_id=named)
-    names = [n for n in (OWN, *(t["data"]["name"] for t in w.tests)) if n in record["tests"]]
-    tests = [_test(name, record["tests"][name]["scored"]) for name in names]
+        test = TestSet(OWN, named, "")
+        return replace(cell, prepared=Prepared(named, ""), tests=(test,), further={}, origin=told, known_id=named)
+    names = [name for name in (OWN, *cell.further) if name in record["tests"]]
+    tests = tuple(_test(name, record["tests"][name]["scored"]) for name in names)
     trained = record["trained"]
     prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
-    further = {t["data"]["name"]: t["data"] for t in w.tests}
-    return Cell(w.config, w.module, prepared, tuple(tests), (), further, told, record["training"])
+    return replace(cell, prepared=prepared, tests=tests, origin=told, known_id=record["training"])
 
 
 def _test(name: str, scored: Mapping[str, Any]) -> TestSet:

@@ -60,7 +60,7 @@ class Record(Found, OfFamily):
             return None
         trained, evaluated = cell.family.RECIPE
         return cls(
-            **vars(found), module=cell.module, config=cell.config, data_sha256=cell.prepared.sha256, recipe=trained,
+            **vars(found), module=cell.module, config=cell.config, data_sha256=cell.data.sha256, recipe=trained,
             scored={t.name: Scored(t.sha256, evaluated) for t in cell.tests}, plugins=_plugins(cell.config),
         )  # fmt: skip
 

@@ -78,16 +78,14 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
     at = keys.index(column) if column else 0
     for slot in (s for s in plan.slots if s.column == at):
-        label, done = plan.experiment.rows[slot.row].label, slot.cell.found(store) is not None
+        label, done = plan.experiment.rows[slot.row].label, slot.found(store) is not None
         if points:
             if not done or not label.replace("_", "-").startswith(points.replace("_", "-")):
                 continue
             label = ", ".join(f"{key}={_short(value)}" for key, value in slot.point) or label
         elif not done:
-            raise DataUnavailable(
-                f"the row {label!r} is not finished", str(slot.cell.entry(store).folder), f"run: {again}"
-            )
-        cells.setdefault(label, slot.cell)
+            raise DataUnavailable(f"the row {label!r} is not finished", str(slot.entry(store).folder), f"run: {again}")
+        cells.setdefault(label, slot)
     if not cells:
         raise ValueError(f"{columns[at].label}: {plan.unavailable.get(at, f'no point of {points} is finished')}")
     return Finished(plan.experiment.title, columns[at], list(cells.items()), str(planned.outputs))

@@ -15,8 +15,7 @@ from typing import Any
 
 from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
-from repro.identity import asked_id, family
-from repro.plan import Wanted
+from repro.identity import Cell, asked_id
 from repro.plan import published as papers
 from repro.plan.experiment import Experiment
 from repro.report import comparison
@@ -96,7 +95,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     found.sort(key=lambda r: asked.index(m) if (m := r.config["mapping"]["name"]) in asked else len(asked))
     if "experiment" in filters:
         slots = slots_of(filters["experiment"], filters.get("profile"))
-        ids = {asked_id(w.config, family(w.module)) for _, w in slots}
+        ids = {asked_id(cell.config, cell.family) for _, cell in slots}
         found = [r for r in found if r.asked_id() in ids]
     plain = {k: v for k, v in filters.items() if k not in OWN}
     if found:
@@ -158,7 +157,7 @@ def _of_sweep(store: Store, name: str | None) -> list[str] | None:
     return list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
 
 
-def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Wanted]]:
+def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]]:
     """The slots of an experiment with the given profiles, separated by commas (default: all of its profiles)."""
     for one in profile.split(",") if profile else compose.page("experiment", name)["profiles"]:
         read = compose.experiment(name, one)

@@ -246,7 +246,7 @@ def _documents(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
     planned = reproduce.plan([figure.experiment], asked.overrides)
     (made,), store = planned.plans, Store(planned.outputs)
-    found = [(made.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in made.slots]
+    found = [(made.experiment.rows[s.row].label, s.config, s.found(store)) for s in made.slots]
     points = figures.collect((row, config, one.metrics) for row, config, one in found if one is not None)
     if not points:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {made.experiment.name}")
@@ -254,7 +254,7 @@ def _documents(figure: Figure, asked: Asked, place) -> list[Drawn]:
     files = figures.write(points, made.experiment.paper, stem.parent)
     caption = f"{made.experiment.title}. {sum(one is not None for *_, one in found)} of {len(found)} cells."
     numbers = next(f for f in files if f.suffix == ".csv")
-    cells = [slot.cell.training_id for slot in made.slots]
+    cells = [slot.training_id for slot in made.slots]
     return [Drawn(f.with_suffix(""), caption, numbers, cells) for f in files if f.suffix == ".svg"]
 
 

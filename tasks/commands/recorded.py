@@ -158,7 +158,7 @@ def read(path: Path) -> Made:
         return _of_sweep(asked, found)
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     with restored(reproduce.slots(asked["experiment"], arguments), found) as (plan, store):
-        cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
+        cells = [(plan.experiment.rows[s.row].label, s.config, s.found(store)) for s in plan.slots]
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
         table = driver.table(plan, store)
         return Made(table, figures.page(points) if points else "", picture=drawings.runs(table, path.stem))

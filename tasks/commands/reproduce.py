@@ -12,6 +12,7 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
+from repro.identity import Cell
 from repro.plan import estimate
 from repro.plan.experiment import Experiment, Row
 from repro.store import Store
@@ -24,7 +25,7 @@ from tasks.data import DataError, Progress
 
 OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this command; everything else is Hydra's
 TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
-Slots = tuple[Experiment, list[plans.Wanted], list[str]]
+Slots = tuple[Experiment, list[Cell], list[str]]
 
 
 def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experiment], list[str]]:
@@ -82,9 +83,7 @@ def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
     return filled(loaded, outline(loaded, rest), rest)
 
 
-def filled(
-    experiments: Sequence[Experiment], slots: list[list[plans.Wanted]], rest: Sequence[str], sweep: str = ""
-) -> Planned:
+def filled(experiments: Sequence[Experiment], slots: list[list[Cell]], rest: Sequence[str], sweep: str = "") -> Planned:
     """The cells for the slots, with their data prepared.
 
     Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
@@ -99,7 +98,7 @@ def filled(
     return Planned(made, experiments[0].profile, config["runtime"], config["paths"]["outputs"])
 
 
-def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
+def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[Cell]]:
     """The slots of experiments. Reads no data."""
     for one in loaded:
         check_keys(one, rest)
@@ -218,7 +217,7 @@ def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False
     return drive(Driver(todo, Store(todo.outputs)))
 
 
-def estimated(labelled: Sequence[tuple[str, plans.Wanted]], title: str) -> str:
+def estimated(labelled: Sequence[tuple[str, Cell]], title: str) -> str:
     """The text for `--plan`: cells, finished cells and hours of slots, which are labelled by their part of the plan."""
     store = Store(labelled[0][1].config["paths"]["outputs"])
     return estimate.estimate(labelled, store, ASSUMED).text(title)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from repro import plan as plans
+from repro.identity import Cell
 from repro.launch.display import Display, name
-from repro.plan import Wanted
 from repro.plan.experiment import Column, Experiment, Row
 from repro.store import Store, check_names, records
 from tasks.commands import compare, reproduce
@@ -62,7 +62,7 @@ class Resolved:
     """
 
     experiments: list[Experiment]
-    slots: list[list[Wanted]]
+    slots: list[list[Cell]]
     left_out: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     without: dict[str, list[str]] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def _of_keys(asked: Asked, tools: plans.Tools, every: bool) -> Resolved:
     rows: dict[str, int] = {}
     columns: dict[str, int] = {}
     labels: list[Column] = []
-    slots: list[Wanted] = []
+    slots: list[Cell] = []
     found = Resolved([], [slots], without=without)
     whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
     fitting: set[str] = set()
@@ -167,11 +167,11 @@ def _of_keys(asked: Asked, tools: plans.Tools, every: bool) -> Resolved:
                     task, mapping = config["task"]["name"], config["mapping"]["name"]
                     check_names(task, mapping)
                     row = rows.setdefault(mapping, len(rows))
-                    w = Wanted(row, 0, (*point, *more), config["seed"], config, tools.module_of(config))
-                    column = columns.setdefault(w.data_key, len(columns))
+                    cell = Cell(config, tools.module_of(config), row=row, point=(*point, *more))
+                    column = columns.setdefault(cell.data_key, len(columns))
                     if column == len(labels):
                         labels.append(Column(task, task, ()))
-                    slots.append(replace(w, column=column) if column else w)
+                    slots.append(replace(cell, column=column))
                     fitting.add(globbed)
         except (ConfigError, ValueError) as error:
             if globbed:

@@ -40,7 +40,7 @@ def run(config: DictConfig) -> float | None:
         values = compose.checked(config, typed)
         launch.ready(values["launcher"], values["runtime"])
         torch.set_num_threads(values["runtime"]["threads"])
-        cell = cells.prepare(values, compose.module_of(values), progress=Progress())
+        cell = cells.prepare(cells.Cell(values, compose.module_of(values)), Progress())
         store = Store(values["paths"]["outputs"])
     except ValueError as error:
         return _ended(f"error: {error}", wrong=True)

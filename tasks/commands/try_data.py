@@ -159,8 +159,8 @@ class Try(reproduce.Driver):
         (plan,) = self.planned.plans
         found = {}  # label -> cell with the first seed
         for slot in plan.slots:
-            if slot.cell.cell_id in self.done:
-                found.setdefault(plan.experiment.rows[slot.row].label, slot.cell)
+            if slot.cell_id in self.done:
+                found.setdefault(plan.experiment.rows[slot.row].label, slot)
         cut = words if unspaced(texts_of(one)[0] for one in self.test[:1000]) else str.split
         shown = min(self.test, key=lambda one: abs(len(cut(texts_of(one)[0])) - WORDS_SHOWN))
         texts = shown.texts if isinstance(shown, Example) else (shown.source,)

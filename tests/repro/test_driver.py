@@ -75,7 +75,7 @@ def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_t
     )
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
     todo = reproduce.plan(["demo"], asked, announce=True)
-    assert not todo.plans[0].slots and not todo.preparation.found and not todo.preparation.running
+    assert not todo.plans[0].slots and not todo.preparation.results and not todo.preparation.running
     assert capfd.readouterr().err == (
         "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
         f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
@@ -116,7 +116,7 @@ def test_the_smallest_table_comes_first_and_data_are_prepared_when_they_are_need
     driver.order, driver.keys = [1, 0], [[], []]
     taken = [driver.take(1, shown) for _ in range(5)]
     assert [cell and cell.seed for cell in taken] == [None, 3, 3, None, 2], "a preparation takes the place of a cell"
-    assert len(preparation.found) == 2 and driver.take(0, shown) is None
+    assert len(preparation.results) == 2 and driver.take(0, shown) is None
     preparation.running["third"] = Future()
     assert driver.take(1, shown) is None and driver.take(2, shown).seed == 2
     preparation.running.clear()

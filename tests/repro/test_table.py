@@ -126,7 +126,7 @@ VERSIONS = {"torch 2.4 and 2.5": {"packages": {"torch": "2.5"}}, "kernels aaaa a
 def test_cells_of_different_versions_are_reported(made, said, changed):
     plan, store = made(packages={"torch": "2.4"}, kernels="aaaa")
     assert not any("in their versions" in f for f in tables.build(plan, store, RECORDS).footers)
-    entry = plan.slots[0].cell.entry(store)
+    entry = plan.slots[0].entry(store)
     write_json(entry.path("provenance.json"), read_json(entry.path("provenance.json")) | changed)
     entry.finish()
     footers = tables.build(plan, store, RECORDS).footers
@@ -172,7 +172,7 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
         monkeypatch.setitem(COLUMN, "overrides", ["data=files"])
     plan, _ = made()
     for slot in plan.slots:
-        slot.cell.config["task"]["deviations"] = ["data: LibreOffice help", "model: one layer"]
+        slot.config["task"]["deviations"] = ["data: LibreOffice help", "model: one layer"]
     if where == "command line":
         assert of_settings(plan) == ["data: LibreOffice help", "model: one layer"]
         plan.overrides = ("data=files", "data.path=mine.tsv")
@@ -182,7 +182,7 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
 def test_a_table_lists_the_deviations_of_its_task(made, tmp_path):
     (tmp_path / "fake.md").write_text("## Deviations\n- fewer words\n")
     plan, store = made()
-    plan.slots[0].cell.config["task"]["deviations"] = ["two layers"]
+    plan.slots[0].config["task"]["deviations"] = ["two layers"]
     table = tables.build(plan, store, RECORDS, docs=tmp_path)
     assert table.deviations == ["a small model", "two layers", "fewer words"]
     assert "Deviation: fewer words" in render.to_text(table)
