@@ -85,9 +85,13 @@ class CellMonitor:
 
 
 def run(
-    cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
-    loggers: Callable[[Cell], list[Any]] | None = None, named: Mapping[str, str] | None = None,
-) -> Outcome:  # fmt: skip
+    cell: Cell,
+    store: Store,
+    *,
+    forward: Callable[..., None] | None = None,
+    loggers: Callable[[Cell], list[Any]] | None = None,
+    named: Mapping[str, str] | None = None,
+) -> Outcome:
     """Run the training and evaluations that a cell still lacks; a failure is recorded with its traceback.
 
     Args:
@@ -230,8 +234,13 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
 
 
 def _write_results(
-    level: Level, found: Training | Evaluation, data: Prepared | TestSet, record: Mapping[str, Any], started: float, **more: Any
-) -> None:  # fmt: skip
+    level: Level,
+    found: Training | Evaluation,
+    data: Prepared | TestSet,
+    record: Mapping[str, Any],
+    started: float,
+    **more: Any,
+) -> None:
     """Write provenance.json and metrics.json of a training or an evaluation."""
     told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": data.sha256}
     write_json(level.path("provenance.json"), {**record, **told})
@@ -240,9 +249,9 @@ def _write_results(
     write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
 
-def _finish(active: Sequence[Loggers], found: Found | None, state: str) -> None:
+def _finish(active: Sequence[Loggers], results: Found | None, state: str) -> None:
     for loggers in active:
-        loggers.finish(found, state)
+        loggers.finish(results, state)
 
 
 def _log_to(path: Path) -> logging.Handler:

@@ -74,14 +74,18 @@ class Found:
         levels = (trained, *(one for _, one in evaluated.values()))
         told = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
         return cls(
-            cell_id=entry.folder.name, folder=entry.folder,
+            cell_id=entry.folder.name,
+            folder=entry.folder,
             metrics={name: value for one in levels for name, value in one["metrics"].items()},
             signatures={name: how for one in levels for name, how in (one.get("signatures") or {}).items()},
-            facts=trained.get("facts") or {}, tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
-            baselines=baselines, shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
+            facts=trained.get("facts") or {},
+            tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
+            baselines=baselines,
+            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
             seconds=sum(float(one.get("seconds") or 0.0) for one in levels),
-            evaluations={name: level for name, (level, _) in evaluated.items()}, **more,
-        )  # fmt: skip
+            evaluations={name: level for name, (level, _) in evaluated.items()},
+            **more,
+        )
 
 
 class OfFamily:
@@ -278,25 +282,27 @@ def family(module: str) -> Family:
         raise ValueError(f"{module} cannot be imported ({error}): run from the repository's root") from error
 
 
-def evaluation_keys(of: Family) -> tuple[str, ...]:
+def evaluation_keys(family: Family) -> tuple[str, ...]:
     """The dotted keys of a configuration that only the evaluation uses."""
-    return tuple(getattr(of, "EVALUATION_KEYS", EVALUATION_KEYS))
+    return tuple(getattr(family, "EVALUATION_KEYS", EVALUATION_KEYS))
 
 
-def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any], str, list[str]]:
+def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], str, list[str]]:
     """Everything that a training depends on, except the content of its data.
 
     Returns (configuration, name of the data set, content of the plugins).
     """
     relevant = {
-        k: dict(v) if isinstance(v, Mapping) else v for k, v in as_named(config, of).items() if k not in NOT_IDENTITY
+        k: dict(v) if isinstance(v, Mapping) else v
+        for k, v in as_named(config, family).items()
+        if k not in NOT_IDENTITY
     }
     relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
     relevant["mapping"].pop("grid", None)
     # the path of a file (word vectors) does not matter, because the hash of the data covers the file's content
     encode = relevant.get("encode") or {}
     relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
-    for key in evaluation_keys(of):
+    for key in evaluation_keys(family):
         *path, last = key.split(".")
         node = relevant
         for part in path:
@@ -305,28 +311,29 @@ def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any]
     return relevant, config["data"]["name"], [plugins.content(p) for p in config.get("plugins") or []]
 
 
-def scoring(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
+def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The values of the scoring keys, as dotted key -> value; a family's LATER_KEYS are included only if set."""
-    left_out = {f"task.{key}" for key in SAID} | {k for k in getattr(of, "LATER_KEYS", ()) if not value_at(config, k)}
-    config = as_named(config, of)
-    return {key: value_at(config, key) for key in evaluation_keys(of) if key not in left_out}
+    unset = [key for key in getattr(family, "LATER_KEYS", ()) if not value_at(config, key)]
+    left_out = {*(f"task.{key}" for key in SAID), *unset}
+    config = as_named(config, family)
+    return {key: value_at(config, key) for key in evaluation_keys(family) if key not in left_out}
 
 
-def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
+def as_named(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """A configuration without unset LATER_KEYS, ours and a family's: keys that were added after the first cells ran."""
     found = dict(config)
-    for node, _, last in (key.rpartition(".") for key in (*LATER_KEYS, *getattr(of, "LATER_KEYS", ()))):
+    for node, _, last in (key.rpartition(".") for key in (*LATER_KEYS, *getattr(family, "LATER_KEYS", ()))):
         if isinstance(found.get(node), Mapping) and not found[node].get(last):
             found[node] = {k: v for k, v in found[node].items() if k != last}
     return found
 
 
-def asked_id(config: Mapping[str, Any], of: Family, recipe: int | None = None) -> str:
+def asked_id(config: Mapping[str, Any], family: Family, recipe: int | None = None) -> str:
     """An id of a training that needs no prepared data: it hashes the data node instead of the content of the data.
 
     `recipe` is the version of the training recipe; None means the current version.
     """
-    return digest(*computed_from(config, of), config["data"], of.RECIPE[0] if recipe is None else recipe)
+    return digest(*computed_from(config, family), config["data"], family.RECIPE[0] if recipe is None else recipe)
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:

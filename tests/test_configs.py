@@ -27,6 +27,7 @@ from tasks.commands import reproduce
 from tasks.config import compose, models, nodes
 from tasks.config import pages as config_pages
 from tasks.config.overrides import merged
+from tasks.config.request import REPRODUCE, Request
 from tasks.config.schedules import SCHEDULES
 
 CONFIGS = compose.CONFIGS
@@ -386,7 +387,7 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
     # A tagger prepares its data in the worker, where nothing is generated.
     labels = tuple(row.label for row in experiment.rows if "predicted" not in row.label)
     command = ["profile=demo", f"rows={'|'.join(labels)}", *TOY, *changed, *paths]
-    assert reproduce.main([name], command) == 0
+    assert reproduce.main(Request.read(command, REPRODUCE, [name])) == 0
     first = capsys.readouterr()
     shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
     assert experiment.title in shown and ("not comparable" in shown) is not experiment.own
@@ -398,7 +399,7 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
     assert " 0 failed" in first.out and first.out.startswith(experiment.opening)
     assert ("Attention for a test example: " in first.out.partition("\ntables: ")[0]) is bool(experiment.draw)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()}
-    assert reproduce.main([name], command) == 0
+    assert reproduce.main(Request.read(command, REPRODUCE, [name])) == 0
     assert "0 cells run" in capsys.readouterr().out
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()} == before
 

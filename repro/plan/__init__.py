@@ -212,23 +212,25 @@ class Preparation:
                         process.terminate()
         self._executor = None
 
-    def _with_data(self, one: Experiment, cell: Cell) -> Cell | Exception:
+    def _with_data(self, experiment: Experiment, cell: Cell) -> Cell | Exception:
         if isinstance(result := self.results[cell.data_key], Exception):
             return result
         prepared, tests = result
         further = [tests[digest(node)] for node in cell.further.values()]
         if lost := next((test for test in further if isinstance(test, Exception)), None):
             return lost
-        cell = replace(cell, overrides=self.overrides, origin=origin(one, cell, self.sweep))
+        cell = replace(cell, overrides=self.overrides, origin=origin(experiment, cell, self.sweep))
         return cell.with_data(prepared, further)
 
 
-def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]) -> list[Cell]:
+def _resolve(
+    experiment: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]
+) -> list[Cell]:
     cells: list[Cell] = []
     checked: set[int] = set()
     given = {experiments.pair(o)[0] for o in overrides}
-    for (c, column), (r, row) in itertools.product(enumerate(one.columns), enumerate(one.rows)):
-        base = [*column.overrides, f"profile={one.profile}", *row.changes]
+    for (c, column), (r, row) in itertools.product(enumerate(experiment.columns), enumerate(experiment.rows)):
+        base = [*column.overrides, f"profile={experiment.profile}", *row.changes]
         try:
             grid = row.grids.get(column.grid)
             if grid == "own":
@@ -237,7 +239,7 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
             if grid and given & {*keys.values()}:  # what the user sets is not searched
                 config = tools.compose([*base, *overrides], overrides)
                 grid = {k: [value_at(config, keys[k])] if keys[k] in given else v for k, v in grid.items()}
-            for point, seed in itertools.product(points(grid), one.seeds):
+            for point, seed in itertools.product(points(grid), experiment.seeds):
                 assigned = [f"{keys[key]}={text(value)}" for key, value in point]
                 config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
                 check_names(config["task"]["name"], config["mapping"]["name"])
@@ -257,13 +259,16 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
 
 
 def filled(
-    one: Experiment, cells: Sequence[Cell], overrides: Sequence[str], with_data: Callable[[Cell], Cell | Exception]
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    overrides: Sequence[str],
+    with_data: Callable[[Cell], Cell | Exception],
 ) -> Plan:
     """Make a plan of cells, each with the data that `with_data` gives it.
 
     If `with_data` returns an exception instead of a cell, the column is unavailable.
     """
-    plan = Plan(one, overrides=tuple(overrides))
+    plan = Plan(experiment, overrides=tuple(overrides))
     seen: set[tuple[int, int, str]] = set()
     for outlined in cells:
         cell = with_data(outlined)
@@ -278,12 +283,12 @@ def filled(
     return plan
 
 
-def origin(one: Experiment, cell: Cell, sweep: str = "") -> dict[str, str]:
+def origin(experiment: Experiment, cell: Cell, sweep: str = "") -> dict[str, str]:
     """`Cell.origin` of a slot: the experiment or sweep, the row with its grid point, and the column and its heading."""
     point = "".join(f" {key}={value}" for key, value in cell.point)
-    named = {"sweep": sweep} if sweep else {"experiment": one.name}
-    column = one.columns[cell.column]
-    return {**named, "row": f"{one.rows[cell.row].label}{point}", "column": column.key, "heading": column.label}
+    named = {"sweep": sweep} if sweep else {"experiment": experiment.name}
+    column = experiment.columns[cell.column]
+    return {**named, "row": f"{experiment.rows[cell.row].label}{point}", "column": column.key, "heading": column.label}
 
 
 Job = tuple[Cell, dict[str, Config]]  # a cell of the data set, and the configurations of further test sets by `digest`

@@ -17,7 +17,7 @@ from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import Cell, asked_id
 from repro.plan import published as papers
-from repro.plan.experiment import Experiment
+from repro.plan.experiment import Experiment, pair
 from repro.report import comparison
 from repro.store import Store, outputs_folder, records
 from repro.store.provenance import code_version
@@ -25,13 +25,14 @@ from repro.tables import compare, render
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.options import near
+from tasks.config.request import Request
 from tasks.data import is_own
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
 
 
-def main(filters: Mapping[str, str]) -> int:
-    """Print and write the comparison.
+def main(request: Request) -> int:
+    """Print and write the comparison of the cells that match the typed filters.
 
     Returns:
         exit status: 0, or 1 if no cell matches.
@@ -39,6 +40,7 @@ def main(filters: Mapping[str, str]) -> int:
     Raises:
         FilterError, ConfigError: a key, value, experiment or sweep is unknown.
     """
+    filters = dict(map(pair, request.typed))
     store = Store(filters.get("paths.outputs") or outputs_folder())
     found, lost = select(store, filters)
     if not found:
@@ -47,9 +49,9 @@ def main(filters: Mapping[str, str]) -> int:
     return 0
 
 
-def show(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
+def show(results: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`."""
-    table, files = comparison.write(found, folder, title, notes, printed)
+    table, files = comparison.write(results, folder, title, notes, printed)
     print("\n" + render.to_text(table, compare.WHOLE) + "\n")
     print(f"table: {folder / 'table'} (.txt .md .csv)")
     if drawings := [f for f in files if f.suffix == ".svg"]:
@@ -68,9 +70,13 @@ def printed(record: records.Record) -> dict[str, str]:
     rows = [r for r in one.rows if f"{origin['row']} ".startswith(f"{r.label} ")]  # a grid point follows the label
     groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
     found = {
-        ours: papers.lookup(compose.published(one.published), max(rows, key=lambda r: len(r.label)).published, g.dataset, theirs)
-        for g in groups if rows for theirs, ours in zip(g.metrics, g.against)
-    }  # fmt: skip
+        ours: papers.lookup(
+            compose.published(one.published), max(rows, key=lambda r: len(r.label)).published, g.dataset, theirs
+        )
+        for g in groups
+        if rows
+        for theirs, ours in zip(g.metrics, g.against)
+    }
     return {metric: number.text() for metric, number in found.items() if number}
 
 
@@ -161,7 +167,7 @@ def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]
     """The slots of an experiment with the given profiles, separated by commas (default: all of its profiles)."""
     for one in profile.split(",") if profile else compose.page("experiment", name)["profiles"]:
         read = compose.experiment(name, one)
-        yield from ((read, w) for w in reproduce.outline([read])[0])
+        yield from ((read, cell) for cell in reproduce.outline([read])[0])
 
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:

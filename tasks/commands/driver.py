@@ -108,10 +108,10 @@ class Driver:
         """Number of cells, also of those whose data are not prepared yet."""
         return max(len(self.cells), len(set(self.planned.cost.keys)) if self.planned.cost and self.unmade else 0)
 
-    def _add(self, one: plans.Plan) -> list[str]:
+    def _add(self, plan: plans.Plan) -> list[str]:
         """Take the cells of a plan; returns the ids of those to run that no earlier plan has, the longest first."""
         missing = []
-        for key, cell in one.cells.items():
+        for key, cell in plan.cells.items():
             known = self.cells.get(key)
             self.cells[key] = cell = known.with_tests(cell) if known else cell
             if known and key not in self.done:

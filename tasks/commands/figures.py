@@ -13,11 +13,13 @@ from pathlib import Path
 
 import yaml
 
+from repro.plan.experiment import pair
 from repro.report.placed import note
 from repro.store import Store
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
-from tasks.config.overrides import CONFIGS
+from tasks.config.options import CONFIGS
+from tasks.config.request import REPRODUCE, Request
 
 
 @dataclass
@@ -121,7 +123,7 @@ def listed() -> str:
 
 def _finished(figure: Figure, asked: Asked) -> Finished:
     """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
-    said = {o.partition("=")[0]: o.partition("=")[2] for o in asked.overrides}
+    said = dict(map(pair, asked.overrides))
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
     of = attending.finished(figure.experiment, asked.overrides, column, points=points)
@@ -244,7 +246,7 @@ def _documents(figure: Figure, asked: Asked, place) -> list[Drawn]:
     """Plot scores against the settings of the generated documents, over all finished cells."""
     from tasks.multilabel import figures
 
-    planned = reproduce.plan([figure.experiment], asked.overrides)
+    planned = reproduce.plan(Request.read(asked.overrides, REPRODUCE, [figure.experiment]))
     (made,), store = planned.plans, Store(planned.outputs)
     found = [(made.experiment.rows[s.row].label, s.config, s.found(store)) for s in made.slots]
     points = figures.collect((row, config, one.metrics) for row, config, one in found if one is not None)

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from repro.plan.experiment import Experiment
 from tasks.commands import reproduce
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,22 +99,26 @@ def test_lists_the_experiments(command, capsys, root):
     assert [p.stem for p in (root / "configs" / "experiment").glob("*.yaml") if p.stem not in told] == []
 
 
+def experiments(name: str, *arguments: str) -> list[Experiment]:
+    return reproduce.experiments(Request.read(arguments, REPRODUCE, [name]))
+
+
 def test_a_part_of_a_page_keeps_its_order():
-    [one], rest = reproduce.asked(["laha2018_table2"], ["rows=sparse*|softmax", "columns=enfr_demo", "seeds=2"])
+    [one] = experiments("laha2018_table2", "rows=sparse*|softmax", "columns=enfr_demo", "seeds=2")
     assert [row.label for row in one.rows] == ["softmax", "sparsemax", "sparsegen-lin", "sparsehourglass"]
-    assert ([column.key for column in one.columns], one.seeds, rest) == (["enfr_demo"], (2,), [])
+    assert ([column.key for column in one.columns], one.seeds) == (["enfr_demo"], (2,))
 
 
 def test_an_experiment_on_other_data_says_so_and_shows_no_printed_numbers():
     """Headings, printed numbers and the notes on the setting follow what is used."""
     files = ["data=files", "data.path=/some where/pairs.tsv", "train.max_epochs=4", "train.batch_size=16"]
-    (one,), _ = reproduce.asked(["laha2018_table2"], ["profile=demo", *files])
+    (one,) = experiments("laha2018_table2", "profile=demo", *files)
     assert one.columns[0].label == "pairs.tsv (data=files), fren_demo" and not any(c.published for c in one.columns)
-    (demo,), _ = reproduce.asked(["demo"], ["data=files", "data.path=pairs.tsv"])
+    (demo,) = experiments("demo", "data=files", "data.path=pairs.tsv")
     assert not demo.opening and demo.draw, "the opening is about the demo's own data"
-    (same,), _ = reproduce.asked(["laha2018_table2"], ["profile=demo", "data.mirror=/mirror", "train.max_epochs=4"])
+    (same,) = experiments("laha2018_table2", "profile=demo", "data.mirror=/mirror", "train.max_epochs=4")
     assert same.columns[0].label.startswith("FR-EN, LibreOffice help") and same.columns[0].published
-    (alone,), _ = reproduce.asked(["laha2018_table2"], ["columns=fren_demo", "data=files", "data.path=a.tsv"])
+    (alone,) = experiments("laha2018_table2", "columns=fren_demo", "data=files", "data.path=a.tsv")
     assert [c.label for c in alone.columns] == ["a.tsv (data=files)"]
     with compose.composer() as composed:
         config = composed(["task=translation", "mapping=softmax", "train.max_epochs=4", "train.batch_size=16"])

@@ -8,6 +8,7 @@ import pytest
 
 from tasks.commands import figures, reproduce
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 from tasks.data import DataUnavailable
 
 
@@ -49,7 +50,7 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
         "model.hidden_dim=8", "train.max_epochs=1", f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1",
         "runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1",
     ]  # fmt: skip
-    assert reproduce.main(["niculae2017_table1"], tiny) == 0
+    assert reproduce.main(Request.read(tiny, REPRODUCE, ["niculae2017_table1"])) == 0
     asked = figures.Asked(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
     svg, data, about = figures.make(["niculae2017_figure3"], asked)
     assert svg.parent == tmp_path / "figures" / "niculae2017_table1" and svg.stem == "niculae2017_figure3_demo"
@@ -60,7 +61,7 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
         assert [label.partition(":")[0] for label in row["output"]] == ["softmax", "fusedmax"]
         assert all(abs(sum(weights) - 1) < 1e-4 for weights in row["weights"])
     assert len(json.loads(about.read_text())["cells"]) == 2
-    assert reproduce.main(["niculae2017_table1"], tiny) == 0
+    assert reproduce.main(Request.read(tiny, REPRODUCE, ["niculae2017_table1"])) == 0
     assert "Figures of the paper" in (tmp_path / "report" / "niculae2017_table1_demo.html").read_text()
     with pytest.raises(ValueError, match="2 --text and 1 --with"):
         figures.make(["niculae2017_figure3"], figures.Asked(tiny, text=["a", "b"], second=["c"]))

@@ -9,6 +9,7 @@ import pytest
 
 from tasks.classification import figures
 from tasks.commands import attending, reproduce
+from tasks.config.request import REPRODUCE, Request
 
 
 def record(index: int, words: int, label: str, right: bool = True) -> dict:
@@ -47,7 +48,7 @@ def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isola
         "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1", f"paths.outputs={tmp_path}",
         f"paths.data={isolated / 'data'}", "runtime.workers=1", "runtime.device=cpu",
     ]  # fmt: skip
-    assert reproduce.main(["peters2018_snli"], overrides) == 0
+    assert reproduce.main(Request.read(overrides, REPRODUCE, ["peters2018_snli"])) == 0
     found = attending.finished("peters2018_snli", overrides)
     pairs = attending.stored_pairs(found, 3)
     examples = attending.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
