@@ -25,6 +25,7 @@ from _entry import ROOT, command
 
 @command
 def main(*names: str, overrides: list[str], sweep: str = "", to: Path = ROOT / "docs/results") -> int:
+    from benchmarks.language_model import report
     from tasks.commands import recorded, results
     from tasks.config.request import REPRODUCE, Request
 
@@ -33,4 +34,4 @@ def main(*names: str, overrides: list[str], sweep: str = "", to: Path = ROOT / "
     gc.set_threshold(1_000_000)  # the scores of all test examples are millions of small objects without cycles
     given = [*overrides, *([f"sweep={sweep}"] if sweep else [])]
     status = recorded.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve())
-    return status or results.write(to.resolve())
+    return status or results.write(to.resolve(), {"language_model": report.page})

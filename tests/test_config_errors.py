@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tasks import data
 from tasks.config import compose
 from tasks.config.options import choice, flag, integer, listing, number, read, record, text
 from tasks.config.request import parsed
+from tasks.data import access
 from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan
@@ -32,7 +32,7 @@ def no_data(monkeypatch):
     def touched(*_, **__):
         raise AssertionError("data were opened")
 
-    monkeypatch.setattr(data, "check_folder", touched)  # what open_data begins with
+    monkeypatch.setattr(access, "check_folder", touched)  # what open_data begins with
 
 
 @pytest.fixture(scope="module")

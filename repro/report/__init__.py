@@ -20,8 +20,8 @@ from repro.plan.experiment import Show
 from repro.report import cells as states
 from repro.report.data import Line, Part, lines_of, link, part, predictions_of, styles, table_view
 from repro.report.placed import placed
+from repro.results.records import of_cells
 from repro.store import Store
-from repro.store.records import of_cells
 from repro.tables.blocks import Block, Table
 from repro.tables.render import BEST
 

@@ -12,7 +12,7 @@ from repro import report
 from repro.files import write_atomic
 from repro.plan.experiment import Show
 from repro.report.data import Line, Missing, Part, part
-from repro.store.records import Record
+from repro.results.records import Record
 from repro.tables import compare, render
 from repro.tables.blocks import Block, Table
 from repro.tables.compare import Group

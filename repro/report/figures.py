@@ -17,12 +17,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from repro.convergence import read_curves
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block, Table
 from repro.tables.claims import UNIFORM, Outcome
-from repro.tables.convergence import read_curves
 from repro.tables.statistics import FEWEST
 
 # Placeholders for --c0 ... --c7 and for the colours of text, grid and paper. The page's CSS has the real colours: those

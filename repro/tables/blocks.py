@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from repro.convergence import Convergence
 from repro.identity import Found
 from repro.plan.published import Published
 from repro.tables.claims import Outcome
-from repro.tables.convergence import Convergence
 from repro.tables.statistics import ANY, FEWEST, Mean, Summary, kendall, over_examples, summarize
 from repro.tables.verdict import Verdict
 

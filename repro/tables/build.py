@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.identity import Cell, Found, Point
 from repro.plan import Plan
 from repro.plan import published as pub
@@ -20,7 +21,7 @@ from repro.plan.experiment import Column, Select, Show
 from repro.protocol import Metric, metric_of
 from repro.store import Damaged, Store
 from repro.tables import claims as paper_claims
-from repro.tables import convergence, findings, footers, paired
+from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
 from repro.tables.claims import Claim, Outcome
 from repro.tables.statistics import holm, summarize

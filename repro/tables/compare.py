@@ -14,12 +14,13 @@ from typing import Any
 
 import yaml
 
+from repro import convergence
 from repro.cell import LOADER
 from repro.files import csv_text
 from repro.plan.experiment import Show, near
 from repro.protocol import Metric, metric_of, parameters
-from repro.store.records import Record
-from repro.tables import convergence, findings, footers, paired
+from repro.results.records import Record
+from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, add_converged
 from repro.tables.build import baselines
 from repro.tables.statistics import Summary, summarize

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.convergence import Convergence
 from repro.files import read_json
 from repro.identity import Cell, Found, value_at
 from repro.plan.experiment import Column, Experiment, Row, pair
 from repro.plan.published import Published
 from repro.protocol import Metric
-from repro.tables.convergence import Convergence
 from repro.tables.statistics import EQUIVALENCE, Summary, half_width
 
 REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive", "not comparable"

@@ -15,7 +15,7 @@ from repro.cell import Cell
 from repro.identity import family
 from repro.launch import pool
 from repro.launch.display import Display, name
-from repro.plan import estimate
+from repro.results import estimate
 from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render

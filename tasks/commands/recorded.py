@@ -1,4 +1,4 @@
-"""Write the small records of a table's cells (`repro.store.archive`), and rebuild the table from them.
+"""Write the small records of a table's cells (`repro.results.archive`), and rebuild the table from them.
 
 `docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; `tasks.commands.results` writes the
 pages of docs/results from them.
@@ -19,7 +19,8 @@ from repro.plan import Plan, origin
 from repro.plan.experiment import Experiment, pair
 from repro.report import comparison
 from repro.report import figures as drawings
-from repro.store import Store, StoreError, archive, outputs_folder, records
+from repro.results import archive, records
+from repro.store import Store, StoreError, outputs_folder
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce

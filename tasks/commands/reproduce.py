@@ -13,8 +13,8 @@ from typing import Any
 from repro import launch
 from repro import plan as plans
 from repro.identity import Cell
-from repro.plan import estimate
 from repro.plan.experiment import Experiment, Row, pair
+from repro.results import estimate
 from repro.store import Store
 from tasks.commands.driver import Driver, Planned, drive, notes, refuse_empty
 from tasks.commands.rates import ASSUMED

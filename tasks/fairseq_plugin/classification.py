@@ -18,7 +18,7 @@ from tasks.classification.encode import open_encoded
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
-from tasks.layers import widened
+from tasks.layers.lstm import widened
 
 register("classification", DataModel)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
-from tasks.layers import widened
+from tasks.layers.lstm import widened
 from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.metrics import dev_scores

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from repro.cell import Cell, Found
+from repro.convergence import read_curves
 from repro.files import without_paths
 from repro.launch.display import setting
 from repro.report.data import clip
 from repro.report.heat import MOST_SOURCE, MOST_TARGET, choose
+from repro.results.records import ASIDE_NODES, flatten
 from repro.store import Evaluation
-from repro.store.records import ASIDE_NODES, flatten
-from repro.tables.convergence import read_curves
 
 SAMPLES = 20  # examples shown from a test set
 LONGEST_NAME, LONGEST_TAG = 128, 64  # limits of wandb

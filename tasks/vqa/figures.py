@@ -17,7 +17,7 @@ from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
 from tasks.data import DataUnavailable
 from tasks.data.images import ImageError, ImageInput, decode
-from tasks.layers import density_alpha
+from tasks.layers.words import density_alpha
 from tasks.vqa.models.mcan import PLACES
 
 LARGEST = 448  # side length, in pixels, of drawn images that the model saw as features

@@ -18,7 +18,7 @@ from repro import cell as cells
 from repro.protocol import Metric
 from repro.report import comparison, sweeps
 from repro.report.data import Missing
-from repro.store import records
+from repro.results import records
 from repro.tables import compare, render
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from repro.store import archive
+from repro.results import archive
 from repro.tables import build as tables
 from repro.tables.claims import CONTRADICTED, OPEN, SUPPORTED
 from tasks.commands import recorded, reproduce

@@ -30,7 +30,7 @@ from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
 from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import BiLstm
+from tasks.layers.lstm import BiLstm
 
 TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}

@@ -33,8 +33,9 @@ from tasks.classification.models._words import WordModel
 from tasks.config.models import Place, nodes_at, row_mappings
 from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import BiLstm, density_alpha, density_on_words
 from tasks.layers.attention import AdditiveAttention, AdditiveScores
+from tasks.layers.lstm import BiLstm
+from tasks.layers.words import density_alpha, density_on_words
 
 TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}

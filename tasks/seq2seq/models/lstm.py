@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from tasks.config.models import Place
 from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import Lstm, packed
 from tasks.layers.attention import KINDS, Attention, make_scores
+from tasks.layers.lstm import Lstm, packed
 
 PLACES = {"cross": Place(over=("row",), provides=("lengths",), stateful=True)}
 STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state

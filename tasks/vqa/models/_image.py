@@ -21,7 +21,7 @@ from sparse_attention.mappings.continuous import (
     MultivariateBetaGaussian,
     positions_2d,
 )
-from tasks.layers import density_alpha
+from tasks.layers.words import density_alpha
 from tasks.vqa.models._layers import Scorer
 
 

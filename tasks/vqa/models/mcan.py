@@ -28,7 +28,8 @@ from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
 from tasks.config.models import Place, mappings_at, row_mappings
 from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import Lstm, density_alpha
+from tasks.layers.lstm import Lstm
+from tasks.layers.words import density_alpha
 from tasks.vqa.models._image import ImageReduction, Reduced
 from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
 

@@ -15,7 +15,8 @@ from tasks.classification.predict import collate, predict
 from tasks.config import models
 from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import EOS, PAD
-from tasks.layers import BiLstm, WordVectors
+from tasks.layers.lstm import BiLstm
+from tasks.layers.words import WordVectors
 
 KINDS = [
     ("softmax", "none"), ("sparsemax", "none"), ("fusedmax", "none"), ("continuous_softmax", "none"),

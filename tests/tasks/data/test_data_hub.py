@@ -10,7 +10,7 @@ from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
 from refusals import refused
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data import DataError, DataUnavailable, NullProgress, access, manifests
 from tasks.data.acquire.download import nothing_fetched
 from tasks.data.acquire.hub import _Hub
 
@@ -35,7 +35,7 @@ def hub(repos, monkeypatch):
         page["sources"] = [s | {"sha256": {}} if s["kind"] == "hub" else s for s in page.get("sources", ())]
         return page
 
-    for module in (data, manifests):
+    for module in (access, manifests):
         monkeypatch.setattr(module, "load_manifest", unknown)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -105,7 +105,7 @@ def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault, t
 def test_what_the_manifest_knows_goes_before_what_the_hub_says(hub, opened, monkeypatch):
     real = manifests.load_manifest("gigaword")
     real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
-    monkeypatch.setattr(data, "load_manifest", lambda name: real)
+    monkeypatch.setattr(access, "load_manifest", lambda name: real)
     with refused(DataError, key="0000.parquet", says="0" * 64):
         opened("gigaword")
 

@@ -10,7 +10,7 @@ from hub_stand_in import serving
 from packed import tar, zipped
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data import DataError, DataUnavailable, NullProgress, access, manifests
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import download
 
@@ -42,7 +42,7 @@ def server(monkeypatch):
                         entry["sha256"] = hashlib.sha256(ARCHIVES[file]).hexdigest()
             return page
 
-        for module in (data, manifests):
+        for module in (access, manifests):
             monkeypatch.setattr(module, "load_manifest", load_manifest)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -16,7 +16,7 @@ from sparse_attention.mappings.continuous import GaussianBasis2d
 from tasks.config.models import mappings_at, problems
 from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import FIRST, PAD
-from tasks.layers import density_alpha
+from tasks.layers.words import density_alpha
 from tasks.vqa.encode import ImageSpec
 from tasks.vqa.figures import ellipse
 from tasks.vqa.models import mcan

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.identity import Cell, asked_id, scoring
-from repro.store import Entry, Store, records
+from repro.results import records
+from repro.store import Entry, Store
 
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
 Paces = Mapping[

@@ -20,13 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
 from repro.identity import Cell, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
 from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
-from repro.store import Evaluation, Level, Store, records
-from repro.tables import convergence
+from repro.results import records
+from repro.store import Evaluation, Level, Store
 
 VERSION = 1
 MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.cell import ASKED, check_nodes, read_config
+from repro.convergence import Convergence
 from repro.files import StoreError, read_json, usable
 from repro.identity import Cell, Found, OfFamily, asked_id, computed_from, digest, scoring
 from repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
-from repro.tables import convergence
-from repro.tables.convergence import Convergence
 
 # Nodes and keys that do not change the result.
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")
