@@ -32,15 +32,16 @@ from repro.store import Evaluation, Level, Store
 VERSION = 1
 MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
 PLACES = ("mirror", "fallback")  # keys of the data node that only say where the data are
+Archived = Mapping[str, Any]  # the record of a cell
 OWN = "test"  # name of the data set's own test set
 
 
-def key(config: Mapping[str, Any], of: Family) -> str:
+def key(config: Mapping[str, Any], family: Family) -> str:
     """A hash that identifies a slot of a table by its configuration only, wherever the data are stored."""
     data = {
         k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
     }
-    return digest(*computed_from(config, of), data, scoring(config, of))
+    return digest(*computed_from(config, family), data, scoring(config, family))
 
 
 def collect(
@@ -88,19 +89,17 @@ def _record(cell: Cell, named: str, folder: Path, asked: set[str]) -> dict[str, 
         level = Evaluation(place)
         scored = level.read() if level.finished() and ".damaged-" not in place.name else None
         if scored is not None and digest(scored["scoring"]) == how:
-            tests[scored["test"]] = {
-                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": packed(level.predictions()),
-            }  # fmt: skip
+            test = {"evaluation": place.name, "scored": without_texts(scored), "made": _made(level)}
+            tests[scored["test"]] = test | {"examples": packed(level.predictions())}
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
         return None
     by = str((config.get("train") or {}).get("best_metric"))
     scores = convergence.dev_scores(folder, by)
     curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
-    return curve | {
-        "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": cell.seed, "training": folder.name,
-        "trained": trained, "made": _made(Level(folder)), "tests": {k: v for k, v in tests.items() if k in asked | {OWN}},
-    }  # fmt: skip
+    record = curve | {"key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"]}
+    record |= {"seed": cell.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
+    return record | {"tests": {name: test for name, test in tests.items() if name in asked | {OWN}}}
 
 
 def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,9 +138,9 @@ def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"index": i, "sentence": {k: v[i] for k, v in columns.items() if i < len(v)}} for i in range(length)]
 
 
-def write(path: Path, asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> None:
+def write(path: Path, asked: Mapping[str, Any], archived: Sequence[Mapping[str, Any]]) -> None:
     """Write the records of a table; `asked` has the experiment, profile and arguments."""
-    head, cells = {"version": VERSION, **asked}, "".join(map(_line, found))
+    head, cells = {"version": VERSION, **asked}, "".join(map(_line, archived))
     write_atomic(path, (_line(head | {SEAL: _checksum(head, cells)}) + cells).encode())
 
 
@@ -186,34 +185,34 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
 
 
 def restore(
-    one: Experiment,
+    experiment: Experiment,
     cells: Sequence[Cell],
-    known: Iterable[Mapping[str, Any]],
+    archived: Iterable[Archived],
     store: Store,
     overrides: Sequence[str] = (),
 ) -> Plan:
-    """The plan of an experiment, with the `known` records unpacked into `store`; cells without a record are missing."""
-    by_key = {record["key"]: record for record in known}
+    """The plan of an experiment, with the recorded cells unpacked into `store`; cells without a record are missing."""
+    known = {record["key"]: record for record in archived}
 
     def restored(cell: Cell) -> Cell:
         named = key(cell.config, cell.family)
-        cell = _restored(cell, by_key.get(named), named, origin(one, cell))
-        if named in by_key:
-            _unpack(cell, by_key[named], store)
+        cell = _restored(cell, known.get(named), origin(experiment, cell), named)
+        if named in known:
+            _unpack(cell, known[named], store)
         return cell
 
-    return filled(one, cells, overrides, restored)
+    return filled(experiment, cells, overrides, restored)
 
 
-def _restored(cell: Cell, record: Mapping[str, Any] | None, named: str, told: Mapping[str, str]) -> Cell:
+def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], named: str) -> Cell:
     if record is None:
         test = TestSet(OWN, named, "")
-        return replace(cell, prepared=Prepared(named, ""), tests=(test,), further={}, origin=told, known_id=named)
+        return replace(cell, prepared=Prepared(named, ""), tests=(test,), further={}, origin=labels, known_id=named)
     names = [name for name in (OWN, *cell.further) if name in record["tests"]]
     tests = tuple(_test(name, record["tests"][name]["scored"]) for name in names)
     trained = record["trained"]
     prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
-    return replace(cell, prepared=prepared, tests=tests, origin=told, known_id=record["training"])
+    return replace(cell, prepared=prepared, tests=tests, origin=labels, known_id=record["training"])
 
 
 def _test(name: str, scored: Mapping[str, Any]) -> TestSet:

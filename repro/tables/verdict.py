@@ -125,16 +125,23 @@ def rule(metrics: Sequence[Metric]) -> str:
 
 
 def barriers(
-    experiment: Experiment, column: Column, row: Row, printed: Published, against: str, slots: Sequence[Cell],
-    found: Mapping[str, Found], overrides: Sequence[str], declared: Sequence[str],
-) -> list[str]:  # fmt: skip
+    experiment: Experiment,
+    column: Column,
+    row: Row,
+    printed: Published,
+    against: str,
+    slots: Sequence[Cell],
+    results: Mapping[str, Found],
+    overrides: Sequence[str],
+    declared: Sequence[str],
+) -> list[str]:
     """The reasons why a row's score on the metric `against` cannot be compared with `printed`; empty if it can.
 
     The value of the score does not matter here.
 
     Args:
         slots: all slots of the row in this column.
-        found: cell id -> stored results.
+        results: cell id -> what is stored.
         overrides: the user's overrides.
         declared: the deviations from the paper that are declared for these slots (`footers.declared`).
     """
@@ -156,7 +163,7 @@ def barriers(
     elif any(all(t.name != split for t in s.tests) for s in slots):
         reasons.append(f"the cells have no test set {split!r}")
     for slot in slots:
-        stored = found.get(slot.cell_id)
+        stored = results.get(slot.cell_id)
         told = stored.shortfalls if stored else {"train": slot.data.shortfalls}
         reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
     if experiment.profile == "paper":
@@ -199,7 +206,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
 
 
 def doubts(
-    slots: Sequence[Cell], chosen: Sequence[Cell], found: Mapping[str, Found], against: str, trained: Convergence
+    slots: Sequence[Cell], chosen: Sequence[Cell], results: Mapping[str, Found], against: str, trained: Convergence
 ) -> list[str]:
     """The reasons why a comparable row is inconclusive, e.g. missing cells, no convergence, unknown code version.
 
@@ -209,7 +216,7 @@ def doubts(
         trained: whether the trainings of the chosen slots had converged.
     """
     reasons = []
-    if lost := sum(s.cell_id not in found for s in slots):
+    if lost := sum(s.cell_id not in results for s in slots):
         reasons.append(f"{lost} of {len(slots)} cells are missing")
     if chosen and not trained.converged:
         reasons.append(trained.text)
@@ -218,7 +225,7 @@ def doubts(
         reasons.append("a seed occurs twice")
     split = against.partition("/")[0]
     for slot in chosen:
-        stored = found[slot.cell_id]
+        stored = results[slot.cell_id]
         if against not in stored.metrics:
             reasons.append("a cell lacks this score")
         folders = [stored.folder, *(e.folder for name, e in stored.evaluations.items() if name == split)]

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from repro import report
 from repro.identity import Cell
 from repro.plan import Plan, origin
 from repro.plan.experiment import Experiment, pair
-from repro.report import comparison
-from repro.report import figures as drawings
+from repro.report import comparison, page
+from repro.report import pictures as drawings
 from repro.results import archive, records
 from repro.store import Store, StoreError, outputs_folder
 from repro.tables import render
@@ -26,7 +25,6 @@ from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
-from tasks.multilabel import figures
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
@@ -122,7 +120,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     return path, len(found)
 
 
-def _of_sweep(asked: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
+def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
     """The table and files computed from the records of a sweep."""
     cells = [
         records.Record(
@@ -139,9 +137,9 @@ def _of_sweep(asked: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -
         )
         for one in recorded
     ]
-    table, made = comparison.contents(cells, asked["title"])
+    table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
-    return Made(table, sweep=asked["sweep"], files=kept)
+    return Made(table, sweep=header["sweep"], files=kept)
 
 
 @contextmanager
@@ -160,7 +158,7 @@ class Made:
 
     Attributes:
         table: the table.
-        more: the section that a page shows instead of the table: the points of the generated documents of Laha et al. 2018.
+        more: Markdown that a page shows in place of the table: the points of the generated documents of Laha et al. 2018.
         sweep: name of the sweep, or empty if the records are not from a sweep.
         files: files in the sweep's folder (numbers and drawings): path -> content.
         picture: the runs of the table as SVG, or empty if the records have no learning curves.
@@ -187,9 +185,14 @@ def read(path: Path) -> Made:
     request = Request.read(arguments, REPRODUCE, [asked["experiment"]])
     with restored(*reproduce.outlined(request), known, request.overrides) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.config, s.found(store)) for s in plan.slots]
-        points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        table = driver.table(plan, store)
-        return Made(table, figures.page(points) if points else "", picture=drawings.runs(table, path.stem))
+        table, documents = driver.table(plan, store), ""
+        if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
+            from tasks.draw import documents as figures  # which loads pandas
+
+            documents = figures.page(
+                figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+            )
+        return Made(table, documents, picture=drawings.runs(table, path.stem))
 
 
 def show(request: Request, results: Path) -> int:
@@ -215,7 +218,7 @@ def show(request: Request, results: Path) -> int:
         lost = len(keys - {record["key"] for record in known})
         with restored(one, cells, known, asked.overrides) as (plan, store):
             made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
-            html = report.write([made], [plan], store, outputs / "report" / f"{stem}.html", links=False)
+            html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")

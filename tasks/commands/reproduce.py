@@ -60,7 +60,7 @@ def plan(request: Request, announce: bool = False) -> Planned:
     launch.ready(config["launcher"], config["runtime"])
     labelled = [("", cell) for group in cells for cell in group]
     cost = estimate.estimate(labelled, Store(config["paths"]["outputs"]), ASSUMED)
-    where = f"{config['paths']['outputs']}/report/{'+'.join(request.names)}_{loaded[0].profile}.html"
+    where = ", ".join(f"{config['paths']['outputs']}/report/{one.name}_{one.profile}.html" for one in loaded)
     told = cost.text("").splitlines()[-1]
     print(f"{', '.join(request.names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
     if config["launcher"]["name"] == "slurm":  # one job array for all cells

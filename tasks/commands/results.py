@@ -17,7 +17,8 @@ from typing import Any
 from repro.files import write_atomic
 from repro.tables import render
 from sparse_attention import properties
-from tasks.commands import claims, paper_figures, recorded
+from tasks.commands import claims, recorded
+from tasks.draw import functions
 
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
@@ -78,15 +79,15 @@ def expected(results: Path, measured: Pages) -> Expected:
     return found
 
 
-def _of_code(results: Path, found: Expected) -> None:
+def _of_code(results: Path, whole: Expected) -> None:
     """Add the pages that the folder has and that are computed from the code."""
     if (results / "properties.md").is_file():
-        found.drawn["properties.md"] = properties.page()
+        whole.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():
-        found.files["figures/README.md"] = paper_figures.page(paper_figures.FIGURES)
-        for figure in paper_figures.FIGURES:
-            drawn = paper_figures.drawn(figure).items()
-            found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
+        whole.files["figures/README.md"] = functions.page(functions.FIGURES)
+        for figure in functions.FIGURES:
+            drawn = functions.drawn(figure).items()
+            whole.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
 
 
 def write(results: Path, measured: Pages) -> int:
@@ -138,10 +139,10 @@ def _key(part: str) -> tuple[str, str]:
     return title[1] if title else "", profile[1] if profile else ""
 
 
-def _renewed(parts: Sequence[str], of: Expected) -> Iterator[str]:
+def _renewed(parts: Sequence[str], whole: Expected) -> Iterator[str]:
     """The parts of a page, those that are computed as they must be."""
     for i, part in enumerate(parts, 1):
-        _, text = of.sections.get(_key(part), ("", ""))
+        _, text = whole.sections.get(_key(part), ("", ""))
         yield text + "\n" * (i < len(parts)) if text else part
 
 

@@ -187,9 +187,8 @@ class Tokens(SummedCriterion):
             right = logits.argmax(-1).eq(gold) if half else said.eq(logits.amax(-1))
             attention, steps = extra["attn"][0], target.ne(PAD).unsqueeze(-1)
             keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps
-            log = {
-                "ncorrect": (right & gold.ne(PAD)).sum(), "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(), "steps": steps.sum(),
-            }  # fmt: skip
+            log = {"ncorrect": (right & gold.ne(PAD)).sum(), "zeros": (attention.eq(0) & keep).sum()}
+            log |= {"kept": keep.sum(), "steps": steps.sum()}
         return loss, log
 
 

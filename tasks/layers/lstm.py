@@ -17,12 +17,12 @@ class Lstm(nn.LSTM):
     machines compute the same numbers.
     """
 
-    def forward(self, *given, **named):
+    def forward(self, *args, **kwargs):
         # torch.compile decomposes the LSTM itself
         if torch.compiler.is_compiling() or not _half_on_cpu(self.weight_hh_l0):
-            return super().forward(*given, **named)
+            return super().forward(*args, **kwargs)
         with torch.backends.mkldnn.flags(enabled=False):
-            return super().forward(*given, **named)
+            return super().forward(*args, **kwargs)
 
 
 def _half_on_cpu(weight: Tensor) -> bool:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from sparse_attention.mappings.continuous import BetaGaussian, document_positions
 from tasks.data.symbols import PAD
 
+Pretrained = np.ndarray | None
+
 
 class WordVectors(nn.Module):
     """Looks up word vectors: token ids [...] -> [..., dim].
@@ -27,9 +29,14 @@ class WordVectors(nn.Module):
     """
 
     def __init__(
-        self, size: int, dim: int, init_range: float, vectors: np.ndarray | None = None, rows: np.ndarray | None = None,
+        self,
+        size: int,
+        dim: int,
+        init_range: float,
+        vectors: Pretrained = None,
+        rows: Pretrained = None,
         fixed: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.dim = dim if vectors is None else vectors.shape[1]
         self.register_buffer("pretrained", None)

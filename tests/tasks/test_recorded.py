@@ -20,11 +20,13 @@ PAGE = """# Results
 Seven of 10 words of prose.
 
 """
+SHOW = [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/accuracy", "label": "acc."}]
 EXPERIMENT = {
-    "title": "A toy: two mappings", "rows": [{"label": "softmax", "mapping": "softmax"}, {"label": "sparsemax", "mapping": "sparsemax"}],
-    "columns": {"toy": {"label": "generated", "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/accuracy", "label": "acc."}]}},
+    "title": "A toy: two mappings",
+    "rows": [{"label": mapping, "mapping": mapping} for mapping in ("softmax", "sparsemax")],
+    "columns": {"toy": {"label": "generated", "show": SHOW}},
     "profiles": {"demo": {"columns": ["toy"], "seeds": [1]}},
-}  # fmt: skip
+}
 
 
 def asked(arguments: list[str]) -> Request:

@@ -120,10 +120,8 @@ class Model(WordModel):
             self.attend: nn.Module = AdditiveAttention(None, dim, options.score_dim, mapping)
         elif self.combined:
             self.scores = AdditiveScores(None, dim, options.score_dim)
-            self.attend = DiscreteContinuousAttention1d(
-                sa.make(options.discrete), basis, self.alpha, ridge=options.ridge,
-                moment_match=options.moment_match, positions=options.positions,
-            )  # fmt: skip
+            fit = {key: getattr(options, key) for key in ("ridge", "moment_match", "positions")}
+            self.attend = DiscreteContinuousAttention1d(sa.make(options.discrete), basis, self.alpha, **fit)
         else:
             self.cnn = DocumentCnn(dim, options.score_dim)
             self.attend = ContinuousAttention1d(basis, self.alpha, query_dim=options.score_dim, ridge=options.ridge)

@@ -99,10 +99,8 @@ class Model(nn.Module):
         self.image_layers = nn.ModuleList(Layer(*sizes, guided=True) for _ in range(o.layers))
         score = (o.hidden_dim, o.flat_mlp_dim, o.dropout)
         self.reduce_question = QuestionReduction(Scorer(*score), o.hidden_dim, o.flat_out_dim)
-        fit = {
-            "basis": GaussianBasis2d.grid(o.basis_side, o.basis_side, o.basis_variance), "ridge": o.ridge,
-            "pad_positions": o.pad_positions, "moment_match": o.moment_match,
-        }  # fmt: skip
+        fit = {"basis": GaussianBasis2d.grid(o.basis_side, o.basis_side, o.basis_variance), "ridge": o.ridge}
+        fit |= {"pad_positions": o.pad_positions, "moment_match": o.moment_match}
         self.reduce_image = ImageReduction(
             Scorer(*score), o.hidden_dim, o.flat_out_dim, mappings["image"], sa.make(o.discrete), self.grid, fit
         )

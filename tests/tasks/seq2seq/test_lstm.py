@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -19,12 +20,11 @@ from tasks.seq2seq.models import lstm, transformer
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
 ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
+KEYS = ("input_feeding", "bidirectional", "attention")
+WAYS = list(itertools.product((True, False), (True, False), ("general", "dot", "additive")))
 SHAPES = [
-    pytest.param(
-        {"input_feeding": f, "bidirectional": b, "attention": a}, id=f"{a}{'-feeding' * f}{'-bidirectional' * b}"
-    )
-    for f in (True, False) for b in (True, False) for a in ("general", "dot", "additive")
-]  # fmt: skip
+    pytest.param(dict(zip(KEYS, way)), id=f"{way[2]}{'-feeding' * way[0]}{'-bidirectional' * way[1]}") for way in WAYS
+]
 
 
 class Coverage(nn.Module):
