@@ -248,7 +248,7 @@ class Request:
         words: dict[str, list[str]] = {key: [] for key in own}
         rest, typed, flags = [], [], []
         for before, word in zip(["", *arguments], arguments):
-            if word.startswith("-") or before in HYDRAS:
+            if word.startswith("-") or ("=" not in word and before in HYDRAS):
                 flags.append(_flag(word) if word.startswith("-") else word)
                 continue
             if "=" not in word and not word.startswith("~"):

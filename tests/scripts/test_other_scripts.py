@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -57,23 +56,6 @@ def test_a_reader_that_ends_early_is_no_error(buffered):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
-
-
-WITH_EXAMPLES = (
-    "bench", "bench_attention", "bench_training", "compare", "data", "evaluate", "export", "extract_features",
-    "figures", "language_model", "paper_figures", "predict", "properties_table", "reproduce", "results", "store",
-    "train", "wandb_dashboard", "wandb_upload",
-)  # fmt: skip
-
-
-def test_every_command_has_three_examples_and_a_first_line_that_says_what_it_is_for():
-    for name in WITH_EXAMPLES:
-        text = ast.get_docstring(ast.parse((ROOT / "scripts" / f"{name}.py").read_text(encoding="utf-8"))) or ""
-        usages = [line for line in text.splitlines() if "[" in line or ("FOLDER" in line and "Example" not in line)]
-        assert text.count(f"python scripts/{name}.py") - sum(f"python scripts/{name}.py" in u for u in usages) >= 3, (
-            name
-        )
-        assert len(text.splitlines()[0]) > 40, name
 
 
 def test_help_ends_with_what_to_run_next(command, capsys):

@@ -21,6 +21,8 @@ def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
     assert (table.seeds, table.rows, table.profile, table.plan) == ((2, 1), ("a", "b*"), "cpu", True)
     assert (table.add, table.overrides) == (("entmax,alpha=1.5", "softmax"), ("optim.lr=1",))
     assert Request.read(["experiment=demo,laha2018_table2"], TRAIN).names == ("demo", "laha2018_table2")
+    shown = Request.read(["--cfg", "job", "--resolve", "task=toy"], TRAIN)
+    assert (shown.flags, shown.overrides, shown.hydras) == (("--cfg", "job", "--resolve"), ("task=toy",), True)
     last = Request.read(["seed=1", "task=toy", "seed=2"]).keys
     assert list(last) == ["task", "seed"] and last["seed"].value == 2
 
