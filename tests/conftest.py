@@ -149,7 +149,7 @@ def prepared_cell(composed):
 
     def prepared_cell(overrides):
         config = composed(overrides)
-        return cell.prepare(config, module_of(config), progress=NullProgress())
+        return cell.prepare(cell.Cell(config, module_of(config)), NullProgress())
 
     return prepared_cell
 

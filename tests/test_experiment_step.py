@@ -114,7 +114,7 @@ def test_an_experiment_trains_one_step(name, profile, c, stand_ins, tmp_path_fac
         if plain["task"]["name"] == "imdb":
             small.append("model.score_dim=8")
         config = made([*base, *SMALL, *small, f"paths.data={isolated / 'data'}"], [])
-    further = [compose.with_data(config, other) for other in column.evaluate if other.startswith("duc")]
-    cell = prepare(config, compose.module_of(config), further, NullProgress())
+    further = {name: compose.with_data(config, name)["data"] for name in column.evaluate if name.startswith("duc")}
+    cell = prepare(cells.Cell(config, compose.module_of(config), further=further), NullProgress())
     outcome = cells.run(cell, Store(tmp_path_factory.mktemp("store")))
     assert outcome.state == "done", outcome.error

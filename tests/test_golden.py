@@ -109,7 +109,7 @@ def measure(overrides: list[str], folder: Path) -> dict:
     given = [o.replace("{vqa2}", str(small_vqa2)) for o in overrides] + ["runtime.device=cpu", "seed=3"]
     with composer() as compose:
         config = compose(given)
-    cell, store = cells.prepare(config, module_of(config), progress=NullProgress()), Store(folder / "outputs")
+    cell, store = cells.prepare(cells.Cell(config, module_of(config)), NullProgress()), Store(folder / "outputs")
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
     family = importlib.import_module(module_of(config))
