@@ -199,9 +199,7 @@ INPUTS = {"bounds": 1.0, "groups": 2, "transitions": torch.zeros(4, 4)}
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", NOT_DENSE)
-@pytest.mark.parametrize(
-    "name", [n for n in sa.names() if sa.spec(n).over != "density" and not sa.spec(n).stateful]
-)
+@pytest.mark.parametrize("name", [n for n in sa.names() if sa.spec(n).over != "density" and not sa.spec(n).stateful])
 def test_what_is_not_dense_is_refused_by_name(name, kind):
     x, inputs = torch.rand(3, 4), {n: INPUTS[n] for n in sa.spec(name).inputs}
     convert, words = NOT_DENSE[kind]
