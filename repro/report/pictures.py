@@ -228,7 +228,7 @@ def claim(outcome: Outcome, salt: str) -> str:
         if outcome.better:
             side, arrow = ("right", "better →") if outcome.better > 0 else ("left", "← better")
             axes.set_title(arrow, loc=side, fontsize=7.5)
-        minus = claim.compared(" minus ") or f": {claim.rows[-1]} minus {claim.rows[0]}"
+        minus = claim.compared(" minus ") or ": the last row minus the first"
         unit = "%, as 100 times the logarithm" if claim.ratio else outcome.unit
         axes.set_xlabel(f"{claim.metric}{minus}{f' ({unit})' if unit else ''}")
         return draw.svg(figure, f"{claim.claim}: {outcome.outcome}")

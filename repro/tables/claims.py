@@ -310,29 +310,23 @@ def _difference(claim: Claim, by_row: Mapping[str, Mapping[int, float]], row: st
 
 def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, str], _Sample]:
     """(row, column) -> sample, also where scores are missing; the column is "" for a pooled claim."""
-    found: dict[tuple[str, str], _Sample] = {}
-    pairs = [(row, claim.against) for row in claim.rows]
-    if claim.test == "trend":
-        pairs = [(claim.rows[-1], claim.rows[0])]
+    samples: dict[tuple[str, str], _Sample] = {}
+    trend = claim.test == "trend"
+    pairs = [(claim.rows[-1], claim.rows[0])] if trend else [(row, claim.against) for row in claim.rows]
     for row, against in pairs:
-        by_column = {}
-        for c, of in scores.items():
-            paired = not claim.ratio and row in of and against in of
-            by_column[c] = (
-                _difference(claim, of, row, against),
-                errors(c, claim.metric, row, against) if paired else 0.0,
-            )
+        differences = {c: _difference(claim, by_row, row, against) for c, by_row in scores.items()}
+        both = [c for c, by_row in scores.items() if not claim.ratio and row in by_row and against in by_row]
+        error = {c: errors(c, claim.metric, row, against) for c in both}
         if claim.pooled:
-            seeds = sorted(set.intersection(*(set(d) for d, _ in by_column.values())))
-            mean = {s: float(np.mean([d[s] for d, _ in by_column.values()])) for s in seeds}
-            error = math.sqrt(sum(e * e for _, e in by_column.values())) / len(by_column)
-            columns = {c: float(np.mean([d[s] for s in seeds])) for c, (d, _) in by_column.items() if seeds}
-            found[row, ""] = _Sample(mean, error, columns)
-        else:
-            for c, (d, e) in by_column.items():
-                ranks = [scores[c].get(r, {}) for r in claim.rows] if claim.test == "trend" else ()
-                found[row if not ranks else " < ".join(claim.rows), c] = _Sample(d, e, {}, ranks)
-    return found
+            seeds = sorted(set.intersection(*(set(d) for d in differences.values())))
+            mean = {s: float(np.mean([d[s] for d in differences.values()])) for s in seeds}
+            columns = {c: float(np.mean([d[s] for s in seeds])) for c, d in differences.items() if seeds}
+            samples[row, ""] = _Sample(mean, math.sqrt(sum(e * e for e in error.values())) / len(scores), columns)
+            continue
+        for c, by_row in scores.items():
+            ranks = [by_row.get(r, {}) for r in claim.rows] if trend else ()
+            samples[" < ".join(claim.rows) if trend else row, c] = _Sample(differences[c], error.get(c, 0.0), {}, ranks)
+    return samples
 
 
 def _worthless(claim: Claim, by_row: Mapping[str, Mapping[int, float]]) -> str:

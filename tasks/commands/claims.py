@@ -45,7 +45,8 @@ It covers the sampling of seeds and, where the score of each test example is rec
 Fewer than three seeds decide nothing, nor do rows that had not converged or a table in which attention is worth little, unless the claim says so ([how it works](../repro/tables/claims.py)).
 """
 # task -> its name on the page
-TASKS = {"translation": "translation", "summarization": "summarization", "snli": "SNLI", "snli_esim": "SNLI", "imdb": "IMDB", "vqa": "VQA", "multilabel": "multilabel"}  # fmt: skip
+TASKS = {"translation": "translation", "summarization": "summarization", "snli": "SNLI", "snli_esim": "SNLI"}
+TASKS |= {"imdb": "IMDB", "vqa": "VQA", "multilabel": "multilabel"}
 SCORES = {"test/bleu": "BLEU", "test/rouge1_f": "ROUGE-1", "test/accuracy": "accuracy", "test/f1": "F1"}
 PARTS = "| row | column | outcome: mean difference [95 % interval] | each seed |\n|---|---|---|---|"
 LONGEST = 90  # characters of a claim in the table
@@ -85,11 +86,13 @@ def page(outcomes: Sequence[Outcome]) -> str:
     """docs/claims.md."""
     order = list(dict.fromkeys(TASKS.values()))
     numbered = sorted(enumerate(outcomes, 1), key=lambda pair: order.index(_task(pair[1].claim)))
-    plain = {i: re.sub(r"[][]", "", outcome.claim.claim.replace("[...]", "…")) for i, outcome in numbered}
-    lines = [
-        f"| {_task(outcome.claim)} | [{textwrap.shorten(plain[i], LONGEST, placeholder=' …')}](#claim-{i}) | {outcome.outcome} | {_short_why(outcome)} | {_effect(outcome)} | {outcome.part.n or ''} "
-        f"| {_power(outcome)} | {outcome.claim.paper} |" for i, outcome in numbered
-    ]  # fmt: skip
+    lines = []
+    for i, outcome in numbered:
+        plain = re.sub(r"[][]", "", outcome.claim.claim.replace("[...]", "…"))
+        link = f"[{textwrap.shorten(plain, LONGEST, placeholder=' …')}](#claim-{i})"
+        numbers = [_effect(outcome), outcome.part.n or "", _power(outcome)]
+        row = [_task(outcome.claim), link, outcome.outcome, _short_why(outcome), *numbers, outcome.claim.paper]
+        lines.append(f"| {' | '.join(map(str, row))} |")
     answers = "\n".join(_answer(*group) for group in itertools.groupby(numbered, key=lambda pair: _task(pair[1].claim)))
     decided = Counter(outcome.claim.experiment for outcome in outcomes if outcome.outcome != OPEN)
     table = ", ".join(f"`{name}` ({n})" for name, n in decided.most_common(1)) or "none"
@@ -162,11 +165,11 @@ def _picture(outcome: Outcome) -> str:
 
 def _section(i: int, outcome: Outcome) -> str:
     claim, d = outcome.claim, outcome.decimals
-    told = [
-        f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
-        f"**{outcome.outcome.capitalize()}.** {_why(outcome)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
-        f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note) + " The rows need not have converged." * (not claim.convergence),
-    ]  # fmt: skip
+    tested = f"Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}"
+    where = f"table `{claim.experiment}`, profile {claim.profile}."
+    more = [claim.note] * bool(claim.note) + ["The rows need not have converged."] * (not claim.convergence)
+    said = " ".join([f"**{outcome.outcome.capitalize()}.** {_why(outcome)}{tested}; {where}", *more])
+    told = [f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})", said]
     if _drawn(outcome):
         told.append(f"![differences with intervals](results/{_picture(outcome)})")
     if outcome.parts:
@@ -176,8 +179,10 @@ def _section(i: int, outcome: Outcome) -> str:
     for part in outcome.parts:
         wrong = [f"{c} ({v:+.{d}f})" for c, v in part.columns.items() if claim.sign * v <= 0]
         if part.columns:
-            told.append(f"{part.row}: the direction holds in {len(part.columns) - len(wrong)} of {len(part.columns)} columns"
-                        + (f", not in {', '.join(wrong)}." if wrong else "."))  # fmt: skip
+            holds = (
+                f"{part.row}: the direction holds in {len(part.columns) - len(wrong)} of {len(part.columns)} columns"
+            )
+            told.append(f"{holds}, not in {', '.join(wrong)}." if wrong else f"{holds}.")
     return "\n\n".join(told) + "\n"
 
 

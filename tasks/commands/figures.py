@@ -235,12 +235,10 @@ def _images(figure: Figure, options: Options, place) -> list[Drawn]:
     chosen = _stored(options.chosen, stored) or images.choose(panels, options.count)
     stem, caption = place(trained.outputs), "" if options.chosen else images.CHOICE
     images.draw(panels, chosen, picture, [stem.with_suffix(e) for e in options.endings], caption)
-    told = [
-        {"question": q, "asked": panels[0].records[q]["source"], "rows": [
-            {"label": p.label, "output": p.records[q]["output"], "weights": [round(v, 6) for v in p.attention[f"test/{q}"].flatten().tolist()]}
-            for p in panels
-        ]} for q in chosen
-    ]  # fmt: skip
+    told = []
+    for q in chosen:
+        rows = [{"label": p.label, "output": p.records[q]["output"], "weights": p.weights(q)} for p in panels]
+        told.append({"question": q, "asked": panels[0].records[q]["source"], "rows": rows})
     data = stem.with_suffix(".json")
     data.write_text(json.dumps({"about": caption, "questions": told}, ensure_ascii=False) + "\n", encoding="utf-8")
     return [
@@ -271,9 +269,7 @@ def _documents(figure: Figure, options: Options, place) -> list[Drawn]:
     return [Drawn(f.with_suffix(""), caption, numbers, cells) for f in files if f.suffix == ".svg"]
 
 
-DRAW = {
-    "outputs": _outputs, "forced": _forced, "aligned": _aligned, "classified": _classified, "images": _images, "documents": _documents,
-}  # fmt: skip
+DRAW = {draw.__name__[1:]: draw for draw in (_outputs, _forced, _aligned, _classified, _images, _documents)}
 FIGURES = {
     name: Figure(**{**one, "draw": DRAW[one["draw"]]})
     for name, one in yaml.safe_load((CONFIGS / "figures.yaml").read_text(encoding="utf-8")).items()

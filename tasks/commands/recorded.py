@@ -189,9 +189,8 @@ def read(path: Path) -> Made:
         if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
             from tasks.draw import documents as figures  # which loads pandas
 
-            documents = figures.page(
-                figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-            )
+            points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+            documents = "" if points.empty else figures.page(points)
         return Made(table, documents, picture=drawings.runs(table, path.stem))
 
 
