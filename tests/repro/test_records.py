@@ -24,7 +24,8 @@ def trained(cell, store):
 
 def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, store, monkeypatch):
     monkeypatch.setattr(fake_family, "RECIPE", (3, 5))
-    one, other = trained(["further"], data__shortfalls="half of it"), trained(seed=2)
+    one, other = trained(["further"], data__shortfalls="half of it"), trained(["before"], seed=2)
+    assert [*other.tests] == sorted(other.tests, key=other.evaluation_id, reverse=True), "another's data are read first"
     made = records.of_cells([one, other, one, cell(seed=3)], store)
     assert [r.cell_id for r in made] == [one.training_id, other.training_id], "each once, without the unfinished"
     read = {r.seed: r for r in records.read(store).records}
