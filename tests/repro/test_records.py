@@ -41,6 +41,19 @@ def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, st
     assert first.shortfalls["train"] == ("half of it",) and first.config == one.config
 
 
+def test_two_evaluations_of_a_test_set_are_two_records_and_one_moved_aside_is_none(trained, store, monkeypatch):
+    monkeypatch.setattr(fake_family, "RECIPE", (3, 5))
+    first = trained()
+    monkeypatch.setattr(fake_family, "RECIPE", (3, 6))
+    second = trained()
+    assert first.training_id == second.training_id
+    assert sorted(r.scored["test"].recipe for r in records.read(store).records) == [5, 6]
+    (now,) = records.of_cells([second], store)
+    folder = now.evaluations["test"].folder
+    folder.rename(folder.with_name(f"{folder.name}{records.ASIDE}1"))
+    assert [r.scored["test"].recipe for r in records.read(store).records] == [5]
+
+
 @pytest.mark.parametrize(
     "changes, same",
     [
