@@ -103,10 +103,10 @@ def _view(anchor: str, group: Group, seed: str, printed: Printed) -> dict[str, A
     shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
     if len(lines) > MOST_LINES:
-        why = (
+        note = (
             f"{len(lines)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
         )
-        drawn: dict[str, Any] = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=why))
+        drawn: dict[str, Any] = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=note))
         drawn |= {"anchor": anchor, "block": block, "lines": (), "small": (), "points": None, "published": Part()}
     else:
         drawn = page.view(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])

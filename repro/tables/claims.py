@@ -13,8 +13,7 @@
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
         test: equivalence               or noninferiority, superiority, trend
         margin: 1.0                     in the metric's unit: the largest difference that still counts as equal;
-                                        superiority: the smallest that counts as better;
-                                        trend: used only to compute the power
+                                        superiority: the smallest one that counts; trend: only to compute the power
         note: ""                        what a reader should know, such as when the margin was set
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
         worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM
@@ -356,9 +355,8 @@ def _decided(claim: Claim, row: str, column: str, sample: _Sample, level: float,
     signed = Mean(claim.sign * found.mean, found.error, found.df)
     rising, falling = _page(sample.ranks, claim.sign) if sample.ranks else (1.0, 1.0)
     least, most = claim.inside
-    slack = (
-        -math.log(rising) if sample.ranks else min(signed.mean - least, most - signed.mean) / max(found.error, 1e-300)
-    )
+    room = min(signed.mean - least, most - signed.mean)
+    slack = -math.log(rising) if sample.ranks else room / max(found.error, 1e-300)
     part = replace(part, effect=found.mean, low=low, high=high, slack=slack)
     if doubt or found.certain:
         return replace(part, why=doubt or "the same difference with every seed")
@@ -391,8 +389,6 @@ def _page(rows: Sequence[Mapping[int, float]], sign: int) -> tuple[float, float]
 
 def _together(parts: Sequence[Part]) -> tuple[str, Part]:
     """The outcome of a claim about all `parts`, and the part that decides it."""
-    least = sorted(parts, key=lambda p: p.slack)
-    for word in (CONTRADICTED, OPEN, SUPPORTED):
-        if mine := [p for p in least if p.outcome == word]:
-            return word, mine[0]
-    raise AssertionError("a claim without parts")
+    order = (CONTRADICTED, OPEN, SUPPORTED)
+    deciding = min(parts, key=lambda part: (order.index(part.outcome), part.slack))
+    return deciding.outcome, deciding

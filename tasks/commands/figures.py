@@ -13,11 +13,13 @@ from pathlib import Path
 
 import yaml
 
+from repro.plan.experiment import pair
 from repro.report.placed import note
 from repro.store import Store
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
-from tasks.config.overrides import CONFIGS
+from tasks.config.options import CONFIGS
+from tasks.config.request import REPRODUCE, Request
 
 
 @dataclass
@@ -121,7 +123,7 @@ def listed() -> str:
 
 def _finished(figure: Figure, options: Options) -> Finished:
     """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
-    said = {o.partition("=")[0]: o.partition("=")[2] for o in options.overrides}
+    said = dict(map(pair, options.overrides))
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
     trained = attending.finished(figure.experiment, options.overrides, column, points=points)
@@ -253,9 +255,9 @@ def _documents(figure: Figure, options: Options, place) -> list[Drawn]:
     """Plot scores against the settings of the generated documents, over all finished cells."""
     from tasks.draw import documents
 
-    planned = reproduce.plan([figure.experiment], options.overrides)
+    planned = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
     (made,), store = planned.plans, Store(planned.outputs)
-    found = [(made.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in made.slots]
+    found = [(made.experiment.rows[s.row].label, s.config, s.found(store)) for s in made.slots]
     points = documents.collect((row, config, one.metrics) for row, config, one in found if one is not None)
     if points.empty:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {made.experiment.name}")
@@ -263,7 +265,7 @@ def _documents(figure: Figure, options: Options, place) -> list[Drawn]:
     files = documents.write(points, made.experiment.paper, stem.parent)
     caption = f"{made.experiment.title}. {sum(one is not None for *_, one in found)} of {len(found)} cells."
     numbers = next(f for f in files if f.suffix == ".csv")
-    cells = [slot.cell.training_id for slot in made.slots]
+    cells = [slot.training_id for slot in made.slots]
     return [Drawn(f.with_suffix(""), caption, numbers, cells) for f in files if f.suffix == ".svg"]
 
 

@@ -110,7 +110,7 @@ def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
     assert pictures.runs(tables.build(plan, store), "s") == "", "no curves, no picture"
     for slot in plan.slots:
         rows = (f"{epoch},{50 + slot.row + slot.seed + 3 * epoch}" for epoch in (1, 2, 3))
-        slot.cell.entry(store).path("curves.csv").write_text("\n".join(("epoch,dev/accuracy", *rows)))
+        slot.entry(store).path("curves.csv").write_text("\n".join(("epoch,dev/accuracy", *rows)))
     text = pictures.runs(tables.build(plan, store), "s")
     assert text == pictures.runs(tables.build(plan, store), "s") and ">dev accuracy</text>" in text
     drawn: dict[str, list[str]] = {"softmax": [], "tuned": []}
