@@ -13,7 +13,7 @@ from ..kernels.native import decoding
 from ..rows.shape import foreign, transformed
 from . import forms
 from .attention import Attends, plan, sparse_attention
-from .call import Call, checked, mapped, named
+from .call import Call, checked, mapped, named, on_gpu
 from .choice import Plan
 from .reading import read as product
 
@@ -161,14 +161,11 @@ class KeyCache:
         call = self._single(q, mask, lengths, bias)
         if call is not None and self._against_panels(call) is None:
             return self._decoded(call, bias)
-        given: Any = {"mask": mask, "lengths": lengths, "scale": self._scale, **self._params}
-        wide = torch.promote_types(q.dtype, torch.float32)
-        if self._scales is not None:
-            factors = forms.per_head("scale", self._scales, q.to(wide))
-            q, k, v, dtype = q.to(wide) * factors, k.to(wide), v.to(wide), q.dtype
-            return sparse_attention(q, k, v, self._mapping, causal=True, bias=bias, **self._forms, **given).to(dtype)
-        if call is None or self._forms or bias is not None:
-            return sparse_attention(q, k, v, self._mapping, causal=True, bias=bias, **self._forms, **given)
+        given: Any = {"mask": mask, "lengths": lengths, **self._params}
+        if call is None or self._scales is not None or self._forms or bias is not None:
+            scale = self._scale if self._scales is None else self._scales
+            return sparse_attention(q, k, v, self._mapping, causal=True, scale=scale, bias=bias, **self._forms, **given)
+        given, wide = {**given, "scale": self._scale}, torch.promote_types(q.dtype, torch.float32)
         _, p = sparse_attention(q.to(wide), k.to(wide), k[..., :0].to(wide), self._mapping, need_weights=True, **given)
         return at_support(p, v).to(q.dtype)
 
@@ -178,16 +175,15 @@ class KeyCache:
         """The path that `attend` takes for these arguments, and why; "decode" is the native kernel on 8-bit panels."""
         call = self._single(q, mask, lengths, bias)
         if call is None:
-            return plan(
-                q, self.keys, self.values, self._mapping, mask, True, lengths, self._scale, bias=bias, **self._forms,
-                **self._params,
-            )  # fmt: skip
+            scale = self._scale if self._scales is None else self._scales
+            given: Any = {"lengths": lengths, "scale": scale, "bias": bias, **self._forms, **self._params}
+            return plan(q, self.keys, self.values, self._mapping, mask, causal=True, **given)
         why = self._against_panels(call)
         return Plan("composition", why) if why else Plan("decode", "one query per head on 8 bit panels of the keys")
 
     def _single(self, q: Tensor, mask: Tensor | None, lengths: Tensor | None, bias: Tensor | None) -> Call | None:
-        """The checked call of a single query, without the forms and the bias; None for several queries or softmax."""
-        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
+        """The checked call of a single query, without the forms and the bias; None for several queries, softmax or a GPU."""
+        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0 or on_gpu(q):
             return None
         given = (q, self.keys, self.values, self._mapping, mask, False, lengths, self._scale, 0.0, False, self._params)
         if bias is not None:

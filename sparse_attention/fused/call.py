@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import registry
+from .. import kernels, registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
@@ -27,13 +27,13 @@ SHARED = ("q", "k", "bias")  # arguments of attention that are also parameters o
 
 @dataclass
 class Call:
-    """The checked arguments; a sink and ALiBi's slopes are already in q, k and v (`forms`).
+    """The checked arguments. Learned scales, slopes and sinks are already in q, k and v, or `expand` puts them there.
 
     The leading shapes of q and k agree, except for their last entry, the number of heads.
 
     alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax), or with
     ``alphas`` one for each head; otherwise None, and ``why`` gives the reason. lam: if it is a fusedmax of them, its lam. map: ``f(scores, mask) -> weights``, applied to the scores times
-    ``plain_scale``.
+    ``plain_scale`` plus the bias.
     """
 
     q: Tensor  # [..., H, n, d]
@@ -51,23 +51,63 @@ class Call:
     spans: (
         Tensor | None
     )  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen; the sink also
-    bias: Tensor | None  # [..., H, n, m] or broadcastable to it; `map` adds it already
-    sink: bool  # the first key is the sink
+    bias: Tensor | None  # [..., H, n, m] or broadcastable to it
+    scales: Tensor | None  # broadcastable to [..., H, n, 1]
+    slopes: Tensor | None  # [H, 1, 1]
+    sinks: Tensor | None  # [H, 1, 1]
+    later: bool  # some query sees later keys
     dtype: torch.dtype  # of the output
     lengths: Tensor | None  # int64 [..., H]
     causal: bool
     dropout: float
     need_weights: bool
-    heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v in the fused kernel's layout, once computed
+    sink: bool = False  # the first key is the sink
+    arguments: Any = None  # those of the fused kernel, once computed
 
     @property
     def known(self) -> bool:
         """Whether a fused kernel, or torch's, has this mapping."""
         return not (self.alpha is None and self.alphas is None and self.lam is None)
 
-    def kernel_bias(self) -> Tensor | None:
-        """The bias of the scores times ``scale``, which are those that the entmax of ``alpha`` or fusedmax of ``lam`` maps."""
-        return self.bias if self.bias is None or self.factor == 1.0 else self.bias * self.factor
+    def weigh(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """The weights of scores ``x [..., H, n, m]``, to which the bias is added."""
+        return self.map(x if self.bias is None else x + self.bias.to(x.dtype), keep)
+
+    def expand(self) -> None:
+        """Put the scales into q, and slopes and sinks into channels of q and k, or into the bias; see `forms`."""
+        scales, slopes, sinks, entmax = (
+            self.scales,
+            self.slopes,
+            self.sinks,
+            self.alpha is not None or self.alphas is not None,
+        )
+        self.scales = self.slopes = self.sinks = None
+        if scales is None and slopes is None and sinks is None:
+            return
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        q, k, v = (x.to(wide) for x in (self.q, self.k, self.v))
+        q = q if scales is None else q * scales
+        back = forms.places(q.shape[-2], q)  # of the queries
+        logits = seen = None
+        if sinks is not None:
+            logits, seen = forms.present(sinks, entmax)
+        if slopes is not None and (self.later or not (entmax or self.lam)):
+            far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
+            self.bias = far if self.bias is None else self.bias + far
+        elif slopes is not None:
+            q, k = forms.with_slopes(q, k, slopes, self.plain_scale)
+            logits = None if logits is None else logits + slopes * back  # as the row's keys, which lack this constant
+        if logits is not None:
+            self.sink, self.spans = True, None if self.spans is None else self.spans + 1
+            q, k, v = forms.with_sink(q, k, v, logits, self.plain_scale)
+            mask, bias, m = self.mask, self.bias, k.shape[-2] - 1
+            mask = None if mask is None else F.pad(mask.expand(*mask.shape[:-1], m), (1, 0), value=True)
+            if seen is not None:
+                seen = F.pad(seen, (0, m), value=True)
+                mask = seen if mask is None else mask & seen
+            self.mask, self.bias = mask, None if bias is None else F.pad(bias.expand(*bias.shape[:-1], m), (1, 0))
+            self.lengths = None if self.lengths is None else self.lengths + 1
+        self.q, self.k, self.v = q, k, v
 
     def keep(self) -> Tensor | None:
         """The mask of keys that each query sees, broadcastable to ``[..., H, n, m]``; None means all keys."""
@@ -145,11 +185,9 @@ def checked(
     lead = q.shape[:-2]
     if dropout:
         DROPOUT.check(dropout)
-    dtype = q.dtype
+    scales = None
     if isinstance(scale, Tensor):
-        factors = forms.per_query("scale", scale, q)
-        q, scale = (q if dtype == torch.float64 else q.float()) * factors, 1.0
-        k, v = k.to(q.dtype), v.to(q.dtype)
+        scales, scale = forms.per_query("scale", scale, q), 1.0
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale={scale!r} is not a finite number")
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
@@ -158,48 +196,29 @@ def checked(
     function, alpha, lam, factor, why = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
     entmax = alpha is not None or alphas is not None
-    given = None if lengths is None else _lengths(lengths, lead, k)
+    visible_keys = None if lengths is None else _lengths(lengths, lead, k)
     spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
     if bias is not None:
         _fits(bias, (*lead, q.shape[-2], k.shape[-2]), "bias")
-    if slopes is not None or sink is not None:
-        if dtype != torch.float64:  # half precision would round positions
-            q, k, v = q.float(), k.float(), v.float()
-        back = forms.places(q.shape[-2], q)  # of the queries
-        slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
-        logits = seen = None
-        if sink is not None:
-            logits, seen = forms.present(forms.per_head("sink", sink, q), entmax)
-        # Does some query see later keys?
-        later = not (causal or certain(q.shape[-2] == 1)) and (window is None or window[1] != 0)
-        if slopes is not None and (later or not (entmax or lam)):
-            far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
-            bias = far if bias is None else bias + far
-        elif slopes is not None:
-            q, k = forms.with_slopes(q, k, slopes, plain)
-            logits = None if logits is None else logits + slopes * back  # as the row's keys, which lack this constant
-        if logits is not None:
-            spans = None if spans is None else spans + 1
-            q, k, v = forms.with_sink(q, k, v, logits, plain)
-            mask = None if mask is None else F.pad(mask.expand(*mask.shape[:-1], k.shape[-2] - 1), (1, 0), value=True)
-            if seen is not None:
-                seen = F.pad(seen, (0, k.shape[-2] - 1), value=True)
-                mask = seen if mask is None else mask & seen
-            bias = None if bias is None else F.pad(bias.expand(*bias.shape[:-1], k.shape[-2] - 1), (1, 0))
-            given = None if given is None else given + 1
-    if bias is not None:
-        function = _added(bias, function)
-    if (entmax or lam) and mask is not None and (padded := _as_lengths(mask, lead, k)) is not None:
-        mask, given = None, padded if given is None else padded.minimum(given)
-    causal = causal and not certain(q.shape[-2] == 1)  # a single query sees all keys
-    return Call(
-        q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
-        float(dropout), need_weights,
+    slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
+    sink = None if sink is None else forms.per_head("sink", sink, q)
+    alone = certain(q.shape[-2] == 1)  # a single query sees all keys
+    later = not (causal or alone) and (window is None or window[1] != 0)
+    call = Call(
+        q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, mask, spans, bias, scales, slopes, sink, later,
+        q.dtype, visible_keys, causal and not alone, float(dropout), need_weights,
     )  # fmt: skip
+    as_they_are = on_gpu(q) and entmax and alpha != 1.0 and q.dtype != torch.float64
+    if not as_they_are or (foreign(q) and slopes is not None and later):
+        call.expand()
+    if (entmax or lam) and call.mask is not None and (padded := _as_lengths(call.mask, lead, call.k)) is not None:
+        call.mask, call.lengths = None, padded if call.lengths is None else padded.minimum(call.lengths)
+    return call
 
 
-def _added(bias: Tensor, function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
-    return lambda x, keep: function(x + bias.to(x.dtype), keep)
+def on_gpu(q: Tensor) -> bool:
+    """Whether Triton's kernels handle such tensors; after ``kernels.use("triton")``, on CPU tensors too, in its interpreter."""
+    return q.is_cuda or kernels.active() == "triton"
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -237,15 +237,15 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
     return found.q, found.k, found.v
 
 
-def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of_bias: bool = False) -> Gradients:
-    """The gradients for ``grad_out`` [H, n, e], with that of the bias if ``of_bias``. Raises ``MemoryError``."""
+def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, bias: Tensor | None = None) -> Gradients:
+    """The gradients for ``grad_out`` [H, n, e], with that of the ``bias`` if it is given. Raises ``MemoryError``."""
     assert _library is not None
     g, q, k, v = (dense(x.detach()) for x in (grad_out, q, k, v))
     pointers, of = saved.row_pointers, saved.of
     rows, m = q.shape[0] * q.shape[1], k.shape[1]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dalphas = None if of.alphas is None else torch.empty(*q.shape[:2], dtype=torch.float64)
-    scores = torch.empty(int(pointers[-1])) if of_bias and of.bias is not None else None
+    scores = torch.empty(int(pointers[-1])) if bias is not None else None
     failed = _library.attention_backward(
         of.shape,
         *_addresses(q, k, v),
@@ -263,8 +263,8 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     if failed:
         raise MemoryError(f"no memory for the gradients at {int(pointers[-1])} entries; use fewer heads at a time")
     dbias = None
-    if scores is not None and of.bias is not None:
-        dbias = torch.zeros(of.bias.shape, dtype=torch.float64)
+    if scores is not None and bias is not None:
+        dbias = torch.zeros(bias.shape, dtype=torch.float64)
         (at, row, key), room = layout(dbias, saved.lead), torch.empty(m + 16, dtype=torch.int32)
         _library.attention_scatter(
             of.shape, pointers.data_ptr(), saved.held.data_ptr(), scores.data_ptr(), dbias.data_ptr(), at.data_ptr(), row, key,
