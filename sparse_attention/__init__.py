@@ -29,7 +29,7 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
     registry     make names spec register; Param Spec Mapping UnknownMappingError
     attention    sparse_attention KeyCache; fused (plan), nn (modules), integrations (with other packages)
     losses       losses, max_omega, prox
-    analysis     quality, properties
+    analysis     quality
     the rest     kernels, structured, continuous, __version__
 """
 
@@ -47,7 +47,7 @@ from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, re
 __version__ = "0.2.0"
 
 globals().update(_FUNCTIONS)
-_LAZY = ("fused", "integrations", "nn", "properties", "prox", "structured")  # imported at first use
+_LAZY = ("fused", "integrations", "nn", "prox", "structured")  # imported at first use
 _FUSED = ("KeyCache", "sparse_attention")
 __all__ = [
     "Mapping",

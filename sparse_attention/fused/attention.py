@@ -93,9 +93,8 @@ def sparse_attention(
     The result is deterministic. It is twice differentiable, except for softmax without weights and under torch.compile,
     where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
-    call = checked(
-        q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params, bias, slopes, window, cu_seqlens, sink
-    )  # fmt: skip
+    forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
+    call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **params)
     plan = choose(call)
     run = {"composition": _composed, "sdpa": _sdpa, "fused": _fused}[plan.path]
     if not autocasts(q):
@@ -106,21 +105,14 @@ def sparse_attention(
 
 @parted
 def plan(
-    q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", mask: Tensor | None = None,
-    causal: bool = False, lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0,
-    need_weights: bool = False, *, bias: Tensor | None = None, slopes: Tensor | None = None,
-    window: Window | None = None, cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
-) -> Plan:  # fmt: skip
-    """The path that ``sparse_attention`` takes for these arguments, and the reason. If v is omitted, k replaces it.
+    q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", *rest: Any, **given: Any
+) -> Plan:
+    """The path that ``sparse_attention`` takes for the same arguments, and the reason. If v is omitted, k replaces it.
 
     Raises:
         TypeError, ValueError: as in ``sparse_attention``.
     """
-    values = k if v is None else v
-    return choose(checked(
-        q, k, values, mapping, mask, causal, lengths, scale, dropout, need_weights, params, bias, slopes, window, cu_seqlens,
-        sink,
-    ))  # fmt: skip
+    return choose(checked(q, k, k if v is None else v, mapping, *rest, **given))
 
 
 def _composed(call: Call) -> Any:
@@ -177,5 +169,3 @@ def _fused(call: Call) -> Tensor:
 
 
 sparse_attention.__prepare_scriptable__ = unscriptable("sparse_attention")  # type: ignore[attr-defined]
-
-__all__ = ["plan", "sparse_attention"]

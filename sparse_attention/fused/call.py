@@ -119,6 +119,15 @@ class Call:
         return kept & self.mask
 
 
+class Known(NamedTuple):
+    """A mapping that is alpha-entmax, or fusedmax with lam, of the scores times factor; or why it has no fast path."""
+
+    alpha: float | None = None
+    lam: float | None = None
+    factor: float = 1.0
+    why: str = ""
+
+
 class Named(NamedTuple):
     """A mapping, as in `sparse_attention`, with those of its parameters that have a name in `SHARED`."""
 
@@ -166,12 +175,12 @@ def takes_bias(mapping: Any) -> bool:
 
 
 def checked(
-    q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
-    scale: float | Tensor | None, dropout: float, need_weights: bool, params: dict[str, Any], bias: Tensor | None = None,
-    slopes: Tensor | None = None, window: forms.Window | None = None, cu_seqlens: Tensor | None = None,
-    sink: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mapping: Any = "sparsemax", mask: Tensor | None = None, causal: bool = False,
+    lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
+    *, bias: Tensor | None = None, slopes: Tensor | None = None, window: forms.Window | None = None,
+    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Call:  # fmt: skip
-    """Check the arguments and return them as a `Call`.
+    """Check the arguments of `sparse_attention` and return them as a `Call`.
 
     Raises:
         TypeError: the tensors are not floating point or have different dtypes, the mask is not boolean, or the lengths
@@ -193,7 +202,7 @@ def checked(
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
     if mask is not None:
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
-    function, alpha, lam, factor, why = mapped(mapping, params, q)
+    function, (alpha, lam, factor, why) = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
     entmax = alpha is not None or alphas is not None
     visible_keys = None if lengths is None else _lengths(lengths, lead, k)
@@ -204,10 +213,9 @@ def checked(
     sink = None if sink is None else forms.per_head("sink", sink, q)
     alone = certain(q.shape[-2] == 1)  # a single query sees all keys
     later = not (causal or alone) and (window is None or window[1] != 0)
-    call = Call(
-        q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, mask, spans, bias, scales, slopes, sink, later,
-        q.dtype, visible_keys, causal and not alone, float(dropout), need_weights,
-    )  # fmt: skip
+    shown = mask, spans, bias, scales, slopes, sink, later
+    rest = q.dtype, visible_keys, causal and not alone, float(dropout), need_weights
+    call = Call(q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, *shown, *rest)
     as_they_are = on_gpu(q) and entmax and alpha != 1.0 and q.dtype != torch.float64
     if not as_they_are or (foreign(q) and slopes is not None and later):
         call.expand()
@@ -233,7 +241,9 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not q.dtype == k.dtype == v.dtype and not autocasts(q):
         raise TypeError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; convert them to one")
     if q.ndim < 2 or not q.ndim == k.ndim == v.ndim:
-        raise ValueError(f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]")  # fmt: skip
+        raise ValueError(
+            f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]"
+        )
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(f"{shapes}: q [..., n, d] and k [..., m, d] share d, k and v [..., m, e] share m")
     if q.ndim == 2:
@@ -292,14 +302,12 @@ def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None
     return None if lengths is None else lengths.expand(lead)
 
 
-def mapped(
-    mapping: Any, params: dict[str, Any], q: Tensor | None = None
-) -> tuple[Callable[..., Tensor], float | None, float | None, float, str]:
+def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tuple[Callable[..., Tensor], Known]:
     """Resolve a mapping given by name, as a module or as a function.
 
     Parameters that are tensors with one number per head are reshaped for the scores of q ``[..., H, n, d]``.
 
-    Returns ``f(scores, mask)``, alpha, lam, the factor for the scores, and why (alpha, lam and why are explained in `Call`).
+    Returns ``f(scores, mask)`` and what is known of it.
     """
     spec: Spec | None = None
     if isinstance(mapping, Named):
@@ -316,39 +324,36 @@ def mapped(
         name = getattr(mapping, "__name__", "")
         spec = registry.spec(name) if name in registry.names() and registry.spec(name).function is mapping else None
         if spec is None:
-            label = name or type(mapping).__name__
-            return (
-                lambda x, keep: mapping(x, mask=keep, **params),
-                None,
-                None,
-                1.0,
-                f"{label} is not a mapping of this library",
-            )
+            why = f"{name or type(mapping).__name__} is not a mapping of this library"
+            return lambda x, keep: mapping(x, mask=keep, **params), Known(why=why)
     elif isinstance(mapping, Tensor):
         raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; give a mask by name: mask=...")
     else:
-        raise TypeError(f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}")  # fmt: skip
+        raise TypeError(
+            f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}"
+        )
     over_rows(spec)
     if isinstance(mapping, Mapping):
         values = mapping.params
         known = _known(spec.name, values)
         shaped = {name: forms.of_heads(name, x, q) for name, x in values.items()}
         if all(shaped[name] is x for name, x in values.items()):
-            return lambda x, keep: mapping(x, mask=keep, dim=-1), *known
+            return lambda x, keep: mapping(x, mask=keep, dim=-1), known
         own: Any = spec.function
-        return lambda x, keep: own(x, mask=keep, **shaped), *known
+        return lambda x, keep: own(x, mask=keep, **shaped), known
     each = (*spec.inputs, *(param.name for param in spec.params if param.each))
     inputs = {name: params[name] for name in each if name in params}
     values = spec.check({name: value for name, value in params.items() if name not in inputs})
     if spec.function is None:
         made = spec.module(**values)
-        return lambda x, keep: made(x, mask=keep, **inputs), None, None, 1.0, f"{spec.name} has no fused kernel"
+        return lambda x, keep: made(x, mask=keep, **inputs), Known(why=f"{spec.name} has no fused kernel")
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
-        raise ValueError(f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
+        raise ValueError(
+            f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')"
+        )
     function: Any = spec.function
     values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
-    known = _known(spec.name, values)
-    return lambda x, keep: function(x, mask=keep, **values, **inputs), *known
+    return lambda x, keep: function(x, mask=keep, **values, **inputs), _known(spec.name, values)
 
 
 def over_rows(spec: Spec) -> None:
@@ -359,25 +364,19 @@ def over_rows(spec: Spec) -> None:
         raise ValueError(f"{spec.name} {what}; attention takes mappings over rows of scores: {usable}")
 
 
-def _known(name: str, values: dict[str, Any]) -> tuple[float | None, float | None, float, str]:
-    """Returns (alpha, lam, factor, why): the mapping equals alpha-entmax, or fusedmax with lam, of the scores times factor.
-
-    If it is neither, or its alpha has no fast path, alpha and lam are None and ``why`` gives the reason.
-    """
+def _known(name: str, values: dict[str, Any]) -> Known:
     given = {"alpha": 2.0, "gamma": 1.0, "lam": 0.0, **values}
     for key, value in values.items():
         if isinstance(value, Tensor):
-            return None, None, 1.0, f"{key} of {name} is a tensor"
+            return Known(why=f"{key} of {name} is a tensor")
     if name == "fusedmax" and given["lam"] > 0:
-        return None, float(given["lam"]), 1.0 / given["gamma"], ""
-    alpha = {"softmax": 1.0, "fusedmax": 2.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}.get(
-        name
-    )
-    if alpha is None:
-        return None, None, 1.0, f"{name} has no fused kernel"
+        return Known(None, float(given["lam"]), 1.0 / given["gamma"])
+    alphas = {"softmax": 1.0, "fusedmax": 2.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}
+    if (alpha := alphas.get(name)) is None:
+        return Known(why=f"{name} has no fused kernel")
     if alpha != 1.0 and not ALPHAS[0] <= alpha <= ALPHAS[1]:
-        return None, None, 1.0, f"entmax has a fused kernel for alpha {ALPHAS[0]} to {ALPHAS[1]:g}, not for {alpha:g}"
-    return float(alpha), None, 1.0 / (given["gamma"] * (1.0 - given["lam"])), ""
+        return Known(why=f"entmax has a fused kernel for alpha {ALPHAS[0]} to {ALPHAS[1]:g}, not for {alpha:g}")
+    return Known(float(alpha), None, 1.0 / (given["gamma"] * (1.0 - given["lam"])))
 
 
 def _alphas(mapping: Any, params: dict[str, Any], q: Tensor) -> Tensor | None:

@@ -142,6 +142,3 @@ def arguments(call: Call) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:
         inputs,
         Numbers(tuple(lead), alpha, call.scale, call.causal, call.sink, call.dropout, lam=call.lam),
     )
-
-
-__all__ = ["Plan", "arguments", "choose"]

@@ -22,11 +22,12 @@ from ..rows.masked import readable
 from .forms import Inputs, Numbers
 from .reading import blank, finite, gathered, read, scores, slopes, times, weighed
 
+Maps = Callable[[Tensor, Tensor | None], Tensor]  # scores [..., H, n, m] and a mask to weights
+
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Callable[[Tensor, Tensor | None], Tensor],
-    keep: Tensor | None, dropout: float | Tensor = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Maps, keep: Tensor | None, dropout: float | Tensor = 0.0
+) -> tuple[Tensor, Tensor]:
     """Attend with q ``[..., H, n, d]`` to k ``[..., G, m, d]`` and v ``[..., G, m, e]``.
 
     Returns the output ``[..., H, n, e]`` and the weights ``[..., H, n, m]``. Dropout, a share or
@@ -61,9 +62,7 @@ def visible(
     return kept
 
 
-def of_alpha(
-    alpha: float, alphas: Tensor | None = None, lam: float | None = None
-) -> Callable[[Tensor, Tensor | None], Tensor]:
+def of_alpha(alpha: float, alphas: Tensor | None = None, lam: float | None = None) -> Maps:
     """Entmax with a fixed alpha, or with ``alphas [H]`` of the heads, or fusedmax with lam, as a mapping for `attend`."""
     if lam:
         return lambda x, keep: fusedmax(x, lam=lam, mask=keep)
@@ -75,9 +74,7 @@ def of_alpha(
     return lambda x, keep: entmax(x, alpha=alpha, mask=keep)
 
 
-def with_forms(
-    mapping: Callable[[Tensor, Tensor | None], Tensor], inputs: Inputs, lead: tuple[int, ...]
-) -> Callable[[Tensor, Tensor | None], Tensor]:
+def with_forms(mapping: Maps, inputs: Inputs, lead: tuple[int, ...]) -> Maps:
     """The mapping of scores ``[H, n, m]`` after scales, slopes, a bias and sinks, whose weights are dropped."""
 
     def mapped(x: Tensor, keep: Tensor | None) -> Tensor:

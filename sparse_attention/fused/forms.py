@@ -172,19 +172,3 @@ def with_sink(q: Tensor, k: Tensor, v: Tensor, logits: Tensor, scale: float) -> 
 
 def _channel(x: Tensor, values: Tensor) -> Tensor:
     return torch.cat([x, values.expand(*x.shape[:-1], 1)], -1)
-
-
-__all__ = [
-    "Inputs",
-    "Numbers",
-    "Window",
-    "of_heads",
-    "per_head",
-    "per_query",
-    "places",
-    "present",
-    "spans_of",
-    "together",
-    "with_sink",
-    "with_slopes",
-]

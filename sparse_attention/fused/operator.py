@@ -82,14 +82,14 @@ class Fused(Function):
     @staticmethod
     def forward(ctx: Any, numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
         ctx.kernel, ctx.numbers = _kernel(q), numbers
-        kept: list[Tensor] = []
+        kept: tuple[Any, ...] = ()
         try:
             out, ctx.saved = _run(q, k, v, Inputs(*inputs), numbers, any(ctx.needs_input_grad))
         except LaunchFailed as error:
             give_up("attention", error)
             out, ctx.saved = _composed(q, k, v, Inputs(*inputs), numbers), None
-        if ctx.saved is not None and ctx.kernel is gpu:
-            kept, ctx.saved = gpu.apart(ctx.saved)
+        if isinstance(ctx.saved, gpu.Saved):
+            kept, ctx.saved = ctx.saved[: gpu.TENSORS], ctx.saved[gpu.TENSORS :]
         ctx.save_for_backward(q, k, v, *inputs, *kept)
         return out
 
@@ -97,7 +97,7 @@ class Fused(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *rest = ctx.saved_tensors
         inputs, kept = Inputs(*rest[: len(Inputs._fields)]), rest[len(Inputs._fields) :]
-        saved: Any = gpu.together(kept, ctx.saved) if kept else ctx.saved
+        saved: Any = gpu.Saved(*kept, *ctx.saved) if kept else ctx.saved
         needs = ctx.needs_input_grad[1:]
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
             bias = inputs.bias if needs[6] else None

@@ -16,8 +16,7 @@ from pathlib import Path
 from benchmarks.language_model import report
 from repro.files import write_atomic
 from repro.tables import render
-from sparse_attention import properties
-from tasks.commands import claims, paper_figures, recorded
+from tasks.commands import claims, paper_figures, properties, recorded
 
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (

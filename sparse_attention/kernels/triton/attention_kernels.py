@@ -25,34 +25,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attention_blocks import (
-    EACH,
-    PART,
-    SCALE,
-    SINK,
-    SIZES,
-    SLOPE,
-    WHOLE,
-    added,
-    along_rows,
-    blocks_seen,
-    distances,
-    excess,
-    gradient_of,
-    head_of,
-    inner,
-    largest_of,
-    live_blocks,
-    moves,
-    newton_step,
-    powers,
-    rows_of,
-    scores,
-    shown,
-    store_rows,
-    sums,
-    zeros_of,
-)
+from . import attention_blocks as tile
+from .attention_blocks import SIZES
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -78,11 +52,11 @@ def attend_forward(
     head = (program // blocks).to(tl.int64)
     keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
-    q = rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
+    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
     form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
-    seen, weights, _ = head_of(inputs, head, rows, n, m, form)
-    least, end, whole, whole_end = blocks_seen(seen, m, KEYS)
+    seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
+    least, end, whole, whole_end = tile.blocks_seen(seen, m, KEYS)
     first = least // KEYS * KEYS
     r = weights[5]
     flags = flags_ptr + (head * blocks + block) * key_blocks
@@ -95,7 +69,7 @@ def attend_forward(
     top = tl.full([ROWS], -float("inf"), tl.float32)
     lost = top
     low = top
-    if SINK & FORMS:
+    if tile.SINK & FORMS:
         sink = tl.load(sinks_ptr + head) / r + tl.zeros([ROWS], tl.float32)
         one = tl.where((tl.arange(0, KEYS) == 0)[None, :], sink[:, None], one)
         top = sink
@@ -113,13 +87,13 @@ def attend_forward(
             if part == 2:
                 j = begin + tl.where(i <= turned, turned - i, turns + turned - i) * KEYS
             columns = j + tl.arange(0, KEYS)
-            k = rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
-            x = scores(q, k, rows, columns, n, m, seen, weights, part == 2, form, D2)
-            largest = tl.reduce(x, 1, largest_of)
+            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 2, form, D2)
+            largest = tl.reduce(x, 1, tile.largest_of)
             may = tl.max((~(largest <= low)).to(tl.int32), 0)
             if may == 1:
                 after = tl.minimum(one, x)
-                one = largest_of(one, x)
+                one = tile.largest_of(one, x)
                 next_ = tl.minimum(two, after)
                 two = tl.maximum(two, after)
                 after = tl.minimum(three, next_)
@@ -134,13 +108,13 @@ def attend_forward(
                 bound = tl.maximum(low + slack, top - 1.0)
                 if i % 8 == 0:  # a higher bound, by a Newton step for the largest candidate of each column
                     above = tl.where(one > bound[:, None], one - bound[:, None], 0.0)
-                    upper, lower = powers(above, r, RULE)
+                    upper, lower = tile.powers(above, r, RULE)
                     f = tl.sum(upper, 1)
-                    bound += tl.where(f > 1.0, newton_step(f, tl.sum(lower, 1), r, RULE), 0.0)
+                    bound += tl.where(f > 1.0, tile.newton_step(f, tl.sum(lower, 1), r, RULE), 0.0)
                 low = tl.maximum(low, bound - slack)
-            tl.store(flags + j // KEYS, (may * (WHOLE if part == 2 else PART)).to(tl.int8))
+            tl.store(flags + j // KEYS, (may * (tile.WHOLE if part == 2 else tile.PART)).to(tl.int8))
 
-    top = tl.reduce(one, 1, largest_of)
+    top = tl.reduce(one, 1, tile.largest_of)
     spoilt = (top != top) | (top == float("inf"))
     idle = (top == -float("inf")) | spoilt
     tau = tl.where(idle, -1.0, tl.maximum(low - top, -1.0))
@@ -149,70 +123,70 @@ def attend_forward(
     size = tl.zeros([ROWS], tl.float32)
     passes = 0
     while tl.max(moving, 0) == 1:
-        f, h = sums(one, top, tau, r, RULE)
-        more, wider = sums(two, top, tau, r, RULE)
+        f, h = tile.sums(one, top, tau, r, RULE)
+        more, wider = tile.sums(two, top, tau, r, RULE)
         f, h = f + more, h + wider
-        more, wider = sums(three, top, tau, r, RULE)
+        more, wider = tile.sums(three, top, tau, r, RULE)
         f, h = f + more, h + wider
         if LAYERS == 4:
-            more, wider = sums(four, top, tau, r, RULE)
+            more, wider = tile.sums(four, top, tau, r, RULE)
             f, h = f + more, h + wider
-        step = newton_step(f, h, r, RULE)
-        on = moves(step, tau, h, size, 4e-6, RULE) & (passes < 60)
+        step = tile.newton_step(f, h, r, RULE)
+        on = tile.moves(step, tau, h, size, 4e-6, RULE) & (passes < 60)
         tau = tl.where(moving == 1, tau + step, tau)
         moving = tl.where((moving == 1) & on, 1, 0)
         size = h
         passes += 1
 
     moving = (((lost - top) - tau > 0) & ~idle).to(tl.int32)
-    entire, count = live_blocks(flags, 1, key_blocks, live, CHUNK)
+    entire, count = tile.live_blocks(flags, 1, key_blocks, live, CHUNK)
     size = tl.zeros([ROWS], tl.float32)
     passes = 0
     while tl.max(moving, 0) == 1:
         f = tl.zeros([ROWS], tl.float32)
         h = tl.zeros([ROWS], tl.float32)
-        if SINK & FORMS:
-            f, h = powers(excess(sink, top, tau), r, RULE)
+        if tile.SINK & FORMS:
+            f, h = tile.powers(tile.excess(sink, top, tau), r, RULE)
         for part in tl.static_range(BIAS > 0, 2):
             for i in range(0 if part == 0 else entire, entire if part == 0 else count):
                 columns = tl.load(live + i) * KEYS + tl.arange(0, KEYS)
-                k = rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
-                x = scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
-                more, wider = sums(x, top, tau, r, RULE)
+                k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
+                x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+                more, wider = tile.sums(x, top, tau, r, RULE)
                 f, h = f + more, h + wider
-        step = newton_step(f, h, r, RULE)
-        on = moves(step, tau, h, size, 3e-4, RULE) & (passes < 60)
+        step = tile.newton_step(f, h, r, RULE)
+        on = tile.moves(step, tau, h, size, 3e-4, RULE) & (passes < 60)
         tau = tl.where(moving == 1, tau + step, tau)
         moving = tl.where((moving == 1) & on, 1, 0)
         size = h
         passes += 1
 
     top = tl.where(spoilt, float("nan"), top)
-    out, out2 = zeros_of(ROWS, E, E2)
-    mean, mean2 = zeros_of(ROWS, E, E2)
+    out, out2 = tile.zeros_of(ROWS, E, E2)
+    mean, mean2 = tile.zeros_of(ROWS, E, E2)
     mass = tl.zeros([ROWS], tl.float32)
-    if SINK & FORMS:
-        _, mass = powers(excess(sink, top, tau), r, RULE)
+    if tile.SINK & FORMS:
+        _, mass = tile.powers(tile.excess(sink, top, tau), r, RULE)
     for part in tl.static_range(BIAS > 0, 2):
         for i in range(0 if part == 0 else entire, entire if part == 0 else count):
             j = tl.load(live + i)
             columns = j * KEYS + tl.arange(0, KEYS)
-            k = rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
-            x = scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
-            p, s = powers(excess(x, top[:, None], tau[:, None]), r, RULE)
-            v = shown(rows_of(v_ptr, keys, columns, least, end, e, E, E2), x, BIAS, E2)
-            out, out2 = added(p.to(v[0].dtype), v, out, out2, E2)
+            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+            p, s = tile.powers(tile.excess(x, top[:, None], tau[:, None]), r, RULE)
+            v = tile.shown(tile.rows_of(v_ptr, keys, columns, least, end, e, E, E2), x, BIAS, E2)
+            out, out2 = tile.added(p.to(v[0].dtype), v, out, out2, E2)
             if SAVE:
                 s = s.to(v[0].dtype)
                 mass += tl.sum(s.to(tl.float32), 1)
-                mean, mean2 = added(s, v, mean, mean2, E2)
+                mean, mean2 = tile.added(s, v, mean, mean2, E2)
             on = tl.max((tl.sum(p, 1) != 0).to(tl.int32), 0)
-            tl.store(flags + j, (on * (WHOLE if part == 0 else PART)).to(tl.int8))
+            tl.store(flags + j, (on * (tile.WHOLE if part == 0 else tile.PART)).to(tl.int8))
     nan = tl.where(spoilt, float("nan"), 0.0)[:, None]
-    store_rows(out_ptr, head * n, rows, n, e, out + nan, out2 + nan, E, E2)
+    tile.store_rows(out_ptr, head * n, rows, n, e, out + nan, out2 + nan, E, E2)
     if SAVE:
         share = (1.0 / tl.where(mass == 0, 1.0, mass))[:, None]
-        store_rows(mean_ptr, head * n, rows, n, e, mean * share + nan, mean2 * share + nan, E, E2)
+        tile.store_rows(mean_ptr, head * n, rows, n, e, mean * share + nan, mean2 * share + nan, E, E2)
     tl.store(top_ptr + head * n + rows, top, mask=rows < n)
     tl.store(tau_ptr + head * n + rows, tau, mask=rows < n)
 
@@ -238,54 +212,54 @@ def attend_queries_backward(
     head = (program // blocks).to(tl.int64)
     keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
-    q = rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
-    g = rows_of(g_ptr, head * n, rows, 0, n, e, E, E2)
-    along = along_rows(rows_of(mean_ptr, head * n, rows, 0, n, e, E, E2), g, E2)
+    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
+    g = tile.rows_of(g_ptr, head * n, rows, 0, n, e, E, E2)
+    along = tile.along_rows(tile.rows_of(mean_ptr, head * n, rows, 0, n, e, E, E2), g, E2)
     tl.store(along_ptr + head * n + rows, along, mask=rows < n)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
     form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
-    seen, weights, own = head_of(inputs, head, rows, n, m, form)
-    least, end, _, _ = blocks_seen(seen, m, KEYS)
+    seen, weights, own = tile.head_of(inputs, head, rows, n, m, form)
+    least, end, _, _ = tile.blocks_seen(seen, m, KEYS)
     r = weights[5]
     live = list_ptr + (head * blocks + block) * key_blocks
-    entire, count = live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live, CHUNK)
+    entire, count = tile.live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live, CHUNK)
 
-    dq, dq2 = zeros_of(ROWS, D, D2)
+    dq, dq2 = tile.zeros_of(ROWS, D, D2)
     dalpha = tl.zeros([ROWS], tl.float32)
     dslope = tl.zeros([ROWS], tl.float32)
     for part in tl.static_range(BIAS > 0, 2):
         for i in range(0 if part == 0 else entire, entire if part == 0 else count):
             columns = tl.load(live + i) * KEYS + tl.arange(0, KEYS)
-            k = rows_of(k_ptr, keys, columns, least, end, d, D, D2)
-            v = rows_of(v_ptr, keys, columns, least, end, e, E, E2)
-            x = scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
-            above = excess(x, top[:, None], tau[:, None])
-            p, s = powers(above, r, RULE)
-            apart = inner(g, shown(v, x, BIAS, E2), E2) - along[:, None]
+            k = tile.rows_of(k_ptr, keys, columns, least, end, d, D, D2)
+            v = tile.rows_of(v_ptr, keys, columns, least, end, e, E, E2)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+            above = tile.excess(x, top[:, None], tau[:, None])
+            p, s = tile.powers(above, r, RULE)
+            apart = tile.inner(g, tile.shown(v, x, BIAS, E2), E2) - along[:, None]
             ds = s * apart
-            dq, dq2 = added(ds.to(k[0].dtype), shown(k, x, BIAS, D2), dq, dq2, D2)
-            if RULE == EACH:
+            dq, dq2 = tile.added(ds.to(k[0].dtype), tile.shown(k, x, BIAS, D2), dq, dq2, D2)
+            if RULE == tile.EACH:
                 dalpha += tl.sum(apart * p * (1.0 - tl.log(tl.where(above > 0, above, 1.0))), 1)
-            if SLOPE & FORMS:
-                dslope -= tl.sum(ds * distances(rows, columns, n, m), 1)
+            if tile.SLOPE & FORMS:
+                dslope -= tl.sum(ds * tile.distances(rows, columns, n, m), 1)
     at = dforms_ptr + head * n + rows
     step = (tl.num_programs(0) // blocks).to(tl.int64) * n
-    if SCALE & FORMS:
-        tl.store(at, scale * along_rows(q, (dq, dq2), D2), mask=rows < n)
-    if SLOPE & FORMS:
+    if tile.SCALE & FORMS:
+        tl.store(at, scale * tile.along_rows(q, (dq, dq2), D2), mask=rows < n)
+    if tile.SLOPE & FORMS:
         tl.store(at + step, dslope, mask=rows < n)
-    if SINK & FORMS:
-        above = excess(tl.load(sinks_ptr + head) / r, top, tau)
-        p, s = powers(above, r, RULE)
+    if tile.SINK & FORMS:
+        above = tile.excess(tl.load(sinks_ptr + head) / r, top, tau)
+        p, s = tile.powers(above, r, RULE)
         tl.store(at + 2 * step, -along * s, mask=rows < n)
-        if RULE == EACH:
+        if RULE == tile.EACH:
             dalpha -= along * p * (1.0 - tl.log(tl.where(above > 0, above, 1.0)))
-    if RULE == EACH:
+    if RULE == tile.EACH:
         tl.store(at + 3 * step, r * r * dalpha, mask=rows < n)
     by = (tl.where(top != top, float("nan"), scale) * own)[:, None]
-    store_rows(dq_ptr, head * n, rows, n, d, dq * by, dq2 * by, D, D2)
+    tile.store_rows(dq_ptr, head * n, rows, n, d, dq * by, dq2 * by, D, D2)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "parts"])
@@ -307,19 +281,19 @@ def attend_keys_backward(
     part = (program // key_blocks).to(tl.int64)
     heads = repeat // parts
     columns = key_block * KEYS + tl.arange(0, KEYS)
-    k = rows_of(k_ptr, part // parts * room, columns, 0, m, d, D, D2)
-    v = rows_of(v_ptr, part // parts * room, columns, 0, m, e, E, E2)
+    k = tile.rows_of(k_ptr, part // parts * room, columns, 0, m, d, D, D2)
+    v = tile.rows_of(v_ptr, part // parts * room, columns, 0, m, e, E, E2)
     blocks = tl.cdiv(n, ROWS)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
     form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
     thresholds = top_ptr, tau_ptr, along_ptr
     sizes = n, m, d, e
     shape: tl.constexpr = (D, D2, E, E2)
-    dk, dk2 = zeros_of(KEYS, D, D2)
-    dv, dv2 = zeros_of(KEYS, E, E2)
+    dk, dk2 = tile.zeros_of(KEYS, D, D2)
+    dv, dv2 = tile.zeros_of(KEYS, E, E2)
     live = list_ptr + (part * key_blocks + key_block) * heads * blocks
     # The flags of a group's heads lie one after another
-    entire, count = live_blocks(
+    entire, count = tile.live_blocks(
         flags_ptr + part * heads * blocks * key_blocks + key_block, key_blocks, heads * blocks, live, CHUNK
     )
     for section in tl.static_range(BIAS > 0, 2):
@@ -327,15 +301,15 @@ def attend_keys_backward(
             turn = tl.load(live + i)
             head = part * heads + turn // blocks
             rows = turn % blocks * ROWS + tl.arange(0, ROWS)
-            p, ds, own, q, g = gradient_of(
+            p, ds, own, q, g = tile.gradient_of(
                 inputs, thresholds, q_ptr, g_ptr, k, v, (head, rows, columns), sizes, section == 0, form, shape
             )
-            if SCALE & FORMS:
+            if tile.SCALE & FORMS:
                 ds = ds * own[:, None]
-            dv, dv2 = added(tl.trans(p.to(g[0].dtype)), g, dv, dv2, E2)
-            dk, dk2 = added(tl.trans(ds.to(q[0].dtype)), q, dk, dk2, D2)
-    store_rows(dk_ptr, part * m, columns, m, d, dk * scale, dk2 * scale, D, D2)
-    store_rows(dv_ptr, part * m, columns, m, e, dv, dv2, E, E2)
+            dv, dv2 = tile.added(tl.trans(p.to(g[0].dtype)), g, dv, dv2, E2)
+            dk, dk2 = tile.added(tl.trans(ds.to(q[0].dtype)), q, dk, dk2, D2)
+    tile.store_rows(dk_ptr, part * m, columns, m, d, dk * scale, dk2 * scale, D, D2)
+    tile.store_rows(dv_ptr, part * m, columns, m, e, dv, dv2, E, E2)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "shared"])
@@ -372,11 +346,11 @@ def attend_bias_backward(
         if OVER:
             block = i // shared
         if tl.load(flags_ptr + (head * blocks + block) * key_blocks + program % key_blocks) != 0:
-            k = rows_of(k_ptr, head // repeat * room, columns, 0, m, d, D, D2)
-            v = rows_of(v_ptr, head // repeat * room, columns, 0, m, e, E, E2)
+            k = tile.rows_of(k_ptr, head // repeat * room, columns, 0, m, d, D, D2)
+            v = tile.rows_of(v_ptr, head // repeat * room, columns, 0, m, e, E, E2)
             rows = block * ROWS + tl.arange(0, ROWS)
             at = head, rows, columns
-            _, ds, _, _, _ = gradient_of(inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, False, form, shape)
+            _, ds, _, _, _ = tile.gradient_of(inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, False, form, shape)
             total += ds
     if OVER:
         tl.store(db_ptr + matrix * m + columns, tl.sum(total, 0), mask=columns < m)

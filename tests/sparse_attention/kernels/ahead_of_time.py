@@ -27,9 +27,16 @@ from sparse_attention.kernels.triton import attention
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
 STACK = 512  # bytes of a thread: more are registers spilled to memory
 TYPES = {
-    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int8: "i8", torch.uint8: "u8",
-    torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
-}  # fmt: skip
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float64: "fp64",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
 OPTIONS = ("num_warps", "num_stages")
 
 
@@ -90,10 +97,16 @@ def attend(d: int, dtype: torch.dtype, alpha: float = 2.0, n: int = 256, **given
 
 
 MAPPINGS = (
-    ("softmax", {"gamma": 1.0}), ("sparsemax", {"gamma": 1.0}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}),
-    ("pnormmax", {"p": 1.5, "gamma": 1.0}), ("sparsecone", {"q": 3.0}), ("sparsehourglass", {"q": 0.5}),
-    ("fusedmax", {"lam": 0.1, "gamma": 1.0}), ("oscarmax", {"lam": 0.1, "gamma": 1.0}),
-)  # fmt: skip
+    ("softmax", {"gamma": 1.0}),
+    ("sparsemax", {"gamma": 1.0}),
+    ("entmax", {"alpha": 1.5}),
+    ("entmax", {"alpha": 1.3}),
+    ("pnormmax", {"p": 1.5, "gamma": 1.0}),
+    ("sparsecone", {"q": 3.0}),
+    ("sparsehourglass", {"q": 0.5}),
+    ("fusedmax", {"lam": 0.1, "gamma": 1.0}),
+    ("oscarmax", {"lam": 0.1, "gamma": 1.0}),
+)
 WIDTHS = (32, 64, 80, 96, 128, 256)
 
 
@@ -176,9 +189,16 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
         ).stdout
     registers, stack = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
     return {
-        "label": case.label, "name": case.name, "registers": registers, "stack": stack, "shared": compiled.metadata.shared, "seconds": seconds,
-        "warps": dict(case.constants)["num_warps"], "copies": compiled.asm["ptx"].count("cp.async.c"), "target": compiled.asm["ptx"].count(f".target sm_{capability}"),
-    }  # fmt: skip
+        "label": case.label,
+        "name": case.name,
+        "registers": registers,
+        "stack": stack,
+        "shared": compiled.metadata.shared,
+        "seconds": seconds,
+        "warps": dict(case.constants)["num_warps"],
+        "copies": compiled.asm["ptx"].count("cp.async.c"),
+        "target": compiled.asm["ptx"].count(f".target sm_{capability}"),
+    }
 
 
 def _try(index: int, of: str, capability: int) -> dict[str, Any]:
