@@ -12,8 +12,9 @@
         metric: test/bleu
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
         test: equivalence               or noninferiority, superiority, trend
-        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal or, for
-                                        superiority, the smallest that counts as better; of a trend, for the power alone
+        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal;
+                                        superiority: the smallest that counts as better;
+                                        trend: used only to compute the power
         note: ""                        what a reader should know, such as when the margin was set
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
         worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM
@@ -54,6 +55,7 @@ UNIFORM = "uniform attention"  # label of the row that gives every position the 
 ENOUGH = 0.8  # power of a test that is large enough
 MOST_SEEDS = 100
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> seed -> score
+Doubts = Mapping[str, Mapping[str, str]]  # column -> row -> why its scores prove nothing
 Errors = Callable[[str, str, str, str], float]  # (column, metric, row, against) -> standard error over test examples
 
 
@@ -102,24 +104,27 @@ class Claim:
     @property
     def asks(self) -> str:
         """The tested question as text."""
-        return {
-            "equivalence": f"within {self.margin:g}", "noninferiority": f"no worse by {self.margin:g}",
-            "superiority": self.direction, "trend": f"ever {self.direction} from row to row",
-        }[self.test]  # fmt: skip
+        bound = {"equivalence": "within", "noninferiority": "no worse by"}.get(self.test)
+        rises = f"ever {self.direction} from row to row" if self.test == "trend" else self.direction
+        return f"{bound} {self.margin:g}" if bound else rises
 
     @property
     def inside(self) -> tuple[float, float]:
         """The bounds between which a difference in the direction of the claim supports it."""
-        return {
-            "equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, math.inf),
-        }.get(self.test, (0.0, math.inf))  # fmt: skip
+        low = -self.margin if self.test in ("equivalence", "noninferiority") else 0.0
+        return low, self.margin if self.test == "equivalence" else math.inf
 
     @property
     def outside(self) -> list[tuple[float, float]]:
         """The bounds between which a difference in the direction of the claim contradicts it."""
-        return {
-            "equivalence": [(-math.inf, -self.margin), (self.margin, math.inf)], "noninferiority": [(-math.inf, -self.margin)],
-        }.get(self.test, [(-math.inf, self.margin)])  # fmt: skip
+        low = -self.margin if self.test in ("equivalence", "noninferiority") else self.margin
+        return [(-math.inf, low), *[(self.margin, math.inf)] * (self.test == "equivalence")]
+
+    @property
+    def equal(self) -> tuple[float, float] | None:
+        """The bounds between which a difference in the direction of the claim counts as none; None for a trend."""
+        bounds = {"equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0)}
+        return None if self.test == "trend" else bounds.get(self.test, (0.0, self.margin))
 
     @property
     def assumed(self) -> float:
@@ -161,9 +166,14 @@ class Part:
         why = f"; {self.why}" if self.why else ""
         return f"{self.effect:+.{decimals}f}{self.interval(decimals)}, n = {self.n}{why}"
 
+    @property
+    def known(self) -> tuple[float, float] | None:
+        """The interval, or None if it is not known."""
+        return (self.low, self.high) if math.isfinite(self.low) else None
+
     def interval(self, decimals: int) -> str:
         """` [low, high]`, or an empty string if it is not known."""
-        return interval((self.low, self.high) if math.isfinite(self.low) else None, self.n, decimals)
+        return interval(self.known, self.n, decimals)
 
     def text(self, decimals: int) -> str:
         return f"{self.outcome} ({self.numbers(decimals)})"
@@ -184,17 +194,19 @@ class Outcome:
     decimals: int = 2
     power: float | None = None
     needed: int | None = None
+    unit: str = ""  # of the metric
+    better: int = 0  # 1 if a higher score is better, -1 if a lower one is, 0 if neither is known to be
 
     def values(self) -> dict[str, Any]:
         """The outcome for a JSON file; numbers that are not known are None."""
-        known = {k: v if math.isfinite(v) else None for k in ("effect", "low", "high") for v in [getattr(self.part, k)]}
+        claim = {
+            k: getattr(self.claim, k) for k in ("claim", "paper", "place", "metric", "test", "margin", "direction")
+        }
+        effect, low, high = (v if math.isfinite(v) else None for v in (self.part.effect, self.part.low, self.part.high))
+        decides = {"effect": effect, "interval": [low, high], "n": self.part.n, "why": self.part.why}
         parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in self.parts]
-        return {
-            "claim": self.claim.claim, "paper": self.claim.paper, "place": self.claim.place, "outcome": self.outcome,
-            "effect": known["effect"], "interval": [known["low"], known["high"]], "n": self.part.n, "power": self.power,
-            "needed": self.needed, "why": self.part.why, "metric": self.claim.metric, "test": self.claim.test,
-            "margin": self.claim.margin, "direction": self.claim.direction, "parts": parts,
-        }  # fmt: skip
+        outcome = {"outcome": self.outcome, "power": self.power, "needed": self.needed, "parts": parts}
+        return claim | decides | outcome
 
     def line(self, labels: Mapping[str, str]) -> str:
         """The outcome in one sentence; labels: column -> label."""
@@ -238,9 +250,8 @@ def _wrong(claim: Claim) -> list[str]:
 
 
 def outcome_of(
-    claim: Claim, scores: Scores, errors: Errors, doubts: Mapping[str, Mapping[str, str]], decimals: int,
-    worth: Scores | None = None,
-) -> Outcome:  # fmt: skip
+    claim: Claim, scores: Scores, errors: Errors, doubts: Doubts, decimals: int, worth: Scores | None = None
+) -> Outcome:
     """The outcome of a claim.
 
     Args:
@@ -287,14 +298,14 @@ class _Sample:
     ranks: Sequence[Mapping[int, float]] = ()  # for a trend: row -> seed -> score
 
 
-def _compared(claim: Claim, of: Mapping[int, float]) -> Mapping[int, float]:
-    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in of.items()} if claim.ratio else of
+def _compared(claim: Claim, by_seed: Mapping[int, float]) -> Mapping[int, float]:
+    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in by_seed.items()} if claim.ratio else by_seed
 
 
-def _difference(claim: Claim, of: Mapping[str, Mapping[int, float]], row: str, against: str) -> dict[int, float]:
+def _difference(claim: Claim, by_row: Mapping[str, Mapping[int, float]], row: str, against: str) -> dict[int, float]:
     """Seed -> score of `row` minus that of `against` (or the claim's value); empty if either has no scores."""
-    mine = of.get(row, {})
-    theirs = of.get(against, {}) if claim.value is None else _compared(claim, dict.fromkeys(mine, claim.value))
+    mine = by_row.get(row, {})
+    theirs = by_row.get(against, {}) if claim.value is None else _compared(claim, dict.fromkeys(mine, claim.value))
     return {s: mine[s] - theirs[s] for s in sorted(mine.keys() & theirs.keys())}
 
 
@@ -325,9 +336,9 @@ def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, st
     return found
 
 
-def _worthless(claim: Claim, of: Mapping[str, Mapping[int, float]]) -> str:
+def _worthless(claim: Claim, by_row: Mapping[str, Mapping[int, float]]) -> str:
     """Why a column cannot test attention, or an empty string: uniform attention is almost as good, or was not run."""
-    first, uniform = (of.get(row, {}) for row in (claim.against or claim.rows[0], UNIFORM))
+    first, uniform = (by_row.get(row, {}) for row in (claim.against or claim.rows[0], UNIFORM))
     if not first:
         return ""  # the comparison itself says so
     if not uniform:

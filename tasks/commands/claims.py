@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from repro.files import write_atomic
-from repro.report import figures
+from repro.report import pictures as drawings
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
 from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part, Pilot, needed
@@ -26,7 +26,7 @@ FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 HEAD = """\
 # Do the papers' claims hold?
 
-Of {all} claims, our runs decide {decided}: {words}. The table that decides the most is {table}.
+{decided} of {all} claims are decided: {words}. The table that decides the most is {table}.
 For each task, the rows of the claims against softmax, from the lowest to the highest:
 
 {answers}
@@ -69,31 +69,39 @@ def write(results: Path) -> int:
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
     wanted = {recorded.file_of(c.experiment, c.profile, results) for c in _claims()}
-    found = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
-    for one in found:
-        said = f"{one.outcome:13} {one.claim.paper:13} {_effect(one):28} n = {one.part.n}, power {_power(one)}"
-        print(f"{said}  {one.claim.claim}" + (f"\n{'':13} {_why(one)}" if one.outcome == OPEN else ""))
+    outcomes = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
+    for outcome in outcomes:
+        said = f"{outcome.outcome:13} {outcome.claim.paper:13} {_effect(outcome):28} n = {outcome.part.n}, power {_power(outcome)}"
+        print(f"{said}  {outcome.claim.claim}" + (f"\n{'':13} {_why(outcome)}" if outcome.outcome == OPEN else ""))
     path = Path(outputs_folder()) / "claims.json"
-    write_atomic(path, (json.dumps([one.values() for one in found], indent=1, ensure_ascii=False) + "\n").encode())
-    print(f"{_count(found)}\nclaims: {path}; the page with pictures: docs/claims.md")
+    write_atomic(
+        path, (json.dumps([outcome.values() for outcome in outcomes], indent=1, ensure_ascii=False) + "\n").encode()
+    )
+    print(f"{_count(outcomes)}\nclaims: {path}; the page with pictures: docs/claims.md")
     return 0
 
 
-def page(found: Sequence[Outcome]) -> str:
+def page(outcomes: Sequence[Outcome]) -> str:
     """docs/claims.md."""
     order = list(dict.fromkeys(TASKS.values()))
-    numbered = sorted(enumerate(found, 1), key=lambda pair: order.index(_task(pair[1].claim)))
-    plain = {i: re.sub(r"[][]", "", one.claim.claim.replace("[...]", "…")) for i, one in numbered}
+    numbered = sorted(enumerate(outcomes, 1), key=lambda pair: order.index(_task(pair[1].claim)))
+    plain = {i: re.sub(r"[][]", "", outcome.claim.claim.replace("[...]", "…")) for i, outcome in numbered}
     lines = [
-        f"| {_task(one.claim)} | [{textwrap.shorten(plain[i], LONGEST, placeholder=' …')}](#claim-{i}) | {one.outcome} | {_short_why(one)} | {_effect(one)} | {one.part.n or ''} "
-        f"| {_power(one)} | {one.claim.paper} |" for i, one in numbered
+        f"| {_task(outcome.claim)} | [{textwrap.shorten(plain[i], LONGEST, placeholder=' …')}](#claim-{i}) | {outcome.outcome} | {_short_why(outcome)} | {_effect(outcome)} | {outcome.part.n or ''} "
+        f"| {_power(outcome)} | {outcome.claim.paper} |" for i, outcome in numbered
     ]  # fmt: skip
     answers = "\n".join(_answer(*group) for group in itertools.groupby(numbered, key=lambda pair: _task(pair[1].claim)))
-    decided = Counter(one.claim.experiment for one in found if one.outcome != OPEN)
+    decided = Counter(outcome.claim.experiment for outcome in outcomes if outcome.outcome != OPEN)
     table = ", ".join(f"`{name}` ({n})" for name, n in decided.most_common(1)) or "none"
-    told = {"decided": decided.total(), "all": len(found), "words": _count(found), "table": table, "answers": answers}
+    told = {
+        "decided": decided.total(),
+        "all": len(outcomes),
+        "words": _count(outcomes),
+        "table": table,
+        "answers": answers,
+    }
     head = HEAD.format(lines="\n".join(lines), **told)
-    return "\n".join([head, *(_section(i, one) for i, one in enumerate(found, 1))])
+    return "\n".join([head, *(_section(i, outcome) for i, outcome in enumerate(outcomes, 1))])
 
 
 @cache
@@ -104,68 +112,68 @@ def _task(claim: Claim) -> str:
     return TASKS[next(o[5:] for o in overrides if o.startswith("task="))]
 
 
-def _short_why(one: Outcome) -> str:
+def _short_why(outcome: Outcome) -> str:
     """Why a claim is not decided, in a few words; empty if it is decided."""
-    ran = [bool(p.differences) for p in one.parts]
-    seeds = {1: "one seed", 2: "two seeds"}.get(max((len(p.differences) for p in one.parts), default=0), "")
-    doubts = [doubt.partition(",")[0] for doubt in one.part.why.split(" and ") if "seed" not in doubt]
+    ran = [bool(p.differences) for p in outcome.parts]
+    seeds = {1: "one seed", 2: "two seeds"}.get(max((len(p.differences) for p in outcome.parts), default=0), "")
+    doubts = [doubt.partition(",")[0] for doubt in outcome.part.why.split(" and ") if "seed" not in doubt]
     why = "; ".join(filter(None, (seeds, "" if all(ran) else "some rows not run", *doubts))) or "interval too wide"
-    return "" if one.outcome != OPEN else why if any(ran) else "not run"
+    return "" if outcome.outcome != OPEN else why if any(ran) else "not run"
 
 
 def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
     """How the rows of a task's claims, those with enough seeds if any, score against softmax, in the table and score with the most seeds and rows."""
     groups: dict[tuple[str, str], list[tuple[float, int, str, int, Outcome]]] = {}
     decided: dict[str, list[str]] = {}
-    for i, one in numbered:
-        if one.outcome != OPEN:
-            decided.setdefault(one.outcome, []).append(f"[{i}](#claim-{i})")
-        for p in one.parts if "softmax" in one.claim.against and one.claim.metric in SCORES else ():
+    for i, outcome in numbered:
+        if outcome.outcome != OPEN:
+            decided.setdefault(outcome.outcome, []).append(f"[{i}](#claim-{i})")
+        for p in outcome.parts if "softmax" in outcome.claim.against and outcome.claim.metric in SCORES else ():
             if runs := list(p.differences.values()):
-                of = groups.setdefault((one.claim.experiment, one.claim.metric), [])
-                of.append((fmean(runs), len(runs), p.row, i, one))
+                of = groups.setdefault((outcome.claim.experiment, outcome.claim.metric), [])
+                of.append((fmean(runs), len(runs), p.row, i, outcome))
     if not groups:
         return f"- {task}: no score against softmax."
     most = max(groups.values(), key=lambda of: (max(n for _, n, *_ in of), len(of)))
-    found = sorted([one for one in most if one[1] >= FEWEST] or most, key=lambda one: one[0])
-    claims, d = dict(sorted({i: one for *_, i, one in found}.items())), found[0][-1].decimals
+    found = sorted([outcome for outcome in most if outcome[1] >= FEWEST] or most, key=lambda outcome: outcome[0])
+    claims, d = dict(sorted({i: outcome for *_, i, outcome in found}.items())), found[0][-1].decimals
     ends = " to ".join(dict.fromkeys(f"{gap:+.{d}f} ({row})" for gap, _, row, *_ in (found[0], found[-1])))
     n = " to ".join(map(str, sorted({f([n for _, n, *_ in found]) for f in (min, max)})))
     said = "; ".join(f"{word}: claim{'s' * (len(which) > 1)} {', '.join(which)}" for word, which in decided.items())
-    why = "; ".join(dict.fromkeys(_short_why(one) for one in claims.values()))
+    why = "; ".join(dict.fromkeys(_short_why(outcome) for outcome in claims.values()))
     claim, rows = found[0][-1].claim, len({row for _, _, row, *_ in found})
     return f"- {task}: {SCORES[claim.metric]} against {claim.against}: {ends}; {rows} rows, n = {n}. {said[:1].upper() + said[1:] if said else f'Not decided: {why}'}."
 
 
-def pictures(found: Sequence[Outcome]) -> dict[str, str]:
+def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """The pictures of the page, path relative to docs -> SVG."""
-    return {_picture(one): figures.claim(one, _picture(one)) for one in found if _drawn(one)}
+    return {_picture(outcome): drawings.claim(outcome, _picture(outcome)) for outcome in outcomes if _drawn(outcome)}
 
 
-def _drawn(one: Outcome) -> bool:
-    return any(len(part.differences) > 1 for part in one.parts)
+def _drawn(outcome: Outcome) -> bool:
+    return any(len(part.differences) > 1 for part in outcome.parts)
 
 
-def _picture(one: Outcome) -> str:
-    mine = [c for c in _claims() if c.paper == one.claim.paper]
-    number = mine.index(one.claim) + 1 if one.claim in mine else 0
-    return f"{FIGURES}/{one.claim.paper}_{number}.svg"
+def _picture(outcome: Outcome) -> str:
+    mine = [c for c in _claims() if c.paper == outcome.claim.paper]
+    number = mine.index(outcome.claim) + 1 if outcome.claim in mine else 0
+    return f"{FIGURES}/{outcome.claim.paper}_{number}.svg"
 
 
-def _section(i: int, one: Outcome) -> str:
-    claim, d = one.claim, one.decimals
+def _section(i: int, outcome: Outcome) -> str:
+    claim, d = outcome.claim, outcome.decimals
     told = [
         f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
-        f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
+        f"**{outcome.outcome.capitalize()}.** {_why(outcome)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
         f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note) + " The rows need not have converged." * (not claim.convergence),
     ]  # fmt: skip
-    if _drawn(one):
-        told.append(f"![differences with intervals](results/{_picture(one)})")
-    if one.parts:
-        rows = [(part, ", ".join(f"{v:+.{d}f}" for v in part.differences.values())) for part in one.parts]
+    if _drawn(outcome):
+        told.append(f"![differences with intervals](results/{_picture(outcome)})")
+    if outcome.parts:
+        rows = [(part, ", ".join(f"{v:+.{d}f}" for v in part.differences.values())) for part in outcome.parts]
         lines = "\n".join(f"| {part.row} | {part.column or 'all'} | {part.text(d)} | {each} |" for part, each in rows)
         told.append(f"{PARTS}\n{lines}")
-    for part in one.parts:
+    for part in outcome.parts:
         wrong = [f"{c} ({v:+.{d}f})" for c, v in part.columns.items() if claim.sign * v <= 0]
         if part.columns:
             told.append(f"{part.row}: the direction holds in {len(part.columns) - len(wrong)} of {len(part.columns)} columns"
@@ -173,26 +181,27 @@ def _section(i: int, one: Outcome) -> str:
     return "\n\n".join(told) + "\n"
 
 
-def _why(one: Outcome) -> str:
+def _why(outcome: Outcome) -> str:
     """Why a claim is not decided and what would decide it; for a decided claim, an empty string."""
-    if one.outcome != OPEN:
+    if outcome.outcome != OPEN:
         return ""
-    why = f"{one.part.why[0].upper()}{one.part.why[1:]}. " if one.part.why else ""
-    then = f"would support it with a power of {ENOUGH:.0%} if the true difference were {one.claim.assumed:g}. "
-    if one.claim.pilot != Pilot():
-        return f"{why}{one.needed or f'Not even {MOST_SEEDS}'} seeds {then}"
+    why = f"{outcome.part.why[0].upper()}{outcome.part.why[1:]}. " if outcome.part.why else ""
+    then = f"would support it with a power of {ENOUGH:.0%} if the true difference were {outcome.claim.assumed:g}. "
+    if outcome.claim.pilot != Pilot():
+        return f"{why}{outcome.needed or f'Not even {MOST_SEEDS}'} seeds {then}"
     return why or "No earlier runs say how many seeds would decide it. "
 
 
-def _effect(one: Outcome) -> str:
-    part, d = one.part, one.decimals
+def _effect(outcome: Outcome) -> str:
+    part, d = outcome.part, outcome.decimals
     return f"{part.effect:+.{d}f}{part.interval(d)}" if part.effect == part.effect else ""
 
 
-def _power(one: Outcome) -> str:
-    return "" if one.power is None else f"{one.power:.2f}"
+def _power(outcome: Outcome) -> str:
+    return "" if outcome.power is None else f"{outcome.power:.2f}"
 
 
-def _count(found: Sequence[Outcome]) -> str:
-    words = [one.outcome for one in found]
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(sorted(words, reverse=True)))
+def _count(outcomes: Sequence[Outcome]) -> str:
+    words = [outcome.outcome for outcome in outcomes]
+    known = ", ".join(f"{words.count(word)} {word}" for word in sorted({*words} - {OPEN}, reverse=True)) or "none"
+    return f"{known}; {words.count(OPEN)} open"

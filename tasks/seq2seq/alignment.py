@@ -86,7 +86,5 @@ def alignment_metrics(
         for kept, gold in zip((sure, possible), split.gold[i]):
             kept.append(set(gold))
     score = alignment_error_rate(found, sure, possible)
-    return {
-        "aer": score["aer"], "alignment_precision": score["precision"], "alignment_recall": score["recall"],
-        "alignment_left_out": float(len(split) - len(found)),
-    }  # fmt: skip
+    shares = {f"alignment_{name}": score[name] for name in ("precision", "recall")}
+    return {"aer": score["aer"], **shares, "alignment_left_out": float(len(split) - len(found))}

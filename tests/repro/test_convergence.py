@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from repro.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
 from repro.protocol import Metric
-from repro.tables.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
 
 ACCURACY = Metric("accuracy", "%", 1, 1, 1.0, "", "mean")
 LOSS = replace(ACCURACY, name="loss", unit="nats", better=-1, decimals=3)

@@ -26,7 +26,7 @@ def test_the_page_answers_first_then_shows_every_comparison_with_its_seeds():
     found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0))]
     text = claims.page(found)
     head, first, second = text.split("## Claim ")
-    assert "Of 2 claims, our runs decide 1: 1 supported, 1 inconclusive." in head
+    assert "1 of 2 claims are decided: 1 supported; 1 open." in head
     assert "decides the most is `evidence_translation` (1)." in head
     assert f"| [as good](#claim-1) | supported |  | +0.02 [-0.24, +0.28] | 3 | {found[0].power:.2f} | who2000 |" in head
     assert "| [as good](#claim-2) | inconclusive | two seeds |  |" not in head and "| two seeds | +0.00" in head
@@ -89,6 +89,9 @@ def test_readme_says_what_the_claims_and_the_benchmarks_say():
     rows = re.findall(r"^\|.*?\(#claim-(\d+)\) \| (\w+) ", decided, re.M)
     said = re.findall(r"\[(\w+)\]\(docs/claims\.md#claim-(\d+)\)", readme)
     assert len(said) >= 4 and {(n, outcome) for outcome, n in said} <= set(rows)
+    for number, effect in re.findall(r"#claim-(\d+)\) \(([-+][^]]+\])", readme):
+        shown = re.search(rf"\(#claim-{number}\) \|[^|]*\|[^|]*\| ([^|]+) \|", decided)[1]
+        assert re.sub(r" [A-Za-z][\w -]*(?= \[)", "", effect) == shown, number
     page, times = measured.partition("## Forward and backward")[2], {}
     for name in ("sparsemax", "entmax 1.5", "entmax 1.3"):
         cells = re.search(rf"^\| \*\*{re.escape(name)}\*\* \|(.*)\|", page, re.M)[1].replace("*", "").split("|")[:6]

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from repro.identity import family
-from repro.store import archive
+from repro.results import archive
 from repro.tables import build as tables
 from repro.tables.claims import CONTRADICTED, OPEN, SUPPORTED
 from tasks.commands import recorded, reproduce

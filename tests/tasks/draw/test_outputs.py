@@ -1,4 +1,4 @@
-"""Figures of translations: which words are drawn as one, and what is written of the cells of a table."""
+"""Figures of translations: what is drawn, and what is written of the cells of a table."""
 
 from __future__ import annotations
 
@@ -10,22 +10,7 @@ import pytest
 
 from tasks import data
 from tasks.commands import attending, reproduce
-from tasks.seq2seq import figures
-
-
-@pytest.mark.parametrize(
-    "weights, joined, equal",
-    [
-        ([0.5, 0.5, 0, 0], [(0, 2), (2, 4)], [[0, 1]]),
-        ([0, 0.25, 0.5, 0.25], [(0, 1), (1, 2), (2, 3), (3, 4)], [[1, 3]]),
-        ([0.2, 0.3, 0.3, 0.2], [(0, 1), (1, 3), (3, 4)], [[0, 3], [1, 2]]),
-        ([1.0], [(0, 1)], []),
-        ([1e-8, 0, 1 - 1e-8], [(0, 1), (1, 2), (2, 3)], []),
-    ],
-)
-def test_equal_neighbours_are_joined_and_clusters_found(weights, joined, equal):
-    assert figures.runs(np.array(weights)) == joined
-    assert sorted(figures.clusters(np.array(weights))) == equal
+from tasks.draw import outputs
 
 
 def rows():
@@ -44,12 +29,12 @@ def rows():
 
 
 def test_a_figure_shows_the_density_where_there_is_one(tmp_path):
-    assert figures.choose(rows(), 5) == [4, 0]
-    examples = [figures.example(rows(), i) for i in (4, 0)]
+    assert outputs.choose(rows(), 5) == [4, 0]
+    examples = [outputs.example(rows(), i) for i in (4, 0)]
     assert examples[0].panels[0].drawn.shape == (2, 11) and examples[0].panels[1].drawn.tolist() == [[0.25] * 11] * 2
-    figures.draw(examples, [tmp_path / "f.svg", tmp_path / "f.png"], "caption")
+    outputs.draw(examples, [tmp_path / "f.svg", tmp_path / "f.png"], "caption")
     assert (tmp_path / "f.png").stat().st_size > 5000 and "</svg>" in (tmp_path / "f.svg").read_text(encoding="utf-8")
-    figures.write_data(examples, tmp_path / "f.json", "caption")
+    outputs.write_data(examples, tmp_path / "f.json", "caption")
     told = json.loads((tmp_path / "f.json").read_text(encoding="utf-8"))
     assert [e["sentence"] for e in told["examples"]] == ["test sentence 4", "test sentence 0"]
     assert told["examples"][1]["rows"][1]["mu"] == [0.5, 0.5] and "mu" not in told["examples"][1]["rows"][0]
@@ -74,7 +59,7 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
     with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
         attending.finished("martins2020_nmt", overrides, "iwslt")
     source = " ".join(attending.stored(found)[0][2][0]["source_tokens"])
-    mine, kept = attending.translated(found, source), figures.example(attending.stored(found), 0)
+    mine, kept = attending.translated(found, source), outputs.example(attending.stored(found), 0)
     for one, other in zip(mine.panels, kept.panels):
         assert list(one.output) == list(other.output)
         for what in other.attention:

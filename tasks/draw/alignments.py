@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from repro.report.placed import drawing, grid, write_numbers
+from repro.report import draw as canvas
+from repro.report.placed import write_numbers
 
 TYPICAL = 8  # words; stored pairs whose first text is closest to this length are drawn first
 
@@ -32,6 +33,16 @@ class Panel:
     alignment: np.ndarray
     weights: np.ndarray
     structures: np.ndarray
+
+    def numbers(self) -> dict[str, Any]:
+        """What the file of the figure's numbers has of this panel."""
+        structures = zip(self.weights, self.structures)
+        return {
+            "label": self.label,
+            "output": self.output,
+            "alignment": np.round(self.alignment.astype(float), 6).tolist(),
+            "structures": [{"weight": round(float(w), 6), "words": s.tolist()} for w, s in structures],
+        }
 
 
 @dataclass
@@ -68,15 +79,16 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most:
     lines = [(example, panel) for example in examples for panel in example.panels]
     words = [max(len(example.texts[k]) for example in examples) for k in (0, 1)]
     size = (1 + most) * (0.2 * words[1] + 1.0), len(lines) * (0.2 * words[0] + 1.2) + 0.4
-    with drawing(len(lines), 1 + most, size, files, caption) as axes:
+    with canvas.captioned(size, caption, files) as figure:
+        axes = figure.subplots(len(lines), 1 + most, squeeze=False)
         for line, (example, panel) in zip(axes, lines):
-            _grid(line[0], panel.alignment, *example.texts)
+            canvas.heat(line[0], panel.alignment, *example.texts)
             line[0].set_title(f"{panel.label}: {panel.output} ({example.label})", fontsize=8)
             for k, axis in enumerate(line[1:]):
                 if k >= len(panel.weights):
                     axis.axis("off")
                     continue
-                _grid(axis, one_hot(panel.structures[k], len(example.texts[1])), example.texts[0], example.texts[1])
+                canvas.heat(axis, one_hot(panel.structures[k], len(example.texts[1])), *example.texts)
                 axis.set_yticks([])
                 rest = len(panel.weights) - most
                 more = f", {rest} more" if k == most - 1 and rest > 0 else ""
@@ -88,19 +100,8 @@ def one_hot(structure: np.ndarray, width: int) -> np.ndarray:
     return (structure[:, None] == np.arange(width)).astype(float)
 
 
-def _grid(axis: Any, weights: np.ndarray, down: Sequence[str], across: Sequence[str]) -> None:
-    grid(axis, ((i, j, j + 1, float(weight)) for (i, j), weight in np.ndenumerate(weights)), down, across)
-
-
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
     """Write the plotted data as JSON, including the structures that are not drawn."""
-    write_numbers(file, caption, [
-        {"first": list(e.texts[0]), "second": list(e.texts[1]), "class": e.label, "rows": [
-            {
-                "label": p.label, "output": p.output, "alignment": np.round(p.alignment.astype(float), 6).tolist(),
-                "structures": [
-                    {"weight": round(float(w), 6), "words": s.tolist()} for w, s in zip(p.weights, p.structures)
-                ],
-            } for p in e.panels
-        ]} for e in examples
-    ])  # fmt: skip
+    told = [{"first": list(e.texts[0]), "second": list(e.texts[1]), "class": e.label} for e in examples]
+    rows = [{"rows": [panel.numbers() for panel in e.panels]} for e in examples]
+    write_numbers(file, caption, [one | panels for one, panels in zip(told, rows)])

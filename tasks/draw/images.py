@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repro.report.placed import drawing
+from repro.report import draw as canvas
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
 from tasks.data import DataUnavailable
 from tasks.data.images import ImageError, ImageInput, decode
-from tasks.layers import density_alpha
+from tasks.layers.words import density_alpha
 from tasks.vqa.models.mcan import PLACES
 
+Picture = Callable[[str], np.ndarray]  # key of an image -> uint8 [height, width, 3]
 LARGEST = 448  # side length, in pixels, of drawn images that the model saw as features
 FINE = 96  # points per axis used to draw a density
 COLOUR = "#0072B2"  # Okabe and Ito's blue, visible on the colour map to colour-blind readers
@@ -61,7 +62,7 @@ def read_panel(label: str, mapping: Mapping[str, Any], records: Iterable[Mapping
     return Panel(label, alpha, {r["index"]: r for r in records if r["set"] == "test"}, load_file(attention))
 
 
-def pictures(images: ImageInput) -> Callable[[str], np.ndarray]:
+def pictures(images: ImageInput) -> Picture:
     """A function that returns the picture of a key from a data set's about["images"]: uint8 [height, width, 3].
 
     An unreadable picture is black.
@@ -94,9 +95,8 @@ def choose(panels: Sequence[Panel], count: int) -> list[int]:
 
 
 def draw(
-    panels: Sequence[Panel], questions: Sequence[int], picture: Callable[[str], np.ndarray], files: Sequence[Path],
-    caption: str = "",
-) -> list[Path]:  # fmt: skip
+    panels: Sequence[Panel], questions: Sequence[int], picture: Picture, files: Sequence[Path], caption: str = ""
+) -> list[Path]:
     """Draw one row per question: the image, then each panel's heat map with the outline of its density.
 
     Args:
@@ -106,7 +106,8 @@ def draw(
         caption: text below the figure.
     """
     width, height = 1 + len(panels), len(questions)
-    with drawing(height, width, (2.3 * width, 2.75 * height + 0.2), files, caption) as axes:
+    with canvas.captioned((2.3 * width, 2.75 * height + 0.2), caption, files) as figure:
+        axes = figure.subplots(height, width, squeeze=False)
         for line, question in zip(axes, questions):
             record = panels[0].records[question]
             pixels = picture(record["image"])
@@ -162,7 +163,5 @@ def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:
 def _heat(axis: Any, heat: np.ndarray, interpolation: str) -> None:
     """Draw a heat map that is transparent where the weight is exactly zero."""
     top = max(float(heat.max()), 1e-12)
-    axis.imshow(
-        np.ma.masked_equal(heat, 0), extent=(0, 1, 1, 0), cmap="YlOrRd", vmin=0, vmax=top, interpolation=interpolation,
-        alpha=0.25 + 0.65 * np.clip(heat / top, 0, 1),
-    )  # fmt: skip
+    clear = {"alpha": 0.25 + 0.65 * np.clip(heat / top, 0, 1), "interpolation": interpolation}
+    axis.imshow(np.ma.masked_equal(heat, 0), extent=(0, 1, 1, 0), cmap="YlOrRd", vmin=0, vmax=top, **clear)

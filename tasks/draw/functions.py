@@ -7,24 +7,28 @@ for them, are in `chosen`.
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
 import sparse_attention as sa
-from repro.files import write_atomic
+from repro.files import csv_text, write_atomic
+from repro.report.draw import canvas
 from sparse_attention.mappings import continuous
+from tasks.config.options import CONFIGS
 
 Columns = dict[str, np.ndarray]
+ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture."
 COLOURS = 32  # colours of the bitmaps inside an SVG
 MAP, SURFACE, WRITTEN = 161, 41, 21  # grid points per side: of a map, a surface, the numbers written
 
@@ -48,12 +52,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of a paper.
-
-    Attributes:
-        published: what the published figure shows, according to the paper's text.
-        chosen: details that the text does not state, and our choices for them.
-    """
+    """A figure of a paper; `configs/paper_figures.yaml` says what each attribute means."""
 
     name: str
     published: str
@@ -71,14 +70,18 @@ def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor
         return torch.maximum(p.unsqueeze(-1), p.unsqueeze(-2)).triu(1).sum((-2, -1))
 
     half = lambda p: 0.5 * p.square().sum(-1)  # noqa: E731
-    return {
+    found: dict[str, Any] = {
         "softmax": (sa.softmax, lambda p: torch.special.xlogy(p, p).sum(-1)),
         "sparsemax": (sa.sparsemax, half),
         "sq-pnorm-max p=1.5": (lambda x: sa.pnormmax(x, p=1.5), lambda p: 0.5 * p.pow(1.5).sum(-1).pow(2 / 1.5)),
-        "fusedmax lambda=.1": (lambda x: sa.fusedmax(x, lam=0.1), lambda p: half(p) + 0.1 * variation(p)),
-        "fusedmax lambda=.5": (lambda x: sa.fusedmax(x, lam=0.5), lambda p: half(p) + 0.5 * variation(p)),
-        "oscarmax lambda=.1": (lambda x: sa.oscarmax(x, lam=0.1), lambda p: half(p) + 0.1 * pairs(p)),
-    }  # fmt: skip
+    }
+    for mapping, lam, label, penalty in (
+        (sa.fusedmax, 0.1, "fusedmax lambda=.1", variation),
+        (sa.fusedmax, 0.5, "fusedmax lambda=.5", variation),
+        (sa.oscarmax, 0.1, "oscarmax lambda=.1", pairs),
+    ):
+        found[label] = partial(mapping, lam=lam), lambda p, lam=lam, penalty=penalty: half(p) + lam * penalty(p)
+    return found
 
 
 def _max(x: Tensor, mapping: Any, omega: Any) -> tuple[Tensor, Tensor]:
@@ -122,7 +125,7 @@ def _three() -> Iterator[Panel]:
         yield Panel(f"first weight, {name}", at | {"weight": p[:, 0].numpy()}, "surface")
 
 
-def _weights(kind: str, *points: tuple[str, dict[str, float]]) -> Callable[[], Iterator[Panel]]:
+def _weights(kind: str, points: Sequence[tuple[str, dict[str, float]]]) -> Callable[[], Iterator[Panel]]:
     """The first weight of two scores, for mappings with their parameters."""
 
     def panels() -> Iterator[Panel]:
@@ -182,44 +185,22 @@ def _plane() -> Iterator[Panel]:
         yield Panel(title, columns, "map")
 
 
-FIGURES = [
-    PaperFigure(
-        "niculae2017_figure2", "Figure 2, max_Omega([t, 0]), shifted, and Pi_Omega([t, 0]) for softmax, sparsemax, sq-pnorm-max (p = 1.5), fusedmax; gamma = 1",
-        "lambda and the range of t are not stated: lambda .1 and .5, t from -4 to 4", _two,
-    ),
-    PaperFigure(
-        "niculae2017_appendix_c1", "appendix C.1, max operators and mappings in three dimensions; the text we have says no more of it",
-        "x = (t1, t2, 0), t from -3 to 3, with oscarmax too", _three,
-    ),
-    PaperFigure(
-        "laha2018_figure1", "Figure 1, contours of the first weight of two scores for softmax, sparsemax and sum normalisation, and the segment from (1, 0) to (0, 1), the simplex",
-        "contours at .1, .2, ... .9, the simplex in white; scores from -2 to 2; sum normalisation where no score is negative, its domain",
-        _weights("contours", ("softmax", {}), ("sparsemax", {}), ("sum_normalization", {})),
-    ),
-    PaperFigure(
-        "laha2018_figure2", "Figure 2, the regions of two scores in which sparsegen-lin is sparse, lambda = .5, beside those of sparsemax",
-        "p1 in colour, a panel for each lambda: -1, 0 (sparsemax), .5; scores from -2 to 2",
-        _weights("map", *(("sparsegen_lin", {"lam": lam}) for lam in (-1.0, 0.0, 0.5))),
-    ),
-    PaperFigure(
-        "laha2018_figure3a", "Figure 3 (a), the same of sparsecone, q = 1, and how a vector is mapped", "the regions, q .5, 1, 2", _weights("map", *(("sparsecone", {"q": q}) for q in (0.5, 1.0, 2.0))),
-    ),
-    PaperFigure(
-        "laha2018_figure3b", "Figure 3 (b), how sparsehourglass maps a vector of either half-space", "the regions, q .1, 1, 10", _weights("map", *(("sparsehourglass", {"q": q}) for q in (0.1, 1.0, 10.0))),
-    ),
-    PaperFigure(
-        "laha2018_lambda", "Figures 8 and 9 (appendix A.8), attention of trained sparsegen-lin models as lambda grows; only the sentence on them is in the text we have",
-        "the mapping alone: weights of five scores, support of random ones; models: docs/results/sweeps", _lambda,
-    ),
-    PaperFigure(
-        "martins2020_figure1_line", "Figure 1, left: Gaussian and truncated parabola, Laplace and triangular",
-        "mu = 0 with sigma^2 = 1, and with b = 1", _line,
-    ),
-    PaperFigure(
-        "martins2020_figure1_plane", "Figure 1, middle and right: Gaussian and truncated paraboloid of covariance I",
-        "variances 1, covariance .5", _plane,
-    ),
-]  # fmt: skip
+REGIONS = {  # figure -> the mappings whose first weight of two scores is drawn, as a map
+    "laha2018_figure2": [("sparsegen_lin", {"lam": lam}) for lam in (-1.0, 0.0, 0.5)],
+    "laha2018_figure3a": [("sparsecone", {"q": q}) for q in (0.5, 1.0, 2.0)],
+    "laha2018_figure3b": [("sparsehourglass", {"q": q}) for q in (0.1, 1.0, 10.0)],
+}
+PANELS = {
+    "niculae2017_figure2": _two,
+    "niculae2017_appendix_c1": _three,
+    "laha2018_figure1": _weights("contours", [("softmax", {}), ("sparsemax", {}), ("sum_normalization", {})]),
+    **{name: _weights("map", mappings) for name, mappings in REGIONS.items()},
+    "laha2018_lambda": _lambda,
+    "martins2020_figure1_line": _line,
+    "martins2020_figure1_plane": _plane,
+}
+TOLD = yaml.safe_load((CONFIGS / "paper_figures.yaml").read_text(encoding="utf-8"))
+FIGURES = [PaperFigure(name, **told, panels=PANELS[name]) for name, told in TOLD.items()]
 
 
 def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
@@ -243,19 +224,21 @@ def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> I
 def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
     """The files of a figure: file name -> content."""
     panels = list(figure.panels())
-    text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
+    rows: list[Sequence[str]] = []
     for panel in panels:
-        out.writerow(["panel", *panel.columns])
-        out.writerows(
-            [panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))
-        )
-    made = {f"{figure.name}.csv": text.getvalue().encode()}
-    drawing = draw(panels, figure.name)
-    for ending in endings:
-        buffer = io.BytesIO()
-        drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
-        made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
+        rows.append(["panel", *panel.columns])
+        rows += [[panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))]
+    made = {f"{figure.name}.csv": csv_text(rows).encode()}
+    across = min(len(panels), 6)
+    down = -(-len(panels) // across)
+    with canvas((3.3 * across, 3.0 * down), figure.name, style={}) as drawing:
+        for i, panel in enumerate(panels, 1):
+            kind = "3d" if panel.kind == "surface" else None
+            draw(drawing.add_subplot(down, across, i, projection=kind), panel)
+        for ending in endings:
+            buffer = io.BytesIO()
+            drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
+            made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
     return made
 
 
@@ -278,68 +261,42 @@ def _light(svg: bytes) -> bytes:
     return b"".join(re.sub(rb"base64,([^\"]+)", fewer, part) for part in parts)
 
 
-def draw(panels: list[Panel], salt: str) -> Any:
-    """Draw the panels side by side, at most six in a row. Needs matplotlib."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams.update(
-        {"svg.hashsalt": salt, "svg.fonttype": "none"}
-    )  # hashsalt: the same numbers give the same file; fonttype: text stays text
-    across = min(len(panels), 6)
-    down = -(-len(panels) // across)
-    figure = Figure(figsize=(3.3 * across, 3.0 * down), layout="constrained")
-    for i, panel in enumerate(panels, 1):
-        axes: Any = figure.add_subplot(down, across, i, projection="3d" if panel.kind == "surface" else None)
-        names, values = list(panel.columns), list(panel.columns.values())
-        axes.set_title(panel.title, fontsize=8)
-        axes.tick_params(labelsize=7)
-        axes.set_xlabel(names[0], fontsize=8)
-        if panel.kind == "curves":
-            for name, value in zip(names[1:], values[1:]):
-                axes.plot(values[0], value, label=name, linewidth=1.2)
-            axes.legend(fontsize=6, frameon=False)
-            continue
-        axes.set_ylabel(names[1], fontsize=8)
-        first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
-        if panel.kind == "surface":
-            axes.plot_surface(
-                first, second, height, cmap="viridis", rcount=SURFACE, ccount=SURFACE, linewidth=0, rasterized=True
-            )
-            axes.locator_params(nbins=3)
-            axes.view_init(28, -125)
-            continue
-        height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
-        low, high = float(height.min()), float(height.max())
-        axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
-        if panel.kind == "contours":
-            axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
-            axes.plot([1, 0], [0, 1], color="white", linewidth=2)
-            axes.set_aspect("equal")
-            continue
-        zero = height.filled(np.nan) == 0
-        for corner in (zero, height.filled(np.nan) == 1) if names[2] == "p1" else (zero,):
-            if corner.any():  # a Gaussian is nowhere zero
-                axes.contour(first, second, corner.astype(float), levels=[0.5], colors="white", linewidths=1)
-        axes.set_aspect("equal")
-    return figure
+def draw(axes: Any, panel: Panel) -> None:
+    """Draw a panel on matplotlib's axes, which are 3D for a surface."""
+    names, values = list(panel.columns), list(panel.columns.values())
+    axes.set_title(panel.title, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.set_xlabel(names[0], fontsize=8)
+    if panel.kind == "curves":
+        for name, value in zip(names[1:], values[1:]):
+            axes.plot(values[0], value, label=name, linewidth=1.2)
+        axes.legend(fontsize=6, frameon=False)
+        return
+    axes.set_ylabel(names[1], fontsize=8)
+    first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
+    if panel.kind == "surface":
+        coarse: Any = {"rcount": SURFACE, "ccount": SURFACE, "linewidth": 0, "rasterized": True}
+        axes.plot_surface(first, second, height, cmap="viridis", **coarse)
+        axes.locator_params(nbins=3)
+        axes.view_init(28, -125)
+        return
+    height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
+    low, high = float(height.min()), float(height.max())
+    axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
+    axes.set_aspect("equal")
+    if panel.kind == "contours":
+        axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
+        axes.plot([1, 0], [0, 1], color="white", linewidth=2)
+        return
+    for corner in (0, 1) if names[2] == "p1" else (0,):
+        if (at := height.filled(np.nan) == corner).any():  # a Gaussian is nowhere zero
+            axes.contour(first, second, at.astype(float), levels=[0.5], colors="white", linewidths=1)
 
 
 def page(figures: list[PaperFigure]) -> str:
     """The page in Markdown: each figure, with a description of the published figure."""
-    lines = ["# Figures of the papers, drawn by our own library", "", "    make paper-figures", ""]
-    lines += [
-        "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture.",
-        "",
-    ]
+    lines = ["# Figures of the papers, drawn by our own library", "", "    make paper-figures", "", ABOUT, ""]
     for figure in figures:
-        lines += [
-            f"## {figure.name}",
-            "",
-            f"* published: {figure.published}",
-            f"* ours: {figure.chosen}",
-            "",
-            f"![{figure.name}]({figure.name}.svg)",
-            "",
-        ]
+        told = [f"* published: {figure.published}", f"* ours: {figure.chosen}", ""]
+        lines += [f"## {figure.name}", "", *told, f"![{figure.name}]({figure.name}.svg)", ""]
     return "\n".join(lines)

@@ -1,26 +1,24 @@
 """Draws the attention of translations, with the rows of a table side by side.
 
 The figures follow Figure 4 of Niculae & Blondel 2017 and Figure 2 of Martins et al. 2020. Source words run across,
-output words down. As in Niculae & Blondel's figures, grey means exactly zero, neighbours of exactly equal weight are
-not separated by a border, and words to which oscarmax gives equal weight are marked by a dot. For continuous attention,
-the density's mass per word is drawn, so that words outside its support are grey.
+output words down. As in Niculae & Blondel's figures, grey means exactly zero, and neighbours of equal weight are not
+separated by a border; other words of equal weight share a letter (theirs: a dot). For continuous attention, the
+density's mass per word is drawn, so that words outside its support are grey.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from repro.report.heat import runs
-from repro.report.placed import drawing, grid, write_numbers
+from repro.report import draw as canvas
+from repro.report.placed import write_numbers
 
 TYPICAL = 11  # source tokens; stored sentences closest to this length are drawn first
-EQUAL = 1e-6
 ACROSS = 4  # panels per line
 
 
@@ -41,6 +39,11 @@ class Panel:
     def drawn(self) -> np.ndarray:
         """The weights to draw, [T, S]: the density's mass per word if there is one, otherwise the weights."""
         return self.attention.get("density", self.attention["weights"])
+
+    def numbers(self) -> dict[str, Any]:
+        """What the file of the figure's numbers has of this panel."""
+        attention = {what: np.round(values.astype(float), 6).tolist() for what, values in self.attention.items()}
+        return {"label": self.label, "mapping": self.mapping, "output": list(self.output)} | attention
 
 
 @dataclass
@@ -76,18 +79,6 @@ def example(rows: Sequence[Row], index: int) -> Example:
     return Example(f"test sentence {index}", record["source_tokens"], " / ".join(record["references"]), panels)
 
 
-def clusters(weights: np.ndarray) -> list[list[int]]:
-    """Groups of words with equal nonzero weight, from weights [S]; only groups of two or more words."""
-    order = [int(i) for i in np.argsort(weights, kind="stable") if weights[i] > 0]
-    found = [order[:1]]
-    for before, after in pairwise(order):
-        if weights[after] - weights[before] <= EQUAL:
-            found[-1].append(after)
-        else:
-            found.append([after])
-    return [sorted(group) for group in found if len(group) > 1]
-
-
 def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> None:
     """Draw the panels of each sentence, at most ACROSS per line, and save .svg, .png or .pdf files."""
     lines = [(e.source, e.panels[i : i + ACROSS]) for e in examples for i in range(0, len(e.panels), ACROSS)]
@@ -95,29 +86,18 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> No
     longest = max(len(source) for source, _ in lines)
     heights = [0.24 * max(len(p.output) for p in panels) + 1.5 for _, panels in lines]
     size = columns * (0.24 * longest + 1.3), sum(heights) + 0.4
-    with drawing(len(lines), columns, size, files, caption, height_ratios=heights) as axes:
+    with canvas.captioned(size, caption, files) as figure:
+        axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights)
         for line, (source, panels) in zip(axes, lines):
             for axis, panel in zip(line, panels):
-                _panel(axis, source, panel)
+                canvas.heat(axis, panel.drawn, panel.output, source)
+                axis.set_title(panel.label, fontsize=8)
             for axis in line[len(panels) :]:
                 axis.axis("off")
 
 
-def _panel(axis: Any, source: Sequence[str], panel: Panel) -> None:
-    merged = ((t, *run, float(row[run[0]])) for t, row in enumerate(panel.drawn) for run in runs(row))
-    grid(axis, merged, panel.output, source)
-    for t, weights in enumerate(panel.drawn):
-        if (panel.mapping if isinstance(panel.mapping, str) else panel.mapping[t]) == "oscarmax":
-            at = [i for group in clusters(weights) for i in group]
-            axis.plot([i + 0.5 for i in at], [t + 0.5] * len(at), "o", color="black", markersize=2)
-    axis.set_title(panel.label, fontsize=8)
-
-
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
     """Write the plotted data as JSON, including the attention behind each panel."""
-    write_numbers(file, caption, [
-        {"sentence": e.name, "source": list(e.source), "reference": e.reference, "rows": [
-            {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
-            | {what: np.round(values.astype(float), 6).tolist() for what, values in p.attention.items()} for p in e.panels
-        ]} for e in examples
-    ])  # fmt: skip
+    told = [{"sentence": e.name, "source": list(e.source), "reference": e.reference} for e in examples]
+    rows = [{"rows": [panel.numbers() for panel in e.panels]} for e in examples]
+    write_numbers(file, caption, [one | panels for one, panels in zip(told, rows)])

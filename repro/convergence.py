@@ -47,12 +47,12 @@ class Convergence:
 
 
 def of(
-    config: Mapping[str, Any], found: Any, known: Mapping[str, Metric], curve: Sequence[float] | None = None
+    config: Mapping[str, Any], cell: Any, known: Mapping[str, Metric], curve: Sequence[float] | None = None
 ) -> Convergence:
     """The convergence of a finished cell.
 
     Args:
-        found: the results of the cell (`repro.identity.Found`).
+        cell: its results (`repro.identity.Found`).
         known: the metrics of its family.
         curve: its dev scores; None: those of `curves.csv` in its folder.
     """
@@ -60,27 +60,27 @@ def of(
         return Convergence("")
     train = config.get("train") or {}
     name = str(train.get("best_metric"))
-    scores = dev_scores(found.folder, name) if curve is None else curve
-    told = judge(scores, found.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
-    if told.state == CONVERGED and _at_chance(found, known.get(name)):
+    scores = dev_scores(cell.folder, name) if curve is None else curve
+    told = judge(scores, cell.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
+    if told.state == CONVERGED and _at_chance(cell, known.get(name)):
         return Convergence(UNKNOWN, f"{told.why}, no better than a constant answer")
     return told
 
 
-def _at_chance(found: Any, metric: Metric | None) -> bool:
+def _at_chance(cell: Any, metric: Metric | None) -> bool:
     """Whether a score on a test set is at most two standard errors (of a share of the examples) above a constant answer."""
     if metric is None:
         return False
     for system in CONSTANT:
-        for full, chance in (found.baselines.get(system) or {}).items():
+        for full, chance in (cell.baselines.get(system) or {}).items():
             split, _, name = full.rpartition("/")
-            if name != metric.name or full not in found.metrics:
+            if name != metric.name or full not in cell.metrics:
                 continue
             low, high = metric.bounds
-            n = ((found.tests.get(split) or {}).get("sizes") or {}).get("test")
+            n = ((cell.tests.get(split) or {}).get("sizes") or {}).get("test")
             known = n and math.isfinite(high - low)
             error = 2 * math.sqrt(max(chance - low, 0) * max(high - chance, 0) / n) if known else 0.0
-            if (metric.better or 1) * (found.metrics[full] - chance) <= error:
+            if (metric.better or 1) * (cell.metrics[full] - chance) <= error:
                 return True
     return False
 
@@ -135,13 +135,13 @@ def together(cells: Sequence[Convergence]) -> Convergence:
     return Convergence(UNKNOWN, "no finished cell")
 
 
-def _merged(told: Sequence[str]) -> str:
+def _merged(reasons: Sequence[str]) -> str:
     """Merge reasons, e.g. to `best epoch 4, 5 of 6`; of different kinds, the first is an example."""
-    parts = [re.fullmatch(r"best epoch (\d+) of (.*)", why) for why in told]
+    parts = [re.fullmatch(r"best epoch (\d+) of (.*)", why) for why in reasons]
     if all(parts) and len({p[2] for p in parts if p}) == 1:
         epochs = sorted(int(p[1]) for p in parts if p)
         return f"best epoch {', '.join(map(str, epochs))} of {parts[0][2]}"  # type: ignore[index]
-    return f"{'e.g. ' * (len(told) > 1)}{told[0]}"
+    return f"{'e.g. ' * (len(reasons) > 1)}{reasons[0]}"
 
 
 def read_curves(folder: Path) -> dict[str, list[float]]:

@@ -8,14 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.cell import ASKED, check_nodes, read_config
+from repro.convergence import Convergence
 from repro.files import StoreError, read_json, usable
 from repro.identity import Cell, Found, OfFamily, asked_id, computed_from, digest, scoring
 from repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
-from repro.tables import convergence
-from repro.tables.convergence import Convergence
 
 # Nodes and keys that do not change the result.
+Wanted = Callable[
+    [str, str, str], bool
+]  # of the names of a task's and a mapping's folder and an id: whether to read it
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")
 LARGEST = 1e300  # largest value of a metric; means of larger values overflow
 ASIDE_KEYS = ("task.family", "task.deviations", "mapping.grid")
@@ -59,10 +62,9 @@ class Record(Found, OfFamily):
         if found is None:
             return None
         trained, evaluated = cell.family.RECIPE
-        return cls(
-            **vars(found), module=cell.module, config=cell.config, data_sha256=cell.prepared.sha256, recipe=trained,
-            scored={t.name: Scored(t.sha256, evaluated) for t in cell.tests}, plugins=_plugins(cell.config),
-        )  # fmt: skip
+        facts: dict[str, Any] = {"module": cell.module, "config": cell.config, "plugins": _plugins(cell.config)}
+        versions = {t.name: Scored(t.sha256, evaluated) for t in cell.tests}
+        return cls(**vars(found), **facts, data_sha256=cell.prepared.sha256, recipe=trained, scored=versions)
 
     @property
     def scores_by_epoch(self) -> Sequence[float]:
@@ -124,17 +126,14 @@ def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     return found
 
 
-def entries(store: Store, wanted: Callable[[str, str, str], bool] | None = None) -> Iterator[Entry]:
+def entries(store: Store, wanted: Wanted | None = None) -> Iterator[Entry]:
     """The folders of finished trainings; `wanted(task, mapping, id)` selects the trainings, and None means all."""
     for path in sorted((store.root / "cells").glob("*/*/*/manifest.json")):
         if ASIDE not in path.parent.name and (wanted is None or wanted(*path.parent.parts[-3:])):
             yield Entry(path.parent)
 
 
-def read(
-    store: Store, wanted: Callable[[str, str, str], bool] | None = None, *, check: bool = True,
-    ids: Collection[str] | None = None,
-) -> Read:  # fmt: skip
+def read(store: Store, wanted: Wanted | None = None, *, check: bool = True, ids: Collection[str] | None = None) -> Read:
     """Read the finished cells of a store.
 
     Args:
@@ -165,16 +164,18 @@ def _measured(level: Level, check: bool) -> dict[str, Any] | None:
     return stored
 
 
-def _check(one: Record) -> None:
+def _check(record: Record) -> None:
     """Raise the errors that a table of the record would raise, because intact files can still be inconsistent."""
-    config = one.config
+    config = record.config
     place = (config["task"]["name"], config["mapping"]["name"])
-    if place != one.folder.parts[-3:-1]:
+    if place != record.folder.parts[-3:-1]:
         raise ValueError(f"its config.yaml is that of {'/'.join(map(str, place))}")
     check_nodes(config)
-    if wrong := [k for k, v in one.metrics.items() if type(v) not in (int, float) or not (abs(v) <= LARGEST or v != v)]:
+    if wrong := [
+        k for k, v in record.metrics.items() if type(v) not in (int, float) or not (abs(v) <= LARGEST or v != v)
+    ]:
         raise ValueError(f"{wrong[0]} of its metrics.json is not a number that can be shown")
-    _ = one.setting, one.flat
+    _ = record.setting, record.flat
 
 
 def _records(entry: Entry, check: bool) -> list[Record]:
@@ -184,9 +185,8 @@ def _records(entry: Entry, check: bool) -> list[Record]:
         return []
     told = read_config(entry.folder)
     config = {k: v for k, v in told.items() if k not in ASKED}
-    ways: list[
-        tuple[str, dict[str, Any], dict[str, tuple[Evaluation, dict[str, Any]]]]
-    ] = []  # (digest of the scoring, configuration, name of a test set -> its evaluation)
+    # Digest of the scoring, configuration, and name of a test set -> its evaluation.
+    ways: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for level in map(Evaluation, sorted(entry.path("evaluations").glob("*"))):
         if ASIDE in level.folder.name or (scored := _measured(level, check)) is None:
             continue
@@ -195,14 +195,13 @@ def _records(entry: Entry, check: bool) -> list[Record]:
         if way is None:
             ways.append(way := (how, {k: v if k == "data" else own.get(k, v) for k, v in config.items()}, {}))
         way[2][name] = (level, scored)
-    return [
-        Record.of(
-            entry, trained, scored, module=told["module"], config=as_scored, plugins=_plugins(config),
-            data_sha256=str(trained.get("data_sha256", "")), recipe=trained.get("recipe"),
-            scored={name: Scored(one.get("data_sha256", ""), one.get("recipe")) for name, (_, one) in scored.items()},
-        )
-        for _, as_scored, scored in ways or [("", config, {})]
-    ]  # fmt: skip
+    found = []
+    facts: dict[str, Any] = {"data_sha256": str(trained.get("data_sha256", "")), "recipe": trained.get("recipe")}
+    for _, as_scored, evaluations in ways or [("", config, {})]:
+        versions = {k: Scored(test.get("data_sha256", ""), test.get("recipe")) for k, (_, test) in evaluations.items()}
+        more = {"module": told["module"], "config": as_scored, "plugins": _plugins(config), **facts, "scored": versions}
+        found.append(Record.of(entry, trained, evaluations, **more))
+    return found
 
 
 def _plugins(config: Mapping[str, Any]) -> tuple[str, ...]:

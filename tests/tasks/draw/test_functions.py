@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.commands.paper_figures import FIGURES, drawn, page
+from tasks.draw.functions import FIGURES, drawn, page
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 

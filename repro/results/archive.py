@@ -20,26 +20,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
-from repro.identity import Cell, computed_from, digest, family, scoring
+from repro.identity import Cell, computed_from, digest, scoring
+from repro.identity import family as family_of
 from repro.plan import Plan, Wanted, filled, origin
 from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
-from repro.store import Evaluation, Level, Store, records
-from repro.tables import convergence
+from repro.results import records
+from repro.store import Evaluation, Level, Store
 
 VERSION = 1
 MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
 PLACES = ("mirror", "fallback")  # keys of the data node that only say where the data are
+Archived = Mapping[str, Any]  # the record of a cell
 OWN = "test"  # name of the data set's own test set
 
 
-def key(config: Mapping[str, Any], of: Family) -> str:
+def key(config: Mapping[str, Any], family: Family) -> str:
     """A hash that identifies a slot of a table by its configuration only, wherever the data are stored."""
     data = {
         k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
     }
-    return digest(*computed_from(config, of), data, scoring(config, of))
+    return digest(*computed_from(config, family), data, scoring(config, family))
 
 
 def collect(
@@ -61,7 +64,7 @@ def collect(
             stored[named] = one.folder
     asked: dict[str, tuple[Wanted, set[str]]] = {}
     for w in wanted:
-        asked.setdefault(key(w.config, family(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
+        asked.setdefault(key(w.config, family_of(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
     known = {record["key"]: record for record in earlier}
     found, lost = [], []
     for named, (w, tests) in asked.items():
@@ -81,25 +84,23 @@ def _written(folder: Path) -> float:
 
 def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
     """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing."""
-    config, how = w.config, digest(scoring(w.config, family(w.module)))
+    config, how = w.config, digest(scoring(w.config, family_of(w.module)))
     tests = {}
     for place in sorted((folder / "evaluations").glob("*")):
         level = Evaluation(place)
         scored = level.read() if level.finished() and ".damaged-" not in place.name else None
         if scored is not None and digest(scored["scoring"]) == how:
-            tests[scored["test"]] = {
-                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": packed(level.predictions()),
-            }  # fmt: skip
+            test = {"evaluation": place.name, "scored": without_texts(scored), "made": _made(level)}
+            tests[scored["test"]] = test | {"examples": packed(level.predictions())}
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
         return None
     by = str((config.get("train") or {}).get("best_metric"))
     scores = convergence.dev_scores(folder, by)
     curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
-    return curve | {
-        "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": w.seed, "training": folder.name,
-        "trained": trained, "made": _made(Level(folder)), "tests": {k: v for k, v in tests.items() if k in asked | {OWN}},
-    }  # fmt: skip
+    record = curve | {"key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"]}
+    record |= {"seed": w.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
+    return record | {"tests": {name: test for name, test in tests.items() if name in asked | {OWN}}}
 
 
 def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,9 +139,9 @@ def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"index": i, "sentence": {k: v[i] for k, v in columns.items() if i < len(v)}} for i in range(length)]
 
 
-def write(path: Path, asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> None:
+def write(path: Path, asked: Mapping[str, Any], archived: Sequence[Mapping[str, Any]]) -> None:
     """Write the records of a table; `asked` has the experiment, profile and arguments."""
-    head, cells = {"version": VERSION, **asked}, "".join(map(_line, found))
+    head, cells = {"version": VERSION, **asked}, "".join(map(_line, archived))
     write_atomic(path, (_line(head | {SEAL: _checksum(head, cells)}) + cells).encode())
 
 
@@ -185,30 +186,34 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
 
 
 def restore(
-    one: Experiment, wanted: Sequence[Wanted], found: Iterable[Mapping[str, Any]], store: Store, overrides: Sequence[str] = ()
-) -> Plan:  # fmt: skip
+    experiment: Experiment,
+    wanted: Sequence[Wanted],
+    archived: Iterable[Archived],
+    store: Store,
+    overrides: Sequence[str] = (),
+) -> Plan:
     """The plan of an experiment, with the recorded cells unpacked into `store`; cells without a record are missing."""
-    known = {record["key"]: record for record in found}
+    known = {record["key"]: record for record in archived}
 
     def restored(w: Wanted) -> Cell:
-        named = key(w.config, family(w.module))
-        cell = _cell(w, known.get(named), origin(one, w), named)
+        named = key(w.config, family_of(w.module))
+        cell = _cell(w, known.get(named), origin(experiment, w), named)
         if named in known:
             _unpack(cell, known[named], store)
         return cell
 
-    return filled(one, wanted, overrides, restored)
+    return filled(experiment, wanted, overrides, restored)
 
 
-def _cell(w: Wanted, record: Mapping[str, Any] | None, told: Mapping[str, str], named: str) -> Cell:
+def _cell(w: Wanted, record: Mapping[str, Any] | None, labels: Mapping[str, str], named: str) -> Cell:
     if record is None:
-        return Cell(w.config, w.module, Prepared(named, ""), (TestSet(OWN, named, ""),), origin=told, known_id=named)
+        return Cell(w.config, w.module, Prepared(named, ""), (TestSet(OWN, named, ""),), origin=labels, known_id=named)
     names = [n for n in (OWN, *(t["data"]["name"] for t in w.tests)) if n in record["tests"]]
     tests = [_test(name, record["tests"][name]["scored"]) for name in names]
     trained = record["trained"]
     prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
     further = {t["data"]["name"]: t["data"] for t in w.tests}
-    return Cell(w.config, w.module, prepared, tuple(tests), (), further, told, record["training"])
+    return Cell(w.config, w.module, prepared, tuple(tests), (), further, labels, record["training"])
 
 
 def _test(name: str, scored: Mapping[str, Any]) -> TestSet:

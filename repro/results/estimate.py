@@ -14,7 +14,8 @@ from typing import Any
 
 from repro.identity import asked_id, family, scoring
 from repro.plan import Wanted
-from repro.store import Entry, Store, records
+from repro.results import records
+from repro.store import Entry, Store
 
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
 Paces = Mapping[
