@@ -59,6 +59,7 @@ class KeyCache:
         self._mapping, self._params = named(mapping, params)
         self._scale = 1.0 if isinstance(scale, Tensor) else scale
         self._scales = scale if isinstance(scale, Tensor) else None
+        self._asked: Any = scale
         forms.spans_of(1, 1, window, None, None)  # raises for what is no window
         given = {"slopes": slopes, "window": window, "sink": sink}
         self._forms: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
@@ -169,8 +170,8 @@ class KeyCache:
             return self._decoded(call, bias)
         given: Any = {"mask": mask, "lengths": lengths, **self._params}
         if call is None or self._scales is not None or self._forms or bias is not None:
-            scale = self._scale if self._scales is None else self._scales
-            return sparse_attention(q, k, v, self._mapping, causal=True, scale=scale, bias=bias, **self._forms, **given)
+            given |= {"scale": self._asked, "bias": bias, **self._forms}
+            return sparse_attention(q, k, v, self._mapping, causal=True, **given)
         given, wide = {**given, "scale": self._scale}, torch.promote_types(q.dtype, torch.float32)
         _, p = sparse_attention(q.to(wide), k.to(wide), k[..., :0].to(wide), self._mapping, need_weights=True, **given)
         return at_support(p, v).to(q.dtype)
@@ -181,8 +182,7 @@ class KeyCache:
         """The path that `attend` takes for these arguments, and why; "decode" is the native kernel on 8-bit panels."""
         call = self._single(q, mask, lengths, bias)
         if call is None:
-            scale = self._scale if self._scales is None else self._scales
-            given: Any = {"lengths": lengths, "scale": scale, "bias": bias, **self._forms, **self._params}
+            given: Any = {"lengths": lengths, "scale": self._asked, "bias": bias, **self._forms, **self._params}
             return plan(q, self.keys, self.values, self._mapping, mask, causal=True, **given)
         why = self._against_panels(call)
         return Plan("composition", why) if why else Plan("decode", "one query per head on 8 bit panels of the keys")

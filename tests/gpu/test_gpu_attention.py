@@ -269,6 +269,14 @@ def test_learned_forms_keep_half_precision(dtype, device, launched, monkeypatch)
     assert max(float(x.max()) for x in errors) < TOLERANCE[dtype] * 2
 
 
+def test_the_composition_knows_learned_forms(device, launched) -> None:
+    given = {key: x.to(device) for key, x in LEARNED.items()}
+    q, k, v = (x.to(device) for x in drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)))
+    out, p = sa.sparse_attention(q, k, v, **CAUSAL, **given, need_weights=True)
+    assert not {*launched} & {*KERNELS} and p.shape == (1, 2, 9, 9)
+    assert float(relative(sa.sparse_attention(q, k, v, **CAUSAL, **given), out.double()).max()) < 1e-5
+
+
 def test_compiled_calls_take_learned_forms(device, launched) -> None:
     leaves = [
         x.to(device).requires_grad_() for x in (*drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values())
