@@ -238,7 +238,12 @@ def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
     block = _sizes(n)["BLOCK"]
     warps = max(1, min(32, block // 128))
     work, starts = (torch.empty(rows, n + 1, dtype=t, device=x.device) for t in (torch.float64, torch.int32))
-    constants = {"MASKED": masked, "CHUNK": max(1, min(16, 2048 * warps // block)), "BLOCK": block, "num_warps": warps}
+    constants = {
+        "MASKED": masked,
+        "CHUNK": 4 if block > 4096 else min(16, 2048 * warps // block),
+        "BLOCK": block,
+        "num_warps": warps,
+    }
     sizes = rows, n, *form.layout, 1 / gamma, lam
     launch(_load()[1].oscarmax_forward, rows, x, bits, p, marks, order, work, starts, *sizes, **constants)
     return p, (marks, order)
@@ -247,6 +252,7 @@ def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
 def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
     (rows, n), dx = p.shape, _like(p, form)
     work, constants = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device), _sizes(n)
+    constants["num_warps"] = max(constants["num_warps"], constants["BLOCK"] // 256)  # sums are float64
     arrays = g.contiguous(), saved[0], saved[-1], dx, work
     launch(_load()[1].grouped_backward, rows, *arrays, n, 1 / gamma, ORDERED=len(saved) == 2, **constants)
     return dx

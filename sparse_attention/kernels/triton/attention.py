@@ -28,9 +28,8 @@ WIDEST = 256  # the most channels; wider blocks do not fit into the memory of a 
 
 TENSORS = 11  # of `Saved`
 _FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
-_DECODED = (
-    64  # up to this many queries of a group, without gradients, their scores are stored; see ``decoding_kernels``
-)
+# Up to this many queries of a group, without gradients, their scores are stored; see ``decoding_kernels``
+_DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 
 
 class Saved(NamedTuple):
@@ -71,11 +70,14 @@ class Gradients(NamedTuple):
     sinks: Tensor | None
 
 
-def _block(q: Tensor, v: Tensor, each: bool) -> tuple[int, int]:
-    """The queries and keys of a block: of those tried, the largest whose numbers stay in registers. each: one alpha a head."""
+def _block(q: Tensor, v: Tensor, laden: bool) -> tuple[int, int]:
+    """The queries and keys of a block: of those tried, the largest whose numbers stay in registers.
+
+    laden: there are alphas, scales, slopes, a bias or a mask.
+    """
     wide, single = max(q.shape[2], v.shape[2]), q.dtype == torch.float32
     size = (32 if single else 64) // (2 if wide > 128 else 1)
-    fewer_keys = (single and 96 < wide <= 128) or (each and not single and 64 < wide <= 128)
+    fewer_keys = (single and 96 < wide <= 128) or (laden and not single and 64 < wide <= 128)
     return size, size // 2 if fewer_keys else size
 
 
@@ -124,8 +126,10 @@ def forward(
         lengths = _ends(mask, lengths, lead, m)
     bias = None if bias is None else bias.detach().resolve_neg()
     powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    few = not save and block is None and alphas is None and heads * n <= _DECODED * len(k) and 0 < m < rows._LONGEST
-    block = _block(q, v, alphas is not None) if block is None else block
+    most = _DECODED[q.dtype] * len(k)
+    few = not save and block is None and alphas is None and heads * n <= most and 0 < m < rows._LONGEST
+    laden = any(x is not None for x in (alphas, scales, slopes, bias, mask))
+    block = _block(q, v, laden) if block is None else block
     forms = lengths, spans, bias, powers, scales, slopes, sinks
     saved = Saved(q, q, q, q, *forms, lead, alpha, scale, causal, block)
     if few:
@@ -218,9 +222,8 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
         arrays = *given, *thresholds, matrices, along, dbias
         rows.launch(attention_kernels.attend_bias_backward, programs, *arrays, *numbers, OVER=over, **constants)
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
-    dscales, dslopes, dsinks, dalphas = (
-        None if y is None else x for x, y in zip((dforms[0], *dforms[1:].sum(2)), learned)
-    )
+    each = zip(dforms, learned)
+    dscales, dslopes, dsinks, dalphas = (None if y is None else x if y is saved.scales else x.sum(1) for x, y in each)
     return Gradients(dq, dk, dv, dbias, dalphas, dscales, dslopes, dsinks)
 
 

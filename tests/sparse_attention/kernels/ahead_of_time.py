@@ -149,7 +149,7 @@ def attention_cases() -> Iterator[Case]:
         for name, given in forms.items():
             yield from launches(f"{TYPES[dtype]} d={d} {name}", partial(attend, d, dtype, **given))
     for dtype in (torch.bfloat16, torch.float32):
-        for d, size in ((64, 1), (80, 64), (256, 64)):
+        for d, size in ((64, 1), (80, attention._DECODED[dtype]), (256, attention._DECODED[dtype])):
             q, k = torch.empty(2 * size, 1, d, dtype=dtype), torch.empty(2, 256, d, dtype=dtype)
             forms = {} if d == 64 else {name: x[:, :1] if x.ndim > 1 else x for name, x in learned.items()}
             forms = {name: x.repeat_interleave(size, 0) for name, x in forms.items()}
