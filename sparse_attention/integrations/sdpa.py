@@ -255,7 +255,6 @@ def _again(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _function_around() -> tuple[str, int] | None:
     """The torch.autograd.Function, if any, in whose forward pass this is: it records nothing and must compute it again."""
     frame = None if torch.is_grad_enabled() else sys._getframe(1)
@@ -269,6 +268,10 @@ def _function_around() -> tuple[str, int] | None:
                 return type(ctx).__name__, id(ctx)
         frame = frame.f_back
     return None
+
+
+# What torch.compiler.assume_constant_result does; itself, it would import all of torch._dynamo here.
+_function_around._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Mode(TorchFunctionMode):

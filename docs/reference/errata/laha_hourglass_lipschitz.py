@@ -3,7 +3,7 @@
 import torch
 
 import sparse_attention as sa
-from sparse_attention.properties import hourglass_lipschitz
+from tasks.commands.properties import hourglass_lipschitz
 
 for K, q in ((2, 0.1), (5, 0.4), (10, 1.0)):
     # Two close points: full support, almost one-hot, sum of scores just above 0.
