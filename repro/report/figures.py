@@ -21,7 +21,7 @@ from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block, Table
-from repro.tables.claims import UNIFORM, Outcome
+from repro.tables.claims import UNIFORM
 from repro.tables.convergence import read_curves
 from repro.tables.statistics import FEWEST
 
@@ -344,24 +344,6 @@ def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str,
     if not figures:
         raise Missing("Not drawn: none of these numbers is comparable with the published ones.")
     return figures
-
-
-def claim(one: Outcome, salt: str) -> str:
-    """The differences that test a claim as a standalone SVG: a dot a seed, the 95 % interval, the margin as a band."""
-    dots = [
-        Dot(f"{p.row}, {p.column}" if p.column else p.row, 0, p.effect, (p.low, p.high) if p.low == p.low else None, list(p.differences.values()))
-        for p in one.parts if len(p.differences) > 1
-    ]  # fmt: skip
-    with _matplotlib(salt) as drawing_of:
-        drawing = drawing_of(figsize=(6.4, 0.8 + 0.3 * len(dots)), layout="constrained")
-        axes = drawing.add_subplot()
-        axes.axvline(0, color=INK, lw=0.8)
-        equal = one.claim.test == "equivalence"
-        axes.axvspan(-one.claim.margin if equal else 0, one.claim.sign * one.claim.margin, color=GRID, alpha=0.5, lw=0)
-        _dots(axes, dots, COLOURS[1])
-        against = f" minus {one.claim.against}" if one.claim.against else ""
-        axes.set_xlabel(f"{one.claim.metric}{against}")
-        return standalone(drawing, f"{one.claim.claim}: {one.outcome}")
 
 
 def runs(table: Table, salt: str) -> str:

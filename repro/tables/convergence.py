@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.protocol import Metric
+from repro.tables.statistics import mean_of
 
 FEWEST = 3  # with fewer epochs, an early best epoch proves nothing
 CONSTANT = ("constant", "majority", "most frequent answer")  # baselines that always give the same answer: chance
@@ -114,6 +115,36 @@ def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None,
     decimals += 1  # one more digit than the score, because gain and noise are small
     compared = f"last gain {gain:.{decimals}f} {'below' if gain < spread else 'not below'} noise {spread:.{decimals}f}"
     return Convergence(CONVERGED if gain < spread else LEARNING, compared)
+
+
+def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:
+    """Whether a row's mean curve is shown to rise, or to fall for a score with `sign` -1, over its last `FEWEST` epochs.
+
+    The slope of each seed's curve, [epochs], is that of least squares; their mean is tested against zero, one-sided at
+    2.5 %. One more epoch of one seed thus proves nothing, and the more seeds there are, the smaller a slope it finds.
+    Raises ValueError if a curve has fewer than `FEWEST` epochs.
+    """
+    if any(len(curve) < FEWEST for curve in curves):
+        raise ValueError(f"a slope needs {FEWEST} epochs, got {min(map(len, curves))}")
+    mean = mean_of([sign * (curve[-1] - curve[-FEWEST]) / (FEWEST - 1) for curve in curves])
+    return mean.mean > 0 if mean.certain else mean.interval(0.95)[0] > 0
+
+
+def doubt(row: Convergence, cells: Sequence[Any], name: str, known: Mapping[str, Metric]) -> str:
+    """Why a claim may not count a row's scores as those of the end of training, or an empty string.
+
+    Args:
+        row: the convergence of the row's table.
+        cells: the results of its seeds (`repro.identity.Found`), which have the dev score `name` in their folders.
+        known: the metrics of its family.
+    """
+    curves = [dev_scores(found.folder, name) for found in cells]
+    if row.state not in (LEARNING, CONVERGED) or not all(
+        len(c) >= FEWEST and all(map(math.isfinite, c)) for c in curves
+    ):
+        return "" if row.converged else row.state
+    better = known[name].better if name in known else 1
+    return LEARNING if learning(curves, better or 1) else ""
 
 
 def noise(scores: Sequence[float]) -> float:

@@ -2,60 +2,113 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
+import math
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatch
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import median
+from typing import Any
 
 from repro.files import write_atomic
-from repro.report import figures
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part, Pilot, needed
+from repro.tables.claims import UNIFORM, Change, Claim
+from repro.tables.decide import (
+    CONTRADICTED,
+    DECIDED,
+    EXCLUDED,
+    OPEN,
+    SUPPORTED,
+    UNTESTABLE,
+    UNTESTED,
+    Evidence,
+    Outcome,
+    outcome_of,
+)
 from repro.tables.statistics import FEWEST
+from tasks.commands import claim_pictures as drawings
 from tasks.commands import recorded
+from tasks.commands.claim_pictures import Chance, chance
 from tasks.config import compose
 
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
+CHANCES = f"{FIGURES}/chances.svg"
+APART = ("malaviya2018",)  # cited by one of the four papers; counted apart
+PAPERS = {
+    "niculae2017": "Niculae & Blondel 2017", "laha2018": "Laha et al. 2018", "peters2018": "Peters, Niculae & Martins 2018",
+    "martins2020": "Martins et al. 2020", "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted apart",
+}  # fmt: skip
+# table -> its task, the score and its name, and the row that the others are compared with
+TASKS = {
+    "evidence_translation": ("translation", "test/bleu", "BLEU", "softmax"),
+    "evidence_snli": ("entailment", "test/accuracy", "points of accuracy", "softmax"),
+    "evidence_headlines": ("headlines", "test/rouge1_f", "ROUGE-1", "softmax"),
+    "evidence_imdb": ("reviews", "test/accuracy", "points of accuracy", "discrete softmax"),
+}
+METRICS = {
+    "test/rouge1_f": "ROUGE-1", "test/rouge2_f": "ROUGE-2", "test/rougeL_f": "ROUGE-L", "test/attention_marked_mass": "attention on the words",
+    "test/attention_marked_precision": "precision", "test/comprehensiveness": "dependence on the words",
+}  # fmt: skip
+WORDS = {SUPPORTED: "yes", CONTRADICTED: "not seen; the opposite is", OPEN: "not decided", UNTESTED: "not tested", UNTESTABLE: "cannot be tested here"}  # fmt: skip
+STYLE = """\
+<style>
+.answers table {table-layout: auto; width: 100%} .answers th, .answers td {padding: .25em .6em !important; min-width: 0 !important}
+@media (min-width: 1220px) {.md-sidebar {display: none !important} h1 {margin-bottom: .4em !important}}
+@media (max-width: 600px) {.answers thead {display: none} .answers tr, .answers td {display: block; border: 0 !important; padding: .1em .4em !important}
+.answers tr {padding: .5em 0 !important; border-bottom: 1px solid #8888 !important} .answers td:first-child {font-weight: bold}
+.answers td:nth-child(2)::before {content: "papers: "} .answers td:nth-child(3)::before {content: "we: "} .answers td:last-child::before {content: "answer: "}}
+</style>"""
 HEAD = """\
-# Do the papers' claims hold?
+# Do the papers' claims hold in small models?
 
-Of {all} claims, our runs decide {decided}: {words}. The table that decides the most is {table}.
-For each task, the rows of the claims against softmax, from the lowest to the highest:
+Small: {small}, one CPU. "Not seen" = not at this size; smaller effects than {least} would mostly not show.
 
-{answers}
+In one sentence, {sentence}.
 
-| task | claim | outcome | why not decided | effect [95 % interval] | n | power | paper |
-|---|---|---|---|---:|---:|---:|---|
+<div class="answers" markdown="1">
+
+| question | papers say | we measured: difference [95 % interval] (runs) | answer |
+|---|---|---|---|
 {lines}
 
-`make claims` tests every claim again on the records of docs/results, and writes outputs/claims.json. This page and its pictures are generated from the records.
+</div>
 
-*Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim; of a trend, of the last row and the first,
-though Page's test of all rows' ranks decides. *n*: its seeds.
-*Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
-at 5 % show that the difference is on one side of the margin; the printed interval is two-sided and thus wider, so it can include the margin all the same.
-It covers the sampling of seeds and, where the score of each test example is recorded, of test examples; or test examples alone where it says so.
-Fewer than three seeds decide nothing, nor do rows that had not converged or a table in which attention is worth little, unless the claim says so ([how it works](../repro/tables/claims.py)).
+\\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
+
+{picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
+{open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
+{chances}
+## Every claim
+
+Each opens with a click. `make claims` tests all of them again on the records of docs/results. The page and its pictures are made from these records.
+
+*Supported*: one-sided tests at 5 % show it for every row. *Contradicted*: the opposite is shown for one of them. *Gain excluded*: a gain that counts (our margin, or half the paper's effect if that
+is less) is ruled out. *Inconclusive*: the tests show neither. The interval covers other runs and, where the score of each test example is recorded, other test examples. Fewer than three runs
+decide nothing; rows that had not converged decide nothing that more training could undo; and no claim is supported where attention is worth little
+([how it works](../repro/tables/decide.py)). The number of runs was fixed before, unless a claim says otherwise.
 """
-# task -> its name on the page
-TASKS = {"translation": "translation", "summarization": "summarization", "snli": "SNLI", "snli_esim": "SNLI", "imdb": "IMDB", "vqa": "VQA", "multilabel": "multilabel"}  # fmt: skip
-SCORES = {"test/bleu": "BLEU", "test/rouge1_f": "ROUGE-1", "test/accuracy": "accuracy", "test/f1": "F1"}
-PARTS = "| row | column | outcome: mean difference [95 % interval] | each seed |\n|---|---|---|---|"
-LONGEST = 90  # characters of a claim in the table
+CHANCE = """
+| mapping | tasks | chance that a run is better than one of softmax [95 % interval] |
+|---|---|---:|
+{lines}
+
+The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be.
+"""
+LONGEST = 96  # characters of a claim in the list
 
 
 def of_tables(tables: Iterable[Table]) -> list[Outcome]:
-    """The outcome of every claim in configs/claims, in the order of the files; tables: those built from records."""
-    tested = {(o.claim.paper, o.claim): o for table in tables for o in table.claims}
-    why = {c: f"no records of {c.experiment}, profile {c.profile}" for c in _claims()}
-    return [tested.get((c.paper, c)) or Outcome(c, OPEN, Part("", "", why=why[c]), needed=needed(c)) for c in _claims()]
+    """The outcome of every claim in configs/claims, by number; tables: those built from records."""
+    tested = {o.claim: o for table in tables for o in table.claims}
+    nothing = Evidence({})
+    return [tested.get(c) or outcome_of(c, nothing) for c in sorted(_claims(), key=lambda c: c.id)]
 
 
 @cache
@@ -68,78 +121,239 @@ def write(results: Path) -> int:
 
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
-    wanted = {recorded.file_of(c.experiment, c.profile, results) for c in _claims()}
+    wanted = {recorded.file_of(c.experiment, c.profile, results) for c in _claims() if c.experiment}
     found = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
     for one in found:
-        said = f"{one.outcome:13} {one.claim.paper:13} {_effect(one):28} n = {one.part.n}, power {_power(one)}"
-        print(f"{said}  {one.claim.claim}" + (f"\n{'':13} {_why(one)}" if one.outcome == OPEN else ""))
+        part, mark = one.part, "*" * (one.seen and not one.confirmed)
+        n = f"n = {part.seeds}" if part.n else ""
+        print(
+            f"{one.claim.id:3} {one.outcome + mark:17} {one.claim.paper:13} {part.measured(one.decimals):28} {n:12} {one.claim.claim}"
+        )
     path = Path(outputs_folder()) / "claims.json"
-    write_atomic(path, (json.dumps([one.values() for one in found], indent=1, ensure_ascii=False) + "\n").encode())
-    print(f"{_count(found)}\nclaims: {path}; the page with pictures: docs/claims.md")
+    write_atomic(path, (json.dumps([values(one) for one in found], indent=1, ensure_ascii=False) + "\n").encode())
+    print(
+        f"* changed or added after its records had been seen\n{_count(found)}\nclaims: {path}; the page with pictures: docs/claims.md"
+    )
     return 0
 
 
-def page(found: Sequence[Outcome]) -> str:
+def values(one: Outcome) -> dict[str, Any]:
+    """An outcome for a JSON file; numbers that are not known are None."""
+    asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
+    effect, low, high = (v if math.isfinite(v) else None for v in (one.part.effect, one.part.low, one.part.high))
+    parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in one.parts]
+    return {
+        **{k: getattr(one.claim, k) for k in asked}, "version": len(one.claim.history) + 1, "outcome": one.outcome, "counts": one.counts,
+        "effect": effect, "interval": [low, high], "n": one.part.n, "why": one.part.why, "parts": parts,
+    }  # fmt: skip
+
+
+# ---- the chance of being better, over tasks
+
+
+def chances(tables: Iterable[Table]) -> list[Chance]:
+    """For each row with `FEWEST` runs or more beside softmax: the chance that a run is better, over the tasks that it ran on."""
+    runs: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
+    for table in tables:
+        task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
+        block = table.blocks[0]
+        scored = {
+            row.label: [f.metrics[metric] for f in row.found if metric in f.metrics]
+            for row in block.rows
+            if task and not row.baseline
+        }
+        for row, scores in scored.items():
+            if row not in (against, UNIFORM) and min(len(scores), len(scored.get(against, []))) >= FEWEST:
+                runs.setdefault(row, {})[task] = (scores, scored[against])
+    return sorted((chance(row, of) for row, of in runs.items()), key=lambda one: (-len(one.tasks), -one.mean))
+
+
+# ---- the page
+
+
+def page(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
     """docs/claims.md."""
-    order = list(dict.fromkeys(TASKS.values()))
-    numbered = sorted(enumerate(found, 1), key=lambda pair: order.index(_task(pair[1].claim)))
-    plain = {i: re.sub(r"[][]", "", one.claim.claim.replace("[...]", "…")) for i, one in numbered}
+    order = [*TASKS, *(one.claim.experiment for one in found)]
+    asked = sorted((one for one in found if one.claim.question), key=lambda one: order.index(one.claim.experiment))
     lines = [
-        f"| {_task(one.claim)} | [{textwrap.shorten(plain[i], LONGEST, placeholder=' …')}](#claim-{i}) | {one.outcome} | {_short_why(one)} | {_effect(one)} | {one.part.n or ''} "
-        f"| {_power(one)} | {one.claim.paper} |" for i, one in numbered
+        f"| [{one.claim.question}](#claim-{one.claim.id}) | {one.claim.says} | {_measured(one)} | {_answer(one)} |"
+        for one in asked
+    ]
+    four = [one for one in found if one.claim.paper not in APART]
+    better = chances(tables)
+    rows = [
+        f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} [{c.low:.0%}, {c.high:.0%}] |".replace("%", " %")
+        for c in better
+    ]
+    told = {
+        "small": _small(tables), "least": _least(found), "sentence": _sentence(asked), "lines": "\n".join(lines), "all": len(four),
+        "decided": sum(one.counts for one in four), "words": _count([one for one in four if one.counts]) or "none",
+        "seen": sum(one.outcome in DECIDED and not one.counts for one in four),
+        **{name: sum(one.outcome == word for one in four) for name, word in (("open", OPEN), ("untested", UNTESTED), ("untestable", UNTESTABLE))},
+        "picture": f"![the chance that a run is better than one of softmax](results/{CHANCES})\n\n" if better else "",
+        "chances": CHANCE.format(lines="\n".join(rows)) if better else "",
+    }  # fmt: skip
+    parts = [HEAD.format(**told)]
+    for paper in dict.fromkeys([*PAPERS, *(one.claim.paper for one in found)]):
+        if mine := [one for one in found if one.claim.paper == paper]:
+            parts += [f"### {PAPERS.get(paper, paper)}\n", *map(_section, mine)]
+    return "\n".join([*parts, STYLE, ""])
+
+
+def _small(tables: Sequence[Table]) -> str:
+    """The size of the models and of their training data, from the configurations and the records."""
+    units = [_units("setting", f"{task}_cpu") for task in ("translation", "summarization", "snli_esim", "imdb")]
+    sizes = {}
+    for table in tables:
+        if (of := TASKS.get(table.name)) and (found := [f for row in table.blocks[0].rows for f in row.found]):
+            sizes[of[0]] = f"{round(found[0].facts['sizes']['train'], -3):,} ({of[0]})"
+    told = [sizes[of[0]] for of in TASKS.values() if of[0] in sizes]
+    return f"LSTMs of {min(units)} to {max(units)} units" + (f", trained on {_and(told)} examples" if told else "")
+
+
+def _units(room: str, name: str) -> int:
+    """The units of a model of configs, its own or those of the model that it is made from."""
+    text = (compose.ROOT / "configs" / room / f"{name}.yaml").read_text(encoding="utf-8")
+    found = re.search(r"^hidden_dim: (\d+)", text, re.M)
+    of = re.search(r"^  - /model: (\w+)|^defaults: \[(\w+)", text, re.M)
+    return int(found[1]) if found else _units("model", of[1] or of[2])  # type: ignore[index]
+
+
+def _least(found: Sequence[Outcome]) -> str:
+    """The smallest effects that the tests would show, by task: the median over the claims' comparisons."""
+    told = []
+    for name, (task, metric, label, _) in TASKS.items():
+        parts = [
+            p
+            for one in found
+            if one.claim.experiment == name
+            for p in one.parts
+            if p.metric == metric and p.n >= FEWEST
+        ]
+        if shown := [p.shows for p in parts if p.shows == p.shows]:
+            told.append(f"{median(shown):.1f} {label} ({task})")
+    return ", ".join(told) or "the margins"
+
+
+def _sentence(asked: Sequence[Outcome]) -> str:
+    """The answers to the questions, in one sentence."""
+    groups = {word: [one.claim.point for one in asked if one.outcome in of] for word, of in (
+        ("seen:", (SUPPORTED,)), ("not seen:", (CONTRADICTED, EXCLUDED)), ("not decided:", (OPEN,))
+    )}  # fmt: skip
+    return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
+
+
+def _and(points: Sequence[str]) -> str:
+    return f"{', '.join(points[:-1])} and {points[-1]}" if len(points) > 1 else points[0]
+
+
+def _measured(one: Outcome) -> str:
+    """The comparison that decides: row, effect, interval, unit and runs; or why there is none."""
+    part = one.part
+    if not part.measured(one.decimals):
+        return part.why
+    row = f"{part.row}: " if len({p.row for p in one.parts}) > 1 else ""
+    unit = METRICS.get(part.metric, "") if len(one.claim.metrics) > 1 else one.claim.unit
+    against = f" over {part.against}" if len(one.claim.against) > 1 else ""
+    return f"{row}{part.measured(one.decimals)} {unit}{against} ({part.seeds})"
+
+
+def _answer(one: Outcome) -> str:
+    if one.outcome == EXCLUDED:
+        said = f"not seen; a gain of {one.claim.smallest:.2g} or more is excluded"
+    else:
+        said = WORDS[one.outcome] + (f": {one.part.why}" if one.outcome == OPEN and one.part.why else "")
+    return f"{said}{'*' * (one.seen and not one.confirmed)}".replace("*", "\\*")
+
+
+def _quoted(claim: Claim) -> str:
+    """The claim as a quotation, unless the words are ours."""
+    return claim.claim if "(our " in claim.claim else f"“{claim.claim}”"
+
+
+def _section(one: Outcome) -> str:
+    claim = one.claim
+    mark = "*" * (one.seen and not one.confirmed)
+    short = html.escape(textwrap.shorten(_quoted(claim), LONGEST, placeholder=" …"), quote=False)
+    told = [
+        f'<details id="claim-{claim.id}" markdown="1">\n<summary>{claim.id}. <b>{one.outcome}{mark}</b>: {short}</summary>',
+        f"> {_quoted(claim)} ({claim.place})",
+        " ".join(filter(None, (f"The paper: {claim.says}." if claim.says else "", f"Here: {claim.here}." if claim.here else ""))),
+        f"**{one.outcome.capitalize()}.** {_why(one)}",
+        f"![differences with intervals](results/{_picture(one)})" if _drawn(one) else "",
+        _parts(one) if one.parts else "",
+        claim.note,
+        _history(one),
+        f"Table `{claim.experiment}`, profile {claim.profile}: {', '.join(f'`{m}`' for m in claim.metrics)}." if claim.experiment else "",
+        "</details>",
     ]  # fmt: skip
-    answers = "\n".join(_answer(*group) for group in itertools.groupby(numbered, key=lambda pair: _task(pair[1].claim)))
-    decided = Counter(one.claim.experiment for one in found if one.outcome != OPEN)
-    table = ", ".join(f"`{name}` ({n})" for name, n in decided.most_common(1)) or "none"
-    told = {"decided": decided.total(), "all": len(found), "words": _count(found), "table": table, "answers": answers}
-    head = HEAD.format(lines="\n".join(lines), **told)
-    return "\n".join([head, *(_section(i, one) for i, one in enumerate(found, 1))])
+    return "\n\n".join(filter(None, told)) + "\n"
 
 
-@cache
-def _task(claim: Claim) -> str:
-    """The task of a claim's first column, by its short name."""
-    columns = compose.page("experiment", claim.experiment)["columns"].items()
-    overrides = next(of["overrides"] for key, of in columns if any(fnmatch(key, one) for one in claim.columns))
-    return TASKS[next(o[5:] for o in overrides if o.startswith("task="))]
+def _why(one: Outcome) -> str:
+    """The outcome in words."""
+    claim, part = one.claim, one.part
+    if claim.told:
+        return part.why
+    if not part.measured(one.decimals):
+        return f"{part.why.capitalize()}."
+    where = f" in {part.column}" if part.column and len({p.column for p in one.parts}) > 1 else ""
+    said = f"{part.row}{where}{claim.compared(' against ') if not part.against else f' against {part.against}'}: {part.measured(one.decimals)} {claim.unit}, n = {part.seeds}."
+    if claim.test == "trend":
+        said = f"{part.row}: {part.effect:+.{one.decimals}f} {claim.unit} from the first to the last, in {part.n} blocks; Page's test of all ranks decides."
+    shows = (
+        f" A true effect of {part.shows:.2g} would show with a chance of 80 %."
+        if part.shows == part.shows and one.outcome == OPEN
+        else ""
+    )
+    reason = f" {part.why[0].upper()}{part.why[1:]}." if part.why else ""
+    least = f" A gain of {claim.smallest:.2g} or more is excluded." if one.outcome == EXCLUDED else ""
+    return f"{said}{least}{reason}{shows}" + " The rows need not have converged." * (not claim.convergence)
 
 
-def _short_why(one: Outcome) -> str:
-    """Why a claim is not decided, in a few words; empty if it is decided."""
-    ran = [bool(p.differences) for p in one.parts]
-    seeds = {1: "one seed", 2: "two seeds"}.get(max((len(p.differences) for p in one.parts), default=0), "")
-    doubts = [doubt.partition(",")[0] for doubt in one.part.why.split(" and ") if "seed" not in doubt]
-    why = "; ".join(filter(None, (seeds, "" if all(ran) else "some rows not run", *doubts))) or "interval too wide"
-    return "" if one.outcome != OPEN else why if any(ran) else "not run"
+def _parts(one: Outcome) -> str:
+    """Every comparison, with the differences of its runs, or of its settings."""
+    d = one.decimals
+    lines = []
+    for part in one.parts:
+        of = part.columns if one.claim.test == "most" else part.differences
+        place = ", ".join(
+            filter(
+                None,
+                (
+                    part.column,
+                    METRICS.get(part.metric, "") if len(one.claim.metrics) > 1 else "",
+                    f"over {part.against}" if len(one.claim.against) > 1 else "",
+                ),
+            )
+        )
+        each = ", ".join(f"{v:+.{d}f}" for v in of.values())
+        lines.append(f"| {part.row} | {place or 'all'} | {part.text(d)} | {each} |")
+    return "| row | where | outcome: mean difference [95 % interval] | each run |\n|---|---|---|---|\n" + "\n".join(
+        lines
+    )
 
 
-def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
-    """How the rows of a task's claims, those with enough seeds if any, score against softmax, in the table and score with the most seeds and rows."""
-    groups: dict[tuple[str, str], list[tuple[float, int, str, int, Outcome]]] = {}
-    decided: dict[str, list[str]] = {}
-    for i, one in numbered:
-        if one.outcome != OPEN:
-            decided.setdefault(one.outcome, []).append(f"[{i}](#claim-{i})")
-        for p in one.parts if "softmax" in one.claim.against and one.claim.metric in SCORES else ():
-            if runs := list(p.differences.values()):
-                of = groups.setdefault((one.claim.experiment, one.claim.metric), [])
-                of.append((fmean(runs), len(runs), p.row, i, one))
-    if not groups:
-        return f"- {task}: no score against softmax."
-    most = max(groups.values(), key=lambda of: (max(n for _, n, *_ in of), len(of)))
-    found = sorted([one for one in most if one[1] >= FEWEST] or most, key=lambda one: one[0])
-    claims, d = dict(sorted({i: one for *_, i, one in found}.items())), found[0][-1].decimals
-    ends = " to ".join(dict.fromkeys(f"{gap:+.{d}f} ({row})" for gap, _, row, *_ in (found[0], found[-1])))
-    n = " to ".join(map(str, sorted({f([n for _, n, *_ in found]) for f in (min, max)})))
-    said = "; ".join(f"{word}: claim{'s' * (len(which) > 1)} {', '.join(which)}" for word, which in decided.items())
-    why = "; ".join(dict.fromkeys(_short_why(one) for one in claims.values()))
-    claim, rows = found[0][-1].claim, len({row for _, _, row, *_ in found})
-    return f"- {task}: {SCORES[claim.metric]} against {claim.against}: {ends}; {rows} rows, n = {n}. {said[:1].upper() + said[1:] if said else f'Not decided: {why}'}."
+def _history(one: Outcome) -> str:
+    """The earlier versions of the test beside the present one; empty if there are none."""
+
+    def line(i: int, old: Change) -> str:
+        return f"version {i}: {old.outcome}{f' ({old.measured})' if old.measured else ''}. {old.why}"
+
+    if not (old := one.claim.history):
+        return ""
+    now = f"version {len(old) + 1}, today: {one.outcome}"
+    if one.seen:
+        now += ", *re-analysed after seeing the data*" + (", and confirmed by new runs" if one.confirmed else "")
+    elif one.outcome in DECIDED:
+        now += ", as before"
+    return "History: " + " ".join(line(i, change) for i, change in enumerate(old, 1)) + f" {now[0].upper()}{now[1:]}."
 
 
-def pictures(found: Sequence[Outcome]) -> dict[str, str]:
-    """The pictures of the page, path relative to docs -> SVG."""
-    return {_picture(one): figures.claim(one, _picture(one)) for one in found if _drawn(one)}
+def pictures(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
+    """The pictures of the page, path relative to docs/results -> SVG."""
+    made = {_picture(one): drawings.differences(one, METRICS, _picture(one)) for one in found if _drawn(one)}
+    return made | ({CHANCES: drawings.chances(better, CHANCES)} if (better := chances(tables)) else {})
 
 
 def _drawn(one: Outcome) -> bool:
@@ -147,52 +361,9 @@ def _drawn(one: Outcome) -> bool:
 
 
 def _picture(one: Outcome) -> str:
-    mine = [c for c in _claims() if c.paper == one.claim.paper]
-    number = mine.index(one.claim) + 1 if one.claim in mine else 0
-    return f"{FIGURES}/{one.claim.paper}_{number}.svg"
-
-
-def _section(i: int, one: Outcome) -> str:
-    claim, d = one.claim, one.decimals
-    told = [
-        f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
-        f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
-        f"profile {claim.profile}." + f" {claim.note}" * bool(claim.note) + " The rows need not have converged." * (not claim.convergence),
-    ]  # fmt: skip
-    if _drawn(one):
-        told.append(f"![differences with intervals](results/{_picture(one)})")
-    if one.parts:
-        rows = [(part, ", ".join(f"{v:+.{d}f}" for v in part.differences.values())) for part in one.parts]
-        lines = "\n".join(f"| {part.row} | {part.column or 'all'} | {part.text(d)} | {each} |" for part, each in rows)
-        told.append(f"{PARTS}\n{lines}")
-    for part in one.parts:
-        wrong = [f"{c} ({v:+.{d}f})" for c, v in part.columns.items() if claim.sign * v <= 0]
-        if part.columns:
-            told.append(f"{part.row}: the direction holds in {len(part.columns) - len(wrong)} of {len(part.columns)} columns"
-                        + (f", not in {', '.join(wrong)}." if wrong else "."))  # fmt: skip
-    return "\n\n".join(told) + "\n"
-
-
-def _why(one: Outcome) -> str:
-    """Why a claim is not decided and what would decide it; for a decided claim, an empty string."""
-    if one.outcome != OPEN:
-        return ""
-    why = f"{one.part.why[0].upper()}{one.part.why[1:]}. " if one.part.why else ""
-    then = f"would support it with a power of {ENOUGH:.0%} if the true difference were {one.claim.assumed:g}. "
-    if one.claim.pilot != Pilot():
-        return f"{why}{one.needed or f'Not even {MOST_SEEDS}'} seeds {then}"
-    return why or "No earlier runs say how many seeds would decide it. "
-
-
-def _effect(one: Outcome) -> str:
-    part, d = one.part, one.decimals
-    return f"{part.effect:+.{d}f}{part.interval(d)}" if part.effect == part.effect else ""
-
-
-def _power(one: Outcome) -> str:
-    return "" if one.power is None else f"{one.power:.2f}"
+    return f"{FIGURES}/claim_{one.claim.id}.svg"
 
 
 def _count(found: Sequence[Outcome]) -> str:
-    words = [one.outcome for one in found]
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(sorted(words, reverse=True)))
+    words = Counter(one.outcome for one in found)
+    return ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])

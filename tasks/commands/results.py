@@ -68,8 +68,8 @@ def expected(results: Path) -> Expected:
             (found.drawn if name.endswith(".svg") else found.files)[folder + name] = content
     if (results.parent / "claims.md").is_file():
         tested = claims.of_tables(tables)
-        found.files["../claims.md"] = claims.page(tested)
-        found.drawn |= claims.pictures(tested)
+        found.files["../claims.md"] = claims.page(tested, tables)
+        found.drawn |= claims.pictures(tested, tables)
     _of_code(results, found)
     return found
 
