@@ -98,9 +98,10 @@ mutants: developer ## change N random lines (200; SEED=1), one at a time: do the
 	@$(BIN)/python tests/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
 golden: developer ## record the golden cells again, after raising a recipe
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)
-lint: developer ## ruff: lint and format check; limits of lines
+lint: developer ## ruff: lint and format check; who imports whom; limits of lines
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python tests/sizes.py
 types: developer ## mypy on the library
 	@$(BIN)/mypy

@@ -5,7 +5,7 @@ A logger has
     timeout                      the number of seconds that each call below may take
     start()                      called before the training; steps that may fail belong here
     curve(rows)                  receives all rows of the learning curve so far
-    finish(found, state)         receives a `Found` and "done", or None and "failed" or "stopped"
+    finish(results, state)       receives a `Found` and "done", or None and "failed" or "stopped"
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Loggers:
     def curve(self, rows: list[dict[str, float]]) -> None:
         self._tell("curve", rows)
 
-    def finish(self, found: Any, state: str) -> None:
-        self._tell("finish", found, state)
+    def finish(self, results: Any, state: str) -> None:
+        self._tell("finish", results, state)
 
     def _tell(self, what: str, *arguments: Any) -> None:
         for logger in list(self.active):

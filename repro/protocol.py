@@ -36,7 +36,7 @@ class Metric:
     decimals: int
     tolerance: float | None
     signature: str
-    test: str | None
+    test: str | None = None
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -52,7 +52,7 @@ class Metric:
 def metric_of(known: Mapping[str, Metric], full: str) -> Metric:
     """The metric of `split/name`. An undeclared metric gets no direction, tolerance or signature."""
     name = full.rpartition("/")[2]
-    return known.get(name) or Metric(name, "", 0, 2, None, "", None)
+    return known.get(name) or Metric(name, "", 0, 2, None, "")
 
 
 # Computes a score from the arguments that the family passes to all scorers, or None if the test set has no such score.

@@ -33,5 +33,5 @@ def main(
     if help:
         print(figures.listed())
         return
-    asked = figures.Asked(overrides, count, test, text, with_, (".svg", ".png")[: 1 + png])
-    print("figures: " + ", ".join(map(str, figures.make(names, asked, out))))
+    options = figures.Options(overrides, count, test, text, with_, (".svg", ".png")[: 1 + png])
+    print("figures: " + ", ".join(map(str, figures.make(names, options, out))))

@@ -15,7 +15,7 @@ from _entry import ROOT, command
 
 @command
 def main(*names: str, out: Path = ROOT / "docs/results/figures", png: bool = False) -> None:
-    from tasks.commands import paper_figures
+    from tasks.draw import functions
 
-    for made in paper_figures.write_all(names, out, ("svg", "png") if png else ("svg",)):
+    for made in functions.write_all(names, out, ("svg", "png") if png else ("svg",)):
         print(", ".join(map(str, made)))

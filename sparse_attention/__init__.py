@@ -33,54 +33,14 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
     the rest     kernels, structured, continuous, __version__
 """
 
-from __future__ import annotations
-
-import difflib as _difflib
-import importlib as _importlib
-
 from . import kernels, losses, quality, registry
+from ._lazy import PUBLIC as __all__
+from ._lazy import __dir__, __getattr__
 from .losses import max_omega
-from .mappings import FUNCTIONS as _FUNCTIONS
-from .mappings import continuous
+from .mappings import FUNCTIONS, continuous
 from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, register, spec
 
 __version__ = "0.2.0"
 
-globals().update(_FUNCTIONS)
-_LAZY = ("fused", "integrations", "nn", "properties", "prox", "structured")  # imported at first use
-_FUSED = ("KeyCache", "sparse_attention")
-__all__ = [
-    "Mapping",
-    "Param",
-    "Spec",
-    "UnknownMappingError",
-    "continuous",
-    "kernels",
-    "losses",
-    "make",
-    "max_omega",
-    "names",
-    "quality",
-    "register",
-    "spec",
-    *_LAZY,
-    *_FUSED,
-    *registry.public(),
-]
-
-
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return _importlib.import_module(f".{name}", __name__)
-    if name in _FUSED:
-        return getattr(_importlib.import_module(".fused", __name__), name)
-    found = {} if name.startswith("_") else registry.public()
-    if name not in found:
-        near = _difflib.get_close_matches(name, [*__all__, *found], n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}dir(sparse_attention) lists all")
-    return found[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *registry.public(), "__version__"})
+globals().update(FUNCTIONS)
+del FUNCTIONS

@@ -20,14 +20,19 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
         p: weights ``[..., n]``, attention along the last dimension.
         mask: bool, broadcastable to p, True = keep.
     Returns:
-        ``rows``: the number of rows in the averages; ``support``: mean number of non-zero positions; ``zeros``: share
-        of exact zeros among kept positions (over all rows together); ``entropy``: mean entropy, in nats;
-        ``max_weight``: mean of the largest weight; ``groups``: mean number of maximal runs of equal non-zero weight in
-        neighbouring kept positions; ``clusters``: mean over rows of the number of distinct non-zero weights divided by
-        the support, 1 if no two weights are equal (sorted weights count as equal if they differ by at most 1e-6 of the
-        larger one), wherever they are (1 for rows without support); ``segments``: mean number of maximal runs of non-zero weight; ``contiguity``: mean
-        over rows of ``1 - (segments - 1)/(support - 1)``, which is 1 if the support is a single run and 0 if no two of
-        its positions are neighbours (1 for rows with one position in the support). Without rows, every mean is NaN.
+        These numbers, of which all but ``rows`` and ``zeros`` are means over rows; without rows, they are NaN:
+
+        - ``rows``: how many rows are averaged.
+        - ``support``: non-zero positions of a row.
+        - ``zeros``: share of exact zeros among the kept positions of all rows together.
+        - ``entropy``: in nats.
+        - ``max_weight``: the largest weight.
+        - ``groups``: runs of equal non-zero weight in neighbouring kept positions.
+        - ``clusters``: distinct non-zero weights, divided by the support; 1 for a row without support. Weights count
+          as equal if they differ by at most 1e-6 of the larger one, wherever they are.
+        - ``segments``: runs of non-zero weight.
+        - ``contiguity``: ``1 - (segments - 1)/(support - 1)``: 1 if the support is one run or one position, 0 if no two
+          of its positions are neighbours.
     """
     p = p.detach().to("cpu", torch.float64)
     n = p.shape[-1]

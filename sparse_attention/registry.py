@@ -55,8 +55,9 @@ def register(
 ) -> Callable[[Thing], Thing]:
     """Decorator that registers a function or an ``nn.Module`` class as a mapping under a name.
 
-    A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n], **params)`` and returns the
-    attention along the last dimension; so is one of kind ``unnormalised``, whose rows need not sum to 1. A *class* is constructed with the parameters and called as ``m(scores, mask)``.
+    A *function* of kind ``simplex`` or ``unnormalised`` is called as ``f(scores [..., n], mask [..., n], **params)`` and
+    returns the attention along the last dimension. Rows of an unnormalised one need not sum to 1. A *class* is
+    constructed with the parameters and called as ``m(scores, mask)``.
     The registry adds the rest of the contract: any ``dim``, zeros at masked positions and in fully masked rows, NaN
     only in its own row, and half precision computed in float32. A function with an argument ``dim`` must meet the whole
     contract itself.

@@ -1,18 +1,17 @@
-"""Who may import whom, read from the sources; what an import loads; what tracked files must not contain."""
+"""Modules named in strings (imports: the contracts in pyproject.toml, `make lint`); what an import loads; what tracked files must not contain."""
 
 from __future__ import annotations
 
 import ast
-import graphlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-APPLICATION = {"fairseq", "fairseq_cli", "hydra", "omegaconf", "wandb"}  # never below the tasks
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -25,128 +24,47 @@ def tracked(*patterns: str) -> list[Path]:
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
-def imports(path: Path) -> set[str]:
-    """Full dotted names of every import in a file, also those inside functions and importlib.import_module("...")."""
-    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(part for part in (base, node.module or "") if part)
-            found |= {f"{module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            argument = node.args[0] if node.args else None
-            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                found.add(argument.value)
-    return found
-
-
-def packages(path: Path) -> set[str]:
-    return {name.split(".")[0] for name in imports(path)}
-
-
-def offenders(files: list[Path], forbidden: set[str]) -> list[str]:
-    return [f"{f.relative_to(ROOT)}: {', '.join(sorted(bad))}" for f in files if (bad := packages(f) & forbidden)]
-
-
-def test_the_reader_of_imports_sees_every_kind(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    folder = tmp_path / "tasks" / "a"
-    folder.mkdir(parents=True)
-    file = folder / "b.py"
-    file.write_text(
-        "import os.path\nfrom ..c import d\ndef f():\n    from fairseq import x\n    importlib.import_module('wandb.sdk')\n"
-    )
-    assert imports(file) == {"os.path", "tasks.c.d", "fairseq.x", "wandb.sdk"}
-    assert packages(file) == {"os", "tasks", "fairseq", "wandb"}
-
-
-# Lowest first. A file may import its own room and lower ones; what stands in one set is apart from the others in it.
-LAYERS: list[set[str]] = [
-    {"sparse_attention", "repro", "tasks.later"},
-    {"tasks.config", "tasks.data", "tasks.loggers"},
-    {"tasks.layers"},
-    {"tasks.seq2seq", "tasks.classification", "tasks.vqa", "tasks.multilabel"},
-    {"tasks.fertility"},
-    {"tasks.fairseq_plugin", "tasks.training"},  # a cell gives the training what fairseq makes
-    {"tasks.cells"},
-    {"tasks.load", "tasks.commands", "benchmarks"},
-    {"scripts"},
-]
-FREE = LAYERS[1] | LAYERS[-2]  # these import each other freely, but not in a circle
-SOURCES = ("sparse_attention/*.py", "repro/*.py", "tasks/*.py", "benchmarks/*.py", "scripts/*.py")
+SOURCES = ("sparse_attention/*.py", "repro/*.py", "tasks/*.py", "benchmarks/*.py")
 
 
 def module(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def room(name: str) -> tuple[int, str] | None:
-    """(layer, room) of a dotted name."""
-    found = [(i, r) for i, layer in enumerate(LAYERS) for r in layer if name == r or name.startswith(r + ".")]
-    return max(found, key=lambda item: len(item[1]), default=None)
+def heights() -> dict[str, int]:
+    """Package or room -> how high import-linter's contracts in pyproject.toml place it."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    placed = {"scripts": 1000}
+    for contract in tomllib.loads(text)["tool"]["importlinter"]["contracts"]:
+        packages = [f"{package}." for package in contract.get("containers", ())] or [""]
+        for height, layer in enumerate(contract.get("layers", ())[::-1]):
+            placed |= {p + room: height if p else 100 * height for p in packages for room in re.findall(r"\w+", layer)}
+    return placed
 
 
-def against_the_layers(importer: str, imported: str) -> bool:
-    here, there = room(importer), room(imported)
-    if here is None or there is None or here[1] == there[1]:
-        return False
-    return there[0] > here[0] or (there[0] == here[0] and here[1] not in FREE)
+def test_no_string_names_a_module_of_a_room_above():
+    """The contracts see every import, also those in functions, but no name in a string."""
+    placed, named = heights(), set()
+
+    def height(name: str) -> int:
+        first, second = [*name.split("."), ""][:2]
+        return placed[first] + placed.get(f"{first}.{second}", 0)
+
+    for path in tracked(*SOURCES):
+        strings = (
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant)
+        )
+        named |= {
+            (module(path), s) for s in strings if re.match(r"(repro|tasks|benchmarks|scripts)(\.(?!md)\w+)+$", str(s))
+        }
+    assert height("scripts.train") > height("tasks.commands.train") > height("tasks.load") > height("repro.report.heat")
+    assert height("repro.report") > height("repro.cell") > height("repro.files") and len(named) > 5
+    assert [(here, there) for here, there in named if height(there) > height(here)] == []
 
 
-def named_modules(path: Path) -> set[str]:
-    """Modules of ours that a file names in a string."""
-    names = {
-        n.value
-        for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    }
-    return {
-        m
-        for name in names
-        for m in re.findall(r"^(?:repro|tasks|benchmarks|scripts)(?:\.\w+)+$", name.partition(":")[0])
-    }
-
-
-def test_a_planted_breach_is_found():
-    assert against_the_layers("tasks.seq2seq.encode", "tasks.fairseq_plugin")
-    assert against_the_layers("tasks.seq2seq.encode", "tasks.vqa.encode")
-    assert against_the_layers("repro.cell", "tasks.config.options")
-    assert against_the_layers("tasks.training.loop", "tasks.fairseq_plugin.parts")
-    assert not against_the_layers("tasks.cells.seq2seq", "tasks.seq2seq.encode")
-
-
-def test_imports_point_downwards():
-    files = tracked(*SOURCES)
-    assert len(files) > 100
-    unplaced = [module(f) for f in files if room(module(f)) is None and module(f) != "tasks"]
-    assert unplaced == [], "give the file a room in LAYERS"
-    breaches = [
-        f"{module(f)} -> {name}"
-        for f in files
-        for name in imports(f) | named_modules(f)
-        if against_the_layers(module(f), name)
-    ]
-    assert sorted(breaches) == []
-
-
-def test_no_circle_among_files():
-    files = {module(f): f for f in tracked(*SOURCES)}
-
-    def file_of(name: str) -> str:
-        """`from module import name` names what is in a file."""
-        return name if name in files or not name else file_of(name.rpartition(".")[0])
-
-    edges = {}
-    for name, path in files.items():
-        found = {file_of(i) for i in imports(path)} - {name, ""}
-        edges[name] = {i for i in found if not name.startswith(i + ".")}  # its own package runs before it in any case
-    graphlib.TopologicalSorter(edges).prepare()  # raises CycleError with the files of a circle
-
-
-HEAVY = APPLICATION | {"matplotlib", "triton", "scipy", "transformers"}
+HEAVY = {"fairseq", "hydra", "omegaconf", "wandb", "matplotlib", "triton", "scipy", "transformers"}
 
 
 def loaded_by(*modules: str) -> list[str]:
@@ -160,26 +78,11 @@ def loaded_by(*modules: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_the_library_knows_no_application_and_loads_nothing_heavy():
-    files = tracked("sparse_attention/*.py")
-    assert len(files) > 20
-    assert offenders(files, {"tasks", "scripts", "tests"} | APPLICATION) == []
+def test_the_library_and_the_engine_load_nothing_heavy():
     assert loaded_by("sparse_attention") == []
-
-
-def test_the_repro_package_knows_and_loads_no_application():
-    files = tracked("repro/*.py")
-    assert len(files) > 30
-    assert offenders(files, {"tasks", "scripts", "tests", "benchmarks", "sparse_attention"} | APPLICATION) == []
-    found = loaded_by(*[module(f) for f in files if "report" not in f.relative_to(ROOT).parts])
-    assert set(found) <= {"scipy"}
-
-
-def test_only_the_plugin_imports_fairseq():
-    files = [f for f in tracked(*SOURCES) if "fairseq_plugin" not in f.parts]
-    assert offenders(files, {"fairseq", "fairseq_cli"}) == []
-    inside = [f for f in tracked("tasks/fairseq_plugin/*.py") if "fairseq" in packages(f)]
-    assert inside, "the rule would hold for nothing"
+    engine = tracked("repro/*.py")
+    found = loaded_by(*[module(f) for f in engine if "report" not in f.relative_to(ROOT).parts])
+    assert len(engine) > 30 and set(found) <= {"scipy"}
 
 
 # Written in pieces so that this file does not contain what it forbids.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tasks import data
 from tasks.config import compose
 from tasks.config.options import read
+from tasks.data import access
 
 INF, NAN = math.inf, math.nan
 TASKS = {
@@ -31,7 +31,7 @@ def no_data(monkeypatch):
     def touched(*_, **__):
         raise AssertionError("data were opened")
 
-    monkeypatch.setattr(data, "check_folder", touched)  # what open_data begins with
+    monkeypatch.setattr(access, "check_folder", touched)  # what open_data begins with
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from repro.identity import prepare
 from repro.store import Store
 from tasks import data
 from tasks.config import compose
-from tasks.data import NullProgress, manifests
+from tasks.data import NullProgress, access, manifests
 from tasks.data.sets import features, questions, reviews
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
@@ -67,7 +67,7 @@ def stand_ins(tmp_path_factory, _mirror):
 
     with serving() as server, pytest.MonkeyPatch.context() as patch:
         server.repos = {repo: parquet(repo, folder) for repo in PATHS}
-        for module in (data, manifests):
+        for module in (access, manifests):
             patch.setattr(module, "load_manifest", load_manifest)
         patch.setattr(manifests, "FOLDER", pages)
         patch.setattr(features, "verify", lambda *a, **k: None)

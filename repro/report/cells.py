@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from repro.files import read_json
+from repro.identity import Cell
 from repro.plan import Plan
 from repro.protocol import metric_of
 from repro.report.data import Missing, link
@@ -19,67 +20,68 @@ def cell_views(
     plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
 ) -> list[dict[str, Any]]:
     """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`; None means no links."""
-    return [_column(c, plan, table, store, failed, beside) for c in range(len(plan.experiment.columns))]
-
-
-def _column(
-    number: int, plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
-) -> dict[str, Any]:
-    column, metrics_of = plan.experiment.columns[number], plan.metrics(number)
-    shown = [(s.metric, s.label) for s in column.show]
-    if column.select and all(metric != column.select.metric for metric, _ in shown):
-        shown.insert(0, (column.select.metric, column.select.metric.replace("/", " ").replace("_", " ")))
-    decimals = {s.metric: s.decimals for s in column.show}
     views = []
-    for slot in (s for s in plan.slots if s.column == number):
-        cell, entry = slot.cell, slot.cell.entry(store)
-        state, error, trace = cell.state(store), "", ""
-        found = cell.found(store) if state == "done" else None
-        metrics = found.metrics if found else {}
-        if cell.cell_id in failed and state != "done":
-            state = "failed"
-        if state in ("failed", "lost"):
-            status, (said, _, rest) = entry.status(), failed.get(cell.cell_id, "").strip().partition("\n")
-            error, trace = status.get("error") or said, status.get("traceback") or rest
-        elif state == "damaged":
-            levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
-            error = next((why for level in levels if (why := level.damage())), "")
-        rows = [row for row in table.blocks[slot.column].rows if not row.baseline]
-        scores = []
-        for metric, _ in shown:
-            digits = decimals[metric] if decimals.get(metric) is not None else metric_of(metrics_of, metric).decimals
-            scores.append(f"{metrics[metric]:.{digits}f}" if metric in metrics else "")
-        epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
-        views.append({
-            "cell_id": cell.training_id, "state": state, "row": plan.experiment.rows[slot.row].label, "seed": slot.seed,
-            "parameters": cell.parameters, "scores": scores,
-            "selected": slot.row < len(rows) and cell.training_id in [f.cell_id for f in rows[slot.row].found],
-            "epoch": "" if epoch is None else f"{epoch:.0f} of {epochs}", "seconds": found.seconds if found else None,
-            "speed": metrics.get("train/tokens_per_second"), "folder": link(entry.folder, beside) if beside else "",
-            "error": error, "trace": trace,
-        })  # fmt: skip
-    return {"label": column.label, "headers": [label for _, label in shown], "cells": views}
+    for number, (column, block) in enumerate(zip(plan.experiment.columns, table.blocks)):
+        shown = {s.metric: s.label for s in column.show}
+        if column.select and column.select.metric not in shown:
+            shown = {column.select.metric: column.select.metric.replace("/", " ").replace("_", " "), **shown}
+        set_here = {s.metric: s.decimals for s in column.show if s.decimals is not None}
+        decimals = {m: metric_of(plan.metrics(number), m).decimals for m in shown} | set_here
+        chosen = [{found.cell_id for found in row.found} for row in block.rows if not row.baseline]
+        cells = []
+        for slot in (slot for slot in plan.slots if slot.column == number):
+            view = _cell(slot.cell, store, failed, decimals)
+            row = plan.experiment.rows[slot.row].label
+            selected = slot.row < len(chosen) and slot.cell.training_id in chosen[slot.row]
+            folder = link(slot.cell.entry(store).folder, beside) if beside else ""
+            cells.append(view | {"row": row, "seed": slot.seed, "selected": selected, "folder": folder})
+        views.append({"label": column.label, "headers": list(shown.values()), "cells": cells})
+    return views
 
 
-def provenance(plans: Sequence[Plan], store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
+def _cell(cell: Cell, store: Store, failed: Mapping[str, str], decimals: Mapping[str, int]) -> dict[str, Any]:
+    """State, error and numbers of a cell; `decimals`: metric -> digits, in the order of the columns."""
+    entry, state, error, trace = cell.entry(store), cell.state(store), "", ""
+    found = cell.found(store) if state == "done" else None
+    metrics = found.metrics if found else {}
+    if cell.cell_id in failed and state != "done":
+        state = "failed"
+    if state in ("failed", "lost"):
+        status, (said, _, rest) = entry.status(), failed.get(cell.cell_id, "").strip().partition("\n")
+        error, trace = status.get("error") or said, status.get("traceback") or rest
+    elif state == "damaged":
+        levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
+        error = next((why for level in levels if (why := level.damage())), "")
+    numbers = [f"{metrics[m]:.{digits}f}" if m in metrics else "" for m, digits in decimals.items()]
+    epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
+    cost = (found.seconds if found else None, metrics.get("train/tokens_per_second"))
+    numbers += ["" if epoch is None else f"{epoch:.0f} of {epochs}", *("" if v is None else f"{v:.0f}" for v in cost)]
+    about = {"cell_id": cell.training_id, "parameters": cell.parameters, "numbers": numbers}
+    return about | {"state": state, "error": error, "trace": trace}
+
+
+def provenance(plan: Plan, store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
     """The provenance of all cells as (item, [(value, number of cells)]); several values mean that the cells differ."""
     seen: dict[str, Counter[str]] = {}
     started, seconds = [], 0.0
-    for cell in {cell.training_id: cell for plan in plans for cell in plan.cells.values()}.values():
+    for cell in {cell.training_id: cell for cell in plan.cells.values()}.values():
         record = read_json(cell.entry(store).path("provenance.json"))
         if record is None:
             continue
         code, machine, runtime = record.get("code") or {}, record.get("machine") or {}, cell.config.get("runtime") or {}
         commit = code.get("commit") and code["commit"] + (" with uncommitted changes" if code.get("dirty") else "")
         kind = (machine.get("system"), machine.get("cpu"), f"{machine.get('cores')} cores")
-        for what, value in {
-            "code": commit, "python": record.get("python"), "kernels": record.get("kernels"),
+        values = {
+            "code": commit,
+            **{key: record.get(key) for key in ("python", "kernels", "command")},
             "packages as locked": record.get("locked"),
             "packages": ", ".join(f"{k} {v}" for k, v in (record.get("packages") or {}).items()),
-            "machine": ", ".join(str(v) for v in kind if v), "gpu": machine.get("gpu"),
+            "machine": ", ".join(str(v) for v in kind if v),
+            "gpu": machine.get("gpu"),
             "ran on": ", ".join(f"{k} {runtime[k]}" for k in ("device", "threads") if k in runtime),
-            "data": f"sha256 {record.get('data_sha256')}", "command": record.get("command"),
-        }.items():  # fmt: skip
+            "data": f"sha256 {record.get('data_sha256')}",
+        }
+        for what, value in values.items():
             if value not in (None, ""):
                 seen.setdefault(what, Counter())[str(value)] += 1
         started.append(str(record.get("started", "")))

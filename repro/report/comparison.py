@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro import report
 from repro.files import write_atomic
 from repro.plan.experiment import Show
-from repro.report.data import Line, Missing, Part, part
-from repro.store.records import Record
+from repro.report import page, sweeps
+from repro.report.data import Line, Part, part
+from repro.results.records import Record
 from repro.tables import compare, render
 from repro.tables.blocks import Block, Table
 from repro.tables.compare import Group
@@ -36,11 +36,11 @@ def write(
         The table, and the paths of the files.
     """
     table, files = contents(records, title, notes)
-    page = part(dashboard, records, title, notes, printed)
-    if page.note:
-        logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, page.note)
+    made = part(dashboard, records, title, notes, printed)
+    if made.note:
+        logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)
     else:
-        files[DASHBOARD] = page.content
+        files[DASHBOARD] = made.content
     for name, content in files.items():
         write_atomic(folder / name, content.encode())
     return table, [folder / name for name in files]
@@ -53,29 +53,12 @@ def contents(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -
     text = render.to_text(table, compare.WHOLE) + "\n"
     files = {"table.txt": text, "table.md": render.to_markdown(table), "table.csv": compare.to_csv(found)}
     for i, group in enumerate(found):
-        drawings = part(_figures, group, f"g{i}", True)
+        drawings = part(sweeps.pictures, group, f"g{i}")
         if drawings.note:
             logging.getLogger(__name__).warning("%s: %s", group.task, drawings.note)
         for drawn in drawings.content or ():
             files |= {f"{DRAWN}/{drawn.name}.svg": drawn.svg, f"{DRAWN}/{drawn.name}.csv": drawn.data}
     return table, files
-
-
-def _figures(group: Group, salt: str, files: bool) -> list[Any]:
-    from repro.report import sweeps
-
-    return sweeps.figures(group, salt, files)
-
-
-def points(records: Sequence[Record], salt: str) -> dict[str, Any]:
-    """All grid points of an experiment's column for its report, as {"block": ..., "figures": Part}.
-
-    Raises `Missing` if no cell of the column is finished.
-    """
-    found = compare.groups(records)
-    if not found:
-        raise Missing("No cell of this column is finished.")
-    return {"block": compare.table(found, "", "").blocks[0], "figures": part(_figures, found[0], salt, False)}
 
 
 def dashboard(
@@ -95,9 +78,9 @@ def dashboard(
     filters = {
         name: list(dict.fromkeys(r.config[name]["name"] for r in records)) for name in ("task", "data", "mapping")
     }
-    return report.environment().get_template("dashboard.html.jinja").render(
-        title=title, table=table, views=views, filters={**filters, "seed": seeds}, written=time.strftime("%Y-%m-%d %H:%M %Z")
-    )  # fmt: skip
+    template = page.environment().get_template("dashboard.html.jinja")
+    written = time.strftime("%Y-%m-%d %H:%M %Z")
+    return template.render(table=table, views=views, filters={**filters, "seed": seeds}, written=written)
 
 
 def _names(block: Block) -> list[str]:
@@ -120,16 +103,19 @@ def _view(anchor: str, group: Group, seed: str, printed: Printed) -> dict[str, A
     shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
     if len(lines) > MOST_LINES:
-        many = Part(
-            note=f"{len(lines)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
+        told = (
+            f"{len(lines)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
         )
+        many = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=told))
         drawn = {
             "anchor": anchor,
             "block": block,
             "lines": (),
-            **dict.fromkeys(("main", "curves", "quality", "heat", "samples"), many),
+            "small": (),
+            "points": None,
+            **many,
+            "published": Part(),
         }
     else:
-        drawn = report.drawn(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])
-    figures = part(_figures, group, f"{anchor}/sweeps", False)
-    return {**drawn, "task": group.task, "seed": seed, "figures": figures}
+        drawn = page.view(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])
+    return {**drawn, "task": group.task, "seed": seed, "figures": part(sweeps.pictures, group, f"{anchor}/sweeps")}

@@ -1,8 +1,7 @@
 """The data of a report, read from the store: selected cells and predictions.
 
-This module makes plain data for the template and draws nothing. If a part is missing, `Missing` is raised with a
-message for the reader. `part` turns this error, and any other, into a note, so that a broken file costs only one
-figure.
+If a part is missing, `Missing` is raised with a message for the reader. `part` turns this error, and any other, into a
+note, so that a broken file costs only one figure.
 """
 
 from __future__ import annotations
@@ -10,17 +9,15 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from repro.identity import Found
-from repro.plan.experiment import Column
 from repro.store import Damaged
-from repro.tables.blocks import Block, Table
-from repro.tables.render import differences
+from repro.tables.blocks import Block
 
 LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
 
@@ -49,41 +46,34 @@ def part(make: Callable[..., Any], *arguments: Any) -> Part:
 
 
 @dataclass
+class Picture:
+    """A drawing as an SVG file; of a sweep, with a name for the file and its numbers as CSV (`data`)."""
+
+    caption: str
+    svg: str
+    name: str = ""
+    data: str = ""
+
+
+@dataclass
 class Line:
-    """A row of the experiment in one column, with its selected cells (one per seed; empty if none is finished)."""
+    """A row of a table's block, with its selected cells (one per seed; empty if none is finished)."""
 
     label: str
     detail: str
-    style: int  # index of the row's style in the palette
+    style: int  # index of the row's style in `draw`
     found: Sequence[Found] = ()
 
 
-def styles(tables: Sequence[Table]) -> dict[str, int]:
-    """Row label -> index in the palette; a label has the same index in all tables."""
-    labels = [row.label for t in tables for block in t.blocks for row in block.rows if not row.baseline]
-    return {label: i for i, label in enumerate(dict.fromkeys(labels))}
-
-
-def lines_of(block: Block, palette: Mapping[str, int]) -> list[Line]:
+def lines_of(block: Block) -> list[Line]:
     """The rows of a block, except the baselines, with their selected cells."""
-    return [Line(row.label, row.detail, palette[row.label], row.found) for row in block.rows if not row.baseline]
+    rows = [row for row in block.rows if not row.baseline]
+    return [Line(row.label, row.detail, i, row.found) for i, row in enumerate(rows)]
 
 
 def link(path: Path, beside: Path) -> str:
+    """The address of a file for a page in the folder `beside`."""
     return quote(os.path.relpath(path, beside).replace(os.sep, "/"))
-
-
-def table_view(block: Block, column: Column) -> dict[str, Any]:
-    """The template's values for a block; among them are the rows, and each row's verdicts as (word, full text)."""
-    rows = [row for row in block.rows if not row.baseline]
-    against = [metric for group in column.published for metric in group.against]
-    verdicts = [list(dict.fromkeys((v.word, v.text) for v in row.verdicts if v)) for row in rows]
-    apart = [[row.difference(c, against) for c in range(len(against))] for row in rows]
-    return {
-        "rows": rows, "runs": any(row.found for row in rows), "baselines": [row for row in block.rows if row.baseline],
-        "differences": apart if any(text for line in apart for text in line) else [],
-        "verdicts": verdicts, "against": against, "gains": differences(block),
-    }  # fmt: skip
 
 
 def scores(line: Line, name: str) -> list[float]:

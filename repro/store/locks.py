@@ -1,7 +1,9 @@
 """Lock files that allow one writer per folder: a heartbeat touches the lock, and a dead process loses its lock.
 
-docs/reference/store.md has the rules and the assumptions about the file system. Libraries such as filelock are not used, because
-a lock must work over NFS, be released when its process dies, and go to exactly one successor.
+docs/reference/store.md has the rules and the assumptions about the file system. filelock's leases (tried with 4.2.12) have a
+heartbeat, an owner's proof and a hand-over too, but they break three rules. A dead owner's lock is taken by exchanging two
+names, which NFS refuses, so there it stays forever; so does a lock whose process was killed between creating and writing
+it. A live owner on another machine with the same host name counts as dead, because boots are not compared first.
 
 A lock is never incomplete: it is written to a temporary file and hard-linked into place, which fails if a lock exists
 there. Lock files are read through an open handle, because NFS asks the server when a file is opened but answers `stat`

@@ -14,10 +14,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "sparse-attention", "torch", "fairseq-fixed", "hydra-core", "numpy", "sacrebleu", "rouge-score",
-    "sacremoses", "subword-nmt", "sentencepiece", "scikit-learn",
-)  # fmt: skip
+PACKAGES: tuple[str, ...] = (
+    "sparse-attention",
+    "torch",
+    "fairseq-fixed",
+    "hydra-core",
+    "numpy",
+    "sacrebleu",
+    "rouge-score",
+)
+PACKAGES += ("sacremoses", "subword-nmt", "sentencepiece", "scikit-learn")
 
 
 ROOT = Path(__file__).resolve().parents[2]

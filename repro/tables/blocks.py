@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from repro.convergence import Convergence
 from repro.identity import Found
 from repro.plan.published import Published
-from repro.tables.convergence import Convergence
 from repro.tables.decide import Outcome
 from repro.tables.statistics import ANY, FEWEST, Mean, Summary, kendall, over_examples, summarize
 from repro.tables.verdict import Verdict
@@ -85,6 +85,11 @@ class Row:
     gain: Mean | None = None  # the block's main score minus that of the first row (`paired.difference`)
     decided: bool = False  # whether `gain` is shown not to be zero
 
+    @property
+    def said(self) -> dict[str, str]:
+        """Its different verdicts, in full -> the word."""
+        return {verdict.text: verdict.word for verdict in self.verdicts if verdict}
+
     def value(self, metric: str) -> Value | None:
         return next((v for v in self.values if v.metric == metric), None)
 
@@ -152,13 +157,10 @@ def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
     Only rows that have converged and have at least `FEWEST` seeds count, because one run proves no ranking. Returns
     None if fewer than three rows count or tau is undefined.
     """
-    pairs = [
-        (ours.summary.mean, theirs.value)
-        for row in block.rows
-        if not row.baseline and row.convergence.converged and (theirs := row.theirs[column]) is not None
-        and (ours := row.value(block.against[column])) is not None and ours.summary is not None
-        and ours.summary.n >= FEWEST
-    ]  # fmt: skip
+    rows = [row for row in block.rows if not row.baseline and row.convergence.converged]
+    both = [(row.value(block.against[column]), row.theirs[column]) for row in rows]
+    known = [(ours.summary, theirs) for ours, theirs in both if theirs and ours and ours.summary]
+    pairs = [(ours.mean, theirs.value) for ours, theirs in known if ours.n >= FEWEST]
     if len(pairs) < 3 or any(math.isnan(ours) for ours, _ in pairs):
         return None
     tau = kendall(*zip(*pairs))

@@ -10,65 +10,66 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.identity import Found
 from repro.plan import Plan, Point, Slot
 from repro.plan import published as pub
 from repro.plan.experiment import Column, Select, Show
 from repro.protocol import Metric, metric_of
 from repro.store import Damaged, Store
-from repro.tables import convergence, findings, footers, paired
+from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
 from repro.tables.claims import Claim
 from repro.tables.decide import Evidence, Outcome, outcome_of
+from repro.tables.learning import doubt
 from repro.tables.statistics import holm, summarize
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
 
 def build(
-    plan: Plan, store: Store, records: Sequence[Mapping[str, Any]] = (), failed: Mapping[str, str] | None = None,
-    docs: Path | None = None, claims: Sequence[Claim] = (),
-) -> Table:  # fmt: skip
+    plan: Plan,
+    store: Store,
+    records: Sequence[Mapping[str, Any]] = (),
+    failed: Mapping[str, str] | None = None,
+    deviations: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    claims: Sequence[Claim] = (),
+) -> Table:
     """The table of a plan's finished cells; missing and damaged cells are shown as such.
 
     Args:
         records: the published numbers.
         failed: cell id -> error, for cells that failed in this run.
-        docs: folder with one file per task; its deviations are listed with those of the experiment and the settings.
+        deviations: task -> scope -> texts; those that concern the experiment are listed with its own and the settings'.
         claims: the paper's claims; those about this experiment are tested on its rows.
     """
     one = plan.experiment
-    blocks = [
-        Block(column.label, unavailable=plan.unavailable[c]) if c in plan.unavailable
-        else _Column(plan, store, records, failed or {}, c, column).block()
-        for c, column in enumerate(one.columns)
-    ]  # fmt: skip
-    from_paper = [] if one.own else [*footers.of_settings(plan), *footers.of_tasks(docs, plan)]
-    deviations = list(dict.fromkeys([*one.deviations, *from_paper]))
+    columns = [_Column(plan, store, records, failed or {}, c, column) for c, column in enumerate(one.columns)]
+    blocks = [column.block() for column in columns]
+    from_paper = [] if one.own else [*footers.of_settings(plan), *footers.of_tasks(deviations or {}, plan)]
+    listed = list(dict.fromkeys([*one.deviations, *from_paper]))
     warning = (
         "" if one.own or any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
     )
     labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, store, blocks)
     lines = [outcome.line(labels) for outcome in tested if outcome.parts]
     last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, lines)
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, listed, tested, lines)
 
 
 def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[Block]) -> list[Outcome]:
     """The outcomes of the paper's claims on these rows."""
     one = plan.experiment
     mine = [claim for claim in claims if (claim.experiment, claim.profile) == (one.name, one.profile)]
-    rows = {
-        (c, row.label): row for c, block in enumerate(blocks) for row in block.rows if mine and row.found and not row.baseline
-    }  # fmt: skip
+    shown = [(c, row) for c, block in enumerate(blocks) for row in block.rows if mine]
+    rows = {(c, row.label): row for c, row in shown if row.found and not row.baseline}
     keys = [column.key for column in one.columns]
     known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
     trained = {(s.column, one.rows[s.row].label): s.cell.config.get("train") or {} for s in plan.slots}
     doubts: dict[str, dict[str, str]] = {}
     for at, row in rows.items():
-        if why := convergence.doubt(row.convergence, row.found, str(trained[at].get("best_metric")), known):
+        if why := doubt(row.convergence, row.found, str(trained[at].get("best_metric")), known):
             doubts.setdefault(keys[at[0]], {})[at[1]] = why
 
     def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
@@ -111,6 +112,8 @@ class _Column:
         self.shown = list(column.show)
 
     def block(self) -> Block:
+        if self.number in self.plan.unavailable:
+            return Block(self.column.label, unavailable=self.plan.unavailable[self.number])
         rows = [self._row(r) for r in range(len(self.slots))]
         self._test(rows)
         everything = rows + self._baselines(rows)
@@ -202,7 +205,7 @@ class _Column:
         return baselines(first, shown, self.column.split, blanks) if first else []
 
 
-def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
+def baselines(cell: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
     """Make a row for each baseline of a finished cell.
 
     Args:
@@ -211,7 +214,7 @@ def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 
         blanks: the number of published columns, which stay empty.
     """
     made = []
-    for system, scores in found.baselines.items():
+    for system, scores in cell.baselines.items():
         values = [
             Value(metric, [] if scores.get(metric) is None else [float(scores[metric])], decimals)
             for metric, decimals in shown.items()
@@ -230,7 +233,7 @@ def _trivial(system: str, text: str | None, words: int | None) -> str:
     return f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
 
 
-def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
+def select(slots: Sequence[Slot], results: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
     """The finished slots of the best grid point, and a description of that point."""
     by_point: dict[Point, list[Slot]] = {}
     for slot in slots:
@@ -238,7 +241,7 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
     best: tuple[float, Point] | None = None
     compared = 0
     for point, members in by_point.items():
-        finished = [found[s.cell.cell_id] for s in members if s.cell.cell_id in found]
+        finished = [results[s.cell.cell_id] for s in members if s.cell.cell_id in results]
         scores = [f.metrics.get(by.metric, math.nan) for f in finished] if by else [0.0] * len(finished)
         if not scores or (math.isnan(mean := summarize(scores).mean) and len(by_point) > 1):
             continue
@@ -253,4 +256,4 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
         detail += f", best of {compared} on dev"
         if compared < len(by_point):
             detail += f" ({len(by_point) - compared} without a score)"
-    return [s for s in by_point[best[1]] if s.cell.cell_id in found], detail
+    return [s for s in by_point[best[1]] if s.cell.cell_id in results], detail

@@ -16,7 +16,7 @@
                                         columns and seeds are blocks of one test
         than: ["mean[89]"]              the effect in `columns` minus that in these columns is tested
         rows: [sparsemax]               each row is compared with each of `against`; a trend takes all rows in order
-        grid: mapping.lam               for a trend: over the values of this key in the grid of the only row
+        grid: lam                       for a trend: over the values of this key in the grid of the only row
         against: [softmax]              or, for a number instead of rows, `value: 25`
         metrics: [test/bleu]            each is tested
         paired: false                   true for times, and where the data differ by seed: differences seed by seed
@@ -125,24 +125,21 @@ class Claim:
     @property
     def asks(self) -> str:
         """The tested question as text."""
-        return {
-            "equivalence": f"within {self.margin:g}", "noninferiority": f"no worse by {self.margin:g}", "superiority": self.direction,
-            "trend": f"ever {self.direction} from row to row", "most": f"{self.direction} in most settings",
-        }[self.test]  # fmt: skip
+        bound = {"equivalence": "within", "noninferiority": "no worse by"}.get(self.test)
+        other = {"trend": f"ever {self.direction} from row to row", "most": f"{self.direction} in most settings"}
+        return f"{bound} {self.margin:g}" if bound else other.get(self.test, self.direction)
 
     @property
-    def equal(self) -> tuple[float, float]:
-        """The differences, in the direction of the claim, that count as equal: from the lower to the upper."""
-        return {
-            "equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0), "superiority": (0.0, self.smallest),
-        }.get(self.test, (0.0, 0.0))  # fmt: skip
+    def equal(self) -> tuple[float, float] | None:
+        """The bounds between which a difference in the direction of the claim counts as none, if it has such."""
+        bounds = {"equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0)}
+        return bounds.get(self.test, (0.0, self.smallest) if self.test == "superiority" else None)
 
     @property
     def inside(self) -> tuple[float, float]:
         """The bounds between which a difference in the direction of the claim supports it."""
-        return {
-            "equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, math.inf),
-        }.get(self.test, (0.0, math.inf))  # fmt: skip
+        low = -self.margin if self.test in ("equivalence", "noninferiority") else 0.0
+        return low, self.margin if self.test == "equivalence" else math.inf
 
     @property
     def outside(self) -> list[tuple[float, float]]:

@@ -14,12 +14,13 @@ from typing import Any
 
 import yaml
 
+from repro import convergence
 from repro.cell import LOADER
 from repro.files import csv_text
 from repro.plan.experiment import Show, near
 from repro.protocol import Metric, metric_of, parameters
-from repro.store.records import Record
-from repro.tables import convergence, findings, footers, paired
+from repro.results.records import Record
+from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, add_converged
 from repro.tables.build import baselines
 from repro.tables.statistics import Summary, summarize
@@ -28,6 +29,12 @@ ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
 NOT_SHOWN = ("loss", "ppl")
 MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
+CONTENT: dict[str, Callable[[Record], Any]] = {  # in what settings of the same configuration can still differ
+    "data content": lambda r: r.data_sha256[:8],
+    "training recipe": lambda r: r.recipe,
+    "plugins": lambda r: ",".join(r.plugins),
+    "test sets": lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items())),
+}
 WHOLE = 1000  # width of row labels in characters, large enough to show each label in full
 
 
@@ -201,8 +208,8 @@ def groups(records: Sequence[Record]) -> list[Group]:
     return [Group(task, _told_apart(list(found.values()))) for (task, _), found in sorted(by_task.items())]
 
 
-def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
-    settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in found]
+def _told_apart(by_setting: Sequence[list[Record]]) -> list[Setting]:
+    settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
     keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
     absent = object()
     varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
@@ -216,11 +223,7 @@ def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
         s.differs = {
             k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own | (implied - {"model.name"})
         }
-    # settings with the same configuration can still differ in data content, recipes, plugins or test sets
-    for said, of in (
-        ("data content", lambda r: r.data_sha256[:8]), ("training recipe", lambda r: r.recipe), ("plugins", lambda r: ",".join(r.plugins)),
-        ("test sets", lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items()))),
-    ):  # fmt: skip
+    for said, of in CONTENT.items():
         alike: dict[str, list[Setting]] = {}
         for s in settings:
             alike.setdefault(s.mapping + s.detail, []).append(s)
@@ -240,11 +243,11 @@ def _order(value: Any) -> tuple[int, float, str]:
 # ---- the table
 
 
-def table(found: Sequence[Group], name: str, title: str, notes: Sequence[str] = ()) -> Table:
+def table(grouped: Sequence[Group], name: str, title: str, notes: Sequence[str] = ()) -> Table:
     """The settings as a table, with one block per task and one row per setting."""
-    blocks = [_block(group) for group in found]
-    cells = {r.cell_id for g in found for s in g.settings for r in s.records}
-    many = sum(len(g.settings) for g in found)
+    blocks = [_block(group) for group in grouped]
+    cells = {r.cell_id for g in grouped for s in g.settings for r in s.records}
+    many = sum(len(g.settings) for g in grouped)
     last = ["Mean ± sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
     subtitle = f"{len(cells)} finished cells, {many} settings"
     return Table(name, title, subtitle, blocks, [*last, *footers.origin(blocks)])
@@ -299,14 +302,14 @@ def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]
     return list(dict.fromkeys(lines)), trivial
 
 
-def to_csv(found: Sequence[Group]) -> str:
+def to_csv(grouped: Sequence[Group]) -> str:
     """CSV text with one line per setting and metric, for all metrics.
 
     There is a column for each key of the settings, for the seeds and for the cells.
     """
-    keys = list(dict.fromkeys(k for g in found for s in g.settings for k in s.values))
+    keys = list(dict.fromkeys(k for g in grouped for s in g.settings for k in s.values))
     rows = [["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"]]
-    for group in found:
+    for group in grouped:
         for s in group.settings:
             values = [text(s.values[k]) if k in s.values else "" for k in keys]
             for metric in group.measured:

@@ -19,6 +19,7 @@ outcome: a row that still learns can only become better than it is. Where attent
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,9 +58,12 @@ class Evidence:
     def without(self, seeds: Collection[int]) -> Evidence:
         """The same without some seeds."""
         left = {
-            m: {c: {r: {s: v for s, v in of.items() if s not in seeds} for r, of in rows.items()} for c, rows in at.items()}
+            m: {
+                c: {r: {s: v for s, v in of.items() if s not in seeds} for r, of in rows.items()}
+                for c, rows in at.items()
+            }
             for m, at in self.scores.items()
-        }  # fmt: skip
+        }
         return replace(self, scores=left)
 
 
@@ -98,12 +102,16 @@ class Part:
     def seeds(self) -> str:
         return f"{self.n}" + (f" and {self.others}" if self.others not in (0, self.n) else "")
 
+    @property
+    def known(self) -> tuple[float, float] | None:
+        """The interval, or None if it is not known."""
+        return (self.low, self.high) if math.isfinite(self.low) else None
+
     def measured(self, decimals: int) -> str:
         """The effect with its interval; empty if there is none."""
         if math.isnan(self.effect):
             return ""
-        ends = (self.low, self.high) if math.isfinite(self.low) else None
-        return f"{self.effect:+.{decimals}f}{interval(ends, min(self.n, self.others or self.n), decimals)}"
+        return f"{self.effect:+.{decimals}f}{interval(self.known, min(self.n, self.others or self.n), decimals)}"
 
     def numbers(self, decimals: int) -> str:
         """The effect with its interval and seeds, and why it decides nothing."""
@@ -121,6 +129,7 @@ class Outcome:
 
     Attributes:
         part: the comparison that decides, the one with the least evidence for the claim.
+        better: of the metric that decides, as in `Evidence`.
         seen: the outcome rests on a change that was made after its records were seen.
         confirmed: seeds that had not been seen then give the same outcome.
     """
@@ -130,6 +139,7 @@ class Outcome:
     part: Part
     parts: tuple[Part, ...] = ()
     decimals: int = 2
+    better: int = 0
     seen: bool = False
     confirmed: bool = False
 
@@ -173,7 +183,8 @@ def _tested(claim: Claim, known: Evidence) -> Outcome:
     samples = [(part, sample) for m in claim.metrics for part, sample in _samples(claim, known, m, columns, than)]
     made = [_decided(claim, *one, 0.05 / len(samples), *_doubts(claim, known, one[0], columns)) for one in samples]
     outcome, decides = _together(made)
-    return Outcome(claim, outcome, decides, tuple(made), known.decimals.get(decides.metric or claim.metrics[0], 2))
+    metric = decides.metric or claim.metrics[0]
+    return Outcome(claim, outcome, decides, tuple(made), known.decimals.get(metric, 2), known.better.get(metric, 0))
 
 
 def _named(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -194,39 +205,31 @@ class _Sample:
 
 def _samples(
     claim: Claim, known: Evidence, metric: str, columns: Sequence[str], than: Sequence[str]
-) -> list[tuple[Part, _Sample]]:  # fmt: skip
+) -> list[tuple[Part, _Sample]]:
     """The comparisons in one metric, also where scores are missing."""
     of = {c: {r: _compared(claim, v) for r, v in rows.items()} for c, rows in known.scores.get(metric, {}).items()}
-    groups = [list(columns)] if claim.pooled or than else [[c] for c in columns]
+    whole = claim.pooled or bool(than)
+    groups = [list(columns)] if whole else [[c] for c in columns]
     if claim.test == "trend":
         return [_trend(claim, {c: of.get(c, {}) for c in group}, metric) for group in groups]
     made = []
-    for row in claim.rows:
-        for other in claim.against or ("",):
-            for group in groups:
-                mine, theirs = (_pooled(of, r, group, than) for r in (row, other))
-                by_column = {c: _gap(of.get(c, {}), row, other, claim.paired) for c in group if len(group) > 1}
-                if not claim.against:
-                    theirs = _compared(claim, dict.fromkeys(mine, claim.value or 0.0))
-                if claim.paired or not claim.against:
-                    pairs = sorted(mine.keys() & theirs.keys())
-                    differences, rest, used = {s: mine[s] - theirs[s] for s in pairs}, [], (pairs, pairs)
-                else:
-                    mean = float(np.mean(list(theirs.values()))) if theirs else math.nan
-                    differences = {s: mine[s] - mean for s in sorted(mine)} if theirs else {}
-                    rest, used = [v - mean for v in theirs.values()], (sorted(mine), sorted(theirs))
-                with_errors = other and differences and not claim.ratio
-                error = [known.errors(c, metric, row, other, *used) for c in [*group, *than] if with_errors]
-                share = [len(group)] * len(group) + [len(than)] * len(than)
-                total = math.sqrt(sum((e / n) ** 2 for e, n in zip(error, share)))
-                part = Part(
-                    row,
-                    group[0] if len(groups) > 1 or (len(group) == 1 and not claim.pooled) else "",
-                    other,
-                    metric,
-                    columns=by_column,
-                )
-                made.append((part, _Sample(differences, rest, total)))
+    for row, other, group in itertools.product(claim.rows, claim.against or ("",), groups):
+        mine, theirs = (_pooled(of, r, group, than) for r in (row, other))
+        if not claim.against:
+            theirs = dict(_compared(claim, dict.fromkeys(mine, claim.value or 0.0)))
+        if claim.paired or not claim.against:
+            seeds = (sorted(mine.keys() & theirs.keys()),) * 2
+            differences, rest = {s: mine[s] - theirs[s] for s in seeds[0]}, []
+        else:
+            seeds = sorted(mine), sorted(theirs)
+            mean = float(np.mean(list(theirs.values()))) if theirs else math.nan
+            differences = {s: mine[s] - mean for s in seeds[0] if theirs}
+            rest = [v - mean for v in theirs.values()]
+        share = {c: len(cs) for cs in (group, than) for c in cs if other and differences and not claim.ratio}
+        error = math.hypot(*(known.errors(c, metric, row, other, *seeds) / n for c, n in share.items()))
+        gaps = {c: _gap(of.get(c, {}), row, other, claim.paired) for c in group if len(group) > 1}
+        part = Part(row, "" if whole else group[0], other, metric, columns=gaps)
+        made.append((part, _Sample(differences, rest, error)))
     return made
 
 
@@ -234,9 +237,10 @@ def _pooled(of: Scores, row: str, columns: Sequence[str], than: Sequence[str]) -
     """Seed -> mean score of a row over `columns`, minus that over `than`; only seeds that all of them have."""
     runs = [of.get(c, {}).get(row, {}) for c in (*columns, *than)]
     return {
-        s: float(np.mean([r[s] for r in runs[: len(columns)]])) - (float(np.mean([r[s] for r in runs[len(columns) :]])) if than else 0.0)
+        s: float(np.mean([r[s] for r in runs[: len(columns)]]))
+        - (float(np.mean([r[s] for r in runs[len(columns) :]])) if than else 0.0)
         for s in sorted(set.intersection(*map(set, runs)))
-    }  # fmt: skip
+    }
 
 
 def _gap(rows: Mapping[str, Mapping[int, float]], row: str, other: str, paired: bool) -> float:
@@ -257,9 +261,7 @@ def _trend(claim: Claim, of: Scores, metric: str) -> tuple[Part, _Sample]:
         for s in sorted(set.intersection(*(set(at.get(r, {})) for r in rows)) if rows else ())
     ]
     ranks = [[of[c][r][s] for r in rows] for c, s in blocks]
-    name = (
-        " < ".join(rows) if not claim.grid else f"{claim.rows[0]}, {claim.grid.rpartition('.')[2]} = {', '.join(rows)}"
-    )
+    name = f"{claim.rows[0]}, {claim.grid} = {', '.join(rows)}" if claim.grid else " < ".join(rows)
     part = Part(name, "" if claim.pooled else next(iter(of)), metric=metric)
     if claim.pooled:
         return part, _Sample({i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}, ranks=ranks)
@@ -284,9 +286,8 @@ def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -
     support = [*(ours if moves <= 0 else []), *(theirs if moves >= 0 else [])]
     opposite = [*(ours if moves >= 0 else []), *(theirs if moves <= 0 else [])]
     worth = known.scores.get(claim.worth_metric or part.metric, {})
-    support += [
-        why for c in at if claim.worth and (why := _worthless(claim, worth.get(c, {}), part.against or part.row))
-    ]
+    little = [_worthless(claim, worth.get(c, {}), part.against or part.row) for c in at if claim.worth]
+    support += filter(None, little)
     return " and ".join(sorted(set(support))), " and ".join(sorted(set(opposite)))
 
 
@@ -309,15 +310,8 @@ def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: st
     part = replace(part, n=len(differences), others=len(theirs), differences=sample.differences)
     few = min(len(differences), len(theirs) or len(differences))
     if few < 2 or not all(map(math.isfinite, differences)):
-        why = (
-            "one seed"
-            if few == 1
-            else "a score is not a number"
-            if few
-            else "no pair of seeds"
-            if claim.paired
-            else "not run"
-        )
+        none = "no pair of seeds" if claim.paired else "not run"
+        why = {0: none, 1: "one seed"}.get(few, "a score is not a number")
         return replace(part, why=why)
     if claim.test == "most":
         return _most(claim, part, level)

@@ -35,10 +35,8 @@ def find(block: Block, metrics: Mapping[str, Metric]) -> None:
     metric = metric_of(metrics, full)
     for row in own[1:]:
         row.gain = paired.difference(row, first, full, metric)
-    p = {
-        i: gain.p for i, row in enumerate(own)
-        if (gain := row.gain) and first.convergence.converged and row.convergence.converged and not gain.certain
-    }  # fmt: skip
+    fit = [(i, row.gain) for i, row in enumerate(own) if row.gain and row.convergence.converged]
+    p = {i: gain.p for i, gain in fit if first.convergence.converged and not gain.certain}
     for i, value in holm(p).items():
         own[i].decided = value < SIGNIFICANT
     best, why = _ranked(block, at, own, [row for row in scored if row.baseline], metric)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from repro.files import read_json
@@ -129,11 +128,11 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     return [*lines, *(["Packages: not the locked set (requirements.lock)."] if unlocked else [])]
 
 
-def _recipes(found: Sequence[Any]) -> str:
+def _recipes(cells: Sequence[Any]) -> str:
     """The versions of the cells' recipes; cells with different recipes do not belong to the same experiment."""
     levels = {
-        "training": {f.folder for f in found},
-        "evaluation": {e.folder for f in found for e in f.evaluations.values()},
+        "training": {f.folder for f in cells},
+        "evaluation": {e.folder for f in cells for e in f.evaluations.values()},
     }
     known = []
     for what, folders in levels.items():
@@ -206,24 +205,15 @@ def declared(plan: Plan, slots: Sequence[Slot]) -> list[str]:
     return [*own, *of_settings(replace(plan, slots=list(slots)))]
 
 
-def of_tasks(docs: Path | None, plan: Plan) -> list[str]:
-    """The deviations in the docs of the tasks that concern this experiment."""
+def of_tasks(deviations: Mapping[str, Mapping[str, Sequence[str]]], plan: Plan) -> list[str]:
+    """The deviations of the tasks that concern this experiment; `deviations`: task -> scope -> texts."""
     slots: dict[str, list[Slot]] = {}
-    for slot in plan.slots if docs else ():
+    for slot in plan.slots:
         slots.setdefault(slot.cell.task, []).append(slot)
-    return [text for task, of in slots.items() for text in of_task(docs or Path(), task, scope(plan, of))]
-
-
-def of_task(docs: Path, task: str, about: Scope) -> list[str]:
-    """The list items below headings with the word "deviations" in `<docs>/<task>.md`; headings may name profiles."""
-    page = docs / f"{task}.md"
-    if not page.is_file():
-        return []
-    found = []
-    section = r"^#+ ([^\n]*deviations[^\n]*)\n(.*?)(?=^#|\Z)"
-    for heading, body in re.findall(section, page.read_text(encoding="utf-8"), re.M | re.S | re.I):
-        named = [p for p in PROFILES[:2] if re.search(rf"\b{p}\b", heading, re.I)]
-        if not named or about.profile in named:
-            items = (" ".join(item.split()) for item in re.split(r"^[-*] +", body, flags=re.M)[1:])
-            found += [item.replace("**", "") for item in items if about.concerns(item)]
-    return found
+    return [
+        text
+        for task, mine in slots.items()
+        for head, texts in deviations.get(task, {}).items()
+        for text in texts
+        if (about := scope(plan, mine)).concerns(f"{head}: {text}") and about.concerns(text)
+    ]

@@ -21,7 +21,6 @@ from repro.tables.statistics import (
     mean_of,
     paired_bleu_randomization,
     paired_randomization,
-    paired_t,
 )
 
 
@@ -45,8 +44,8 @@ def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
 def by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
     """p-value over the seeds that both rows have, or None if there are too few."""
     a, b = _scores(first, full), _scores(other, full)
-    common = sorted(a.keys() & b.keys())
-    return paired_t([b[s] for s in common], [a[s] for s in common])
+    differences = [b[s] - a[s] for s in sorted(a.keys() & b.keys())]
+    return mean_of(differences).p if len(differences) > 1 else None
 
 
 def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
@@ -64,9 +63,7 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
     return paired_randomization(mine.sum(0), theirs.sum(0))
 
 
-def error(
-    row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Collection[int]] = ()
-) -> float:  # fmt: skip
+def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Collection[int]] = ()) -> float:
     """The standard error of the difference between two rows over test examples; 0 for a metric without such values.
 
     Args:
@@ -82,33 +79,33 @@ def error(
     return example_error(a, b) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else 0.0
 
 
-def _shared(one: Sequence[Found], other: Sequence[Found], full: str, metric: Metric) -> list[np.ndarray]:
+def _shared(cells: Sequence[Found], others: Sequence[Found], full: str, metric: Metric) -> list[np.ndarray]:
     """The values of the examples that both have, [seeds, examples] or [seeds, examples, 10]; empty if there are none."""
-    a, b = (_examples(found, full, metric) for found in (one, other))
+    a, b = (_examples(of_row, full, metric) for of_row in (cells, others))
     shared = sorted(a.keys() & b.keys())
     return [np.array([of[i] for i in shared], float).swapaxes(0, 1) if shared else np.empty(0) for of in (a, b)]
 
 
-def value(found: Sequence[Found], full: str, metric: Metric, note: str = "") -> Value:
+def value(cells: Sequence[Found], full: str, metric: Metric, note: str = "") -> Value:
     """The score `full` of a row's cells; with fewer than `FEWEST` seeds, with its standard error over test examples.
 
     Args:
         note: text to show if no cell has the score.
     """
-    runs = [f.metrics[full] for f in found if full in f.metrics]
+    runs = [f.metrics[full] for f in cells if full in f.metrics]
     few = 0 < len(runs) < FEWEST and metric.test is not None
-    examples = [*_examples(found, full, metric).values()] if few else []
+    examples = [*_examples(cells, full, metric).values()] if few else []
     error = example_error(np.array(examples, float).swapaxes(0, 1)) if len(examples) > 1 else 0.0
     return Value(full, runs, metric.decimals, metric.better, {}, "" if runs else note, metric.bounds, error)
 
 
-def _examples(found: Sequence[Found], full: str, metric: Metric) -> dict[int, list[Any]]:
+def _examples(cells: Sequence[Found], full: str, metric: Metric) -> dict[int, list[Any]]:
     """Index of a test example -> its values for all seeds with the score, in its unit; examples without one of them are left out."""
     split, _, name = full.partition("/")
     key = f"{name}_statistics" if metric.test == "bleu" else name
     values: dict[int, list[Any]] = {}
-    found = [f for f in found if full in f.metrics]
-    for one in (f for f in found if split in f.evaluations):
+    cells = [f for f in cells if full in f.metrics]
+    for one in (f for f in cells if split in f.evaluations):
         level = one.evaluations[split]
         records = _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns)
         known = {int(r["index"]): r["sentence"][key] for r in records if key in r.get("sentence", {})}
@@ -116,7 +113,7 @@ def _examples(found: Sequence[Found], full: str, metric: Metric) -> dict[int, li
             known = dict(zip(known, in_unit([*known.values()], one.metrics[full])))
         for i, value in known.items():
             values.setdefault(i, []).append(value)
-    return {i: of for i, of in values.items() if len(of) == len(found)}
+    return {i: of for i, of in values.items() if len(of) == len(cells)}
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,45 +13,49 @@ from repro.tables.statistics import FEWEST, OVER, interval
 from repro.tables.verdict import Verdict
 
 WIDEST_LABEL = 48
-CSV = (
-    "table", "column", "row", "selected", "source", "metric", "mean", "std", "n", "ci95_half", "p_examples", "p_seeds",
-    "ours_minus_published", "verdict",
-)  # fmt: skip
+KEYS = ("table", "column", "row", "selected", "source", "metric")  # columns of the CSV file
+NUMBERS = ("mean", "std", "n", "ci95_half", "p_examples", "p_seeds", "ours_minus_published", "verdict")
+TEX = str.maketrans({"±": r"$\pm$", "“": "``", "”": "''", "†": r"\dag{}"})
 BEST = "the main score of a row that is shown to be better than every other row that can be ranked."
+Small = tuple[str, list[str], list[list[str]]]  # a small table below a block: title, header line, body
 
 
-def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
-    """A block as strings: (group line, header line, body). The first column has the row labels."""
+def grid(block: Block, bold: str = "{}") -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """A block as strings: (group, header) of each column, and the body. The first column has the row labels.
+
+    Args:
+        bold: how the best score is printed.
+    """
     runs = any(row.found for row in block.rows)
-    groups = [*[""] * (1 + runs), "ours" if block.published else "", *[""] * (len(block.headers) - 1)]
-    headers = ["mapping", *["n"] * runs, *block.headers]
-    for name, labels in block.published:
-        groups.extend([name, *[""] * (len(labels) - 1)])
-        headers.extend(labels)
-    verdict = any(block.published)
-    if verdict:
-        groups.append("")
-        headers.append("verdict")
+    headers = [("", "mapping"), *[("", "n")] * runs, *(("ours" if block.published else "", h) for h in block.headers)]
+    headers += [(name, h) for name, labels in block.published for h in labels]
+    headers += [("", "verdict")] * bool(block.published)
     body = []
     for row in block.rows:
         label = f"{row.label} ({row.detail})" if row.detail else row.label
-        line = [label, *[str(len(row.found) or "")] * runs, *(v.text() for v in row.values)]
-        line += ["-" if t is None else t.text() for t in row.theirs]
-        if verdict:
-            line.append(_verdict_text(row))
-        body.append(line)
-    return groups, headers, body
+        values = [bold.format(v.text()) if v.best else v.text() for v in row.values]
+        theirs = ["-" if t is None else t.text() for t in row.theirs]
+        verdict = [_verdict_text(row)] * bool(block.published)
+        body.append([label, *[str(len(row.found) or "")] * runs, *values, *theirs, *verdict])
+    return headers, body
 
 
-def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
-    """The small tables below a block, as (title, header line, body): intervals, predictions, comparable differences."""
+def _tabulated(headers: Sequence[str], body: Sequence[Any], form: str) -> str:
+    from tabulate import tabulate
+
+    aligned = ("left", *["right"] * (len(headers) - 1))
+    return tabulate(body, headers, form, colalign=aligned, disable_numparse=True)
+
+
+def further(block: Block) -> list[Small]:
+    """The small tables below a block: differences, intervals, predictions, comparable differences."""
     rows = [row for row in block.rows if not row.baseline]
     runs = {len(v.runs) for row in rows for v in row.values if v.runs}
     over = any(v.error for row in rows for v in row.values)
     few = " and ".join(["the runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
     title = few if max(runs, default=0) < FEWEST else "95 % intervals over seeds"
     less = f" (of fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
-    found = differences(block)
+    tables = differences(block)
     for text, name, more in (
         (Value.spread, title, less),
         (Value.prediction, "95 % prediction intervals for one run with a new seed", ""),
@@ -58,28 +63,29 @@ def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
         shown = [i for i in range(len(block.headers)) if any(text(row.values[i]) for row in rows)]
         body = [[label, *(text(row.values[i]) or "-" for i in shown)] for label, row in zip(block.names, rows)]
         cut = ", cut at the bounds of the score" if any(v.cut(text) for row in rows for v in row.values) else ""
-        found += [(f"{name}{cut}{more}", ["mapping", *(block.headers[i] for i in shown)], body)] if _any(body) else []
-    if block.comparable:
-        columns = block.columns
-        body = [
-            [row.label, *(row.difference(c, block.against) or "-" for c in range(len(columns)))]
-            for row in rows
-            if any(v is not None and v.comparable for v in row.verdicts)
-        ]
-        found.append(("ours minus published, 95 % interval over seeds", ["mapping", *columns], body))
-    return found
+        tables += [(f"{name}{cut}{more}", ["mapping", *(block.headers[i] for i in shown)], body)] * _any(body)
+    return [*tables, *(minus_published(block) if block.comparable else [])]
 
 
-def differences(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
+def minus_published(block: Block) -> list[Small]:
+    """The small table of our numbers minus the published ones; of a comparable block, only the comparable rows."""
+    rows = [row for row in block.rows if any(v and (v.comparable or not block.comparable) for v in row.verdicts)]
+    body = [[row.label, *(row.difference(c, block.against) or "-" for c in range(len(block.columns)))] for row in rows]
+    why = "" if block.comparable else " (not comparable: other data, sizes or settings)"
+    title = f"ours minus published, 95 % interval over seeds{why}"
+    return [(title, ["mapping", *block.columns], body)] if block.comparable or _any(body) else []
+
+
+def differences(block: Block) -> list[Small]:
     """The small table of the differences from the first row in the main score; nothing if there are none."""
     rows = [(name, row, gain) for name, row in zip(block.names, block.rows) if (gain := row.gain)]
     if block.main is None or not rows:
         return []
     d, over = block.rows[0].values[block.main].decimals, OVER if all(len(g.values) < FEWEST for *_, g in rows) else ""
-    told = [f"{g.mean:+.{d}f}{interval(g.printed, len(g.values), d).removesuffix(over)}" for *_, g in rows]
-    body = [
-        [name, str(len(g.values)), text, "yes" if row.decided else "no"] for (name, row, g), text in zip(rows, told)
-    ]
+    body = []
+    for name, row, gain in rows:
+        told = f"{gain.mean:+.{d}f}{interval(gain.printed, len(gain.values), d).removesuffix(over)}"
+        body.append([name, str(len(gain.values)), told, "yes" if row.decided else "no"])
     first = next(name for name, row in zip(block.names, block.rows) if row.values[block.main].summary)
     title = f"{block.headers[block.main]} minus {first}: mean [95 % interval{over}]"
     return [(title, ["mapping", "n", "difference", "shown over seeds"], body)]
@@ -108,44 +114,31 @@ def _last(table: Table) -> list[str]:
 
 def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
     """The table as text for a terminal; row labels longer than `widest` characters are cut."""
+    from tabulate import SEPARATING_LINE
+
     lines = [table.title, f"({table.subtitle})"]
     for block in table.blocks:
-        lines += ["", block.label, *([f"  {block.finding}"] if block.finding else [])]
+        below = [*([block.finding] if block.finding else [])]
         if block.unavailable:
-            lines.append(f"  not run: {block.unavailable}")
-            continue
-        groups, headers, body = grid(block)
-        widths = [max(len(line[i]) for line in (headers, *body)) for i in range(len(headers))]
-        widths[0] = min(widths[0], widest)
-        if any(groups):
-            lines.append("  " + _spans(groups, widths).rstrip())
-        lines.append("  " + _aligned(headers, widths))
-        lines.append("  " + "-" * (sum(widths) + 2 * len(widths) - 2))
-        separated = False
-        for line, row in zip(body, block.rows):
-            if row.baseline and not separated:
-                lines.append("  " + "- " * ((sum(widths) + 2 * len(widths) - 2) // 2))
-                separated = True
-            lines.append("  " + _aligned(line, widths))
-        for title, headers, body in further(block):
-            widths = [max(len(line[i]) for line in (headers, *body)) for i in range(len(headers))]
-            lines += ["", f"  {title}", "  " + _aligned(headers, widths), *("  " + _aligned(x, widths) for x in body)]
-        lines += [*([""] if further(block) else []), *(f"  {footer}" for footer in block.footers)]
+            below.append(f"not run: {block.unavailable}")
+        else:
+            headers, cells = grid(block)
+            body: list[Any] = [[_cut(label, widest), *texts] for label, *texts in cells]
+            if (baselines := sum(row.baseline for row in block.rows)) < len(body) and baselines:
+                body.insert(len(body) - baselines, SEPARATING_LINE)
+            said = [g if i == 0 or headers[i - 1][0] != g else "" for i, (g, _) in enumerate(headers)]
+            shown = [f"{group}\n{header}" if any(said) else header for group, (_, header) in zip(said, headers)]
+            below += _tabulated(shown, body, "simple").split("\n")
+            small = further(block)
+            for title, heads, rows in small:
+                below += ["", title, *_tabulated(heads, rows, "plain").split("\n")]
+            below += [*([""] if small else []), *block.footers]
+        lines += ["", block.label, *(f"  {line}" if line else "" for line in below)]
     return "\n".join([*lines, "", *_last(table)])
 
 
-def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
-    first = line[0] if len(line[0]) <= widths[0] else line[0][: widths[0] - 1] + "…"
-    return "  ".join([first.ljust(widths[0]), *(t.rjust(w) for t, w in zip(line[1:], widths[1:]))])
-
-
-def _spans(groups: Sequence[str], widths: Sequence[int]) -> str:
-    out, position = "", 0
-    for group, width in zip(groups, widths):
-        if group:
-            out = out.ljust(position) + group + "  "
-        position += width + 2
-    return out
+def _cut(label: str, widest: int) -> str:
+    return label if len(label) <= widest else label[: widest - 1] + "…"
 
 
 def to_markdown(table: Table) -> str:
@@ -155,18 +148,10 @@ def to_markdown(table: Table) -> str:
         if block.unavailable:
             lines.append(f"not run: {block.unavailable}")
             continue
-        runs = any(row.found for row in block.rows)
-        _, _, body = grid(block)
-        for line, row in zip(body, block.rows):
-            first = 2 if runs else 1
-            line[first : first + len(row.values)] = [f"**{v.text()}**" if v.best else v.text() for v in row.values]
-        ours = "ours " if block.published else ""
-        headers = ["mapping", *["n"] * runs, *(f"{ours}{h}" for h in block.headers)]
-        headers += [f"{name} {h}" for name, labels in block.published for h in labels]
-        headers += ["verdict"] if block.published else []
-        lines += _rows(headers, body)
-        for title, headers, body in further(block):
-            lines += ["", f"{title[0].upper()}{title[1:]}:", "", *_rows(headers, body)]
+        headers, body = grid(block, "**{}**")
+        lines += markdown([" ".join(filter(None, of)) for of in headers], body)
+        for title, heads, rows in further(block):
+            lines += ["", f"{title[0].upper()}{title[1:]}:", "", *markdown(heads, rows)]
         lines += _items(block.footers)
     bold = any(v.best for b in table.blocks for r in b.rows for v in r.values)
     last = [*([f"**Bold**: {BEST}"] if bold else []), *_last(table)]
@@ -177,14 +162,15 @@ def _items(texts: Sequence[str]) -> list[str]:
     return ["", *(f"- {text}" for text in texts)] if texts else []
 
 
-def _rows(headers: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+def markdown(headers: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown; the first column is aligned on the left."""
     cells = ("| " + " | ".join(t.replace("|", "\\|") for t in line) + " |" for line in body)
     return ["| " + " | ".join(headers) + " |", "|---|" + "---:|" * (len(headers) - 1), *cells]
 
 
 def to_csv(table: Table) -> str:
     """The table as CSV in long format, with one line per number."""
-    return csv_text([CSV, *_numbers(table)])
+    return csv_text([(*KEYS, *NUMBERS), *_numbers(table)])
 
 
 def _numbers(table: Table) -> Iterator[list[Any]]:
@@ -215,27 +201,11 @@ def to_latex(table: Table) -> str:
         if block.unavailable:
             parts.append(f"% {block.label}: not run: {block.unavailable}")
             continue
-        _, headers, body = grid(block)
-        spans = [("ours", len(block.headers)), *((name, len(labels)) for name, labels in block.published)]
-        above = [""] * (len(headers) - sum(n for _, n in spans) - bool(block.published))
-        above += [f"\\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}" for name, n in spans]
-        above += [""] * bool(block.published)
-        caption = f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}"
-        columns = f"\\begin{{tabular}}{{l{'r' * (len(headers) - 1)}}}"
-        lines = ["\\begin{table}", "\\centering", caption, columns, "\\toprule", " & ".join(above) + " \\\\"]
-        lines += [" & ".join(_tex(h) for h in headers) + " \\\\", "\\midrule"]
-        lines += [" & ".join(_tex(t) for t in line) + " \\\\" for line in body]
-        parts.append("\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]))
+        headers, body = grid(block)
+        made = _tabulated([" ".join(filter(None, of)) for of in headers], body, "latex_booktabs")
+        title = re.sub(r"([&%_#${}])", r"\\\1", f"{table.title}: {block.label} ({table.subtitle})")
+        parts.append(f"\\begin{{table}}\n\\centering\n\\caption{{{title}}}\n{made}\n\\end{{table}}".translate(TEX))
     return "\n\n".join(parts) + "\n"
-
-
-_TEX = str.maketrans(
-    {c: f"\\{c}" for c in "&%_#${}"} | {"±": r"$\pm$", "“": "``", "”": "''", "†": r"\dag{}"}
-)  # fmt: skip
-
-
-def _tex(text: str) -> str:
-    return text.translate(_TEX)
 
 
 def write(table: Table, stem: Path) -> list[Path]:

@@ -25,7 +25,8 @@ EQUIVALENCE = 0.90  # confidence level of the interval that is equivalent to two
 # Fewest seeds for a printed interval over seeds and for a ranking of rows; with two seeds, t is 12.7.
 FEWEST = 3
 OVER = " over test examples"
-ANY = (-math.inf, math.inf)
+Bounds = tuple[float, float]
+ANY: Bounds = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Summary:
         """Half the width of the 95 % interval of the mean over seeds, or None for fewer than `FEWEST` seeds."""
         return None if self.std is None or self.n < FEWEST else half_width(self.std, self.n)
 
-    def bounds(self, level: float, within: tuple[float, float] = ANY, new: bool = False) -> tuple[float, float]:
+    def bounds(self, level: float, within: Bounds = ANY, new: bool = False) -> Bounds:
         """The confidence interval of the mean at `level`; for one seed, both bounds are the mean.
 
         It is cut at `within`, the possible values of the score; it covers the mean as often as the whole interval does.
@@ -56,8 +57,8 @@ class Summary:
         return f"{self.mean:.{decimals}f}{spread}"
 
     def interval(
-        self, decimals: int = 2, shift: float = 0.0, sign: str = "", within: tuple[float, float] = ANY, new: bool = False
-    ) -> str:  # fmt: skip
+        self, decimals: int = 2, shift: float = 0.0, sign: str = "", within: Bounds = ANY, new: bool = False
+    ) -> str:
         """`[low, high]`, the 95 % interval (`bounds`) minus `shift`; an empty string for fewer than `FEWEST` seeds."""
         if self.n < FEWEST:
             return ""
@@ -92,16 +93,6 @@ def half_width(std: float, n: int, level: float = LEVEL) -> float:
     return t_quantile(n - 1, level) * std / math.sqrt(n)
 
 
-def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Two-sided p-value of the difference in means between two rows, or None for one seed.
-
-    `a` and `b` have the scores for the same seeds in the same order. Raises ValueError on unequal lengths.
-    """
-    if len(a) != len(b):
-        raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
-    return mean_of([x - y for x, y in zip(a, b)]).p if len(a) > 1 else None
-
-
 @dataclass(frozen=True)
 class Mean:
     """A mean with its standard error, the degrees of freedom of the error, and the averaged values."""
@@ -126,7 +117,7 @@ class Mean:
 
         return float(2 * stdtr(self.df, -abs(self.mean) / self.error))
 
-    def interval(self, level: float) -> tuple[float, float]:
+    def interval(self, level: float) -> Bounds:
         """The confidence interval at `level`."""
         from scipy.special import stdtrit
 
@@ -141,7 +132,7 @@ class Mean:
         return float(stdtrit(self.df, 0.95) + stdtrit(self.df, 0.8)) * self.error
 
     @property
-    def printed(self) -> tuple[float, float] | None:
+    def printed(self) -> Bounds | None:
         """The 95 % interval to print: `interval`, or with fewer than `FEWEST` values the one over test examples, if known."""
         if len(self.values) >= FEWEST:
             return self.interval(LEVEL)
@@ -152,7 +143,7 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
     """The mean of values, one per seed, for other seeds and other test examples.
 
     Args:
-        values: at least one; of one, the spread over seeds is not known and counts as zero.
+        values: at least one; with a single value, the spread over seeds is unknown and counts as zero.
         example_error: standard error of the mean if only the test examples are drawn again.
 
     The two variances are added. The degrees of freedom are those of Satterthwaite 1946: only the variance over seeds is
@@ -174,16 +165,16 @@ def difference_of(a: Sequence[float], b: Sequence[float], example_error: float =
 
     The `values` of the result are differences from the mean of the larger sample. Source: Welch 1947.
     """
-    one, other = summarize(a), summarize(b)
-    parts = [(s.std or 0.0) ** 2 / s.n for s in (one, other)]
+    mine, theirs = summarize(a), summarize(b)
+    parts = [(s.std or 0.0) ** 2 / s.n for s in (mine, theirs)]
     total = sum(parts) + example_error**2
-    spread = sum(v * v / (s.n - 1) for v, s in zip(parts, (one, other)))
-    values = [x - other.mean for x in a] if one.n <= other.n else [one.mean - x for x in b]
+    spread = sum(v * v / (s.n - 1) for v, s in zip(parts, (mine, theirs)))
+    values = [x - theirs.mean for x in a] if mine.n <= theirs.n else [mine.mean - x for x in b]
     df = min(total**2 / spread, 1e6) if spread else 1e6
-    return Mean(one.mean - other.mean, math.sqrt(total), df, tuple(values), example_error)
+    return Mean(mine.mean - theirs.mean, math.sqrt(total), df, tuple(values), example_error)
 
 
-def over_examples(mean: float, error: float, within: tuple[float, float] = ANY) -> tuple[float, float] | None:
+def over_examples(mean: float, error: float, within: Bounds = ANY) -> Bounds | None:
     """The 95 % interval of a mean if only the test examples are drawn again, cut at `within`; None for an error of 0.
 
     Args:
@@ -195,7 +186,7 @@ def over_examples(mean: float, error: float, within: tuple[float, float] = ANY) 
     return max(mean - half, within[0]), min(mean + half, within[1])
 
 
-def interval(ends: tuple[float, float] | None, n: int, decimals: int) -> str:
+def interval(ends: Bounds | None, n: int, decimals: int) -> str:
     """The 95 % interval of a difference over `n` seeds as text with a space in front, or an empty string without `ends`."""
     if ends is None:
         return ""
@@ -220,9 +211,6 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 
 def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Kendall's tau-b of two rankings of the same items, with ties; None if all items in a ranking are tied."""
-
-    if len(a) != len(b):
-        raise ValueError(f"two rankings need equal lengths, got {len(a)} and {len(b)}")
     from scipy.stats import kendalltau
 
     tau = float(kendalltau(a, b).statistic)

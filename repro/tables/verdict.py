@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.convergence import Convergence
 from repro.files import read_json
 from repro.identity import Found, value_at
 from repro.plan import Slot
 from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
 from repro.protocol import Metric
-from repro.tables.convergence import Convergence
 from repro.tables.statistics import EQUIVALENCE, Summary, half_width
 
 REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive", "not comparable"
@@ -126,16 +126,23 @@ def rule(metrics: Sequence[Metric]) -> str:
 
 
 def barriers(
-    experiment: Experiment, column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot],
-    found: Mapping[str, Found], overrides: Sequence[str], declared: Sequence[str],
-) -> list[str]:  # fmt: skip
+    experiment: Experiment,
+    column: Column,
+    row: Row,
+    printed: Published,
+    against: str,
+    slots: Sequence[Slot],
+    results: Mapping[str, Found],
+    overrides: Sequence[str],
+    declared: Sequence[str],
+) -> list[str]:
     """The reasons why a row's score on the metric `against` cannot be compared with `printed`; empty if it can.
 
     The value of the score does not matter here.
 
     Args:
         slots: all slots of the row in this column.
-        found: cell id -> stored results.
+        results: cell id -> what is stored.
         overrides: the user's overrides.
         declared: the deviations from the paper that are declared for these slots (`footers.declared`).
     """
@@ -157,7 +164,7 @@ def barriers(
     elif any(all(t.name != split for t in s.cell.tests) for s in slots):
         reasons.append(f"the cells have no test set {split!r}")
     for slot in slots:
-        stored = found.get(slot.cell.cell_id)
+        stored = results.get(slot.cell.cell_id)
         told = stored.shortfalls if stored else {"train": slot.cell.prepared.shortfalls}
         reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
     if experiment.profile == "paper":
@@ -200,7 +207,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
 
 
 def doubts(
-    slots: Sequence[Slot], chosen: Sequence[Slot], found: Mapping[str, Found], against: str, trained: Convergence
+    slots: Sequence[Slot], chosen: Sequence[Slot], results: Mapping[str, Found], against: str, trained: Convergence
 ) -> list[str]:
     """The reasons why a comparable row is inconclusive, e.g. missing cells, no convergence, unknown code version.
 
@@ -210,7 +217,7 @@ def doubts(
         trained: whether the trainings of the chosen slots had converged.
     """
     reasons = []
-    if lost := sum(s.cell.cell_id not in found for s in slots):
+    if lost := sum(s.cell.cell_id not in results for s in slots):
         reasons.append(f"{lost} of {len(slots)} cells are missing")
     if chosen and not trained.converged:
         reasons.append(trained.text)
@@ -219,7 +226,7 @@ def doubts(
         reasons.append("a seed occurs twice")
     split = against.partition("/")[0]
     for slot in chosen:
-        stored = found[slot.cell.cell_id]
+        stored = results[slot.cell.cell_id]
         if against not in stored.metrics:
             reasons.append("a cell lacks this score")
         folders = [stored.folder, *(e.folder for name, e in stored.evaluations.items() if name == split)]

@@ -31,9 +31,9 @@ class Call:
 
     The leading shapes of q and k agree, except for their last entry, the number of heads.
 
-    alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax), or with
-    ``alphas`` one for each head; otherwise None, and ``why`` gives the reason. lam: if it is a fusedmax of them, its lam. map: ``f(scores, mask) -> weights``, applied to the scores times
-    ``plain_scale``.
+    alpha: a number if the mapping is an entmax of the scores times ``scale`` (1: softmax, 2: sparsemax). alphas: one for
+    each head instead. lam: a number if it is a fusedmax. All None: no kernel; ``why`` says why. map: ``f(scores, mask)
+    -> weights``, applied to the scores times ``plain_scale``.
     """
 
     q: Tensor  # [..., H, n, d]

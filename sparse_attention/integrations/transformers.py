@@ -187,7 +187,7 @@ class Held(DynamicLayer):  # type: ignore[misc]
         self.choice = mapping, params
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make the cache, for states ``[B, H, n, d]`` like these, which it does not yet take."""
+        """Allocate the cache for states shaped like these ``[B, H, n, d]``; they are not stored yet."""
         super().lazy_initialization(key_states, value_states)
         self.held = KeyCache(self.choice[0], **self.choice[1])
 

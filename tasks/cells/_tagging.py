@@ -39,8 +39,9 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "optim": {"name": "adam", **plain(optim)},
         "schedule": {"name": "fixed", **plain(SCHEDULES["fixed"].Options())},
         "train": plain(nodes.Train(model["tagger_epochs"], 64, best_metric="accuracy")),
-        "decode": {}, "seed": 1,
-    }  # fmt: skip
+        "decode": {},
+        "seed": 1,
+    }
 
 
 def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
@@ -63,8 +64,8 @@ def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor:
     """
     cell, store = identity.prepare(config_of(config), MODULE, progress=NullProgress()), Store(folder.parents[3])
 
-    def forward(what: str, *told: Any) -> None:
-        monitor.note(*told) if what == "note" else monitor.stage(f"tagger, {told[0]}", 0.0)
+    def forward(what: str, *facts: Any) -> None:
+        monitor.note(*facts) if what == "note" else monitor.stage(f"tagger, {facts[0]}", 0.0)
 
     while True:
         outcome = cells.run(cell, store, forward=forward)

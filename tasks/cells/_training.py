@@ -19,28 +19,27 @@ from tasks.config.options import read
 from tasks.data import DataSet, open_data
 
 log = logging.getLogger(__name__)
+Config = Mapping[str, Any]
+Test = Callable[..., TestSet]  # of a family: (config, data, encoding, name, progress) -> test set
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"
 PRELOAD = ("tasks.fairseq_plugin.parts", "tasks.training.processes")  # imported once for all cells of a run
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."
 TRAINING_SHARE = 0.97  # part of the progress bar for the training itself; then the best weights are written
 
-TRAINING = {
-    m.name: m
-    for m in (
-        Metric("gnorm", "norm", 0, 2, None, "of the gradient, mean over updates", None),
-        Metric("best_epoch", "epochs", 0, 0, None, "epoch whose model is kept", None),
-        Metric("last_gain", "%", 0, 1, None, "by how much the last epoch lowered the dev loss", None),
-        Metric("learned_alpha", "alpha", 0, 2, None, "of entmax where it is learned, mean over layers and heads", None),
-        Metric("seconds", "s", 0, 0, None, "time of training, without measuring dev", None),
-        Metric("decode_seconds", "s", 0, 1, None, "time of decoding dev after the best epoch", None),
-        Metric("epoch_seconds", "s", 0, 1, None, "time of an epoch of training, mean, without measuring dev", None),
-        *(
-            Metric(f"{unit}_per_second", f"{unit}/s", 0, 0, None, f"training {unit} a second", None)
-            for unit in ("tokens", "examples", "questions")
-        ),
-    )
-}  # fmt: skip
+_MEASURED = [
+    Metric("gnorm", "norm", 0, 2, None, "of the gradient, mean over updates"),
+    Metric("best_epoch", "epochs", 0, 0, None, "epoch whose model is kept"),
+    Metric("last_gain", "%", 0, 1, None, "by how much the last epoch lowered the dev loss"),
+    Metric("learned_alpha", "alpha", 0, 2, None, "of entmax where it is learned, mean over layers and heads"),
+    Metric("seconds", "s", 0, 0, None, "time of training, without measuring dev"),
+    Metric("decode_seconds", "s", 0, 1, None, "time of decoding dev after the best epoch"),
+    Metric("epoch_seconds", "s", 0, 1, None, "time of an epoch of training, mean, without measuring dev"),
+    Metric("tokens_per_second", "tokens/s", 0, 0, None, "training tokens a second"),
+    Metric("examples_per_second", "examples/s", 0, 0, None, "training examples a second"),
+    Metric("questions_per_second", "questions/s", 0, 0, None, "training questions a second"),
+]
+TRAINING = {metric.name: metric for metric in _MEASURED}
 
 
 class TrainingMonitor:
@@ -62,9 +61,16 @@ class TrainingMonitor:
 
 
 def train(
-    family: str, encode: ModuleType, metrics: Mapping[str, Metric], unit: str, count: Callable[[Any], int],
-    config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor,
-) -> Training:  # fmt: skip
+    family: str,
+    encode: ModuleType,
+    metrics: Mapping[str, Metric],
+    unit: str,
+    count: Callable[[Any], int],
+    config: Config,
+    prepared: Prepared,
+    folder: Path,
+    monitor: Monitor,
+) -> Training:
     """Train, or resume training, with the fairseq plugin; write the best weights and the encoding to `folder`.
 
     Args:
@@ -94,7 +100,7 @@ def train(
     return Training({k: float(v) for k, v in values.items()})
 
 
-def set_tf32(config: Mapping[str, Any]) -> None:
+def set_tf32(config: Config) -> None:
     """Switch TF32 on or off, as `runtime.tf32` says, for fp32 matrix products and recurrences on a GPU.
 
     torch's own default is TF32 for recurrences only.
@@ -116,60 +122,57 @@ def save_weights(model: nn.Module, folder: Path) -> None:
 
 
 def load(
-    family: str, encode: ModuleType, config: Mapping[str, Any], folder: Path,
-    given: Callable[[Any], Sequence[Any]] = lambda kept: (kept,),
-) -> tuple[nn.Module, Any]:  # fmt: skip
+    family: str, encode: ModuleType, config: Config, folder: Path, sizes: Callable[[Any], Sequence[Any]] | None = None
+) -> tuple[nn.Module, Any]:
     """Load the plain torch model of a cell, on the configuration's device and in evaluation mode, and its encoding.
 
     Args:
-        given: what models of the family are built from besides options and mappings, as a function of the encoding.
+        sizes: what models of the family are built from besides options and mappings, as a function of the encoding;
+            None if it is the encoding itself.
     """
     set_tf32(config)
     kept = encode.open_encoded(folder / ENCODING)
-    model = models.build(family, config["model"], config["mapping"], *given(kept))
+    model = models.build(family, config["model"], config["mapping"], *(sizes(kept) if sizes else (kept,)))
     safetensors.torch.load_model(model, str(folder / WEIGHTS))
     return model.to(config["runtime"]["device"]).eval(), kept
 
 
-def opened(config: Mapping[str, Any], progress: Any = None) -> DataSet:
+def opened(config: Config, progress: Any = None) -> DataSet:
     """The data set of a configuration; its records are not read yet."""
     return open_data(config["data"], config["paths"]["data"], progress)
 
 
-def options_of(family: ModuleType, config: Mapping[str, Any], node: str) -> Any:
+def options_of(family: ModuleType, config: Config, node: str) -> Any:
     """The node `encode` or `decode` as an instance of the family's options class."""
     return read(getattr(family, node.capitalize()), config[node], node)
 
 
 def prepared(
-    config: Mapping[str, Any], data: DataSet, encoded: Any, test: Callable[..., TestSet], progress: Any,
-    shortfalls: Sequence[str] = (), notes: Sequence[str] = (), **more: Any,
-) -> Prepared:  # fmt: skip
+    config: Config, data: DataSet, encoded: Any, test: Test, progress: Any, short: Sequence[str] = (), **more: Any
+) -> Prepared:
     """The encoded train and dev data of `data`, together with its own test set if it has one.
 
     Args:
         encoded: the encoded train and dev data.
-        test: function of the family that makes the test set: (config, data, encoding, name, progress) -> test set.
-        shortfalls: shortfalls of the encoding, in addition to those of the data.
-        notes, more: see `facts`.
+        short: shortfalls of the encoding, in addition to those of the data.
+        more: see `facts`.
     """
     subwords = (config.get("encode") or {}).get("subword") not in (None, "none")
-    about = facts(data, encoded, notes, subwords, **more)
+    about = facts(data, encoded, subwords=subwords, **more)
     own = test(config, data, encoded, "test", progress) if data.fingerprint.get("test") is not None else None
-    return Prepared(encoded.sha256, str(encoded.folder), about, (*data.shortfalls, *shortfalls), own)
+    return Prepared(encoded.sha256, str(encoded.folder), about, (*data.shortfalls, *short), own)
 
 
 def prepare_test(
-    encode: ModuleType, test: Callable[..., TestSet], config: Mapping[str, Any], encoding: Path, progress: Any,
-    name: str | None = None,
-) -> TestSet:  # fmt: skip
+    encode: ModuleType, test: Test, config: Config, encoding: Path, progress: Any, name: str | None = None
+) -> TestSet:
     """The test set that a configuration selects, in the vocabulary of `encoding`; by default it has the data's name."""
     kept = encode.open_encoded(encoding)
     return test(config, opened(config, progress), kept, name or config["data"]["name"], progress)
 
 
 def test_set(
-    data: DataSet, encoded: Any, name: str, baselines: Mapping[str, Any], notes: Sequence[str] = (), **more: Any
+    data: DataSet, encoded: Any, name: str, baselines: Config, notes: Sequence[str] = (), **more: Any
 ) -> TestSet:
     """The test set of `data` under the name `name`, given its encoding; for `notes` and `more` see `facts`."""
     about = facts(data, encoded, notes, **more)
@@ -187,15 +190,11 @@ def facts(
         more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large
             share, a warning is added.
     """
-    many = [
-        f"{share:.0%} of the tokens of {place}"
-        for place, share in (more.get("unknown") or {}).items()
-        if share > WARNED
-    ]
+    unknown = more.get("unknown") or {}
+    many = [f"{share:.0%} of the tokens of {place}" for place, share in unknown.items() if share > WARNED]
     remedy = REMEDY.format("" if subwords else "choose encode.subword=sentencepiece for texts, ")
     warning = f"WARNING: the vocabulary lacks {' and '.join(many)}. {remedy}"
-    return {
-        "name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for,
-        "notes": [*data.notes, *notes, *([warning] if many else [])],
-        "sizes": {split: len(part) for split, part in encoded.splits.items()}, "sha256": encoded.sha256,
-    } | more  # fmt: skip
+    made = {"name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for}
+    made |= {"notes": [*data.notes, *notes, *([warning] if many else [])]}
+    sizes = {split: len(part) for split, part in encoded.splits.items()}
+    return made | {"sizes": sizes, "sha256": encoded.sha256} | more

@@ -28,16 +28,13 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     wanted, has = config["task"]["fields"], len(data.about["fields"])
     if has != wanted:
-        raise DataError(
-            f"data={data.name} has {has} text(s) an example, task={config['task']['name']} reads {wanted}", data.provenance,
-            "choose another data set",
-        )  # fmt: skip
+        what = f"data={data.name} has {has} text(s) an example, task={config['task']['name']} reads {wanted}"
+        raise DataError(what, data.provenance, "choose another data set")
     settings = _training.options_of(options, config, "encode")
     encoded = encode.encode(data, settings, config["paths"]["data"], progress)
-    return _training.prepared(
-        config, data, encoded, _test, progress, encode.shortfalls(settings, encoded), [_vectors(config, encoded)],
-        vocabulary=[len(encoded.vocabulary)], unknown=encoded.report["unknown"],
-    )  # fmt: skip
+    short, notes = encode.shortfalls(settings, encoded), [_vectors(config, encoded)]
+    more = {"vocabulary": [len(encoded.vocabulary)], "unknown": encoded.report["unknown"]}
+    return _training.prepared(config, data, encoded, _test, progress, short, notes=notes, **more)
 
 
 def _vectors(config: Mapping[str, Any], encoded: encode.Encoded) -> str:
@@ -64,9 +61,8 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
     scores, split = config["task"].get("scores") or (), data.splits["test"]
     part = 0.1 if scores else 1.0  # share of the time spent on predictions
-    batches = predict(
-        model, split, config["train"]["batch_size_valid"], lambda share: monitor.stage("testing", part * share)
-    )  # fmt: skip
+    size = config["train"]["batch_size_valid"]
+    batches = predict(model, split, size, lambda share: monitor.stage("testing", part * share))
     batches = list(batches) if scores else batches
     found = score(data, batches, test.name, config["task"]["keep_attention"])
     more = further(model, split, batches, scores, lambda share: monitor.stage("testing", part + (1 - part) * share))

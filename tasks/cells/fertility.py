@@ -28,10 +28,8 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
-    test, types = (
-        encode.encode_test(data, encoding.folder, config["paths"]["data"], progress),
-        encoding.folder / fertility.TYPES,
-    )
+    types = encoding.folder / fertility.TYPES
+    test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress)
     trivial = {}
     if types.exists():
         split = test.splits["test"]

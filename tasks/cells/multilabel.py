@@ -23,10 +23,9 @@ PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "sklearn.datasets")
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     encoded = encode.encode(data, _training.options_of(options, config, "encode"), config["paths"]["data"], progress)
-    return _training.prepared(
-        config, data, encoded, _test, progress,
-        cardinality=encoded.report["cardinality"], classes=len(encoded.labels), features=encoded.features,
-    )  # fmt: skip
+    sizes = {"classes": len(encoded.labels), "features": encoded.features}
+    cardinality = encoded.report["cardinality"]
+    return _training.prepared(config, data, encoded, _test, progress, cardinality=cardinality, **sizes)
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:

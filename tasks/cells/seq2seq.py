@@ -38,12 +38,10 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     if (by := config["train"]["best_metric"]) in options.SELECTING:
         dev = len(encoded.splits["dev"])
         notes.append(f"The best epoch has the highest dev {by} ({GREEDY}); each epoch decodes the {dev:,} dev pairs.")
-    found = _training.prepared(
-        config, data, encoded, _test, progress, (), notes,
-        vocabulary=[len(encoded.source_vocab), len(encoded.target_vocab)],
-        unknown={k: round(v, 4) for k, v in report["unknown"].items()},
-    )  # fmt: skip
-    return _tagging.named(config, found) if config["model"].get("fertility") == "predicted" else found
+    more = {"vocabulary": [len(encoded.source_vocab), len(encoded.target_vocab)]}
+    more |= {"unknown": {k: round(v, 4) for k, v in report["unknown"].items()}}
+    prepared = _training.prepared(config, data, encoded, _test, progress, notes=notes, **more)
+    return _tagging.named(config, prepared) if config["model"].get("fertility") == "predicted" else prepared
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
@@ -53,10 +51,9 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
     theirs = [data.about.get(f"{side}_lang") for side in encode.SIDES]
     ours = [encoding.languages.get(side) for side in encode.SIDES]
     if any(a and b and a != b for a, b in zip(theirs, ours)):
-        raise DataError(
-            f"data={data.name} is {'-'.join(map(str, theirs))}, the model translates {'-'.join(map(str, ours))}", data.provenance,
-            "set data.source_lang and data.target_lang",
-        )  # fmt: skip
+        theirs, ours = ("-".join(map(str, languages)) for languages in (theirs, ours))
+        what = f"data={data.name} is {theirs}, the model translates {ours}"
+        raise DataError(what, data.provenance, "set data.source_lang and data.target_lang")
     test = encode.encode_test(data, encoding.folder, root, progress, config["runtime"]["workers"])
     trivial = baselines(encoding, test, config["task"]["scores"], name)
     most = ceiling(test, config["task"]["scores"]) if is_own(config["data"]) else ""
@@ -77,7 +74,7 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
 
 _trained = partial(_training.train, "seq2seq", encode, METRICS, "tokens", lambda split: len(split.target.flat))
 prepare_test = partial(_training.prepare_test, encode, _test)
-load = partial(_training.load, "seq2seq", encode, given=lambda kept: kept.sizes)
+load = partial(_training.load, "seq2seq", encode, sizes=lambda kept: kept.sizes)
 
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
@@ -93,9 +90,8 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
         for h in outputs[: config["task"]["keep_attention"]]:
             measured.attention |= {f"{key}/{h.index}": value for key, value in model.densities(h.attention).items()}
     if data.splits["test"].gold is not None:
-        aligned = alignment_metrics(
-            model, data, decoding.batch_size, lambda i, n: monitor.stage("aligning", i / n)
-        )  # fmt: skip
+        size = decoding.batch_size
+        aligned = alignment_metrics(model, data, size, lambda i, n: monitor.stage("aligning", i / n))
         measured.metrics |= {f"{test.name}/{name}": value for name, value in aligned.items()}
     if "repetition" in config["task"]["scores"]:
         repeated = repetition(data, outputs, fertility.aligner_of(data))

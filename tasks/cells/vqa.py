@@ -73,7 +73,5 @@ def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
-    return evaluation(
-        model, data, config["decode"]["batch_size"], test.name, config["task"]["keep_attention"],
-        lambda share: monitor.stage("answering", share),
-    )  # fmt: skip
+    size, keep = config["decode"]["batch_size"], config["task"]["keep_attention"]
+    return evaluation(model, data, size, test.name, keep, lambda share: monitor.stage("answering", share))

@@ -7,9 +7,9 @@ end symbol separates two texts.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
-import shutil
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +23,15 @@ import numpy as np
 from tasks.classification.options import Encode
 from tasks.config.options import plain, read
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
-from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.cache import cached_folder, copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.pieces import fitted, learn_pieces, opened
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
-from tasks.data.symbols import FIRST, SPECIAL, UNK
+from tasks.data.symbols import DICT, FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
 
+Texts = Sequence[Sequence[str]]  # tokens of each text
 EMPTY = "<empty>"  # a text without tokens is read as this one
 # NLTK's WordPunctTokenizer: tokens are runs of letters, digits and underscores, or runs of other visible characters.
 _WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")
@@ -70,7 +71,7 @@ TOKENIZERS = {"whitespace": str.split, "wordpunct": wordpunct, "wordpunct_br": w
 
 
 RECIPE = 3  # raise when a code change gives different ids or vectors for the same options
-DICT, VECTORS, PIECES = "dict.txt", "vectors.npy", "subwords.spm"
+VECTORS, PIECES = "vectors.npy", "subwords.spm"
 GLOVE_840B = (range(2_196_000, 2_196_100), 300)  # words (counts vary with how a file's last lines were cut), dimensions
 
 
@@ -158,20 +159,14 @@ def open_encoded(folder: str | Path) -> Encoded:
     folder = Path(folder)
     meta = read_meta(folder)
     vectors = np.load(folder / VECTORS, mmap_mode="c") if (folder / VECTORS).exists() else None
-    return Encoded(
-        folder, read(Encode, meta["options"], "encode"), meta["classes"], _words(folder), vectors,
-        {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}, meta["sha256"], meta["report"],
-    )  # fmt: skip
+    options, classes, report = read(Encode, meta["options"], "encode"), meta["classes"], meta["report"]
+    splits = {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}
+    return Encoded(folder, options, classes, read_dictionary(folder / DICT), vectors, splits, meta["sha256"], report)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, no texts."""
-    folder, to = Path(folder), Path(to)
-    to.mkdir(parents=True, exist_ok=True)
-    for name in (DICT, VECTORS, PIECES):
-        if (folder / name).exists():
-            shutil.copyfile(folder / name, to / name)
-    write_meta(to, read_meta(folder) | {"splits": []})
+    keep(folder, to, (DICT, VECTORS, PIECES))
 
 
 def shortfalls(options: Encode, encoded: Encoded) -> list[str]:
@@ -198,10 +193,8 @@ def _stamp(vectors: str | None) -> Any:
         return vectors
     path = Path(vectors)
     if not path.is_file():
-        raise DataError(
-            f"the file of word vectors {path.name} is missing", str(path),
-            f"correct encode.vectors; null for random vectors, {COUNTED} for vectors counted in the training texts",
-        )  # fmt: skip
+        step = f"correct encode.vectors; null for random vectors, {COUNTED} for vectors counted in the training texts"
+        raise DataError(f"the file of word vectors {path.name} is missing", str(path), step)
     with open(path, "rb") as stream:
         return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
 
@@ -225,7 +218,7 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
     for special in SPECIAL:  # special symbols found in a text are not words
         counts.pop(special, None)
     words, vectors, report = _vocabulary(counts, texts["train"], options, progress)
-    (folder / DICT).write_text("".join(f"{word} {counts[word]}\n" for word in words), encoding="utf-8")
+    write_dictionary(folder / DICT, ((word, counts[word]) for word in words))
     vector_sha256 = None
     if vectors is not None:
         np.save(folder / VECTORS, vectors)
@@ -234,14 +227,13 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
     index = {word: i for i, word in enumerate(words, FIRST)}
     unknown = {}
     for split in texts:
-        unknown |= _write_split(folder, split, splits[split], texts[split], fields, index, range(len(classes)))
+        unknown |= _write_split(folder, split, splits[split], dict(zip(fields, texts[split])), index)
     labels = np.bincount([e.label for e in splits["train"]], minlength=len(classes))
     report |= {"sizes": {s: len(splits[s]) for s in texts}, "unknown": unknown, "labels": labels.tolist()}
     content = [content_sha256(splits[s]) for s in texts]
-    return {
-        "name": data.name, "fields": fields, "classes": classes, "options": plain(options), "splits": list(texts),
-        "report": report, "sha256": fingerprint(RECIPE, content, classes, _identity(options, vector_sha256)),
-    }  # fmt: skip
+    sha256 = fingerprint(RECIPE, content, classes, _identity(options, vector_sha256))
+    made = {"name": data.name, "fields": fields, "classes": classes, "options": plain(options)}
+    return made | {"splits": list(texts), "report": report, "sha256": sha256}
 
 
 def _build_test(
@@ -249,29 +241,26 @@ def _build_test(
 ) -> dict[str, Any]:
     known, classes = meta["classes"], list(data.about["classes"])
     if sorted(classes) != sorted(known) or len(data.about["fields"]) != len(meta["fields"]):
-        raise DataError(
-            f"{data.name} is no test set for this model",
-            f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}; the model knows the classes "
-            f"{', '.join(known)} and reads {', '.join(meta['fields'])}", "choose a data set with these classes",
-        )  # fmt: skip
+        here = f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}"
+        model = f"the model knows the classes {', '.join(known)} and reads {', '.join(meta['fields'])}"
+        what, step = f"{data.name} is no test set for this model", "choose a data set with these classes"
+        raise DataError(what, f"{here}; {model}", step)
     examples = data.read(progress).get("test") or ()
     if not len(examples):
         raise DataError(f"{data.name} has no test examples", data.provenance, "choose another test set")
     options = read(Encode, meta["options"], "encode")
-    for name in (DICT, PIECES):
-        if (encoding / name).exists():
-            shutil.copyfile(encoding / name, folder / name)
-    index = {word: i for i, word in enumerate(_words(encoding), FIRST)}
+    copy_files(encoding, folder, (DICT, PIECES))
+    index = {word: i for i, word in enumerate(read_dictionary(encoding / DICT), FIRST)}
     texts = _tokenized(
         examples, len(meta["fields"]), tokens_of(options, folder), f"tokenising {data.name}, test", progress
     )
     order = [known.index(name) for name in classes]
-    unknown = _write_split(folder, "test", examples, texts, meta["fields"], index, order)
+    numbered = [dataclasses.replace(example, label=order[example.label]) for example in examples]
+    unknown = _write_split(folder, "test", numbered, dict(zip(meta["fields"], texts)), index)
     told = {k: v for k, v in meta.items() if k != "files"}
-    return told | {
-        "name": data.name, "splits": ["test"], "report": {"sizes": {"test": len(examples)}, "unknown": unknown},
-        "sha256": fingerprint(RECIPE, content_sha256(examples), order, meta["sha256"]),
-    }  # fmt: skip
+    report = {"sizes": {"test": len(examples)}, "unknown": unknown}
+    sha256 = fingerprint(RECIPE, content_sha256(examples), order, meta["sha256"])
+    return told | {"name": data.name, "splits": ["test"], "report": report, "sha256": sha256}
 
 
 def tokens_of(options: Encode, folder: Path) -> Callable[[str], list[str]]:
@@ -314,17 +303,15 @@ def _vocabulary(counts: Counter[str], texts: Sequence[Sequence[Sequence[str]]], 
 
 
 def _write_split(
-    folder: Path, split: str, examples: Sequence[Example], texts: Sequence[Sequence[Sequence[str]]],
-    fields: Sequence[str], index: Mapping[str, int], classes: Sequence[int],
-) -> dict[str, float]:  # fmt: skip
-    """Write one split; returns the share of unknown tokens for each field."""
-    rates = {
-        f"{split}.{name}": round(write_tokens(folder, f"{split}.{name}", rows, index, UNK), 4)
-        for name, rows in zip(fields, texts)
-    }
-    flags = [token.lower() in example.marked for example, row in zip(examples, texts[0], strict=True) for token in row]
+    folder: Path, split: str, examples: Sequence[Example], texts: Mapping[str, Texts], index: Mapping[str, int]
+) -> dict[str, float]:
+    """Write one split, whose texts are named by their field; returns the share of unknown tokens for each field."""
+    named = {f"{split}.{field}": rows for field, rows in texts.items()}
+    rates = {name: round(write_tokens(folder, name, rows, index, UNK), 4) for name, rows in named.items()}
+    first = next(iter(texts.values()))
+    flags = [token.lower() in example.marked for example, row in zip(examples, first, strict=True) for token in row]
     np.save(folder / f"{split}.marked.npy", np.array(flags, dtype=bool))
-    np.save(folder / f"{split}.labels.npy", np.array([classes[e.label] for e in examples], dtype=np.int64))
+    np.save(folder / f"{split}.labels.npy", np.array([example.label for example in examples], dtype=np.int64))
     return rates
 
 
@@ -333,8 +320,3 @@ def _open_split(folder: Path, split: str, fields: Sequence[str]) -> EncodedSplit
     ids, tokens = zip(*opened)
     marked = Ragged(np.load(folder / f"{split}.marked.npy", mmap_mode="r"), ids[0].offsets)
     return EncodedSplit(ids, np.load(folder / f"{split}.labels.npy"), tokens, marked)
-
-
-def _words(folder: Path) -> list[str]:
-    """The words of the vocabulary, in the order of their ids, which start at `FIRST`."""
-    return [line.rsplit(" ", 1)[0] for line in (folder / DICT).read_text(encoding="utf-8").split("\n")[:-1]]

@@ -15,38 +15,38 @@ weights; clusters are equal weights anywhere in the text.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from repro.protocol import Metric
 from sparse_attention.quality import attention_statistics
 from tasks.classification.encode import EncodedSplit
 from tasks.classification.metrics import pooled
 from tasks.classification.predict import Batch, padded
+from tasks.data.progress import Done, untold
 from tasks.data.symbols import UNK
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 _ERASED = (
     "class probability of the text minus that {} the attended words, mean over 1 to 50 % of the words and over texts"
 )
-METRICS: Mapping[str, Metric] = {
-    m.name: m
-    for m in (
-        Metric("comprehensiveness", "probability", 0, 3, None, _ERASED.format("without"), None),
-        Metric("sufficiency", "probability", 0, 3, None, _ERASED.format("of"), None),
-        Metric("attention_groups", "groups", 0, 2, None, "runs of equal weight among neighbouring words, mean over texts", None),
-        Metric("attention_clusters", "share", 0, 3, None, "distinct weights, of the words with attention, mean over texts", None),
-    )
-}  # fmt: skip
+_RUNS = "runs of equal weight among neighbouring words, mean over texts"
+_DISTINCT = "distinct weights, of the words with attention, mean over texts"
+_MEASURED = [
+    Metric("comprehensiveness", "probability", 0, 3, None, _ERASED.format("without")),
+    Metric("sufficiency", "probability", 0, 3, None, _ERASED.format("of")),
+    Metric("attention_groups", "groups", 0, 2, None, _RUNS),
+    Metric("attention_clusters", "share", 0, 3, None, _DISTINCT),
+]
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _MEASURED}
 
 
 def further(
-    model: torch.nn.Module, split: EncodedSplit, batches: Sequence[Batch], scores: Sequence[str],
-    done: Callable[[float], None] = lambda share: None,
-) -> dict[str, float]:  # fmt: skip
+    model: nn.Module, split: EncodedSplit, batches: Sequence[Batch], scores: Sequence[str], done: Done = untold
+) -> dict[str, float]:
     """The metrics that `task.scores` selects: "attention" (groups and clusters) and "faithfulness".
 
     Args:
@@ -62,9 +62,7 @@ def further(
 
 
 @torch.no_grad()
-def faithfulness(
-    model: torch.nn.Module, split: EncodedSplit, batches: Sequence[Batch], done: Callable[[float], None]
-) -> dict[str, float]:
+def faithfulness(model: nn.Module, split: EncodedSplit, batches: Sequence[Batch], done: Done) -> dict[str, float]:
     """The metrics comprehensiveness and sufficiency, computed for the model's first attention."""
     sums = {"comprehensiveness": 0.0, "sufficiency": 0.0}
     for number, batch in enumerate(batches):
@@ -96,7 +94,7 @@ def attended(weights: Tensor, share: float) -> np.ndarray:
 
 
 def probabilities(
-    model: torch.nn.Module, split: EncodedSplit, examples: Sequence[int], first: Sequence[np.ndarray]
+    model: nn.Module, split: EncodedSplit, examples: Sequence[int], first: Sequence[np.ndarray]
 ) -> Tensor:
     """Class probabilities [B, C] for examples whose first text is replaced by the ids `first`."""
     device = next(model.parameters()).device

@@ -17,6 +17,7 @@ from tasks.classification.predict import Batch
 from tasks.data.files import remembered
 
 REGRESSION = 1  # increased when the same texts give another score of the regression
+_MARKED = "mean over texts with marked words"
 # Of the attention to the first text: unit, decimals, by what the means of batches are weighted (see `_shape`), signature.
 _ATTENTION = {
     "zeros": ("share", 3, "kept", "words without attention, of all words"),
@@ -25,30 +26,30 @@ _ATTENTION = {
     "max_weight": ("share", 3, "rows", "largest weight, mean over texts"),
     "segments": ("runs", 2, "rows", "runs of neighbouring words with attention, mean over texts"),
     "contiguity": ("share", 3, "rows", "1 - (runs - 1) / (words with attention - 1), mean over texts"),
-    "marked_precision": ("share", 3, "marked_texts", "words with attention that people marked, mean over texts with marked words"),
-    "marked_recall": ("share", 3, "marked_texts", "marked words with attention, mean over texts with marked words"),
-    "marked_f1": ("share", 3, "marked_texts", "F1 of the two, mean over texts with marked words"),
-    "marked_mass": ("share", 3, "marked_texts", "attention on marked words, mean over texts with marked words"),
-}  # fmt: skip
+    "marked_precision": ("share", 3, "marked_texts", f"words with attention that people marked, {_MARKED}"),
+    "marked_recall": ("share", 3, "marked_texts", f"marked words with attention, {_MARKED}"),
+    "marked_f1": ("share", 3, "marked_texts", f"F1 of the two, {_MARKED}"),
+    "marked_mass": ("share", 3, "marked_texts", f"attention on marked words, {_MARKED}"),
+}
 
 
 def _metrics() -> Iterable[Metric]:
     examples = "accuracy: share of examples with the right class; model of the best epoch on dev"
     yield Metric("accuracy", "%", 1, 1, 1.0, examples, "mean")
-    yield Metric("macro_f1", "%", 1, 1, None, "F1 of each class, mean over the classes", None)
-    yield Metric("loss", "nats", -1, 3, None, "cross-entropy, mean over examples", None)
+    yield Metric("macro_f1", "%", 1, 1, None, "F1 of each class, mean over the classes")
+    yield Metric("loss", "nats", -1, 3, None, "cross-entropy, mean over examples")
     for prefix in ("attention", "density"):  # "density": the second attention of a combined model
         for name, (unit, decimals, _, signature) in _ATTENTION.items():
-            yield Metric(f"{prefix}_{name}", unit, 0, decimals, None, signature, None)
-        yield Metric(f"{prefix}_marked_texts", "texts", 0, 0, None, "texts with marked words", None)
+            yield Metric(f"{prefix}_{name}", unit, 0, decimals, None, signature)
+        yield Metric(f"{prefix}_marked_texts", "texts", 0, 0, None, "texts with marked words")
     # of models that align two texts
     pairs = "mean over pairs of texts"
     structures = f"structures with weight, {pairs}; of sequences also over both directions"
-    yield Metric("structures", "structures", 0, 1, None, structures, None)
+    yield Metric("structures", "structures", 0, 1, None, structures)
     aligned = f"words that a word is aligned with, of both directions, {pairs}"
-    yield Metric("aligned", "words", 0, 1, None, aligned, None)
+    yield Metric("aligned", "words", 0, 1, None, aligned)
     zeros = f"pairs of words without weight, of all pairs and both directions, {pairs}"
-    yield Metric("alignment_zeros", "share", 0, 3, None, zeros, None)
+    yield Metric("alignment_zeros", "share", 0, 3, None, zeros)
 
 
 def _accuracy(records: Sequence[dict[str, Any]]) -> float:
@@ -97,16 +98,13 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
         for row, (i, guess) in enumerate(zip(batch.index.tolist(), guesses)):
             sums["loss"] -= float(batch.log_probs[row, split.labels[i]])
             label, output = test.classes[int(split.labels[i])], test.classes[guess]
-            records[i] = {
-                "set": name, "index": i, "label": label, "output": output, "references": [label],
-                "score": round(float(batch.log_probs[row, guess]), 4), "sentence": {"accuracy": 100.0 * (output == label)},
-            }  # fmt: skip
+            records[i] = {"set": name, "index": i, "label": label, "output": output, "references": [label]}
+            records[i]["score"] = round(float(batch.log_probs[row, guess]), 4)
+            records[i]["sentence"] = {"accuracy": 100.0 * (output == label)}
             if i < keep_attention:
                 tokens = split.tokens[0][i]
-                records[i] |= {
-                    "source": " ".join(tokens), "source_tokens": tokens, "output_tokens": list(batch.attention),
-                    "texts": [" ".join(lines[i]) for lines in split.tokens],
-                }  # fmt: skip
+                records[i] |= {"source": " ".join(tokens), "source_tokens": tokens}
+                records[i] |= {"output_tokens": list(batch.attention), "texts": [" ".join(x[i]) for x in split.tokens]}
                 attention[f"{name}/{i}"] = torch.stack([p[row, : len(tokens)] for p in batch.attention.values()])
     predictions = [records[i] for i in sorted(records)]
     values = scored(MEASURED, predictions) | {key: value / len(split) for key, value in sums.items()}

@@ -13,7 +13,6 @@ import torch
 from repro.cell import Cell
 from repro.plan.experiment import Column
 from repro.store import Evaluation, Store
-from tasks.classification import figures as alignments
 from tasks.classification.predict import collate
 from tasks.commands import reproduce
 from tasks.data import DataUnavailable
@@ -22,8 +21,9 @@ from tasks.data.examples import padded
 from tasks.data.records import Example as Texts
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
+from tasks.draw import alignments
+from tasks.draw.outputs import Example, Panel, Row
 from tasks.load.model import Loaded, load_cell
-from tasks.seq2seq.figures import Example, Panel, Row
 
 
 @dataclass
@@ -104,44 +104,44 @@ def _short(value: object) -> str:
 # ---- stored test examples
 
 
-def stored(of: Finished) -> list[Row]:
+def stored(trained: Finished) -> list[Row]:
     """The test records and stored attention of every row. Raises DataUnavailable if a row has no stored attention."""
     from safetensors.numpy import load_file
 
     rows = []
-    for label, cell in of.cells:
-        file = of.test(cell).path("attention.safetensors")
+    for label, cell in trained.cells:
+        file = trained.test(cell).path("attention.safetensors")
         if not file.is_file():
             raise DataUnavailable(f"the row {label!r} has no stored attention", str(file), "set task.keep_attention=50")
-        rows.append((label, cell.mapping, _records(of, cell), load_file(file)))
+        rows.append((label, cell.mapping, _records(trained, cell), load_file(file)))
     return rows
 
 
-def stored_sentence(of: Finished, index: int) -> tuple[str, str]:
+def stored_sentence(trained: Finished, index: int) -> tuple[str, str]:
     """(source, first reference) of a test sentence. Raises ValueError if there is no sentence with this index."""
-    record = _records(of, of.cells[0][1]).get(index)
+    record = _records(trained, trained.cells[0][1]).get(index)
     if record is None:
         raise ValueError(f"there is no test sentence {index}")
     return record["source"], record["references"][0]
 
 
-def stored_pairs(of: Finished, count: int) -> list[tuple[tuple[str, str], str]]:
+def stored_pairs(trained: Finished, count: int) -> list[tuple[tuple[str, str], str]]:
     """`count` test pairs with their classes, picked by `choose` from the pairs whose texts are stored for every row."""
-    rows = [_records(of, cell) for _, cell in of.cells]
+    rows = [_records(trained, cell) for _, cell in trained.cells]
     return [(tuple(rows[0][i]["texts"]), rows[0][i]["label"]) for i in alignments.choose(rows, count)]
 
 
-def _records(of: Finished, cell: Cell) -> dict[int, dict[str, Any]]:
-    return {r["index"]: r for r in of.test(cell).predictions() if r["set"] == "test"}
+def _records(trained: Finished, cell: Cell) -> dict[int, dict[str, Any]]:
+    return {r["index"]: r for r in trained.test(cell).predictions() if r["set"] == "test"}
 
 
 # ---- your own texts
 
 
-def translated(of: Finished, text: str) -> Example:
+def translated(trained: Finished, text: str) -> Example:
     """Translate your own sentence with the model of every row."""
     panels, source = [], []
-    for label, cell, loaded in of.models():
+    for label, cell, loaded in trained.models():
         (one,) = loaded.translate([text])
         source = one.source_tokens
         panels.append(_panel(label, cell, loaded, one.output_tokens, one.attention))
@@ -156,22 +156,22 @@ def _panel(label: str, cell: Cell, loaded: Loaded, output: Sequence[str], weight
     return Panel(label, cell.mapping, output, {name: value.numpy() for name, value in kept.items()})
 
 
-def classified(of: Finished, texts: Sequence[str]) -> Example:
+def classified(trained: Finished, texts: Sequence[str]) -> Example:
     """Classify your own text or pair of texts with the model of every row; one panel with one line per row."""
     lines, source, weights = [], [], []
-    for label, _, loaded in of.models():
+    for label, _, loaded in trained.models():
         (one,) = loaded.classify([tuple(texts)])
         source, lines = one.source_tokens, [*lines, f"{label}: {one.output}"]
         weights.append(one.attention[0].numpy())
-    mappings = tuple(cell.mapping for _, cell in of.cells)
+    mappings = tuple(cell.mapping for _, cell in trained.cells)
     panel = Panel(" / ".join(texts[1:]), mappings, lines, {"weights": np.stack(weights)})
     return Example(" / ".join(texts), source, "", [panel])
 
 
-def forced(of: Finished, source: str, output: str) -> Example:
+def forced(trained: Finished, source: str, output: str) -> Example:
     """Run the model of every row on `source` while forcing it to write `output`, word by word."""
     panels, tokens = [], []
-    for label, cell, loaded in of.models():
+    for label, cell, loaded in trained.models():
         tokens, said, weights = _forced(loaded, source, output)
         panels.append(_panel(label, cell, loaded, said, weights))
     return Example(source, tokens, output, panels)
@@ -193,13 +193,13 @@ def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Se
         return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], torch.stack(steps)
 
 
-def aligned(of: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> list[alignments.Example]:
+def aligned(trained: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> list[alignments.Example]:
     """Align pairs of texts, given with their classes, with the model of every row.
 
     Raises ValueError if a model does not align words.
     """
     found: list[alignments.Example] = []
-    for label, _, loaded in of.models():
+    for label, _, loaded in trained.models():
         if not hasattr(loaded.model, "aligned"):
             raise ValueError(f"the row {label!r} is {loaded.config['model']['name']}, which aligns no words; esim does")
         for i, (tokens, panel) in enumerate(_aligned(loaded, label, [texts for texts, _ in pairs])):

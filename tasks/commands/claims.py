@@ -17,9 +17,10 @@ from statistics import median
 from typing import Any
 
 from repro.files import write_atomic
+from repro.report import pictures as drawings
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from repro.tables.claims import UNIFORM, Change, Claim
+from repro.tables.claims import Change, Claim
 from repro.tables.decide import (
     CONTRADICTED,
     DECIDED,
@@ -33,30 +34,35 @@ from repro.tables.decide import (
     outcome_of,
 )
 from repro.tables.statistics import FEWEST
-from tasks.commands import claim_pictures as drawings
 from tasks.commands import recorded
-from tasks.commands.claim_pictures import Chance, chance
+from tasks.commands.chances import TASKS, chances, picture
 from tasks.config import compose
 
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 CHANCES = f"{FIGURES}/chances.svg"
 APART = ("malaviya2018",)  # cited by one of the four papers; counted apart
 PAPERS = {
-    "niculae2017": "Niculae & Blondel 2017", "laha2018": "Laha et al. 2018", "peters2018": "Peters, Niculae & Martins 2018",
-    "martins2020": "Martins et al. 2020", "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted apart",
-}  # fmt: skip
-# table -> its task, the score and its name, and the row that the others are compared with
-TASKS = {
-    "evidence_translation": ("translation", "test/bleu", "BLEU", "softmax"),
-    "evidence_snli": ("entailment", "test/accuracy", "points of accuracy", "softmax"),
-    "evidence_headlines": ("headlines", "test/rouge1_f", "ROUGE-1", "softmax"),
-    "evidence_imdb": ("reviews", "test/accuracy", "points of accuracy", "discrete softmax"),
+    "niculae2017": "Niculae & Blondel 2017",
+    "laha2018": "Laha et al. 2018",
+    "peters2018": "Peters, Niculae & Martins 2018",
+    "martins2020": "Martins et al. 2020",
+    "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted apart",
 }
 METRICS = {
-    "test/rouge1_f": "ROUGE-1", "test/rouge2_f": "ROUGE-2", "test/rougeL_f": "ROUGE-L", "test/attention_marked_mass": "attention on the words",
-    "test/attention_marked_precision": "precision", "test/comprehensiveness": "dependence on the words",
-}  # fmt: skip
-WORDS = {SUPPORTED: "yes", CONTRADICTED: "not seen; the opposite is", OPEN: "not decided", UNTESTED: "not tested", UNTESTABLE: "cannot be tested here"}  # fmt: skip
+    "test/rouge1_f": "ROUGE-1",
+    "test/rouge2_f": "ROUGE-2",
+    "test/rougeL_f": "ROUGE-L",
+    "test/attention_marked_mass": "attention on the words",
+    "test/attention_marked_precision": "precision",
+    "test/comprehensiveness": "dependence on the words",
+}
+WORDS = {
+    SUPPORTED: "yes",
+    CONTRADICTED: "not seen; the opposite is",
+    OPEN: "not decided",
+    UNTESTED: "not tested",
+    UNTESTABLE: "cannot be tested here",
+}
 STYLE = """\
 <style>
 .answers table {table-layout: auto; width: 100%} .answers th, .answers td {padding: .25em .6em !important; min-width: 0 !important}
@@ -74,13 +80,16 @@ In one sentence, {sentence}.
 
 <div class="answers" markdown="1">
 
-| question | papers say | we measured: difference [95 % interval] (runs) | answer |
+| question | papers say | we measured [95 % interval] (runs) | answer |
 |---|---|---|---|
 {lines}
 
 </div>
 
 \\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
+
+BLEU and ROUGE (0 to 100) count words and phrases that a translation or headline shares with a reference; accuracy is in per cent, F1 (0 to 1) weighs labels found against labels missed,
+and contiguity is 1 where the words with attention are all neighbours and 0 where none are. In brackets after the interval: the runs of the row, and of the other if it has more or fewer.
 
 {picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
 {open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
@@ -143,29 +152,16 @@ def values(one: Outcome) -> dict[str, Any]:
     effect, low, high = (v if math.isfinite(v) else None for v in (one.part.effect, one.part.low, one.part.high))
     parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in one.parts]
     return {
-        **{k: getattr(one.claim, k) for k in asked}, "version": len(one.claim.history) + 1, "outcome": one.outcome, "counts": one.counts,
-        "effect": effect, "interval": [low, high], "n": one.part.n, "why": one.part.why, "parts": parts,
-    }  # fmt: skip
-
-
-# ---- the chance of being better, over tasks
-
-
-def chances(tables: Iterable[Table]) -> list[Chance]:
-    """For each row with `FEWEST` runs or more beside softmax: the chance that a run is better, over the tasks that it ran on."""
-    runs: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
-    for table in tables:
-        task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
-        block = table.blocks[0]
-        scored = {
-            row.label: [f.metrics[metric] for f in row.found if metric in f.metrics]
-            for row in block.rows
-            if task and not row.baseline
-        }
-        for row, scores in scored.items():
-            if row not in (against, UNIFORM) and min(len(scores), len(scored.get(against, []))) >= FEWEST:
-                runs.setdefault(row, {})[task] = (scores, scored[against])
-    return sorted((chance(row, of) for row, of in runs.items()), key=lambda one: (-len(one.tasks), -one.mean))
+        **{k: getattr(one.claim, k) for k in asked},
+        "version": len(one.claim.history) + 1,
+        "outcome": one.outcome,
+        "counts": one.counts,
+        "effect": effect,
+        "interval": [low, high],
+        "n": one.part.n,
+        "why": one.part.why,
+        "parts": parts,
+    }
 
 
 # ---- the page
@@ -186,13 +182,21 @@ def page(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
         for c in better
     ]
     told = {
-        "small": _small(tables), "least": _least(found), "sentence": _sentence(asked), "lines": "\n".join(lines), "all": len(four),
-        "decided": sum(one.counts for one in four), "words": _count([one for one in four if one.counts]) or "none",
+        "small": _small(tables),
+        "least": _least(found),
+        "sentence": _sentence(asked),
+        "lines": "\n".join(lines),
+        "all": len(four),
+        "decided": sum(one.counts for one in four),
+        "words": _count([one for one in four if one.counts]) or "none",
         "seen": sum(one.outcome in DECIDED and not one.counts for one in four),
-        **{name: sum(one.outcome == word for one in four) for name, word in (("open", OPEN), ("untested", UNTESTED), ("untestable", UNTESTABLE))},
+        **{
+            name: sum(one.outcome == word for one in four)
+            for name, word in (("open", OPEN), ("untested", UNTESTED), ("untestable", UNTESTABLE))
+        },
         "picture": f"![the chance that a run is better than one of softmax](results/{CHANCES})\n\n" if better else "",
         "chances": CHANCE.format(lines="\n".join(rows)) if better else "",
-    }  # fmt: skip
+    }
     parts = [HEAD.format(**told)]
     for paper in dict.fromkeys([*PAPERS, *(one.claim.paper for one in found)]):
         if mine := [one for one in found if one.claim.paper == paper]:
@@ -237,9 +241,10 @@ def _least(found: Sequence[Outcome]) -> str:
 
 def _sentence(asked: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
-    groups = {word: [one.claim.point for one in asked if one.outcome in of] for word, of in (
-        ("seen:", (SUPPORTED,)), ("not seen:", (CONTRADICTED, EXCLUDED)), ("not decided:", (OPEN,))
-    )}  # fmt: skip
+    groups = {
+        word: [one.claim.point + _mark(one) for one in asked if one.outcome in of]
+        for word, of in (("seen:", (SUPPORTED,)), ("not seen:", (CONTRADICTED, EXCLUDED)), ("not decided:", (OPEN,)))
+    }
     return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
 
 
@@ -255,7 +260,7 @@ def _measured(one: Outcome) -> str:
     row = f"{part.row}: " if len({p.row for p in one.parts}) > 1 else ""
     unit = METRICS.get(part.metric, "") if len(one.claim.metrics) > 1 else one.claim.unit
     against = f" over {part.against}" if len(one.claim.against) > 1 else ""
-    return f"{row}{part.measured(one.decimals)} {unit}{against} ({part.seeds})"
+    return f"{row}{part.measured(one.decimals)} {unit}{against} ({part.seeds.replace(' and ', ', ')})"
 
 
 def _answer(one: Outcome) -> str:
@@ -263,7 +268,12 @@ def _answer(one: Outcome) -> str:
         said = f"not seen; a gain of {one.claim.smallest:.2g} or more is excluded"
     else:
         said = WORDS[one.outcome] + (f": {one.part.why}" if one.outcome == OPEN and one.part.why else "")
-    return f"{said}{'*' * (one.seen and not one.confirmed)}".replace("*", "\\*")
+    return said + _mark(one)
+
+
+def _mark(one: Outcome) -> str:
+    """A star if the outcome rests on a test that was changed after its records had been seen."""
+    return "\\*" * (one.seen and not one.confirmed)
 
 
 def _quoted(claim: Claim) -> str:
@@ -278,15 +288,21 @@ def _section(one: Outcome) -> str:
     told = [
         f'<details id="claim-{claim.id}" markdown="1">\n<summary>{claim.id}. <b>{one.outcome}{mark}</b>: {short}</summary>',
         f"> {_quoted(claim)} ({claim.place})",
-        " ".join(filter(None, (f"The paper: {claim.says}." if claim.says else "", f"Here: {claim.here}." if claim.here else ""))),
+        " ".join(
+            filter(
+                None, (f"The paper: {claim.says}." if claim.says else "", f"Here: {claim.here}." if claim.here else "")
+            )
+        ),
         f"**{one.outcome.capitalize()}.** {_why(one)}",
         f"![differences with intervals](results/{_picture(one)})" if _drawn(one) else "",
         _parts(one) if one.parts else "",
         claim.note,
         _history(one),
-        f"Table `{claim.experiment}`, profile {claim.profile}: {', '.join(f'`{m}`' for m in claim.metrics)}." if claim.experiment else "",
+        f"Table `{claim.experiment}`, profile {claim.profile}: {', '.join(f'`{m}`' for m in claim.metrics)}."
+        if claim.experiment
+        else "",
         "</details>",
-    ]  # fmt: skip
+    ]
     return "\n\n".join(filter(None, told)) + "\n"
 
 
@@ -352,8 +368,8 @@ def _history(one: Outcome) -> str:
 
 def pictures(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
     """The pictures of the page, path relative to docs/results -> SVG."""
-    made = {_picture(one): drawings.differences(one, METRICS, _picture(one)) for one in found if _drawn(one)}
-    return made | ({CHANCES: drawings.chances(better, CHANCES)} if (better := chances(tables)) else {})
+    made = {_picture(one): drawings.claim(one, METRICS, _picture(one)) for one in found if _drawn(one)}
+    return made | ({CHANCES: picture(better, CHANCES)} if (better := chances(tables)) else {})
 
 
 def _drawn(one: Outcome) -> bool:

@@ -1,4 +1,4 @@
-"""What a run prints last if its experiment has `draw`: the attention for a test example, as text."""
+"""Print the attention of one test example after the table, if the experiment has `draw`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from difflib import SequenceMatcher
 from types import SimpleNamespace
 
 from repro.plan import Plan
-from repro.report import heat
-from repro.report.data import Missing, lines_of, predictions_of, styles
+from repro.report import examples
+from repro.report.data import Missing, lines_of, predictions_of
 from repro.tables.blocks import Block, Table
-from tasks.load import drawing
+from tasks.draw import terminal
 
 
 def text(table: Table, plan: Plan) -> str:
@@ -20,21 +20,21 @@ def text(table: Table, plan: Plan) -> str:
     for number, block in enumerate(table.blocks):
         if any(row.found and not row.baseline for row in block.rows):
             try:
-                said += pictures(table, block, plan.experiment.columns[number].split, plan.experiment.draw)
+                said += pictures(block, plan.experiment.columns[number].split, plan.experiment.draw)
             except Missing as missing:
                 said.append(str(missing))
     return "\n".join(said) + "\n"
 
 
-def pictures(table: Table, block: Block, split: str, labels: Sequence[str]) -> list[str]:
+def pictures(block: Block, split: str, labels: Sequence[str]) -> list[str]:
     """The attention of the rows `labels` for one test example: that of the report whose outputs are nearest to a reference.
 
     Raises `Missing` if the rows have no example with stored weights in common.
     """
-    lines = lines_of(block, styles([table]))
+    lines = lines_of(block)
     if not any(line.label in labels for line in lines):
         raise Missing(f"No row is left to draw: {', '.join(labels)}.")
-    found = heat.examples(lines, predictions_of(lines, split), split)
+    found = examples.attention(lines, predictions_of(lines, split), split)
 
     def agreement(index: int) -> float:
         records = [record for *_, record in found[index]]
@@ -53,5 +53,5 @@ def pictures(table: Table, block: Block, split: str, labels: Sequence[str]) -> l
         if line.label in labels:
             one = SimpleNamespace(attention=weights, source_tokens=source, output_tokens=outputs)
             width = shutil.get_terminal_size().columns
-            said += ["", f"{line.label}: {record['output']}", drawing.terminal(one, width)]
-    return [*said, "", drawing.LEGEND]
+            said += ["", f"{line.label}: {record['output']}", terminal.terminal(one, width)]
+    return [*said, "", terminal.LEGEND]

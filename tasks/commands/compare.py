@@ -20,7 +20,8 @@ from repro.plan import Wanted
 from repro.plan import published as papers
 from repro.plan.experiment import Experiment
 from repro.report import comparison
-from repro.store import Store, outputs_folder, records
+from repro.results import records
+from repro.store import Store, outputs_folder
 from repro.store.provenance import code_version
 from repro.tables import compare, render
 from tasks.commands import reproduce

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from repro import launch, report
+from repro import launch
 from repro import plan as plans
 from repro.cell import Cell
 from repro.identity import family
 from repro.launch import pool
 from repro.launch.display import Display, name
-from repro.plan import estimate
+from repro.report import page
+from repro.results import estimate
 from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render
@@ -26,7 +27,6 @@ from tasks.config import compose
 from tasks.data import NullProgress, is_own
 from tasks.loggers import make_loggers
 
-DOCS = compose.ROOT / "docs" / "reference" / "tasks"
 POLL_SECONDS = 5.0
 
 
@@ -52,7 +52,8 @@ def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = Non
     """The table of a plan, built from the cells in the store."""
     one = made.experiment
     claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
-    return tables.build(made, store, compose.published(one.published), failed or {}, DOCS, claims)
+    deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
+    return tables.build(made, store, compose.published(one.published), failed or {}, deviations, claims)
 
 
 def refuse_empty(made: Sequence[plans.Plan]) -> None:
@@ -222,12 +223,10 @@ class Driver:
         for number, one in enumerate(self.planned.plans):
             if one.experiment.draw:
                 print(closing.text(self.tables[number], one), flush=True)
-        titles = "+".join(one.experiment.name for one in self.planned.plans)
-        html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
-        built = [self.tables[n] for n in range(len(self.tables))]
-        report.write(built, self.planned.plans, self.store, html, self.failed)
         print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
-        print(f"report: {html}")
+        for number, one in enumerate(self.planned.plans):
+            html = self.store.root / "report" / f"{one.experiment.name}_{one.experiment.profile}.html"
+            print(f"report: {page.write(self.tables[number], one, self.store, html, self.failed)}", flush=True)
         return self.count()
 
     def count(self) -> int:

@@ -21,7 +21,7 @@ from tasks.config.overrides import CONFIGS
 
 
 @dataclass
-class Asked:
+class Options:
     """Options given for a figure; an empty option means the figure's default.
 
     Attributes:
@@ -68,7 +68,7 @@ class Figure:
     title: str
     published: str
     experiment: str
-    draw: Callable[[Figure, Asked, Callable[[Finished], Path]], list[Drawn]]
+    draw: Callable[[Figure, Options, Callable[[Finished], Path]], list[Drawn]]
     rows: Sequence[str] = ()
     column: str | None = None
     text: Sequence[str] = ()
@@ -76,7 +76,7 @@ class Figure:
     points: str = ""
 
 
-def make(names: Sequence[str], asked: Asked, out: Path | None = None) -> list[Path]:
+def make(names: Sequence[str], options: Options, out: Path | None = None) -> list[Path]:
     """Draw one of FIGURES and write the text that the report shows about it.
 
     Args:
@@ -90,14 +90,14 @@ def make(names: Sequence[str], asked: Asked, out: Path | None = None) -> list[Pa
         DataUnavailable: cells are not finished.
     """
     name, figure = names[0], FIGURES[names[0]]
-    if asked.count < 1:
-        raise ValueError(f"--count {asked.count} draws nothing; give at least 1")
-    if asked.text and figure.draw in (_images, _documents):
+    if options.count < 1:
+        raise ValueError(f"--count {options.count} draws nothing; give at least 1")
+    if options.text and figure.draw in (_images, _documents):
         raise ValueError(f"--text is not for {name}, which draws test examples")
-    if asked.second and not (figure.second and asked.text):
+    if options.second and not (figure.second and options.text):
         raise ValueError(f"--with goes with --text, in {', '.join(n for n, f in FIGURES.items() if f.second)}")
     figure = replace(figure, experiment=names[-1]) if names[1:] else figure
-    profile = next((o[8:] for o in reversed(asked.overrides) if o.startswith("profile=")), "demo")
+    profile = next((o[8:] for o in reversed(options.overrides) if o.startswith("profile=")), "demo")
     files = []
 
     def place(outputs: str | Path) -> Path:
@@ -105,9 +105,9 @@ def make(names: Sequence[str], asked: Asked, out: Path | None = None) -> list[Pa
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}_{profile}"
 
-    for drawn in figure.draw(figure, asked, place):
+    for drawn in figure.draw(figure, options, place):
         about = note(drawn.stem, figure.title, drawn.caption, figure.published, profile, drawn.data, drawn.cells)
-        drawings = [drawn.stem.with_suffix(e) for e in asked.endings]
+        drawings = [drawn.stem.with_suffix(e) for e in options.endings]
         files += [*(drawing for drawing in drawings if drawing.exists()), drawn.data, about]
     return files
 
@@ -119,51 +119,51 @@ def listed() -> str:
     return "\n".join(["figures:", *lines, "", then])
 
 
-def _finished(figure: Figure, asked: Asked) -> Finished:
+def _finished(figure: Figure, options: Options) -> Finished:
     """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
-    said = {o.partition("=")[0]: o.partition("=")[2] for o in asked.overrides}
+    said = {o.partition("=")[0]: o.partition("=")[2] for o in options.overrides}
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
-    of = attending.finished(figure.experiment, asked.overrides, column, points=points)
+    trained = attending.finished(figure.experiment, options.overrides, column, points=points)
     if figure.rows and "rows" not in said:
-        of.cells = [(label, cell) for label, cell in of.cells if label in figure.rows] or of.cells
-    return of
+        trained.cells = [(label, cell) for label, cell in trained.cells if label in figure.rows] or trained.cells
+    return trained
 
 
-def _texts(figure: Figure, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
+def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[str]]:
     """The user's own sentences, or those of the figure if there are none; empty if test examples are chosen."""
-    if asked.chosen:
+    if options.chosen:
         return (), ()
-    if asked.text and figure.second and len(asked.text) != len(asked.second):
+    if options.text and figure.second and len(options.text) != len(options.second):
         raise ValueError(
-            f"{len(asked.text)} --text and {len(asked.second)} --with: this figure takes one --with for each --text"
+            f"{len(options.text)} --text and {len(options.second)} --with: this figure takes one --with for each --text"
         )
-    return (asked.text, asked.second) if asked.text else (figure.text, figure.second)
+    return (options.text, options.second) if options.text else (figure.text, figure.second)
 
 
-def _written(module, examples, of: Finished, stem: Path, how: str, asked: Asked) -> list[Drawn]:
+def _written(module, examples, trained: Finished, stem: Path, how: str, options: Options) -> list[Drawn]:
     """Write the drawing and its numbers; the caption is the experiment, the column and `how` the attention was made."""
-    caption = f"{of.title}; {of.column.label}. {how}"
-    module.draw(examples, [stem.with_suffix(e) for e in asked.endings], caption)
+    caption = f"{trained.title}; {trained.column.label}. {how}"
+    module.draw(examples, [stem.with_suffix(e) for e in options.endings], caption)
     module.write_data(examples, stem.with_suffix(".json"), caption)
-    return [Drawn(stem, caption, stem.with_suffix(".json"), [cell.training_id for _, cell in of.cells])]
+    return [Drawn(stem, caption, stem.with_suffix(".json"), [cell.training_id for _, cell in trained.cells])]
 
 
-def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
+def _outputs(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw the attention of each row's model while it writes its own output."""
-    from tasks.seq2seq import figures
+    from tasks.draw import outputs
 
-    of = _finished(figure, asked)
-    texts, _ = _texts(figure, asked)
+    trained = _finished(figure, options)
+    texts, _ = _texts(figure, options)
     if texts:
-        examples, what = [attending.translated(of, text) for text in texts], "Your own sentence"
+        examples, what = [attending.translated(trained, text) for text in texts], "Your own sentence"
     else:
-        rows = attending.stored(of)
-        chosen = _stored(asked.chosen, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
-        examples = [figures.example(rows, i) for i in chosen or figures.choose(rows, asked.count)]
+        rows = attending.stored(trained)
+        chosen = _stored(options.chosen, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
+        examples = [outputs.example(rows, i) for i in chosen or outputs.choose(rows, options.count)]
         what = "Test sentences"
     how = f"{what}; outputs of the models' own beam search."
-    return _written(figures, examples, of, place(of.outputs), how, asked)
+    return _written(outputs, examples, trained, place(trained.outputs), how, options)
 
 
 def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
@@ -173,62 +173,66 @@ def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
     return wanted
 
 
-def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
+def _forced(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
-    from tasks.seq2seq import figures
+    from tasks.draw import outputs
 
-    of = _finished(figure, asked)
-    pairs = list(zip(*_texts(figure, asked), strict=True))
+    trained = _finished(figure, options)
+    pairs = list(zip(*_texts(figure, options), strict=True))
     if not pairs:
-        chosen = asked.chosen or figures.choose(attending.stored(of), 1)
-        pairs = [attending.stored_sentence(of, i) for i in chosen]
-    examples = [attending.forced(of, *pair) for pair in pairs]
-    return _written(figures, examples, of, place(of.outputs), "All forced to one output.", asked)
+        chosen = options.chosen or outputs.choose(attending.stored(trained), 1)
+        pairs = [attending.stored_sentence(trained, i) for i in chosen]
+    examples = [attending.forced(trained, *pair) for pair in pairs]
+    return _written(outputs, examples, trained, place(trained.outputs), "All forced to one output.", options)
 
 
-def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
+def _aligned(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw how each row's model aligns two texts, with the structures used."""
-    from tasks.classification import figures
+    from tasks.draw import alignments
 
-    of = _finished(figure, asked)
-    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, asked), strict=True)] or attending.stored_pairs(
-        of, asked.count
+    trained = _finished(figure, options)
+    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, options), strict=True)] or attending.stored_pairs(
+        trained, options.count
     )
     how = "Output (class); right: structures through the first text."
-    return _written(figures, attending.aligned(of, pairs), of, place(of.outputs), how, asked)
+    return _written(alignments, attending.aligned(trained, pairs), trained, place(trained.outputs), how, options)
 
 
-def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
+def _classified(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
-    from tasks.seq2seq import figures
+    from tasks.draw import outputs
 
-    of = _finished(figure, asked)
-    examples = [attending.classified(of, given) for given in zip(*(t for t in _texts(figure, asked) if t), strict=True)]
+    trained = _finished(figure, options)
+    examples = [
+        attending.classified(trained, given) for given in zip(*(t for t in _texts(figure, options) if t), strict=True)
+    ]
     if not examples:
         raise ValueError(
             "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
         )
-    return _written(figures, examples, of, place(of.outputs), "One line a row: mapping, predicted class.", asked)
+    return _written(
+        outputs, examples, trained, place(trained.outputs), "One line a row: mapping, predicted class.", options
+    )
 
 
-def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
+def _images(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw the attention of each row's model over images."""
     from tasks.data import open_data
-    from tasks.vqa import figures
+    from tasks.draw import images
 
-    of = _finished(figure, asked)
+    trained = _finished(figure, options)
     panels = []
-    for label, cell in of.cells:
-        test = of.test(cell)
+    for label, cell in trained.cells:
+        test = trained.test(cell)
         panels.append(
-            figures.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
+            images.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
         )
-    first = of.cells[0][1].config
-    picture = figures.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
+    first = trained.cells[0][1].config
+    picture = images.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
     stored = [{int(k[5:]) for k in p.attention if k.startswith("test/")} for p in panels]
-    chosen = _stored(asked.chosen, stored) or figures.choose(panels, asked.count)
-    stem, caption = place(of.outputs), "" if asked.chosen else figures.CHOICE
-    figures.draw(panels, chosen, picture, [stem.with_suffix(e) for e in asked.endings], caption)
+    chosen = _stored(options.chosen, stored) or images.choose(panels, options.count)
+    stem, caption = place(trained.outputs), "" if options.chosen else images.CHOICE
+    images.draw(panels, chosen, picture, [stem.with_suffix(e) for e in options.endings], caption)
     told = [
         {"question": q, "asked": panels[0].records[q]["source"], "rows": [
             {"label": p.label, "output": p.records[q]["output"], "weights": [round(v, 6) for v in p.attention[f"test/{q}"].flatten().tolist()]}
@@ -237,21 +241,28 @@ def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
     ]  # fmt: skip
     data = stem.with_suffix(".json")
     data.write_text(json.dumps({"about": caption, "questions": told}, ensure_ascii=False) + "\n", encoding="utf-8")
-    return [Drawn(stem, f"{of.title}; {of.column.label}. {caption}", data, [cell.training_id for _, cell in of.cells])]
+    return [
+        Drawn(
+            stem,
+            f"{trained.title}; {trained.column.label}. {caption}",
+            data,
+            [cell.training_id for _, cell in trained.cells],
+        )
+    ]
 
 
-def _documents(figure: Figure, asked: Asked, place) -> list[Drawn]:
+def _documents(figure: Figure, options: Options, place) -> list[Drawn]:
     """Plot scores against the settings of the generated documents, over all finished cells."""
-    from tasks.multilabel import figures
+    from tasks.draw import documents
 
-    planned = reproduce.plan([figure.experiment], asked.overrides)
+    planned = reproduce.plan([figure.experiment], options.overrides)
     (made,), store = planned.plans, Store(planned.outputs)
     found = [(made.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in made.slots]
-    points = figures.collect((row, config, one.metrics) for row, config, one in found if one is not None)
-    if not points:
+    points = documents.collect((row, config, one.metrics) for row, config, one in found if one is not None)
+    if points.empty:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {made.experiment.name}")
     stem = place(planned.outputs)
-    files = figures.write(points, made.experiment.paper, stem.parent)
+    files = documents.write(points, made.experiment.paper, stem.parent)
     caption = f"{made.experiment.title}. {sum(one is not None for *_, one in found)} of {len(found)} cells."
     numbers = next(f for f in files if f.suffix == ".csv")
     cells = [slot.cell.training_id for slot in made.slots]

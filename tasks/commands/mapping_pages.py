@@ -17,7 +17,7 @@ from typing import Any
 
 import sparse_attention as sa
 from sparse_attention.describe import Param, Spec
-from tasks.commands.mapping_pictures import drawable, picture, sheet
+from tasks.draw.mappings import drawable, picture, sheet
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICE = "## Which mapping should I use?\n"

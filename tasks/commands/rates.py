@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import cache
 
-from repro.plan.estimate import Rates
+from repro.results.estimate import Rates
 
 # Estimated hours per epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 %
 # (recurrent) or 50 % (attention) of the card's fp32 peak, or 10 microseconds per kernel if that is longer. None of this
@@ -29,7 +29,7 @@ def slowness() -> float:
     """Time of a small training step on one core of this machine, as a multiple of STEP."""
     import torch
 
-    from tasks.layers import Lstm
+    from tasks.layers.lstm import Lstm
 
     with torch.random.fork_rng(devices=[]):
         lstm, x = Lstm(128, 128, batch_first=True), torch.ones(32, 20, 128)

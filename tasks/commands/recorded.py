@@ -1,4 +1,4 @@
-"""Write the small records of a table's cells (`repro.store.archive`), and rebuild the table from them.
+"""Write the small records of a table's cells (`repro.results.archive`), and rebuild the table from them.
 
 `docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; `tasks.commands.results` writes the
 pages of docs/results from them.
@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repro import report
 from repro.identity import family
 from repro.plan import Plan, origin
-from repro.report import comparison
-from repro.report import figures as drawings
-from repro.store import Store, StoreError, archive, outputs_folder, records
+from repro.report import comparison, page
+from repro.report import pictures as drawings
+from repro.results import archive, records
+from repro.store import Store, StoreError, outputs_folder
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
-from tasks.multilabel import figures
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
@@ -103,7 +102,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     return path, len(found)
 
 
-def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
+def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
     """The table and files computed from the records of a sweep."""
     cells = [
         records.Record(
@@ -111,20 +110,20 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
             tests=one.get("tested", {}), shortfalls={}, evaluations={}, curve=tuple(one.get("curve", ())),
             **{k: one[k] for k in OF_SWEEP}, **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
         )
-        for one in found
+        for one in recorded
     ]  # fmt: skip
-    table, made = comparison.contents(cells, asked["title"])
+    table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
-    return Made(table, sweep=asked["sweep"], files=kept)
+    return Made(table, sweep=header["sweep"], files=kept)
 
 
 @contextmanager
-def restored(slots: reproduce.Slots, found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Plan, Store]]:
+def restored(slots: reproduce.Slots, cells: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Plan, Store]]:
     """Context manager: the plan of an experiment's slots, and a temporary store with the recorded cells."""
     one, wanted, rest = slots
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
-        yield archive.restore(one, wanted, found, store, rest), store
+        yield archive.restore(one, wanted, cells, store, rest), store
 
 
 @dataclass
@@ -133,7 +132,7 @@ class Made:
 
     Attributes:
         table: the table.
-        more: the section that a page shows instead of the table: the points of the generated documents of Laha et al. 2018.
+        more: Markdown that a page shows in place of the table: the points of the generated documents of Laha et al. 2018.
         sweep: name of the sweep, or empty if the records are not from a sweep.
         files: files in the sweep's folder (numbers and drawings): path -> content.
         picture: the runs of the table as SVG, or empty if the records have no learning curves.
@@ -159,9 +158,14 @@ def read(path: Path) -> Made:
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     with restored(reproduce.slots(asked["experiment"], arguments), found) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
-        points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        table = driver.table(plan, store)
-        return Made(table, figures.page(points) if points else "", picture=drawings.runs(table, path.stem))
+        table, documents = driver.table(plan, store), ""
+        if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
+            from tasks.draw import documents as figures  # which loads pandas
+
+            documents = figures.page(
+                figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+            )
+        return Made(table, documents, picture=drawings.runs(table, path.stem))
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
@@ -188,7 +192,7 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         outputs, stem = Path(wanted[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
         with restored(slots, found) as (plan, store):
             made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
-            html = report.write([made], [plan], store, outputs / "report" / f"{stem}.html", links=False)
+            html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")

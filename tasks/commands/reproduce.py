@@ -12,8 +12,8 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
-from repro.plan import estimate
 from repro.plan.experiment import Experiment, Row
+from repro.results import estimate
 from repro.store import Store
 from tasks.commands.driver import Driver, Planned, drive, notes, refuse_empty
 from tasks.commands.rates import ASSUMED
@@ -67,7 +67,7 @@ def plan(names: Sequence[str], overrides: Sequence[str], announce: bool = False)
     config = next(w for group in wanted for w in group).config
     launch.ready(config["launcher"], config["runtime"])
     cost = estimate.estimate([("", w) for group in wanted for w in group], Store(config["paths"]["outputs"]), ASSUMED)
-    where = f"{config['paths']['outputs']}/report/{'+'.join(names)}_{loaded[0].profile}.html"
+    where = ", ".join(f"{config['paths']['outputs']}/report/{one.name}_{one.profile}.html" for one in loaded)
     told = cost.text("").splitlines()[-1]
     print(f"{', '.join(names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
     if config["launcher"]["name"] == "slurm":  # one job array for all cells

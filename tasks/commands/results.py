@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from benchmarks.language_model import report
 from repro.files import write_atomic
 from repro.tables import render
 from sparse_attention import properties
-from tasks.commands import claims, paper_figures, recorded
+from tasks.commands import claims, recorded
+from tasks.draw import functions
 
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
@@ -31,6 +32,7 @@ BY_HAND = (
     "sweeps/README.md",
 )
 _NUMBER = re.compile(r"(-?\d+\.?\d*(?:e[+-]?\d+)?)")
+Pages = Mapping[str, Callable[[Any], str]]  # name of a JSON file of measurements -> function that writes its page
 _UNSTABLE = re.compile(r'base64,[^"]*|url\(#[^)]*\)|(?:id|href)="[^"]*"')
 
 
@@ -49,7 +51,7 @@ class Expected:
     drawn: dict[str, str] = field(default_factory=dict)
 
 
-def expected(results: Path) -> Expected:
+def expected(results: Path, measured: Pages) -> Expected:
     """Compute the content of a folder of results.
 
     Raises StoreError if records cannot be read or contradict their examples.
@@ -70,24 +72,25 @@ def expected(results: Path) -> Expected:
         tested = claims.of_tables(tables)
         found.files["../claims.md"] = claims.page(tested, tables)
         found.drawn |= claims.pictures(tested, tables)
+    for name, page in measured.items():
+        if (path := results / f"{name}.json").is_file():
+            found.files[f"{name}.md"] = page(json.loads(path.read_text(encoding="utf-8")))
     _of_code(results, found)
     return found
 
 
-def _of_code(results: Path, found: Expected) -> None:
-    """Add the pages that the folder has and that need no record of cells."""
-    if (measured := results / "language_model.json").is_file():
-        found.files["language_model.md"] = report.page(json.loads(measured.read_text(encoding="utf-8")))
+def _of_code(results: Path, whole: Expected) -> None:
+    """Add the pages that the folder has and that are computed from the code."""
     if (results / "properties.md").is_file():
-        found.drawn["properties.md"] = properties.page()
+        whole.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():
-        found.files["figures/README.md"] = paper_figures.page(paper_figures.FIGURES)
-        for figure in paper_figures.FIGURES:
-            drawn = paper_figures.drawn(figure).items()
-            found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
+        whole.files["figures/README.md"] = functions.page(functions.FIGURES)
+        for figure in functions.FIGURES:
+            drawn = functions.drawn(figure).items()
+            whole.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
 
 
-def write(results: Path) -> int:
+def write(results: Path, measured: Pages) -> int:
     """Write the content of a folder of results and say which files changed. Returns exit status 0.
 
     Raises:
@@ -95,7 +98,7 @@ def write(results: Path) -> int:
         ValueError: a page has a table without records or lacks its heading, or a file has no source.
             As after a StoreError, nothing is written.
     """
-    of = expected(results)
+    of = expected(results, measured)
     pages = {path: PARTS.split(_text(path)) for path in sorted(results.rglob("*.md"))}
     shown = {_key(part) for parts in pages.values() for part in parts}
     made = {
@@ -136,10 +139,10 @@ def _key(part: str) -> tuple[str, str]:
     return title[1] if title else "", profile[1] if profile else ""
 
 
-def _renewed(parts: Sequence[str], of: Expected) -> Iterator[str]:
+def _renewed(parts: Sequence[str], whole: Expected) -> Iterator[str]:
     """The parts of a page, those that are computed as they must be."""
     for i, part in enumerate(parts, 1):
-        _, text = of.sections.get(_key(part), ("", ""))
+        _, text = whole.sections.get(_key(part), ("", ""))
         yield text + "\n" * (i < len(parts)) if text else part
 
 

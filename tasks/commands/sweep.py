@@ -21,7 +21,8 @@ from repro import plan as plans
 from repro.launch.display import Display, name
 from repro.plan import Wanted
 from repro.plan.experiment import Column, Experiment, Row
-from repro.store import Store, check_names, records
+from repro.results import records
+from repro.store import Store, check_names
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import near, short

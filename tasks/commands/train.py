@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from repro import cell as cells
 from repro import launch
 from repro.launch import display
-from repro.store import Store, StoreError, outputs_folder, records
+from repro.results import records
+from repro.store import Store, StoreError, outputs_folder
 from tasks.commands import compare, sweep
 from tasks.config import compose, overrides, pages
 from tasks.config.options import values_in

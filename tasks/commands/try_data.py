@@ -31,7 +31,8 @@ from tasks.data.read import own
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
 from tasks.data.words import unspaced, words
-from tasks.load import drawing, load_cell
+from tasks.draw import terminal
+from tasks.load import load_cell
 
 # Per kind of data: examples that a training sees until it has converged, and words that it reads in about three CPU minutes.
 SEEN = {"pairs": 84_000, "summaries": 60_000, "text": 30_000, "texts": 60_000}
@@ -169,7 +170,7 @@ class Try(reproduce.Driver):
         for label, cell in found.items():
             model = load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
             (said,) = model.predict([texts if len(texts) > 1 else texts[0]])
-            print(f"\n{label}: {said.output}\n{drawing.terminal(said, shutil.get_terminal_size().columns)}")
+            print(f"\n{label}: {said.output}\n{terminal.terminal(said, shutil.get_terminal_size().columns)}")
         status = super().conclude()
         if found:
             cells, by = list(found.values()), next(iter(found.values())).config["train"]["best_metric"]

@@ -16,8 +16,8 @@ from repro.cell import Cell, Found
 from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.plan import origin
+from repro.results.records import Record
 from repro.store import ASIDE, Evaluation, Store, StoreError, outputs_folder
-from repro.store.records import Record
 from tasks.commands import compare
 from tasks.config import options
 from tasks.loggers import about

@@ -29,7 +29,7 @@ from tasks.config.overrides import (
 WORDS = ("learned",)  # that a mapping may take instead of a number
 KEYS = tuple(
     f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits")
-)  # of your own data
+)  # keys of data=files and data=table that try.py accepts
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

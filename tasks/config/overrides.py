@@ -1,6 +1,6 @@
 """Merge the overrides of a command line into one configuration with Hydra. Needs no torch.
 
-Each error is reported in one sentence.
+Every Hydra error becomes one sentence.
 The chosen config files are composed once and cached; the other overrides are applied to a copy, by Hydra's own
 function. This is ten times as fast as composing every time, since most configurations of an experiment differ only in
 values.

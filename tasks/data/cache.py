@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,20 @@ def write_meta(folder: Path, facts: dict[str, Any]) -> None:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != META]
     files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
     (folder / META).write_text(json.dumps(facts | {"files": files}, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def copy_files(folder: str | Path, to: str | Path, names: Iterable[str]) -> None:
+    """Copy those of the files that exist to the folder `to`, which is made if it is missing."""
+    Path(to).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if (path := Path(folder) / name).exists():
+            shutil.copyfile(path, Path(to) / name)
+
+
+def keep(folder: str | Path, to: str | Path, names: Iterable[str] = ()) -> None:
+    """Copy what a finished cell keeps of an encoding: the files `names` and the metadata, without splits and images."""
+    copy_files(folder, to, names)
+    write_meta(Path(to), {k: v for k, v in read_meta(folder).items() if k != "images"} | {"splits": []})
 
 
 def read_meta(folder: str | Path) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def make(
     *,
     sources: Mapping[str, Any],
     limits: Limits | None = None,
-    found: Mapping[str, int] | None = None,
+    counts: Mapping[str, int] | None = None,
     notes: Iterable[str] = (),
     shortfalls: Iterable[str] = (),
     about: Mapping[str, Any] | None = None,
@@ -108,7 +108,7 @@ def make(
         manifest: manifest of the data set; its `sizes`, `tables`, `stands_for` and `shortfalls` determine what is
             missing.
         sources: split -> description of its source, as JSON: hashes of the files and the options that affect the split.
-        found: split -> number of records available, if known before reading.
+        counts: split -> number of records available, if known before reading.
         cut: function that limits a split (by default, it keeps the first records).
     """
     limits = limits or Limits(None, None, None)
@@ -130,7 +130,7 @@ def make(
         read=limited,
         provenance=provenance,
         notes=tuple(notes),
-        shortfalls=(*_shortfalls(manifest, NOUNS[kind], limits, found or {}), *shortfalls),
+        shortfalls=(*_shortfalls(manifest, NOUNS[kind], limits, counts or {}), *shortfalls),
         demo=bool(manifest.get("demo", False)),
         stands_for=manifest.get("stands_for"),
         about=dict(about or {}),
@@ -156,7 +156,7 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
     return subset(records, [i for i in range(len(records)) if i not in long]) if long else records
 
 
-def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:
+def _shortfalls(manifest: Manifest, noun: str, limits: Limits, counts: Mapping[str, int]) -> list[str]:
     told = list(manifest.get("shortfalls", ()))
     if manifest.get("kind") == "own":
         told.append("own data")
@@ -167,7 +167,7 @@ def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[st
     for split in SPLITS:
         full, limit = manifest.get("sizes", {}).get(split), limits.of(split)
         released = full if isinstance(full, list) else [full] if full else []
-        have = found.get(split, max(released, default=None))
+        have = counts.get(split, max(released, default=None))
         used = limit if have is None else have if limit is None else min(have, limit)
         what = f"{_SPLIT_WORDS[split]} {noun}"
         if released and used not in released:

@@ -95,9 +95,17 @@ def _tiny(size: int) -> Backbone:
 
 
 def extract(
-    source: Files, keys: Sequence[str], model: Backbone, folder: Path, progress: Progress, *,
-    batch_size: int = 16, shard_size: int = 512, device: str = "cpu", amp: bool = False,
-) -> FeatureStore:  # fmt: skip
+    source: Files,
+    keys: Sequence[str],
+    model: Backbone,
+    folder: Path,
+    progress: Progress,
+    *,
+    batch_size: int = 16,
+    shard_size: int = 512,
+    device: str = "cpu",
+    amp: bool = False,
+) -> FeatureStore:
     """Compute the features of `keys` and store them at `folder`, continuing where an earlier run stopped.
 
     Args:

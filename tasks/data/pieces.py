@@ -56,11 +56,10 @@ def learn_pieces(text: Iterable[str], size: int, coverage: float, model: Path, *
 
     stored = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text), model_writer=stored, vocab_size=size, character_coverage=coverage,
-            model_type="unigram", hard_vocab_limit=False, normalization_rule_name="identity",
-            input_sentence_size=1_000_000, shuffle_input_sentence=True, num_threads=1, minloglevel=2, **options,
-        )  # fmt: skip
+        options |= {"vocab_size": size, "character_coverage": coverage, "hard_vocab_limit": False}
+        options |= {"model_type": "unigram", "normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2}
+        options |= {"input_sentence_size": 1_000_000, "shuffle_input_sentence": True}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text), model_writer=stored, **options)
     except RuntimeError as error:
         raise DataError(f"sentencepiece cannot learn {size} units", str(error), "change encode.vocab_size") from error
     model.write_bytes(stored.getvalue())

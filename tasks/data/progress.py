@@ -12,10 +12,16 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, TextIO
+
+Done = Callable[[float], None]  # called with the share that is done
+
+
+def untold(share: float) -> None:
+    """The default `done`, which nobody hears."""
 
 
 class Progress:

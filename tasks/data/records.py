@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-KINDS = {
-    "pairs": "pairs of texts", "texts": "texts with a class", "questions": "questions about images", "features": "features with labels",
-}  # fmt: skip
+KINDS = {"pairs": "pairs of texts", "texts": "texts with a class"}
+KINDS |= {"questions": "questions about images", "features": "features with labels"}
 # (sure, possible): each is a set of links (source word, target word), numbered from 0; sure links are also possible
 # links (Och & Ney 2003)
 Gold = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]

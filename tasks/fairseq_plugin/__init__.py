@@ -17,7 +17,7 @@ if __name__ == NAME:
 
     compat.install()
 
-    from tasks.fairseq_plugin import classification, fertility, seq2seq, vqa  # noqa: F401
+    from tasks.fairseq_plugin import classification, fertility, seq2seq, vqa
 else:
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:

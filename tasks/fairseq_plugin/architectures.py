@@ -97,10 +97,10 @@ class Wrapped:
     architecture: str
 
     @classmethod
-    def build_net(cls, cfg: Any, *given: Any) -> Any:
-        """Build the model; `given` are the constructor arguments of the family's models before the mappings."""
+    def build_net(cls, cfg: Any, *sizes: Any) -> Any:
+        """Build the model; `sizes` are the constructor arguments of the family's models before the mappings."""
         node = {"name": cls.architecture} | values_of(cfg, models.architecture(cls.family, cls.architecture).Options)
-        net = models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *given)
+        net = models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *sizes)
         if cfg.compile_step:
             net.compile_step()
         return net

@@ -18,7 +18,7 @@ from tasks.classification.encode import open_encoded
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
-from tasks.layers import widened
+from tasks.layers.lstm import widened
 
 register("classification", DataModel)
 
@@ -65,10 +65,8 @@ class Classes(SummedCriterion):
         with torch.no_grad():
             keep = sample["net_input"]["texts"][0].ne(PAD)
             attention = next(iter(extra["attention"].values()))
-            log = {
-                "ncorrect": logits.argmax(-1).eq(target).sum(), "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(),
-                "steps": len(target),
-            }  # fmt: skip
+            log = {"ncorrect": logits.argmax(-1).eq(target).sum(), "zeros": (attention.eq(0) & keep).sum()}
+            log |= {"kept": keep.sum(), "steps": len(target)}
         weights = self.weights.to(logits) if self.weights is not None and model.training else None  # [classes]
         return F.cross_entropy(logits, target, weights, reduction="sum"), log
 

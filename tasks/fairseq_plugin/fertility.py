@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
-from tasks.layers import widened
+from tasks.layers.lstm import widened
 from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
 

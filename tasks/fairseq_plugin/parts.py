@@ -86,8 +86,7 @@ class Parts:
         told: Any = OmegaConf.to_container(made, resolve=True, enum_to_str=True)
         told["task"]["data"], told["checkpoint"]["save_dir"] = "data", "checkpoints"
         last = {"criterion_name": told["criterion"]["_name"], "optimizer_name": self.config["optim"]["name"]}
-        state = {
-            "args": None, "cfg": told, "model": wrapped.state_dict(), "task_state": {}, "extra_state": {"train_iterator": None},
-            "optimizer_history": [last | {"lr_scheduler_state": {}, "num_updates": 0}], "last_optimizer_state": None,
-        }  # fmt: skip
+        state = {"args": None, "cfg": told, "model": wrapped.state_dict(), "task_state": {}}
+        history = [last | {"lr_scheduler_state": {}, "num_updates": 0}]
+        state |= {"extra_state": {"train_iterator": None}, "optimizer_history": history, "last_optimizer_state": None}
         torch.save(state, path)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
-from tasks.layers import widened
+from tasks.layers.lstm import widened
 from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.metrics import dev_scores
@@ -187,9 +187,8 @@ class Tokens(SummedCriterion):
             right = logits.argmax(-1).eq(gold) if half else said.eq(logits.amax(-1))
             attention, steps = extra["attn"][0], target.ne(PAD).unsqueeze(-1)
             keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps
-            log = {
-                "ncorrect": (right & gold.ne(PAD)).sum(), "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(), "steps": steps.sum(),
-            }  # fmt: skip
+            log = {"ncorrect": (right & gold.ne(PAD)).sum(), "zeros": (attention.eq(0) & keep).sum()}
+            log |= {"kept": keep.sum(), "steps": steps.sum()}
         return loss, log
 
 

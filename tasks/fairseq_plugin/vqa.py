@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.bases import FolderTask, SummedCriterion
-from tasks.layers import widened
+from tasks.layers.lstm import widened
 from tasks.vqa import predict
 from tasks.vqa.encode import Split, open_encoded
 

@@ -16,20 +16,16 @@ from tasks.seq2seq.encode import Split
 from tasks.seq2seq.tagger import MOST
 
 # Scorers take flat arrays of tagged and true fertilities, both clipped to MOST.
+_RIGHT = Metric("accuracy", "%", 1, 1, None, "source words whose fertility is tagged as aligned")
+_OFF = "difference from the aligned fertility, mean over source words"
 MEASURED: Scores = {
-    metric.name: (metric, scorer)
-    for metric, scorer in (
-        (
-            Metric("accuracy", "%", 1, 1, None, "source words whose fertility is tagged as aligned", None),
-            lambda found, true: 100 * (found == true).mean(),
-        ),
-        (
-            Metric("fertility_error", "words", -1, 3, None, "difference from the aligned fertility, mean over source words", None),
-            lambda found, true: np.abs(found - true).mean(),
-        ),
-        (Metric("loss", "bits per word", -1, 3, None, "cross-entropy", None), None),
-    )
-}  # fmt: skip
+    "accuracy": (_RIGHT, lambda tagged, true: 100 * (tagged == true).mean()),
+    "fertility_error": (
+        Metric("fertility_error", "words", -1, 3, None, _OFF),
+        lambda tagged, true: np.abs(tagged - true).mean(),
+    ),
+    "loss": (Metric("loss", "bits per word", -1, 3, None, "cross-entropy"), None),
+}
 
 
 @torch.no_grad()
@@ -42,10 +38,10 @@ def tagged(model: nn.Module, split: Split, batch_size: int) -> Iterable[np.ndarr
         yield from (row[:n].numpy() for row, n in zip(best, lengths.tolist()))
 
 
-def scores(found: np.ndarray, true: np.ndarray) -> dict[str, float]:
+def scores(tagged: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """The metrics of `MEASURED` for flat arrays of fertilities, both clipped to MOST."""
-    found, true = (np.minimum(x.astype(np.int64), MOST) for x in (found, true))
-    return scored(MEASURED, found, true)
+    tagged, true = (np.minimum(x.astype(np.int64), MOST) for x in (tagged, true))
+    return scored(MEASURED, tagged, true)
 
 
 def evaluation(model: nn.Module, split: Split, true: Ragged, name: str, batch_size: int) -> Evaluation:

@@ -13,10 +13,10 @@ from repro.protocol import Metric
 from repro.tables.statistics import example_error, in_unit, over_examples
 from tasks.data import DataError, load_manifest
 
-PIPELINE = {  # the Hub's names
-    "seq2seq": "translation", "classification": "text-classification", "vqa": "visual-question-answering",
-    "multilabel": "tabular-classification", "fertility": "token-classification",
-}  # fmt: skip
+Scores = Mapping[str, Any]  # the content of a metrics.json
+# The Hub's names.
+PIPELINE = {"seq2seq": "translation", "classification": "text-classification", "vqa": "visual-question-answering"}
+PIPELINE |= {"multilabel": "tabular-classification", "fertility": "token-classification"}
 USE = {
     "seq2seq": 'model.translate(["..."])[0].output',
     "classification": 'model.classify(["..."])[0].output',
@@ -27,8 +27,8 @@ USE = {
 
 
 def card(
-    cell: Cell, training: str, trained: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]], told: Mapping[str, Any]
-) -> str:  # fmt: skip
+    cell: Cell, training: str, trained: Scores, measured: Mapping[str, Scores], provenance: Mapping[str, Any]
+) -> str:
     """The text of README.md.
 
     Args:
@@ -36,36 +36,35 @@ def card(
         trained: metrics.json of the training.
         measured: evaluation id -> metrics.json of that evaluation.
             An entry `intervals` has the 95 % intervals of metrics over test examples.
-        told: provenance.json; empty if the file does not exist.
+        provenance: provenance.json; empty if the file does not exist.
     """
     config, data = cell.config, cell.prepared.facts
     parameters = f" ({cell.parameters})" if cell.parameters else ""
     name = cell.module.rpartition(".")[2]
     asked = ", ".join(f"{k} {v}" for k, v in cell.origin.items())
-    lines = [
-        "---", _hub(cell, measured).to_yaml(), "---", "",
-        f"# {cell.task}, attention by {cell.mapping}{parameters}", "",
-        f"Model {config['model']['name']}, seed {cell.seed}, profile {config['profile']['name']}; training {training}.",
-        *([f"Trained for: {asked}."] if asked else []), "",
-        "## Scores", "", *_table(cell, trained, measured), "",
-        "## Data", "", *_data(str(config["data"]["name"]), data, trained), "",
-        "## Use", "", *_use(name), "",
-        "## How it was made", "", *_made(config, trained, told), "",
-    ]  # fmt: skip
+    model = f"Model {config['model']['name']}, seed {cell.seed}, profile {config['profile']['name']}"
+    head = f"# {cell.task}, attention by {cell.mapping}{parameters}"
+    lines = ["---", _hub(cell, measured).to_yaml(), "---", "", head, "", f"{model}; training {training}."]
+    lines += [*([f"Trained for: {asked}."] if asked else []), ""]
+    lines += ["## Scores", "", *_table(cell, trained, measured), ""]
+    lines += ["## Data", "", *_data(str(config["data"]["name"]), data, trained), ""]
+    lines += ["## Use", "", *_use(name), "", "## How it was made", "", *_made(config, trained, provenance), ""]
     return "\n".join(lines)
 
 
-def intervals(metrics: Mapping[str, Metric], found: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Any:
+def intervals(
+    metrics: Mapping[str, Metric], scores: Mapping[str, Any], predictions: Sequence[Mapping[str, Any]]
+) -> Any:
     """The 95 % interval over test examples of each metric whose value of every example is stored: name -> [low, high].
 
     Args:
-        found, records: metrics.json and the predictions of an evaluation.
+        scores, predictions: metrics.json and the predictions of an evaluation.
     """
     bounds = {}
-    for key, value in found["metrics"].items():
+    for key, value in scores["metrics"].items():
         metric = metrics.get(name := key.rpartition("/")[2])
         stored = f"{name}_statistics" if metric and metric.test == "bleu" else name
-        values = [r["sentence"][stored] for r in records if stored in r.get("sentence", ())]
+        values = [r["sentence"][stored] for r in predictions if stored in r.get("sentence", ())]
         if metric and metric.test and len(values) > 1:
             each = np.array([values if metric.test == "bleu" else in_unit(values, value)])
             if ends := over_examples(value, example_error(each), metric.bounds):
@@ -76,16 +75,16 @@ def intervals(metrics: Mapping[str, Metric], found: Mapping[str, Any], records: 
 Score = tuple[str, Metric, float, int | None, Sequence[float]]
 
 
-def _scores(cell: Cell, found: Mapping[str, Any]) -> tuple[str, list[Score]]:
+def _scores(cell: Cell, evaluation: Mapping[str, Any]) -> tuple[str, list[Score]]:
     """How a metrics.json was decoded, and its scores except those on training data: set, metric, value, n, interval."""
-    how = ", ".join(f"{k}: {v}" for k, v in (found.get("scoring") or {}).items() if k.startswith("decode") and v)
-    sizes = (found.get("facts") or {}).get("sizes") or {}
+    how = ", ".join(f"{k}: {v}" for k, v in (evaluation.get("scoring") or {}).items() if k.startswith("decode") and v)
+    sizes = (evaluation.get("facts") or {}).get("sizes") or {}
     scores = []
-    for key, value in sorted((found.get("metrics") or {}).items()):
+    for key, value in sorted((evaluation.get("metrics") or {}).items()):
         split, _, name = key.rpartition("/")
         metric = cell.family.METRICS.get(name)
         if split != "train" and metric is not None:
-            n, interval = sizes.get(split, sizes.get("test")), (found.get("intervals") or {}).get(key, ())
+            n, interval = sizes.get(split, sizes.get("test")), (evaluation.get("intervals") or {}).get(key, ())
             scores.append((split, metric, value, n, interval))
     return how, scores
 
@@ -153,15 +152,15 @@ def _data(name: str, facts: Mapping[str, Any], trained: Mapping[str, Any]) -> It
     yield from (f"- Not a paper's data in full: {why}." for why in shortfalls)
 
 
-def _made(config: Mapping[str, Any], trained: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
+def _made(config: Mapping[str, Any], trained: Mapping[str, Any], provenance: Mapping[str, Any]) -> Iterator[str]:
     train, optim, seconds = config["train"], config["optim"], trained.get("seconds", 0)
     batches = train["batch_size"] or f"{train['max_tokens']} tokens"
     epochs = f"{train['max_epochs']} epochs at most, batches of {batches}, {optim['name']} at {optim['lr']:g}; "
     fitted = config["task"]["family"] == "multilabel"  # by its own solver, without epochs or batches
     yield f"- {'' if fitted else epochs}{seconds:.0f} s."
-    code, packages = told.get("code") or {}, told.get("packages") or {}
+    code, packages = provenance.get("code") or {}, provenance.get("packages") or {}
     if code:
-        yield f"- Code {code['commit']}{' with changes' if code.get('dirty') else ''}, kernels {told.get('kernels', 'unknown')}."
+        yield f"- Code {code['commit']}{' with changes' if code.get('dirty') else ''}, kernels {provenance.get('kernels', 'unknown')}."
     if packages:
-        yield f"- {', '.join(f'{name} {version}' for name, version in packages.items())}; Python {told.get('python', '')}."
+        yield f"- {', '.join(f'{name} {version}' for name, version in packages.items())}; Python {provenance.get('python', '')}."
     yield "- `config.yaml` has every setting, `evaluations.json` every score."

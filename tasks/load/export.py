@@ -33,9 +33,14 @@ LEFT = ("config.yaml", "provenance.json")
 
 
 def export(
-    what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None, *,
-    onnx: bool = False, plugins: Sequence[str] = (),
-) -> Path:  # fmt: skip
+    what: str,
+    folder: str | Path,
+    outputs: str | Path | None = None,
+    sources: Sequence[str] | None = None,
+    *,
+    onnx: bool = False,
+    plugins: Sequence[str] = (),
+) -> Path:
     """Write the folder; if an error occurs, nothing is left behind.
 
     Args:
@@ -64,10 +69,11 @@ def export(
 
         if why := graphs.refused(cell.config):
             raise ValueError(f"no {graphs.FILE}: {why}; without --onnx the folder has the weights")
-    measured = {
-        e.folder.name: found | {"intervals": intervals(cell.family.METRICS, found, e.predictions())}
-        for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())
-    }  # fmt: skip
+    measured = {}
+    for level in levels(entry):
+        if isinstance(level, Evaluation) and (scores := level.read()):
+            ranges = intervals(cell.family.METRICS, scores, level.predictions())
+            measured[level.folder.name] = scores | {"intervals": ranges}
     measured = measured or read_json(place / "evaluations.json") or {}
     try:
         to.parent.mkdir(parents=True, exist_ok=True)

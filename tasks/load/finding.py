@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import read_config
+from repro.results.records import flatten
 from repro.store import Entry, Store, StoreError, outputs_folder
-from repro.store.records import flatten
 from repro.tables.compare import conditions, text
 from tasks.config.compose import FAMILIES, NODES
 from tasks.config.options import ConfigError, names_in, near

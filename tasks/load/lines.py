@@ -29,7 +29,7 @@ from tasks.data import DataError
 from tasks.data.cache import read_meta
 from tasks.data.read.formats import damaged, lines_of
 from tasks.data.read.labelled import feature, sparse
-from tasks.load import drawing
+from tasks.draw import terminal
 from tasks.load.model import Loaded, Prediction
 
 STEP = "correct the line"
@@ -37,7 +37,7 @@ STEP = "correct the line"
 
 def answer(
     model: Loaded, nbest: int, options: Mapping[str, str], heat: bool, attention: Path | None, drawings: Path | None
-) -> None:  # fmt: skip
+) -> None:
     """Read inputs from standard input and print the predictions; see the help of `scripts/predict.py`.
 
     Args:
@@ -60,11 +60,11 @@ def answer(
         print(line)
     for number, one in enumerate(found, 1):
         if heat:
-            print(f"\n{number}\n{drawing.terminal(one, shutil.get_terminal_size().columns)}")
+            print(f"\n{number}\n{terminal.terminal(one, shutil.get_terminal_size().columns)}")
         if unknown := [word for word in dict.fromkeys(one.unknown) if word != EMPTY]:
             print(f"line {number}: unknown words: {', '.join(unknown)}", file=sys.stderr)
         if drawings:
-            write_atomic(drawings / f"{number:0{len(str(len(found)))}d}.svg", drawing.svg(one).encode())
+            write_atomic(drawings / f"{number:0{len(str(len(found)))}d}.svg", terminal.svg(one).encode())
     if attention:
         write_attention(attention, found)
 

@@ -30,10 +30,8 @@ from tasks.data.symbols import EOS, SPECIAL, UNK
 from tasks.load.finding import find_cell
 from tasks.load.scoring import opened
 
-WAYS = {
-    "seq2seq": "translate or summarize", "classification": "classify", "vqa": "answer", "multilabel": "label",
-    "fertility": "translations trained with model.fertility=predicted",
-}  # fmt: skip
+WAYS = {"seq2seq": "translate or summarize", "classification": "classify", "vqa": "answer", "multilabel": "label"}
+WAYS["fertility"] = "translations trained with model.fertility=predicted"
 
 
 @dataclass(frozen=True)
@@ -121,12 +119,10 @@ class Loaded:
                     for h in results
                 ]
                 best = results[0]
-                told.append(
-                    Prediction(
-                        *said[0], tuple(said), best.attention, sources[i], [*best.tokens, SPECIAL[EOS]],
-                        [t for t, number in zip(sources[i], split.source[i]) if number == UNK and t != SPECIAL[UNK]],
-                    )
-                )  # fmt: skip
+                rows = [*best.tokens, SPECIAL[EOS]]
+                pairs = zip(sources[i], split.source[i])
+                unknown = [token for token, number in pairs if number == UNK and token != SPECIAL[UNK]]
+                told.append(Prediction(*said[0], tuple(said), best.attention, sources[i], rows, unknown))
         return told
 
     summarize = translate

@@ -58,10 +58,9 @@ class _Gru(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         (rows, words), size = x.shape[:2], h.shape[1]
-        states, last = torch.onnx.ops.symbolic_multi_out(
-            "GRU", (x.transpose(0, 1), self.weights, self.state_weights, self.bias, mask.sum(1).int(), h[None]),
-            {"hidden_size": size}, dtypes=(x.dtype, x.dtype), shapes=((words, 1, rows, size), (1, rows, size)),
-        )  # fmt: skip
+        inputs = (x.transpose(0, 1), self.weights, self.state_weights, self.bias, mask.sum(1).int(), h[None])
+        given = {"dtypes": (x.dtype, x.dtype), "shapes": ((words, 1, rows, size), (1, rows, size))}
+        states, last = torch.onnx.ops.symbolic_multi_out("GRU", inputs, {"hidden_size": size}, **given)
         return states.squeeze(1).transpose(0, 1), torch.where(mask.any(1, keepdim=True), last.squeeze(0), h)
 
 
@@ -97,15 +96,19 @@ def _graph(model: Loaded) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
     for text in given.values():
         text[1, -1] = PAD
     if model.name == "classification":
-        return _Called(
-            lambda *ids: network(list(ids), [text.ne(PAD).sum(1) for text in ids])[0].float().log_softmax(-1), network
-        ), given, ["log_probs"]  # fmt: skip
+
+        def classified(*ids):
+            return network(list(ids), [text.ne(PAD).sum(1) for text in ids])[0].float().log_softmax(-1)
+
+        return _Called(classified, network), given, ["log_probs"]
     spec = model.encoding.image_spec
     pixels, regions = (*spec.grid, 3), (spec.grid[0] * spec.grid[1], spec.channels)
     given["images"] = torch.zeros(2, *pixels, dtype=torch.uint8) if spec.kind == "pixels" else torch.zeros(2, *regions)
-    return _Called(
-        lambda tokens, images: network(tokens, images, torch.arange(tokens.shape[0]))[0].float().sigmoid(), network
-    ), given, ["probabilities"]  # fmt: skip
+
+    def answered(tokens, images):
+        return network(tokens, images, torch.arange(tokens.shape[0]))[0].float().sigmoid()
+
+    return _Called(answered, network), given, ["probabilities"]
 
 
 def write(model: Loaded, folder: Path) -> Path:
@@ -120,10 +123,8 @@ def write(model: Loaded, folder: Path) -> Path:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, on its internals
-            program = torch.onnx.export(
-                module, tuple(given.values()), dynamo=True, dynamic_shapes=(shapes,), verbose=False,
-                input_names=list(given), output_names=outputs,
-            )  # fmt: skip
+            names = {"input_names": list(given), "output_names": outputs, "dynamic_shapes": (shapes,)}
+            program = torch.onnx.export(module, tuple(given.values()), dynamo=True, verbose=False, **names)
             program.save(str(folder / FILE))
     except ModuleNotFoundError as error:
         raise StoreError(f"no {FILE}: the package {error.name} is missing; pip install onnx onnxscript") from error

@@ -23,9 +23,13 @@ EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides dat
 
 
 def evaluate(
-    what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
+    what: str,
+    overrides: Sequence[str] = (),
+    outputs: str | Path | None = None,
+    *,
+    progress: Any = None,
     plugins: Sequence[str] = (),
-) -> cells.Found:  # fmt: skip
+) -> cells.Found:
     """Evaluate a finished cell again, on other data, with other decoding options or other scores. Nothing is trained.
 
     Args:

@@ -65,14 +65,14 @@ class Logger:
         self._sent = len(rows)
         self.writer.flush()
 
-    def finish(self, found: Found | None, state: str) -> None:
+    def finish(self, results: Found | None, state: str) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from torch.utils.tensorboard import summary
 
-        if found is not None:
-            for key, value in about.scores(found).items():
+        if results is not None:
+            for key, value in about.scores(results).items():
                 self._write(self._last, summary=summary.scalar(f"final/{key}", value))
-            for split, level in found.evaluations.items():
+            for split, level in results.evaluations.items():
                 records = level.predictions()
                 for index, png in about.heat_maps(split, level, records):
                     image = Summary.Image(encoded_image_string=png, colorspace=4)

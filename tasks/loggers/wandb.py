@@ -23,6 +23,8 @@ from tasks.loggers import about
 
 WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, besides metrics for which lower is better
 OWN_SHARE = 0.8  # share of the timeout after which wandb itself gives up and says why
+SWITCHED_ON = ("silent", "finish_timeout_raises", "disable_git")
+SWITCHED_ON += ("x_disable_meta", "x_disable_stats", "x_disable_machine_info")
 SENT = "evaluations"  # summary key with the ids of the evaluations that were sent; written last
 RECEIPT = "cell.json"  # file with the same ids next to an offline run, whose files have no summary
 
@@ -60,21 +62,17 @@ class Logger:
         folder = Path(environment.get("WANDB_DIR") or cell.config["paths"]["outputs"])
         folder.mkdir(parents=True, exist_ok=True)
         of_environment = [t for t in environment.get("WANDB_TAGS", "").split(",") if t]
-        ours = {
-            "project": self.options["project"], "entity": self.options["entity"], "mode": mode(self.options["mode"]),
-            "name": about.name(cell), "run_group": about.group(cell), "job_type": cell.mapping,
-        }  # fmt: skip
+        ours = {key: self.options[key] for key in ("project", "entity")} | {"mode": mode(self.options["mode"])}
+        ours |= {"name": about.name(cell), "run_group": about.group(cell), "job_type": cell.mapping}
         given = {key: None if environment.get(f"WANDB_{key.upper()}") else value for key, value in ours.items()}
         waiting = {f"{when}_timeout": OWN_SHARE * self.timeout for when in ("init", "finish")}
         settings = {k: v for k, v in waiting.items() if not environment.get(f"WANDB_{k.upper()}")}
-        self.run = wandb.init(
-            id=cell.training_id, resume="allow", dir=str(folder), group=given.pop("run_group"), **given,
-            tags=list(dict.fromkeys([*about.tags(cell), *of_environment])), config=about.config(cell),
-            settings=wandb.Settings(
-                silent=True, console="off", host="", disable_git=True, save_code=False, x_disable_meta=True, x_disable_stats=True,
-                x_disable_machine_info=True, x_save_requirements=False, finish_timeout_raises=True, **settings,
-            ),
-        )  # fmt: skip
+        given["group"] = given.pop("run_group")
+        given["tags"] = list(dict.fromkeys([*about.tags(cell), *of_environment]))
+        settings |= dict.fromkeys(SWITCHED_ON, True)
+        settings |= {"console": "off", "host": "", "save_code": False, "x_save_requirements": False}
+        given["settings"] = wandb.Settings(**settings)
+        self.run = wandb.init(id=cell.training_id, resume="allow", dir=str(folder), config=about.config(cell), **given)
         self._sent = self.run.starting_step  # number of rows that a continued run already has
         self.run.define_metric("epoch", hidden=True)
 
@@ -91,29 +89,29 @@ class Logger:
             self.run.log({key if key == "epoch" else f"curve/{key}": value for key, value in row.items()})
         self._sent = max(self._sent, len(rows))
 
-    def finish(self, found: Found | None, state: str) -> None:
+    def finish(self, results: Found | None, state: str) -> None:
         """Send the scores, heat maps and samples of a finished cell, and close the run."""
-        if found is not None:
-            self.run.log(_media(found))
-            self.run.summary.update(about.scores(found))
-            self.run.summary.update({SENT: evaluations(found)})
+        if results is not None:
+            self.run.log(_media(results))
+            self.run.summary.update(about.scores(results))
+            self.run.summary.update({SENT: evaluations(results)})
         self.run.summary.update({"state": state})
         self.run.finish(exit_code=0 if state == "done" else 1)
-        if found is not None:
-            write_json(Path(self.run.dir).with_name(RECEIPT), {SENT: evaluations(found)})
+        if results is not None:
+            write_json(Path(self.run.dir).with_name(RECEIPT), {SENT: evaluations(results)})
 
 
-def evaluations(found: Found) -> str:
+def evaluations(results: Found) -> str:
     """The ids of a cell's evaluations, in the form stored in the summary of a complete run."""
-    return " ".join(sorted(level.folder.name for level in found.evaluations.values())) or "none"
+    return " ".join(sorted(level.folder.name for level in results.evaluations.values())) or "none"
 
 
-def _media(found: Found) -> dict[str, Any]:
+def _media(results: Found) -> dict[str, Any]:
     import wandb
     from PIL import Image
 
     media: dict[str, Any] = {}
-    for split, level in found.evaluations.items():
+    for split, level in results.evaluations.items():
         records = level.predictions()
         drawn = about.heat_maps(split, level, records)
         if images := [wandb.Image(Image.open(io.BytesIO(png)), caption=f"{split} {index}") for index, png in drawn]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
-from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.cache import cached_folder, keep, read_meta
 from tasks.data.records import Labelled
 from tasks.multilabel.metrics import micro_f1, proportions
 from tasks.multilabel.options import Encode
@@ -41,11 +41,10 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
     """The test split, for a model of `encoding`. Raises DataError if its classes or features differ."""
     test, known = _cached(data, ("test",), f"{data.name}-test", root, progress), read_meta(encoding)
     if (test.labels, test.features) != (known["labels"], known["features"]):
-        raise DataError(
-            f"{data.name} is no test set for this model",
-            f"{test.features} features, classes {', '.join(test.labels)}; the model knows "
-            f"{known['features']} features, classes {', '.join(known['labels'])}", "choose a data set with these",
-        )  # fmt: skip
+        here = f"{test.features} features, classes {', '.join(test.labels)}"
+        model = f"the model knows {known['features']} features, classes {', '.join(known['labels'])}"
+        what = f"{data.name} is no test set for this model"
+        raise DataError(what, f"{here}; {model}", "choose a data set with these")
     return test
 
 
@@ -60,8 +59,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the data that a finished model needs: the names of its classes and the number of features."""
-    Path(to).mkdir(parents=True, exist_ok=True)
-    write_meta(Path(to), read_meta(folder) | {"splits": []})
+    keep(folder, to)
 
 
 def _cached(data: DataSet, wanted: Sequence[str], name: str, root: str | Path, progress: Progress | None) -> Encoded:
@@ -76,15 +74,14 @@ def _cached(data: DataSet, wanted: Sequence[str], name: str, root: str | Path, p
             np.save(folder / f"{split}.features.npy", documents.features)
             np.save(folder / f"{split}.labels.npy", documents.labels)
         contents = [content_sha256(documents) for documents in splits.values()]
-        return {
-            "name": data.name, "labels": list(data.about["labels"]), "features": splits[wanted[0]].features.shape[1],
-            "splits": list(splits), "sha256": hashlib.sha256(" ".join(contents).encode()).hexdigest(),
-            "report": {
-                "sizes": {s: len(d) for s, d in splits.items()},
-                "cardinality": {s: round(float(d.labels.sum(1).mean()), 3) for s, d in splits.items()},
-                "constant": _constant(splits["train"].labels) if "train" in splits else None,
-            },
-        }  # fmt: skip
+        report = {
+            "sizes": {s: len(d) for s, d in splits.items()},
+            "cardinality": {s: round(float(d.labels.sum(1).mean()), 3) for s, d in splits.items()},
+            "constant": _constant(splits["train"].labels) if "train" in splits else None,
+        }
+        features, sha256 = splits[wanted[0]].features.shape[1], hashlib.sha256(" ".join(contents).encode()).hexdigest()
+        made = {"name": data.name, "labels": list(data.about["labels"]), "features": features}
+        return made | {"splits": list(splits), "sha256": sha256, "report": report}
 
     return open_encoded(
         cached_folder(root, name, [data.name, [data.fingerprint.get(s) for s in wanted]], build, progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from repro.protocol import Evaluation, scored
+from tasks.data.progress import Done, untold
 from tasks.multilabel.encode import Encoded
 from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import Fit, Output, output_of
@@ -23,9 +24,8 @@ WEIGHTS, CHOICE = "weights.safetensors", "choice.json"
 
 
 def fit(
-    task: Mapping[str, Any], mapping: Mapping[str, Any], encoded: Encoded, seed: int,
-    done: Callable[[float], None] = lambda share: None,
-) -> tuple[Choice, dict[str, float]]:  # fmt: skip
+    task: Mapping[str, Any], mapping: Mapping[str, Any], encoded: Encoded, seed: int, done: Done = untold
+) -> tuple[Choice, dict[str, float]]:
     """Fit the models of the grid and choose the best on dev.
 
     If there is no dev split, the choice is made by cross-validation, and the model is then fitted on all documents.
@@ -76,13 +76,11 @@ def score(choice: Choice, test: Encoded, name: str = "test", keep: int = 0) -> E
     p = choice.output.distribution(scores)
     metrics = _scores(predicted, p, labels, name)
     names = np.array(test.labels)
-    records = [
-        {
-            "set": name, "index": i, "source": f"test document {i}", "references": ["; ".join(names[labels[i]])],
-            "output": "; ".join(names[predicted[i]]), "probabilities": np.round(p[i], 4).tolist(),
-        }
-        for i in range(min(keep, len(labels)))
-    ]  # fmt: skip
+    records: list[dict[str, Any]] = []
+    for i in range(min(keep, len(labels))):
+        gold, output = ("; ".join(names[row[i]]) for row in (labels, predicted))
+        record = {"set": name, "index": i, "source": f"test document {i}", "references": [gold], "output": output}
+        records.append(record | {"probabilities": np.round(p[i], 4).tolist()})
     return Evaluation(metrics, {k: MEASURED[k.rsplit("/", 1)[1]][0].signature for k in metrics}, records)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from repro.protocol import Metric, Scores
+from repro.protocol import Metric, Scorer, Scores
 
 
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -35,41 +37,28 @@ def divergence(predicted: np.ndarray, p: np.ndarray, labels: np.ndarray) -> floa
     return float(jensen_shannon(p, proportions(labels)).mean())
 
 
-# Scorers take predicted bool [n, K], p [n or 1, K] and labels bool [n, K]; the metrics of the fit have none.
-MEASURED: Scores = {
-    metric.name: (metric, scorer)
-    for metric, scorer in (
-        (
-            Metric("f1", "F1 (0-1)", 1, 3, 0.01, "F1: micro-averaged over documents and classes", None),
-            lambda predicted, p, labels: micro_f1(predicted, labels),
-        ),
-        (
-            Metric("jsd", "nats", -1, 4, 0.01, "JSD: between rho(z) and y/|y|, natural logarithm, mean over documents", None),
-            divergence,
-        ),
-        (
-            Metric(
-                "jsd_label", "nats", -1, 5, 0.001,
-                "JSD/K: divided by the number of classes (scaling of Martins & Astudillo's script)", None,
-            ),
-            lambda predicted, p, labels: divergence(predicted, p, labels) / labels.shape[1],
-        ),
-        (
-            Metric("labels", "labels", 0, 2, None, "labels: mean number of predicted labels", None),
-            lambda predicted, p, labels: predicted.sum(1).mean(),
-        ),
-        (
-            Metric("true_labels", "labels", 0, 2, None, "true labels: mean number of a document's labels", None),
-            lambda predicted, p, labels: labels.sum(1).mean(),
-        ),
-        (Metric("penalty", "", 0, 9, None, "penalty chosen on dev", None), None),
-        (Metric("threshold", "share", 0, 3, None, "p0 chosen on dev", None), None),
-        (Metric("q", "", 0, 2, None, "q of sparsehourglass, chosen on dev", None), None),
-        (Metric("lam", "", 0, 2, None, "lambda, chosen on dev", None), None),
-        (Metric("alpha", "", 0, 2, None, "alpha of entmax, chosen on dev", None), None),
-        (Metric("gamma", "", 0, 2, None, "gamma, chosen on dev", None), None),
-        (Metric("objective", "", 0, 4, None, "objective at the end of the last fit", None), None),
-        (Metric("iterations", "iterations", 0, 0, None, "iterations of the last fit", None), None),
-        (Metric("seconds", "s", 0, 1, None, "processor time of all fits", None), None),
-    )
-}  # fmt: skip
+def _measured() -> Iterator[tuple[Metric, Scorer | None]]:
+    """The metrics and their scorers, which take predicted bool [n, K], p [n or 1, K] and labels bool [n, K]."""
+    f1 = Metric("f1", "F1 (0-1)", 1, 3, 0.01, "F1: micro-averaged over documents and classes")
+    yield f1, lambda predicted, p, labels: micro_f1(predicted, labels)
+    between = "JSD: between rho(z) and y/|y|, natural logarithm, mean over documents"
+    yield Metric("jsd", "nats", -1, 4, 0.01, between), divergence
+    scaled = "JSD/K: divided by the number of classes (scaling of Martins & Astudillo's script)"
+    jsd_label = Metric("jsd_label", "nats", -1, 5, 0.001, scaled)
+    yield jsd_label, lambda predicted, p, labels: divergence(predicted, p, labels) / labels.shape[1]
+    count = Metric("labels", "labels", 0, 2, None, "labels: mean number of predicted labels")
+    yield count, lambda predicted, p, labels: predicted.sum(1).mean()
+    true = Metric("true_labels", "labels", 0, 2, None, "true labels: mean number of a document's labels")
+    yield true, lambda predicted, p, labels: labels.sum(1).mean()
+    yield Metric("penalty", "", 0, 9, None, "penalty chosen on dev"), None
+    yield Metric("threshold", "share", 0, 3, None, "p0 chosen on dev"), None
+    yield Metric("q", "", 0, 2, None, "q of sparsehourglass, chosen on dev"), None
+    yield Metric("lam", "", 0, 2, None, "lambda, chosen on dev"), None
+    yield Metric("alpha", "", 0, 2, None, "alpha of entmax, chosen on dev"), None
+    yield Metric("gamma", "", 0, 2, None, "gamma, chosen on dev"), None
+    yield Metric("objective", "", 0, 4, None, "objective at the end of the last fit"), None
+    yield Metric("iterations", "iterations", 0, 0, None, "iterations of the last fit"), None
+    yield Metric("seconds", "s", 0, 1, None, "processor time of all fits"), None
+
+
+MEASURED: Scores = {metric.name: (metric, scorer) for metric, scorer in _measured()}

@@ -6,17 +6,19 @@ The criterion is micro-F1. Ties are broken in favour of the larger penalty and t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tasks.data.progress import Done, untold
 from tasks.multilabel.metrics import micro_f1, proportions
 from tasks.multilabel.models.linear import Fit, Output, fit
 from tasks.multilabel.options import Solver
 
 Split = tuple[np.ndarray, np.ndarray]  # features, labels
+Pair = tuple[Split, Split]  # train, dev
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,8 @@ def folds(train: Split, number: int, seed: int) -> list[tuple[Split, Split]]:
 
 
 def select(
-    train: Split, pairs: Sequence[tuple[Split, Split]], output: Output, grid: Grid, solver: Solver,
-    done: Callable[[float], None] = lambda share: None,
-) -> Choice:  # fmt: skip
+    train: Split, pairs: Sequence[Pair], output: Output, grid: Grid, solver: Solver, done: Done = untold
+) -> Choice:
     """The best point of the grid by micro-F1 on the dev parts, pooled over `pairs`, with its model.
 
     Args:

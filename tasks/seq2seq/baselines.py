@@ -57,8 +57,8 @@ def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[st
     }
     if train is not part:
         searched = _spread(len(train), NEIGHBOURS)
-        sources = ([join_subwords(s.source_tokens(i), test.options.subword) for i in rows]
-                   for s, rows in ((train, searched), (part, range(len(part)))))  # fmt: skip
+        subword, every = test.options.subword, ((train, searched), (part, range(len(part))))
+        sources = [[join_subwords(split.source_tokens(i), subword) for i in rows] for split, rows in every]
         nearest, similarity = nearest_neighbours(*sources)
         copied = [text(train, searched[i], pair.source) for i, pair in zip(nearest, part.pairs)]
         outputs["nearest neighbour"] = (copied, {"similarity": round(float(similarity.mean()), 4)})

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.options import plain, read
-from tasks.data.cache import META, cached_folder, read_meta
+from tasks.data.cache import META, cached_folder, copy_files, read_meta
 from tasks.data.dataset import DataSet
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
@@ -34,11 +33,11 @@ from tasks.data.parallel import mapped, ranges, worth
 from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import AlignedPair, Gold, Pair
-from tasks.data.symbols import FIRST, SPECIAL, UNK
+from tasks.data.symbols import FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
 from tasks.seq2seq.learn import fits, learn
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import hide_digits, tokenizer
-from tasks.seq2seq.vocabulary import SIDES, lines, read_dictionary, subwords, write_dictionary
+from tasks.seq2seq.vocabulary import SIDES, lines, subwords
 
 RECIPE = 2  # raise when a code change gives different files for the same options
 ALIGNER = "aligner.npz"  # see `tasks.seq2seq.fertility`
@@ -184,18 +183,16 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
         if (folder / f"{name}.source.ids.npy").exists():
             (source, s), (target, t) = (open_tokens(folder, f"{name}.{side}") for side in SIDES)
             splits[name] = Split(source, target, {"source": s, "target": t}, folder / f"{name}.pairs.jsonl")
-    return Encoded(
-        folder, read(Encode, stored["options"], "encode"), stored["languages"],
-        *(read_dictionary(folder / f"dict.{side}.txt") for side in SIDES), splits,
-        _sha256(meta.get("files") or _encoding_files(folder)), meta.get("digits", digits), meta.get("report", {}),
-    )  # fmt: skip
+    options, languages = read(Encode, stored["options"], "encode"), stored["languages"]
+    vocabularies = [read_dictionary(folder / f"dict.{side}.txt") for side in SIDES]
+    sha256 = _sha256(meta.get("files") or _encoding_files(folder))
+    digits, report = meta.get("digits", digits), meta.get("report", {})
+    return Encoded(folder, options, languages, *vocabularies, splits, sha256, digits, report)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the encoding of a folder: the files that a model trained on it needs to read further texts."""
-    Path(to).mkdir(parents=True, exist_ok=True)
-    for name in _encoding_files(Path(folder)):
-        shutil.copyfile(Path(folder) / name, Path(to) / name)
+    copy_files(folder, to, _encoding_files(Path(folder)))
 
 
 def _encoding_files(folder: Path) -> dict[str, str]:

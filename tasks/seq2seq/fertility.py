@@ -46,10 +46,9 @@ def aligned(encoded: Encoded, root: str | Path, progress: Progress) -> Encoded:
     if (encoded.folder / ALIGNER).exists():
         return encoded
     if "train" not in encoded.splits:
-        raise DataError(
-            "there is no word aligner for this model", f"{encoded.folder} holds no training pairs",
-            "score it on the test set of its own data, or leave repetition out of task.scores",
-        )  # fmt: skip
+        step = "score it on the test set of its own data, or leave repetition out of task.scores"
+        where = f"{encoded.folder} holds no training pairs"
+        raise DataError("there is no word aligner for this model", where, step)
 
     def build(folder: Path) -> None:
         split = encoded.splits["train"]
@@ -90,10 +89,10 @@ def _extended(
     return open_encoded(cached_folder(root, f"{name}-{what}", [what, *key, encoded.sha256], copy, progress))
 
 
-def counts(found: aligner.Aligner, split: Split) -> Ragged:
+def counts(aligned_by: aligner.Aligner, split: Split) -> Ragged:
     """For every source word of a split, the number of target words aligned to it; rows of uint8 (255: 255 or more)."""
     flat = np.zeros(int(split.source.offsets[-1]), np.int64)
-    for start, row in zip(split.source.offsets, found.align(split.source, split.target)):
+    for start, row in zip(split.source.offsets, aligned_by.align(split.source, split.target)):
         for s, _ in row:
             flat[start + s] += 1
     return Ragged(flat.clip(max=255).astype(np.uint8), split.source.offsets)

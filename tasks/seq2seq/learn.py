@@ -19,9 +19,14 @@ Rows = list[tuple[str, ...]]  # for some pairs, the tokens of both sides joined 
 
 
 def learn(
-    pairs: Sequence[Pair], options: Encode, languages: Mapping[str, str | None], folder: Path, work: Path, progress: Progress,
+    pairs: Sequence[Pair],
+    options: Encode,
+    languages: Mapping[str, str | None],
+    folder: Path,
+    work: Path,
+    progress: Progress,
     workers: int = 1,
-) -> tuple[int, dict[str, Path], dict[str, list[tuple[str, int]]]]:  # fmt: skip
+) -> tuple[int, dict[str, Path], dict[str, list[tuple[str, int]]]]:
     """Save the subword models in `folder`, and the tokens of all pairs within the length limits in `work`.
 
     Args:

@@ -44,32 +44,35 @@ FORCED = "the reference forced as output; a word is linked to the source word wi
 
 def _metrics() -> Iterator[Metric]:
     yield Metric("bleu", "BLEU points", 1, 2, 1.0, "sacreBLEU of detokenised text", "bleu")
-    yield Metric("chrf", "chrF points", 1, 2, None, "sacreBLEU's chrF2 of detokenised text", None)
-    yield Metric("multi_bleu", "BLEU points", 1, 2, 1.0, "BLEU of tokenised text, as multi-bleu.perl", None)
+    yield Metric("chrf", "chrF points", 1, 2, None, "sacreBLEU's chrF2 of detokenised text")
+    yield Metric("multi_bleu", "BLEU points", 1, 2, 1.0, "BLEU of tokenised text, as multi-bleu.perl")
     yield Metric("meteor", "METEOR points", 1, 2, None, "nltk's, by words and stems; mean over sentences", "mean")
     for n in "12L":
         for kind, (of, rows) in ROUGE.items():
             yield Metric(f"rouge{n}_{kind}", "ROUGE points", 1, 2, 0.7, f"ROUGE-{n} {of}, mean over {rows}", "mean")
     zeros = "source words of weight exactly 0, of all words at all steps"
-    yield Metric("attention_zeros", "share", 0, 2, None, zeros, None)
-    yield Metric("attention_support", "words", 0, 1, None, "source words with attention, mean over steps", None)
+    yield Metric("attention_zeros", "share", 0, 2, None, zeros)
+    yield Metric("attention_support", "words", 0, 1, None, "source words with attention, mean over steps")
     for name, unit, decimals, signature in SHAPES:
-        yield Metric(f"attention_{name}", unit, 0, decimals, None, f"{signature}, mean over steps", None)
+        yield Metric(f"attention_{name}", unit, 0, decimals, None, f"{signature}, mean over steps")
     error = f"alignment error rate against people's links (Och & Ney 2003); {FORCED}"
-    yield Metric("aer", "error rate (0-1)", -1, 3, None, error, None)
-    yield Metric("alignment_precision", "share", 1, 3, None, "links that are possible", None)
-    yield Metric("alignment_recall", "share", 1, 3, None, "sure links that are found", None)
-    yield Metric("alignment_left_out", "pairs", 0, 0, None, "pairs whose tokens do not spell their words", None)
-    yield Metric("unknown_share", "share", 0, 2, None, "outputs with an unknown word, replaced or not", None)
-    yield Metric("accuracy", "%", 1, 1, None, "target tokens predicted right given the true history", None)
-    yield Metric("loss", "bits per token", -1, 3, None, "cross-entropy given the true history", None)
-    yield Metric("ppl", "", -1, 2, None, "perplexity given the true history: 2 ** loss", None)
+    yield Metric("aer", "error rate (0-1)", -1, 3, None, error)
+    yield Metric("alignment_precision", "share", 1, 3, None, "links that are possible")
+    yield Metric("alignment_recall", "share", 1, 3, None, "sure links that are found")
+    mass = f"weight on linked words, mean over target words with a link; {FORCED}"
+    yield Metric("alignment_mass", "share", 1, 3, None, mass)
+    yield Metric("diagonal_aer", "error rate (0-1)", -1, 3, None, "alignment error rate of links by relative position")
+    yield Metric("alignment_left_out", "pairs", 0, 0, None, "pairs whose tokens do not spell their words")
+    yield Metric("unknown_share", "share", 0, 2, None, "outputs with an unknown word, replaced or not")
+    yield Metric("accuracy", "%", 1, 1, None, "target tokens predicted right given the true history")
+    yield Metric("loss", "bits per token", -1, 3, None, "cross-entropy given the true history")
+    yield Metric("ppl", "", -1, 2, None, "perplexity given the true history: 2 ** loss")
 
 
 TOKENIZED = {"multi_bleu": multi_bleu, "meteor": meteor}  # scores of tokenised text
 LOSS = 0.5  # points that a score may lose when the references are encoded and decoded before the footer warns
-# A scorer takes the output texts and, for each, the list of its reference texts. Metrics without a scorer come
-# from the scores that task.scores lists.
+# Add (metric, function) here for a metric of your own; the function takes the output texts and, for each, the list of
+# its reference texts. None: `score` computes it, if task.scores lists it.
 MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
 
 
@@ -209,10 +212,9 @@ def attention_metrics(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
     """Share of zeros and mean support of the attention over all steps; share of outputs with an unknown word."""
     places, steps = sum(h.attention.numel() for h in hypotheses), sum(len(h.attention) for h in hypotheses)
     zeros = sum(int(h.attention.eq(0).sum()) for h in hypotheses)
-    return {
-        "attention_zeros": zeros / places, "attention_support": (places - zeros) / steps,
-        "unknown_share": sum(h.unknown for h in hypotheses) / len(hypotheses),
-    }  # fmt: skip
+    unknown = sum(h.unknown for h in hypotheses) / len(hypotheses)
+    shape = {"attention_zeros": zeros / places, "attention_support": (places - zeros) / steps}
+    return shape | {"unknown_share": unknown}
 
 
 def attention_shape(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
@@ -234,10 +236,9 @@ def records(
     split, found = test.splits["test"], []
     for row, (h, text) in enumerate(zip(hypotheses, texts)):
         pair = split.pairs[h.index]
-        record = {
-            "set": name, "index": h.index, "source": pair.source, "references": list(pair.references), "output": text,
-            "score": round(h.score, 4), "sentence": {k: np.round(v[row], 4).tolist() for k, v in sentences.items()},
-        }  # fmt: skip
+        record = {"set": name, "index": h.index, "source": pair.source, "references": list(pair.references)}
+        record |= {"output": text, "score": round(h.score, 4)}
+        record["sentence"] = {k: np.round(v[row], 4).tolist() for k, v in sentences.items()}
         if row < shown:
             record |= {"source_tokens": split.source_tokens(h.index), "output_tokens": [*h.tokens, SPECIAL[EOS]]}
         found.append(record)

@@ -15,6 +15,8 @@ SELECTING = ("bleu", "chrf")  # of greedy outputs for dev: what `train.best_metr
 LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
 TOKENIZERS = ("none", "raw", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
+_SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped"
+_LENGTH = "score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016"
 
 
 # COMET needs a neural model of its own, so its program scores the stored outputs.
@@ -41,10 +43,7 @@ def score_name() -> Any:
 class Task:
     """Sentence pairs: the model generates an output text for a source text."""
 
-    scores: list = listing(
-        REQUIRED, score_name(), least=1,
-        help=f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped",
-    )  # fmt: skip
+    scores: list = listing(REQUIRED, score_name(), least=1, help=_SCORES)
     keep_attention: int = integer(low=0, high=1_000_000, help="test sentences whose attention is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
@@ -94,10 +93,7 @@ class Decode:
     max_len_b: int = integer(
         low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
-    length: str = choice(
-        REQUIRED, "average", "none", "wu",
-        help="score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016",
-    )  # fmt: skip
+    length: str = choice(REQUIRED, "average", "none", "wu", help=_LENGTH)
     len_penalty: float = number(low=-10, high=10, help="with length=average or wu; larger favours long outputs")
     coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(

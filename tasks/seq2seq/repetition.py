@@ -33,12 +33,12 @@ ALIGNED = "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2", None),
-        Metric("drop_score", "%", -1, 2, None, ALIGNED, None),
+        Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2"),
+        Metric("drop_score", "%", -1, 2, None, ALIGNED),
         Metric(
             "source_coverage", "share", 1, 3, None, "min(attention over all steps, 1), mean over source tokens", None
         ),
-        Metric("loops", "per 1000 words", -1, 2, None, ENDS, None),
+        Metric("loops", "per 1000 words", -1, 2, None, ENDS),
     )
 }
 
@@ -79,7 +79,5 @@ def repetition(test: Encoded, hypotheses: Sequence[Hypothesis], aligner: Aligner
     ids = [np.array(h.ids[:-1], dtype=np.int64) for h in hypotheses]
     rows, references = ([side[h.index] for h in hypotheses] for side in (split.source, split.target))
     received = np.concatenate([h.attention.sum(0).clamp(max=1).numpy() for h in hypotheses])
-    return {
-        "rep_score": rep_score(said, wanted), "drop_score": drop_score(aligner, rows, references, ids),
-        "source_coverage": float(received.mean()), "loops": loops(said),
-    }  # fmt: skip
+    scores = {"rep_score": rep_score(said, wanted), "drop_score": drop_score(aligner, rows, references, ids)}
+    return scores | {"source_coverage": float(received.mean()), "loops": loops(said)}

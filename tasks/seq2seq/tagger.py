@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from tasks.data.symbols import PAD
-from tasks.layers import BiLstm
+from tasks.layers.lstm import BiLstm
 
 MOST = 10  # larger fertilities are clipped to this
 

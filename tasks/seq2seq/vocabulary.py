@@ -136,13 +136,3 @@ def ranked(counts: Counter, size: int | None, min_count: int) -> list[tuple[str,
     """
     words = [(word, count) for word, count in counts.items() if count >= min_count and word not in SPECIAL]
     return sorted(words, key=lambda item: (-item[1], item[0]))[:size]
-
-
-def write_dictionary(path: Path, words: list[tuple[str, int]]) -> None:
-    """Write a dict.txt."""
-    path.write_text("".join(f"{word} {count}\n" for word, count in words), encoding="utf-8", newline="\n")
-
-
-def read_dictionary(path: Path) -> list[str]:
-    """The words of a dict.txt; the first has id 4."""
-    return [line.rsplit(" ", 1)[0] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]

@@ -108,10 +108,9 @@ class Batches:
     def updates(self, epoch: int = 1, done: int = 0) -> Iterator[list[Any]]:
         """For each remaining update of an epoch, its batches; the first `done` updates are skipped."""
         self.data.set_epoch(epoch)
-        loader = torch.utils.data.DataLoader(
-            self.data, batch_sampler=self.order(epoch)[done * self.every :], collate_fn=self.data.collater,
-            num_workers=self.job.config["runtime"]["data_workers"], pin_memory=self.job.cuda,
-        )  # fmt: skip
+        left, workers = self.order(epoch)[done * self.every :], self.job.config["runtime"]["data_workers"]
+        given = {"collate_fn": self.data.collater, "num_workers": workers, "pin_memory": self.job.cuda}
+        loader = torch.utils.data.DataLoader(self.data, batch_sampler=left, **given)
         batches = self.job.parts.ahead(AHEAD, loader)
         for _ in range(done, len(self)):
             yield list(itertools.islice(batches, self.every))

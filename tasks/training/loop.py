@@ -137,10 +137,9 @@ class Training:
     def _end_epoch(self, seconds: float) -> None:
         """Evaluate dev, add the epoch's row to the history, and save a checkpoint."""
         trainer, criterion = self.trainer, self.trainer.criterion
-        row = {
-            "epoch": float(self.epoch), "updates": float(trainer.updates), "lr": trainer.schedule.rate(trainer.updates),
-            "seconds": seconds,
-        } | self.means.values_of(criterion, "train")  # fmt: skip
+        row = {"epoch": float(self.epoch), "updates": float(trainer.updates)}
+        row |= {"lr": trainer.schedule.rate(trainer.updates), "seconds": seconds}
+        row |= self.means.values_of(criterion, "train")
         row |= self._measure().values_of(criterion, "dev")
         row |= self.job.parts.dev_scores(trainer.model.net, self.rank, self.world)
         row |= {f"dev/learned_{name}": value for name, value in learned(trainer.model).items()}

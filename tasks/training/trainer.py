@@ -142,9 +142,8 @@ class Trainer:
         total = {name: logs[0][name] if len(logs) == 1 else sum(log[name] for log in logs) for name in names}
         if self.world == 1:
             return total
-        sums = torch.stack([
-            v.double() if isinstance(v, Tensor) else torch.full((), v, dtype=torch.double, device=self.device) for v in total.values()
-        ])  # fmt: skip
+        new = {"dtype": torch.double, "device": self.device}
+        sums = torch.stack([v.double() if isinstance(v, Tensor) else torch.full((), v, **new) for v in total.values()])
         torch.distributed.all_reduce(sums)
         return dict(zip(names, sums.unbind()))
 

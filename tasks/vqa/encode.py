@@ -22,7 +22,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,14 +34,14 @@ import numpy as np
 
 from tasks.config.options import plain
 from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256
-from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.cache import cached_folder, copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.files import sha256_of
 from tasks.data.images import Images, open_images
 from tasks.data.ragged import Ragged
 from tasks.data.read import vectors
 from tasks.data.records import Question
-from tasks.data.symbols import FIRST, PAD, UNK
+from tasks.data.symbols import DICT, FIRST, PAD, UNK, read_dictionary, write_dictionary
 from tasks.vqa.options import Encode
 
 
@@ -83,7 +82,7 @@ def vocabulary(counts: Mapping[str, int], min_count: int = 1) -> list[str]:
 
 
 RECIPE = 2  # raise when a code change gives different numbers for the same questions and options
-VOCABULARY = ("dict.txt", "answers.json")
+VOCABULARY = (DICT, "answers.json")
 PAPER_IMAGE = ImageSpec("features", (14, 14), 2048)  # ResNet-152 on 448 x 448 pixels
 
 
@@ -180,7 +179,7 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     key = _key(splits, images, options)
 
     def build(folder: Path) -> dict[str, Any]:
-        (folder / "dict.txt").write_text("".join(f"{w} {seen[w]}\n" for w in words), encoding="utf-8")
+        write_dictionary(folder / DICT, ((word, seen[word]) for word in words))
         (folder / "answers.json").write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
         meta = _write(folder, splits, kept, words, answers, images, options, key)
         if options.vectors is not None:
@@ -199,8 +198,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
     key = fingerprint(_key(splits, images, known.options), known.words, known.answers)
 
     def build(folder: Path) -> dict[str, Any]:
-        for name in VOCABULARY:
-            shutil.copyfile(known.folder / name, folder / name)
+        copy_files(known.folder, folder, VOCABULARY)
         return _write(folder, splits, splits, known.words, known.answers, images, known.options, key)
 
     return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
@@ -210,7 +208,7 @@ def open_encoded(folder: str | Path) -> Encoded:
     """Open a folder made by `encode`, `encode_test` or `keep_encoding`. Raises DataError if it is none of these."""
     folder = Path(folder)
     meta = read_meta(folder)
-    words = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").split("\n")[:-1]]
+    words = read_dictionary(folder / DICT)
     answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
     spec = ImageSpec(meta["image"]["kind"], tuple(meta["image"]["grid"]), meta["image"]["channels"])
     start = np.load(folder / "vectors.npy", mmap_mode="r") if (folder / "vectors.npy").is_file() else None
@@ -221,11 +219,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the vocabularies and options, which a finished cell keeps to encode and answer further questions."""
-    meta, to = read_meta(folder), Path(to)
-    to.mkdir(parents=True, exist_ok=True)
-    for name in VOCABULARY:
-        shutil.copyfile(Path(folder) / name, to / name)
-    write_meta(to, {k: v for k, v in meta.items() if k not in ("files", "images")} | {"splits": []})
+    keep(folder, to, VOCABULARY)
 
 
 def shortfalls(options: Encode, spec: ImageSpec) -> list[str]:
@@ -276,9 +270,15 @@ def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Enco
 
 
 def _write(
-    folder: Path, asked: Mapping[str, Sequence[Question]], kept: Mapping[str, Sequence[Question]], words: Sequence[str],
-    answers: Sequence[str], images: Images, options: Encode, sha256: str,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path,
+    asked: Mapping[str, Sequence[Question]],
+    kept: Mapping[str, Sequence[Question]],
+    words: Sequence[str],
+    answers: Sequence[str],
+    images: Images,
+    options: Encode,
+    sha256: str,
+) -> dict[str, Any]:
     """Write the splits; returns the content of meta.json."""
     counts: Counter[str] = Counter()
     word_number = {w: i for i, w in enumerate(words, FIRST)}
@@ -289,10 +289,8 @@ def _write(
         tokens = [[word_number.get(w, UNK) for w in words_of(q.text)] or [UNK] for q in questions]
         long = sum(len(t) > options.max_tokens for t in tokens)
         counts[f"{split} questions cut at {options.max_tokens} words"] = long
-        soft = [
-            {answer_number[a]: s for a, s in soft_scores(q.answers).items() if a in answer_number and s > 0}
-            for q in questions
-        ]
+        shares = [soft_scores(q.answers).items() for q in questions]
+        soft = [{answer_number[a]: s for a, s in own if a in answer_number and s > 0} for own in shares]
         counts[f"{split} questions without an answer in the vocabulary"] = sum(not s for s in soft)
         _save_rows(folder, f"{split}.words", [t[: options.max_tokens] for t in tokens])
         _save_rows(folder, f"{split}.answers", soft)
@@ -300,11 +298,9 @@ def _write(
         np.save(folder / f"{split}.image.npy", np.array([row[q.image] for q in questions], np.int64))
         with open(folder / f"{split}.questions.jsonl", "w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(dataclasses.asdict(q), ensure_ascii=False) + "\n" for q in questions)
-    return {
-        "options": plain(options), "counts": {k: n for k, n in counts.items() if n}, "sha256": sha256,
-        "image": {"kind": images.kind, "grid": list(images.grid), "channels": images.channels},
-        "images": {"kind": images.kind, "path": images.path}, "splits": sorted(kept),
-    }  # fmt: skip
+    made = {"options": plain(options), "counts": {k: n for k, n in counts.items() if n}, "sha256": sha256}
+    made["image"] = {"kind": images.kind, "grid": list(images.grid), "channels": images.channels}
+    return made | {"images": {"kind": images.kind, "path": images.path}, "splits": sorted(kept)}
 
 
 def _save_rows(folder: Path, name: str, rows: Sequence[Sequence[int] | Mapping[int, float]]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from repro.protocol import Evaluation, Metric, Scorer, Scores, scored
+from tasks.data.progress import Done, untold
 from tasks.data.records import Question
 from tasks.vqa.encode import Encoded, accuracy
 from tasks.vqa.predict import predict
@@ -35,8 +36,8 @@ MEASURED: Scores = {
 }
 _LOSS = "binary cross-entropy with soft targets, summed over answers"
 _ZEROS = "cells of weight exactly 0; of a density: centres outside its support"
-MEASURED["loss"] = (Metric("loss", "nats per question", -1, 3, None, _LOSS, None), None)
-MEASURED["attention_zeros"] = (Metric("attention_zeros", "share", 0, 2, None, _ZEROS, None), None)
+MEASURED["loss"] = (Metric("loss", "nats per question", -1, 3, None, _LOSS), None)
+MEASURED["attention_zeros"] = (Metric("attention_zeros", "share", 0, 2, None, _ZEROS), None)
 
 
 def score(questions: Sequence[Question], answers: Sequence[str]) -> dict[str, float]:
@@ -63,9 +64,8 @@ def baselines(train: Sequence[Question], test: Sequence[Question], name: str = "
 
 
 def evaluation(
-    model: nn.Module, test: Encoded, batch_size: int, name: str = "test", keep: int = 0,
-    done: Callable[[float], None] = lambda share: None,
-) -> Evaluation:  # fmt: skip
+    model: nn.Module, test: Encoded, batch_size: int, name: str = "test", keep: int = 0, done: Done = untold
+) -> Evaluation:
     """Answer every question of the split "test" with the answer of the highest logit, and score the answers.
 
     Args:
@@ -85,12 +85,10 @@ def evaluation(
         for row, (i, best) in enumerate(zip(numbers.tolist(), logits.argmax(-1).tolist())):
             q, output = questions[i], test.answers[best]
             right = round(accuracy(output, q.answers), 4)
-            records.append({
-                "set": name, "index": i, "question_id": q.question_id, "image": q.image, "source": q.text,
-                "references": [a for a, _ in Counter(q.answers).most_common()], "output": output,
-                "score": round(logits[row, best].sigmoid().item(), 4), "answer_type": q.answer_type,
-                "sentence": {"accuracy": right, KEYS[q.answer_type]: right},
-            })  # fmt: skip
+            record = {"set": name, "index": i, "question_id": q.question_id, "image": q.image, "source": q.text}
+            record |= {"references": [a for a, _ in Counter(q.answers).most_common()], "output": output}
+            record |= {"score": round(logits[row, best].sigmoid().item(), 4), "answer_type": q.answer_type}
+            records.append(record | {"sentence": {"accuracy": right, KEYS[q.answer_type]: right}})
             if i >= keep:
                 continue
             records[-1]["source_tokens"] = [f"row {r + 1}" for r in range(rows)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.data.examples import Examples, padded
+from tasks.data.progress import Done, untold
 from tasks.vqa.encode import Encoded, Split
 from tasks.vqa.models._image import Reduced, cell_weights
 
@@ -99,13 +100,7 @@ class Batch(NamedTuple):
 
 
 @torch.no_grad()
-def predict(
-    model: nn.Module,
-    encoded: Encoded,
-    split: Split,
-    batch_size: int,
-    done: Callable[[float], None] = lambda share: None,
-) -> Iterator[Batch]:
+def predict(model: nn.Module, encoded: Encoded, split: Split, batch_size: int, done: Done = untold) -> Iterator[Batch]:
     """Predict every question of a split, in order, on the model's device; `done` is called with the share completed."""
     model.eval()
     device = next(model.parameters()).device

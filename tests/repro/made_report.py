@@ -11,11 +11,11 @@ import pytest
 from fake_family import keep
 from safetensors.numpy import save
 
-from repro import report
 from repro.cell import Cell
 from repro.plan import Plan, Slot
 from repro.plan.experiment import read
 from repro.protocol import Prepared, TestSet
+from repro.report import page as report
 from repro.store import Store
 from repro.tables import build as tables
 
@@ -52,7 +52,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] in ("style", "script"):
+        if self.open and self.open[-1] in ("style", "script", "i"):  # i: the swatches
             return
         self.text += data
         if "td" in self.open or "th" in self.open:
@@ -139,7 +139,7 @@ class Made:
 
     def write(self, failed=None) -> str:
         built = tables.build(self.plan, self.store, self.records, failed)
-        path = report.write([built], [self.plan], self.store, self.root / "report" / "r.html", failed)
+        path = report.write(built, self.plan, self.store, self.root / "report" / "r.html", failed)
         return path.read_text(encoding="utf-8")
 
 

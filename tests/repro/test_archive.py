@@ -9,10 +9,11 @@ import pytest
 
 from repro import cell as cells
 from repro import plan as plans
-from repro.store import Store, StoreError, archive
+from repro.convergence import CONVERGED, UNKNOWN
+from repro.results import archive
+from repro.store import Store, StoreError
 from repro.tables import build as tables
 from repro.tables import render
-from repro.tables.convergence import CONVERGED, UNKNOWN
 
 
 @pytest.fixture

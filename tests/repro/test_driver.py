@@ -20,8 +20,8 @@ from fake_family import runs
 from repro import cell as cells
 from repro import plan as plans
 from repro.launch.display import Display
-from repro.plan import estimate
 from repro.plan.experiment import read
+from repro.results import estimate
 from tasks.commands import driver as driving
 from tasks.commands import rates, reproduce
 from tasks.config import compose

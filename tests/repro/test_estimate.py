@@ -9,7 +9,7 @@ import pytest
 
 from repro import cell as cells
 from repro import plan as plans
-from repro.plan import estimate as estimates
+from repro.results import estimate as estimates
 
 
 @pytest.fixture

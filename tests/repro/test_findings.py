@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Found
 from repro.protocol import Metric
 from repro.tables import findings, render
 from repro.tables.blocks import Block, Row, Value
 from repro.tables.claims import UNIFORM
-from repro.tables.convergence import CONVERGED, LEARNING, Convergence
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}
 SOFTMAX, CLEAR, NOISE = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0), (30.5, 30.2, 32.6)

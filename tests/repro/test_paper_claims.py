@@ -81,21 +81,6 @@ def test_coverage_of_the_interval_with_both_sources_of_variation():
     assert 0.935 < hits / 2000 < 0.985, hits
 
 
-def test_the_error_of_examples_of_a_mean_and_of_bleu():
-    rng = np.random.RandomState(0)
-    a, b = rng.rand(3, 400), rng.rand(3, 400)
-    assert statistics.example_error(a, b) == pytest.approx(np.std((a - b).mean(0), ddof=1) / 20)
-    totals = np.array([12, 11, 10, 9])
-    hits = np.stack([rng.binomial(totals, p, (2, 300, 4)) for p in (0.5, 0.6)])
-    both = np.concatenate([hits, np.broadcast_to(totals, hits.shape), np.full((*hits.shape[:-1], 2), 12)], -1)
-    error = statistics.example_error(both[0], both[1])
-    first, second, whole = (
-        np.subtract(*(statistics.corpus_bleu(one[:, part].sum(1)).mean() for one in both))
-        for part in (slice(150), slice(150, None), slice(None))
-    )
-    assert 0.1 < error < abs(whole) and abs(first - second) < 6 * error
-
-
 @pytest.mark.parametrize("printed, word", [(None, EXCLUDED), (0.3, OPEN), (2.0, EXCLUDED), (-1.0, EXCLUDED)])
 def test_a_gain_counts_from_half_the_effect_of_the_paper(printed, word):
     """The interval ends at .34 and .29: a gain of .5 is excluded, and one of .15, half the paper's, is not."""

@@ -9,7 +9,7 @@ import pytest
 
 from repro import cell as cells
 from repro.identity import asked_id
-from repro.store import records
+from repro.results import records
 
 
 @pytest.fixture

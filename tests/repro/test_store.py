@@ -187,7 +187,8 @@ def test_full_disk_is_explained_and_keeps_the_old_file(entry, monkeypatch, full,
 FILL = """
 import os, sys
 from pathlib import Path
-from repro.store import Store, StoreError, write_json
+from repro.files import StoreError, write_json
+from repro.store import Store
 entry = Store(sys.argv[1]).entry("toy", "softmax", "abc")
 write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
 Path(sys.argv[1], "ballast").write_bytes(b"x" * 180_000)

@@ -10,7 +10,7 @@ from made_table import AMBIGUOUS, COLUMN, FACTS, ONE, RECORDS, SOFTMAX, TUNED, b
 from repro.files import read_json, write_json
 from repro.tables import build as tables
 from repro.tables import render
-from repro.tables.footers import Scope, of_settings, of_task
+from repro.tables.footers import Scope, of_settings
 
 
 def test_selection_takes_the_best_dev_point_over_seeds(made):
@@ -141,17 +141,6 @@ def test_baselines_stand_below(made):
     assert [r.baseline for r in rows] == [False, False, True, True, True]
 
 
-def test_deviations_come_from_the_task_s_page(tmp_path):
-    (tmp_path / "fake.md").write_text(
-        "# Task\n\ntext\n\n## Deviations from the paper\n\n- first, over\n  two lines\n- second\n\n"
-        "### Deviations of the demo\n\n- small\n\n### Deviations of cpu\n\n- medium\n\n## More\n- not this\n"
-    )
-    demo, paper = (Scope(profile, "laha2018", frozenset({"softmax"})) for profile in ("demo", "paper"))
-    assert of_task(tmp_path, "fake", demo) == ["first, over two lines", "second", "small"]
-    assert of_task(tmp_path, "fake", paper) == ["first, over two lines", "second"]
-    assert of_task(tmp_path, "nowhere", demo) == []
-
-
 @pytest.mark.parametrize(
     "text, concerned",
     [
@@ -179,10 +168,10 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
     assert of_settings(plan) == ["model: one layer"]
 
 
-def test_a_table_lists_the_deviations_of_its_task(made, tmp_path):
-    (tmp_path / "fake.md").write_text("## Deviations\n- fewer words\n")
+def test_a_table_lists_the_deviations_of_its_task_that_concern_it(made):
     plan, store = made()
     plan.slots[0].cell.config["task"]["deviations"] = ["two layers"]
-    table = tables.build(plan, store, RECORDS, docs=tmp_path)
-    assert table.deviations == ["a small model", "two layers", "fewer words"]
+    texts = {"all": ["fewer words", "with m: exact", "with softmax: none"], "demo, cpu": ["small"], "paper": ["large"]}
+    table = tables.build(plan, store, RECORDS, deviations={"fake": texts, "other": {"all": ["not this"]}})
+    assert table.deviations == ["a small model", "two layers", "fewer words", "with m: exact", "small"]
     assert "Deviation: fewer words" in render.to_text(table)

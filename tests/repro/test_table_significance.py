@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,14 +73,6 @@ def test_seeds_are_tested_by_pairs_and_corrected_for_the_number_of_rows(made):
 def test_the_order_of_rows_is_held_against_the_paper_s(made):
     footers = block(*made()).footers
     assert not any(f.startswith("Rank agreement") for f in footers), "two rows have no order worth a number"
-
-
-def test_the_metric_names_the_test(made, monkeypatch):
-    import fake_family
-
-    metric = fake_family.METRICS["attention_support"]
-    monkeypatch.setitem(fake_family.METRICS, "attention_support", replace(metric, test=None))
-    assert block(*made(examples=examples)).rows[1].values[1].p_values == {}
 
 
 def test_every_row_says_whether_it_has_converged(made, monkeypatch):

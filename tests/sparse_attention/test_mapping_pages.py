@@ -14,7 +14,8 @@ import torch
 
 import sparse_attention as sa
 from sparse_attention import registry
-from tasks.commands import mapping_pages, mapping_pictures
+from tasks.commands import mapping_pages
+from tasks.draw import mappings
 
 ROOT = Path(__file__).resolve().parents[2]
 MAPPINGS = ROOT / "docs" / "reference" / "mappings"
@@ -94,14 +95,14 @@ def test_the_guides_scales_for_long_sequences_are_their_formulas():
 
 def test_pictures_show_the_weights_of_other_packages():
     """The right panel of three pictures: heights of the bars against scipy and the entmax package, rings where 0."""
-    x = torch.tensor(mapping_pictures.TEN, dtype=torch.float64)
+    x = torch.tensor(mappings.TEN, dtype=torch.float64)
     others = {"softmax": torch.softmax(x, -1), "sparsemax": entmax.sparsemax(x), "entmax": entmax.entmax15(x)}
     for name, expected in others.items():
         drawn = SITE[f"reference/mappings/figures/{name}.svg"]
         bars = [float(one) for one in re.findall(r'<rect .*height="([\d.]+)"', drawn)]
-        tall = (mapping_pictures.HEIGHT * expected / expected.max())[expected > 0].tolist()
+        tall = (mappings.HEIGHT * expected / expected.max())[expected > 0].tolist()
         assert bars == pytest.approx(tall, abs=0.06) and drawn.count("<circle") == int((expected == 0).sum())
-    curve, _ = mapping_pictures.weights(sa.spec("sparsemax"))
+    curve, _ = mappings.weights(sa.spec("sparsemax"))
     t = torch.linspace(-3, 3, len(curve), dtype=torch.float64)
     assert curve == pytest.approx(((t + 1) / 2).clamp(0, 1).tolist())
 

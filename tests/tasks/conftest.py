@@ -6,37 +6,30 @@ import pytest
 from small_vqa2 import write_vqa2
 
 SMALL = ("profile=demo", "runtime.device=cpu", "train.max_epochs=1", "train.batch_size=10")
-TEXTS = (
-    "data.limits={train: 60, dev: 20, test: 12}", "encode.vectors=null", "model.embed_dim=8", "model.hidden_dim=8", "task.keep_attention=12",
-)  # fmt: skip
+TEXTS = "data.limits={train:60,dev:20,test:12} encode.vectors=null model.embed_dim=8 model.hidden_dim=8".split()
+TEXTS += ["task.keep_attention=12"]
+_REVIEWS = ["task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8"]
+_PAIRS = (
+    "task=toy data.limits={train:48,dev:16,test:8} model=transformer_small model.hidden_dim=8 model.ff_dim=8".split()
+)
+_PAIRS += "model.layers=1 model.heads=2 optim=adam schedule=inverse_sqrt decode.beam=2 decode.max_len_b=8".split()
+_PAIRS += "mapping=entmax encode.tokenizer=moses_lower encode.subword=bpe encode.vocab_size=60".split()
+_VQA2 = "task=vqa data=vqa2 data.dev_share=0.2 encode.min_answer_count=2 model.embed_dim=8 model.heads=2".split()
+_VQA2 += "model.layers=1 model.flat_mlp_dim=8".split()
+_PIXELS = "data.input=pixels data.image_size=[16,16] mapping=sparsemax task.keep_attention=30".split()
+_PIXELS += "model.hidden_dim=16 model.ff_dim=16 model.flat_out_dim=16".split()
+_DOCUMENTS = "task=multilabel data=synthetic data.sizes={train:60,dev:30,test:20} task.fit.iterations=10".split()
 CELLS = {
-    "sentiment": ("task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8"),
-    "vectors": (
-        "task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8", "encode.vectors=ppmi", "encode.vector_dim=6",
-        "model.fixed_vectors=true",
-    ),
-    "entailment": ("task=snli", "data=toy_entailment", *TEXTS, "mapping=sparsemax"),
-    "esim": ("task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=sparsemap_matching"),
-    "esim_rows": ("task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=entmax"),
-    "transformer": (
-        "task=toy", "data.limits={train: 48, dev: 16, test: 8}", "model=transformer_small", "model.hidden_dim=8", "model.ff_dim=8",
-        "model.layers=1", "model.heads=2", "optim=adam", "schedule=inverse_sqrt", "decode.beam=2", "decode.max_len_b=8", "mapping=entmax",
-        "encode.tokenizer=moses_lower", "encode.subword=bpe", "encode.vocab_size=60",
-    ),
-    "vqa": (
-        "task=vqa", "data=vqa2", "data.input=pixels", "data.image_size=[16, 16]", "data.dev_share=0.2", "encode.min_answer_count=2",
-        "model.hidden_dim=16", "model.ff_dim=16", "model.flat_mlp_dim=8", "model.flat_out_dim=16", "model.embed_dim=8",
-        "model.layers=1", "model.heads=2", "mapping=sparsemax", "task.keep_attention=30",
-    ),
-    "questions": (
-        "task=vqa", "data=vqa2", "data.input=none", "data.dev_share=0.2", "encode.min_answer_count=2", "model.hidden_dim=8",
-        "model.ff_dim=8", "model.flat_mlp_dim=8", "model.flat_out_dim=8", "model.embed_dim=8", "model.layers=1", "model.heads=2",
-    ),
-    "multilabel": (
-        "task=multilabel", "data=synthetic", "data.sizes={train: 60, dev: 30, test: 20}", "task.tune.penalties=[0.1, 0.01]",
-        "task.fit.iterations=10", "mapping=sparsemax",
-    ),
-}  # fmt: skip
+    "sentiment": _REVIEWS,
+    "vectors": [*_REVIEWS, "encode.vectors=ppmi", "encode.vector_dim=6", "model.fixed_vectors=true"],
+    "entailment": ["task=snli", "data=toy_entailment", *TEXTS, "mapping=sparsemax"],
+    "esim": ["task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=sparsemap_matching"],
+    "esim_rows": ["task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=entmax"],
+    "transformer": _PAIRS,
+    "vqa": [*_VQA2, *_PIXELS],
+    "questions": [*_VQA2, "data.input=none", "model.hidden_dim=8", "model.ff_dim=8", "model.flat_out_dim=8"],
+    "multilabel": [*_DOCUMENTS, "mapping=sparsemax", "task.tune.penalties=[0.1,0.01]"],
+}
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,9 @@ def test_multihead_attention_starts_as_torchs():
         found.append(kind(64, 4).state_dict())
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():
-        assert value.shape == found[1][name].shape and value.std().item() == pytest.approx(found[1][name].std().item(), rel=0.05), name  # fmt: skip
+        theirs = found[1][name]
+        assert value.shape == theirs.shape, name
+        assert value.std().item() == pytest.approx(theirs.std().item(), rel=0.05), name
 
 
 def test_every_head_maps_its_own_scores_and_learns_its_own_alpha():

@@ -183,17 +183,16 @@ def test_fairseq_generate_reads_it(small_cell, tmp_path, root):
     cell, entry = small_cell("pairs")
     sources = [r["source"] for r in entry.evaluation(cell.evaluation_id(cell.tests[0])).predictions()]
     (tmp_path / "sources").write_text("\n".join(sources) + "\n")
-    command = [sys.executable, str(root / "scripts/export.py"), str(entry.folder), str(tmp_path / "out"),
-               "--fairseq", str(tmp_path / "sources")]  # fmt: skip
+    command = [sys.executable, str(root / "scripts/export.py"), str(entry.folder), str(tmp_path / "out")]
+    command += ["--fairseq", str(tmp_path / "sources")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     decode = cell.config["decode"]
-    command = [
-        str(Path(sys.executable).parent / "fairseq-generate"), str(tmp_path / "out/fairseq/data"), "--path",
-        str(tmp_path / "out/fairseq/model.pt"), "--task", "sa_pairs", "--user-dir", str(root / "tasks/fairseq_plugin"), "--cpu",
-        "--beam", str(decode["beam"]), "--max-len-a", str(decode["max_len_a"]), "--max-len-b", str(decode["max_len_b"]),
-        "--lenpen", str(decode["len_penalty"]),
-    ]  # fmt: skip
+    command = [str(Path(sys.executable).parent / "fairseq-generate"), str(tmp_path / "out/fairseq/data"), "--path"]
+    command += [str(tmp_path / "out/fairseq/model.pt"), "--task", "sa_pairs", "--user-dir"]
+    command += [str(root / "tasks/fairseq_plugin"), "--cpu", "--beam", str(decode["beam"]), "--max-len-a"]
+    command += [str(decode["max_len_a"]), "--max-len-b", str(decode["max_len_b"]), "--lenpen"]
+    command += [str(decode["len_penalty"])]
     env = os.environ | {"PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-2000:]

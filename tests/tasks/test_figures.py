@@ -31,26 +31,25 @@ def test_a_figure_asks_for_rows_and_columns_that_there_are(name):
 )
 def test_texts_that_a_figure_does_not_take_are_refused(name, asked, said):
     with pytest.raises(ValueError, match=said):
-        figures.make([name], figures.Asked(**asked))
+        figures.make([name], figures.Options(**asked))
 
 
 def test_cells_are_looked_for_before_data_are_read(tmp_path):
     folders = [f"paths.outputs={tmp_path}", f"paths.data={tmp_path / 'data'}"]
     with pytest.raises(DataUnavailable, match="the row 'softmax' is not finished") as refused:
-        figures.make(["peters2018_figure2"], figures.Asked(folders))
+        figures.make(["peters2018_figure2"], figures.Options(folders))
     assert "scripts/reproduce.py peters2018_" in refused.value.next_step and not (tmp_path / "data").exists()
 
 
 @pytest.mark.slow
 def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
     """Two rows at toy size; then the grid points of one of them, and a pair classified by each row."""
-    tiny = [
-        "profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}", "encode.vocab_size=null", "model.embed_dim=8",
-        "model.hidden_dim=8", "train.max_epochs=1", f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1",
-        "runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1",
-    ]  # fmt: skip
+    tiny = ["profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}"]
+    tiny += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
+    tiny += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
+    tiny += ["runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1"]
     assert reproduce.main(["niculae2017_table1"], tiny) == 0
-    asked = figures.Asked(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
+    asked = figures.Options(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
     svg, data, about = figures.make(["niculae2017_figure3"], asked)
     assert svg.parent == tmp_path / "figures" / "niculae2017_table1" and svg.stem == "niculae2017_figure3_demo"
     examples = json.loads(data.read_text())["examples"]
@@ -63,4 +62,4 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
     assert reproduce.main(["niculae2017_table1"], tiny) == 0
     assert "Figures of the paper" in (tmp_path / "report" / "niculae2017_table1_demo.html").read_text()
     with pytest.raises(ValueError, match="2 --text and 1 --with"):
-        figures.make(["niculae2017_figure3"], figures.Asked(tiny, text=["a", "b"], second=["c"]))
+        figures.make(["niculae2017_figure3"], figures.Options(tiny, text=["a", "b"], second=["c"]))

@@ -86,10 +86,15 @@ def of_metrics(change):
     return changed
 
 
+def first_columns(state):
+    return {name: value[..., :1].clone() for name, value in state.items()}
+
+
 def first(state):
     return next(name for name, value in sorted(state.items()) if value.ndim == 2)
 
 
+EVIL = b"!!python/object/apply:os.system [echo evil]"
 # kind -> (what is done to the folder, words of the sentence, whether compare.py can still show its scores)
 KINDS = {
     "no encoding": (file("encoding", None), "encoding", True),
@@ -97,7 +102,7 @@ KINDS = {
     "an encoding that is no JSON": (file("encoding/encoding.json", b"\x00\xff"), "encod", True),
     "a short dictionary": (file("encoding/dict.source.txt", b"a 1\nb 1\n"), "size mismatch", True),
     "a dictionary that is no text": (file("encoding/dict.target.txt", b"\xff\xfe\x00 1\n"), "", True),
-    "weights of other shapes": (of_weights(lambda s: {k: v[..., :1].clone() for k, v in s.items()}), "size mismatch", True),
+    "weights of other shapes": (of_weights(first_columns), "size mismatch", True),
     "a weight is missing": (of_weights(lambda s: s.pop(first(s)) is None), "Missing key", True),
     "weights that are nan": (of_weights(lambda s: s[first(s)].fill_(torch.nan) is None), "not finite", True),
     "weights that are none": (file("weights.safetensors", b"evil"), "", True),
@@ -119,11 +124,11 @@ KINDS = {
     "a node that is a number": (of_page(lambda p: p.update(train=3)), "train", False),
     "a page that is a list": (of_page(lambda p: [1, 2]), "not the configuration of a cell", False),
     "plugins that are a number": (of_page(lambda p: p.update(plugins=3)), "plugins", False),
-    "a page that builds objects": (file("config.yaml", b"!!python/object/apply:os.system [echo evil]"), "cannot be read", False),
+    "a page that builds objects": (file("config.yaml", EVIL), "cannot be read", False),
     "a score that is a text": (of_metrics(lambda m: m["metrics"].update({"dev/loss": "x"})), None, False),
     "no hash of its data": (of_metrics(lambda m: m.pop("data_sha256")), "data_sha256", True),
     "facts that are a text": (of_metrics(lambda m: m.update(metrics=3)), "metrics", False),
-}  # fmt: skip
+}
 
 
 # one of each kind of damage: a weight, a number, a page, a score, a hash

@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from repro.store import Store, archive, records
+from repro.results import archive, records
+from repro.store import Store
 from repro.tables import compare, render
 from tasks.commands import compare as commands
 from tasks.commands import recorded, results
@@ -18,11 +19,13 @@ PAGE = """# Results
 Seven of 10 words of prose.
 
 """
+SHOW = [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/accuracy", "label": "acc."}]
 EXPERIMENT = {
-    "title": "A toy: two mappings", "rows": [{"label": "softmax", "mapping": "softmax"}, {"label": "sparsemax", "mapping": "sparsemax"}],
-    "columns": {"toy": {"label": "generated", "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/accuracy", "label": "acc."}]}},
+    "title": "A toy: two mappings",
+    "rows": [{"label": mapping, "mapping": mapping} for mapping in ("softmax", "sparsemax")],
+    "columns": {"toy": {"label": "generated", "show": SHOW}},
     "profiles": {"demo": {"columns": ["toy"], "seeds": [1]}},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def folder(learned, learning, tmp_path_factory):
         lost = recorded.record("pair", [f"paths.outputs={root / 'none'}"], root / "other")[3]
         assert lost == ["softmax, generated, seed 1", "sparsemax, generated, seed 1"]
         (at / "pair.md").write_text(PAGE + "## A toy: two mappings\n\n*profile demo*\n")
-        results.write(at)
+        results.write(at, {})
         yield at
 
 
@@ -82,7 +85,7 @@ def test_what_was_edited_is_written_again(written, folder, name, old, new):
     path, right = written / name, (folder / name).read_text()
     head, _, table = right.partition(PAGE if name == "pair.md" else " ")
     path.write_text(head + (PAGE if name == "pair.md" else " ") + table.replace(old, new))
-    assert path.read_text() != right and results.write(written) == 0
+    assert path.read_text() != right and results.write(written, {}) == 0
     assert path.read_text() == right
 
 
@@ -90,12 +93,14 @@ def test_rounding_changes_no_drawing(written):
     path = written / "figures" / "tables" / "pair_demo.svg"
     rounded = re.sub(r"M (\d+\.\d\d)\d*", r"M \1", path.read_text())
     path.write_text(rounded)
-    assert results.write(written) == 0 and path.read_text() == rounded
+    assert results.write(written, {}) == 0 and path.read_text() == rounded
 
 
-def test_a_table_that_no_page_shows_gets_a_page(written, folder):
+def test_a_table_that_no_page_shows_and_a_measurement_get_a_page(written, folder):
     (written / "pair.md").unlink()
-    assert results.write(written) == 0
+    (written / "language_model.json").write_text("[7]")
+    assert results.write(written, {"language_model": str}) == 0
+    assert (written / "language_model.md").read_text() == "[7]"
     assert (written / "pair_demo.md").read_text() == (folder / "pair.md").read_text().removeprefix(PAGE)
 
 
@@ -167,7 +172,7 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     at = tmp_path / "docs" / "results"
     path, count = recorded.record_sweep("two", store.root, at)
     assert count == len(read) >= 2 and str(tmp_path) not in path.read_text()
-    assert results.write(at) == 0
+    assert results.write(at, {}) == 0
     rows = [line for line in (at / "sweeps" / "two" / "table.md").read_text().splitlines() if line.startswith("| ")]
     assert len(rows) >= 3 and set(rows) <= set(printed.splitlines()), "without the intervals, which need the examples"
     assert {p.name for p in (at / "sweeps" / "two").iterdir()} >= {"table.csv", "table.md"}
@@ -184,7 +189,7 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypa
 
     monkeypatch.setattr(recorded, "record", record)
     monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
-    monkeypatch.setattr(results, "write", lambda to: 0)
+    monkeypatch.setattr(results, "write", lambda to, _: 0)
     assert command("results", "whole", "profile=cpu", f"to={tmp_path}") == 0
     assert asked == [("whole", ["profile=cpu"], tmp_path.resolve())]
     assert capsys.readouterr().out == f"{tmp_path / 'whole'}: 2 cells\n"

@@ -16,24 +16,27 @@ def make(name: str, lr: float = 1.0, total: int = 1000, per_epoch: int = 100, **
 
 HALVING, EARLY = ("latched_halving", {"start_decay_at": 8}), ("latched_halving", {"start_decay_at": 2})
 PLATEAU = ("plateau", {"patience": 2, "least": 0.2})  # and factor .5
-# schedule and options, dev losses of epochs 1.., rate used in epochs 1.. (by hand; halving from OpenNMT-py's updateLearningRate)
+LATE = ("latched_halving", {"start_decay_at": 2, "decay": 0.1})
+LONG, LONG_RATES = [5, 6, 7, 6, 6, 6, 6, 1, 2], [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2]
+# Name, schedule and options, dev losses of epochs 1.., rate used in epochs 1.. (by hand; halving from OpenNMT-py's
+# updateLearningRate).
 BY_LOSSES = [
-    pytest.param(HALVING, [5, 4, 3, 2, 1], [1, 1, 1, 1, 1], id="falls: constant"),
-    pytest.param(HALVING, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0], [1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0.25], id="epoch 9 is the first halved one"),
-    pytest.param(HALVING, [5, 4, 6, 3, 2, 1], [1, 1, 1, 0.5, 0.25, 0.125], id="rose once: goes on although it falls again"),
-    pytest.param(HALVING, [5, 5, 5, 4], [1, 1, 1, 1], id="equal is not a rise"),
-    pytest.param(HALVING, [5, 6], [1, 1], id="the second epoch"),
-    pytest.param(EARLY, [5, 4, 3, 2], [1, 1, 0.5, 0.25], id="start early"),
-    pytest.param(("latched_halving", {"start_decay_at": 2, "decay": 0.1}), [5, 4, 3], [1, 1, 0.1], id="decay factor"),
-    pytest.param(PLATEAU, [5, 4, 3, 2], [1, 1, 1, 1], id="plateau falls: constant"),
-    pytest.param(PLATEAU, [5, 6, 4, 6, 3], [1, 1, 1, 1, 1], id="one bad epoch is waited for"),
-    pytest.param(PLATEAU, [5, 5, 5, 4], [1, 1, 1, 0.5], id="equal is not lower"),
-    pytest.param(PLATEAU, [5, 6, 7, 6, 6, 6, 6, 1, 2], [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2], id="again and again, not below the least"),
-    pytest.param(("fixed", {}), [5, 9, 9, 9], [1, 1, 1, 1], id="fixed"),
-]  # fmt: skip
+    ("falls: constant", HALVING, [5, 4, 3, 2, 1], [1, 1, 1, 1, 1]),
+    ("epoch 9 is the first halved one", HALVING, [*range(9, -1, -1)], [1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0.25]),
+    ("rose once: goes on although it falls again", HALVING, [5, 4, 6, 3, 2, 1], [1, 1, 1, 0.5, 0.25, 0.125]),
+    ("equal is not a rise", HALVING, [5, 5, 5, 4], [1, 1, 1, 1]),
+    ("the second epoch", HALVING, [5, 6], [1, 1]),
+    ("start early", EARLY, [5, 4, 3, 2], [1, 1, 0.5, 0.25]),
+    ("decay factor", LATE, [5, 4, 3], [1, 1, 0.1]),
+    ("plateau falls: constant", PLATEAU, [5, 4, 3, 2], [1, 1, 1, 1]),
+    ("one bad epoch is waited for", PLATEAU, [5, 6, 4, 6, 3], [1, 1, 1, 1, 1]),
+    ("equal is not lower", PLATEAU, [5, 5, 5, 4], [1, 1, 1, 0.5]),
+    ("again and again, not below the least", PLATEAU, LONG, LONG_RATES),
+    ("fixed", ("fixed", {}), [5, 9, 9, 9], [1, 1, 1, 1]),
+]
 
 
-@pytest.mark.parametrize("schedule, losses, expected", BY_LOSSES)
+@pytest.mark.parametrize("schedule, losses, expected", [pytest.param(*case, id=name) for name, *case in BY_LOSSES])
 @pytest.mark.parametrize("resume", [False, True])
 def test_rates_by_dev_losses(schedule, losses, expected, resume, tmp_path):
     name, options = schedule

@@ -103,14 +103,14 @@ def test_a_quoted_value_is_read_as_it_was(value):
     assert values([f"data.label={quoted(value)}"]) == {"data.label": value}
 
 
-@pytest.mark.parametrize(
-    "typed, value",
-    [
-        ("data.path=数据.csv", "数据.csv"), ("data.path=~/x.tsv", "/elsewhere/x.tsv"), ("+data.path=a 'b' (1).tsv", "a 'b' (1).tsv"), ("data.path=null", None),
-        ('data.path="é, b.csv"', "é, b.csv"), ("data.text=[评论, 标题]", ["评论", "标题"]), ("data.label=étoiles", "étoiles"), ("data.path=12", "12"),
-        ("data.limits={train: 5}", {"train": 5}), ("data.path=${oc.env:HOME}/x", "${oc.env:HOME}/x"), ("data.drop=[нет]", ["нет"]),
-    ],
-)  # fmt: skip
+TYPED = [("data.path=数据.csv", "数据.csv"), ("data.path=~/x.tsv", "/elsewhere/x.tsv")]
+TYPED += [("+data.path=a 'b' (1).tsv", "a 'b' (1).tsv"), ("data.path=null", None)]
+TYPED += [('data.path="é, b.csv"', "é, b.csv"), ("data.text=[评论, 标题]", ["评论", "标题"])]
+TYPED += [("data.label=étoiles", "étoiles"), ("data.path=12", "12"), ("data.limits={train: 5}", {"train": 5})]
+TYPED += [("data.path=${oc.env:HOME}/x", "${oc.env:HOME}/x"), ("data.drop=[нет]", ["нет"])]
+
+
+@pytest.mark.parametrize("typed, value", TYPED)
 def test_paths_and_words_beyond_ascii_need_no_quotes(typed, value, monkeypatch):
     monkeypatch.setenv("HOME", "/elsewhere")
     assert values([typed]) == {typed.partition("=")[0].lstrip("+"): value}

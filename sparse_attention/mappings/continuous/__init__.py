@@ -1,4 +1,4 @@
-# ruff: noqa: F401  # the imports are the public names of the package
+# the imports are the public names of the package
 """Continuous attention (Martins et al. 2020 and follow-ups): densities, transforms, value regression and layers."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.data.symbols import FIRST, UNK
-from tasks.layers import WordVectors
+from tasks.layers.words import WordVectors
 
 
 class WordModel(nn.Module):

@@ -30,7 +30,7 @@ from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
 from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import BiLstm
+from tasks.layers.lstm import BiLstm
 
 TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
@@ -123,7 +123,7 @@ class Model(WordModel):
 
 
 @torch.no_grad()
-def measures(p: Tensor, q: Tensor, pairs: Tensor, found: list[Solution]) -> dict[str, Tensor]:
+def measures(p: Tensor, q: Tensor, pairs: Tensor, solutions: list[Solution]) -> dict[str, Tensor]:
     """Statistics {name: [B]} of the alignments in both directions, p [B, n, m] and q [B, m, n].
 
     aligned: mean number of words that a word is aligned with. alignment_zeros: share of word pairs with zero weight.
@@ -133,6 +133,6 @@ def measures(p: Tensor, q: Tensor, pairs: Tensor, found: list[Solution]) -> dict
     both = (used[0] + used[1]).double()
     words = pairs.any(2).sum(1) + pairs.any(1).sum(1)
     values = {"aligned": both / words, "alignment_zeros": 1 - both / (2 * pairs.flatten(1).sum(1))}
-    if found:
-        values["structures"] = sum(one.weights.gt(0).sum(-1) for one in found) / len(found)
+    if solutions:
+        values["structures"] = sum(one.weights.gt(0).sum(-1) for one in solutions) / len(solutions)
     return values

@@ -33,8 +33,9 @@ from tasks.classification.models._words import WordModel
 from tasks.config.models import Place, nodes_at, row_mappings
 from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import BiLstm, density_alpha, density_on_words
 from tasks.layers.attention import AdditiveAttention, AdditiveScores
+from tasks.layers.lstm import BiLstm
+from tasks.layers.words import density_alpha, density_on_words
 
 TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
@@ -119,10 +120,8 @@ class Model(WordModel):
             self.attend: nn.Module = AdditiveAttention(None, dim, options.score_dim, mapping)
         elif self.combined:
             self.scores = AdditiveScores(None, dim, options.score_dim)
-            self.attend = DiscreteContinuousAttention1d(
-                sa.make(options.discrete), basis, self.alpha, ridge=options.ridge,
-                moment_match=options.moment_match, positions=options.positions,
-            )  # fmt: skip
+            fit = {key: getattr(options, key) for key in ("ridge", "moment_match", "positions")}
+            self.attend = DiscreteContinuousAttention1d(sa.make(options.discrete), basis, self.alpha, **fit)
         else:
             self.cnn = DocumentCnn(dim, options.score_dim)
             self.attend = ContinuousAttention1d(basis, self.alpha, query_dim=options.score_dim, ridge=options.ridge)

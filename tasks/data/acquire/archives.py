@@ -16,10 +16,8 @@ from tasks.data.files import publish_folder
 from tasks.data.read.formats import damaged
 
 # Errors that the standard library raises for damaged, encrypted or unusually compressed archives.
-BROKEN = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, ValueError, KeyError,
-    RuntimeError, OverflowError,
-)  # fmt: skip
+BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
+BROKEN += (EOFError, OSError, ValueError, KeyError, RuntimeError, OverflowError)
 
 
 class _Member(tarfile.TarInfo):

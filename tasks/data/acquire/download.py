@@ -34,9 +34,16 @@ def nothing_fetched() -> Iterator[None]:
 
 
 def download(
-    url: str, path: Path, progress: Progress, sha256: str | None = None, size: int | None = None, timeout: float = 30.0, *,
-    name: str = "", secret: Mapping[str, str] | None = None,
-) -> Path:  # fmt: skip
+    url: str,
+    path: Path,
+    progress: Progress,
+    sha256: str | None = None,
+    size: int | None = None,
+    timeout: float = 30.0,
+    *,
+    name: str = "",
+    secret: Mapping[str, str] | None = None,
+) -> Path:
     """Download `url` to `path` unless a verified copy exists.
 
     If the connection breaks, the received data are kept as `path`.part, with the server's version of the file (ETag)
@@ -63,7 +70,8 @@ def download(
             raise DataUnavailable(f"{what} was not fetched", str(path), f"python scripts/data.py fetch {name}".rstrip())
         part = path.with_name(path.name + ".part")
         try:
-            expected = _receive(url, part, progress, sha256, size, timeout, secret or {})
+            request = _rest_of(url, part, sha256, secret or {})
+            expected = _receive(request, part, progress, size, timeout)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             have = part.stat().st_size if part.exists() else 0
             step = f"check the network and run the same command again ({have:,} bytes are kept and will be resumed)"
@@ -98,10 +106,8 @@ def _version(part: Path) -> Path:
     return part.with_name(part.name + ".version")
 
 
-def _receive(
-    url: str, part: Path, progress: Progress, sha256: str | None, size: int | None, timeout: float, secret: Mapping[str, str]
-) -> int | None:  # fmt: skip
-    """Append the data that the server sends to `part`; return the expected size of the whole file."""
+def _rest_of(url: str, part: Path, sha256: str | None, secret: Mapping[str, str]) -> urllib.request.Request:
+    """The request for what `part` lacks of the file, or for the whole file if its version is unknown."""
     have = part.stat().st_size if part.exists() else 0
     version = _version(part).read_text(encoding="utf-8") if have and _version(part).exists() else None
     request = urllib.request.Request(url)
@@ -111,6 +117,14 @@ def _receive(
             request.add_header("If-Range", version)
     for key, value in secret.items():
         request.add_unredirected_header(key, value)
+    return request
+
+
+def _receive(
+    request: urllib.request.Request, part: Path, progress: Progress, size: int | None, timeout: float
+) -> int | None:
+    """Append the data that the server sends to `part`; return the expected size of the whole file."""
+    have = part.stat().st_size if part.exists() else 0
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:

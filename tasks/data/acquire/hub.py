@@ -30,12 +30,22 @@ from tasks.data.records import Mapped
 RECIPE = 1  # increased when the same files give other rows
 _TYPES = {"str": str, "int": int, "dict": dict}
 _COMMIT = 40  # hexadecimal digits
+Make, Check = Callable[[dict[str, Any]], Any], Callable[[Mapping[str, Any]], str | None]
+
+
+def _no_problem(row: Mapping[str, Any]) -> None:
+    """The default `check`."""
 
 
 def load(
-    manifest: Mapping[str, Any], root: Path, progress: Progress, *, make: Callable[[dict[str, Any]], Any] = lambda row: row,
-    check: Callable[[Mapping[str, Any]], str | None] = lambda row: None, **names: str,
-) -> tuple[dict[str, Mapped], dict[str, list[str]]]:  # fmt: skip
+    manifest: Mapping[str, Any],
+    root: Path,
+    progress: Progress,
+    *,
+    make: Make = dict,
+    check: Check = _no_problem,
+    **names: str,
+) -> tuple[dict[str, Mapped], dict[str, list[str]]]:
     """The splits of a data set, read on demand, from its manifest's source of kind hub; and what identifies their content.
 
     Args:
@@ -105,19 +115,16 @@ class _Hub:
         there = {f.rfilename: f for f in self._asked(commit).siblings or ()}
         found = {split: sorted(fnmatch.filter(there, pattern)) for split, pattern in files.items()}
         if missing := [f"{split} ({files[split]})" for split, names in found.items() if not names]:
-            raise DataError(
-                f"{self.name}: {self.repo} has no file for the split {', '.join(missing)}",
-                f"revision {self.revision}, commit {commit}, with {', '.join(sorted(there)[:20]) or 'no files'}", self.get,
-                self.name, missing,
-            )  # fmt: skip
-        token = package.get_token()
+            what = f"{self.name}: {self.repo} has no file for the split {', '.join(missing)}"
+            names = ", ".join(sorted(there)[:20]) or "no files"
+            where = f"revision {self.revision}, commit {commit}, with {names}"
+            raise DataError(what, where, self.get, self.name, missing)
+        secret = {"Authorization": f"Bearer {token}"} if (token := package.get_token()) else {}
         for name in dict.fromkeys(name for names in found.values() for name in names):
             stored = getattr(there[name], "lfs", None)
-            download(
-                package.hf_hub_url(self.repo, name, repo_type="dataset", revision=commit, endpoint=self.endpoint),
-                self.folder / commit / name, progress, self.known.get(name) or (stored and stored.sha256),
-                there[name].size, name=self.name, secret={"Authorization": f"Bearer {token}"} if token else {},
-            )  # fmt: skip
+            url = package.hf_hub_url(self.repo, name, repo_type="dataset", revision=commit, endpoint=self.endpoint)
+            path, sha256 = self.folder / commit / name, self.known.get(name) or (stored and stored.sha256)
+            download(url, path, progress, sha256, there[name].size, name=self.name, secret=secret)
         return {split: [self.folder / commit / name for name in names] for split, names in found.items()}
 
     def rows(self, paths: Sequence[Path], split: str, check: Any) -> Iterator[dict[str, Any]]:
@@ -134,18 +141,15 @@ class _Hub:
                 wrong = [k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)]
                 missing = [f"no {k}, or one that is not of type {self.fields[k].__name__}" for k in wrong]
                 if problem := missing[0] if missing else check(row):
-                    raise DataError(
-                        f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}", f"{place}: expected {expected}", again,
-                        self.name, split, i,
-                    )  # fmt: skip
+                    what = f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}"
+                    raise DataError(what, f"{place}: expected {expected}", again, self.name, split, i)
                 yield {k: row[k] for k in self.fields}
         except DataError:
             raise
         except Exception as error:  # errors of Arrow and of the package itself
-            raise DataError(
-                f"{self.name}: {self.repo}, {split} cannot be read ({type(error).__name__}: {error})",
-                f"{place}: expected Parquet with {expected}", again, self.name, split,
-            ) from error  # fmt: skip
+            what = f"{self.name}: {self.repo}, {split} cannot be read ({type(error).__name__}: {error})"
+            where = f"{place}: expected Parquet with {expected}"
+            raise DataError(what, where, again, self.name, split) from error
 
     def _asked(self, revision: str) -> Any:
         """The hub's information about a revision."""
@@ -154,11 +158,9 @@ class _Hub:
         offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
         if fetching_off.get() or offline:
             why = "the hub may not be asked (HF_HUB_OFFLINE)" if offline else "this command contacts no hub"
-            raise DataUnavailable(
-                f"{self.name} is not in the cache, and {why}", f"{self.folder.parent.parent}",
-                f"fetch it once with a network: python scripts/data.py fetch {self.name}; or {self.get}", self.name,
-                "HF_HUB_OFFLINE" if offline else None,
-            )  # fmt: skip
+            what, where = f"{self.name} is not in the cache, and {why}", f"{self.folder.parent.parent}"
+            step = f"fetch it once with a network: python scripts/data.py fetch {self.name}; or {self.get}"
+            raise DataUnavailable(what, where, step, self.name, "HF_HUB_OFFLINE" if offline else None)
         try:
             api = package.HfApi(endpoint=self.endpoint, token=package.get_token())
             return api.dataset_info(self.repo, revision=revision, files_metadata=True)

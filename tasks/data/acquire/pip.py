@@ -55,8 +55,8 @@ def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress
     return folder
 
 
-def _check(name: str, where: Path, expected: str | None, found: str) -> None:
-    if expected not in (None, found):
+def _check(name: str, where: Path, expected: str | None, actual: str) -> None:
+    if expected not in (None, actual):
         step = f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source"
         what = f"{name} is not the wheel that the manifest describes"
-        raise DataError(what, f"{where}: expected sha256 {expected}, got {found}", step)
+        raise DataError(what, f"{where}: expected sha256 {expected}, got {actual}", step)

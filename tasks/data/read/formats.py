@@ -48,18 +48,17 @@ def _zstd(path: Path, mode: str) -> Any:
     return CompressedInputStream(str(path), "zstd")
 
 
-_PACKED = {
-    b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open), b"\xfd7zXZ\x00": ("xz", lzma.open), b"(\xb5/\xfd": ("zstd", _zstd),
-}  # fmt: skip
+Fields = Mapping[str, type | tuple[type, ...]]  # of a JSON object: name -> its type or types
+_PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
+_PACKED |= {b"\xfd7zXZ\x00": ("xz", lzma.open), b"(\xb5/\xfd": ("zstd", _zstd)}
 # Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
-}  # fmt: skip
-_KINDS = {
-    b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "gzip data", b"BZh": "bzip2 data", b"\xfd7zXZ\x00": "xz data", b"PAR1": "a Parquet file",
-    b"%PDF": "a PDF file", b"\x89PNG": "an image (PNG)", b"\xff\xd8\xff": "an image (JPEG)", b"\x93NUMPY": "a NumPy array",
-}  # fmt: skip
-_ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)", "\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}  # fmt: skip
+_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}
+_MARKS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_KINDS = {b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"%PDF": "a PDF file"}
+_KINDS |= {b"\x1f\x8b": "gzip data", b"BZh": "bzip2 data", b"\xfd7zXZ\x00": "xz data"}
+_KINDS |= {b"\x89PNG": "an image (PNG)", b"\xff\xd8\xff": "an image (JPEG)", b"\x93NUMPY": "a NumPy array"}
+_ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)"}
+_ODD |= {"\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}
 _LONG_WORD = re.compile(rf"[^\s{HAN}{SOUTHEAST}]{{{LONGEST_WORD + 1}}}")
 _CELL = re.compile(r'"(?:[^"]|"")*"')
 _SEPARATOR = re.compile(r"^sep=(.)\s*$", re.I)
@@ -69,11 +68,18 @@ _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
 def damaged(
-    path: Path, found: str, expected: str, *, line: int | None = 0, byte: int = -1, step: str = AGAIN, value: Any = None
+    path: Path,
+    problem: str,
+    expected: str,
+    *,
+    line: int | None = 0,
+    byte: int = -1,
+    step: str = AGAIN,
+    value: Any = None,
 ) -> DataError:
     """The error for a file with unexpected content: file and position, what was found, what was expected."""
     place = (f", line {line:,}" if line else "") + (f", byte {byte:,}" if byte >= 0 else "")
-    what = f"{path.name}{place}: {found}"
+    what = f"{path.name}{place}: {problem}"
     return DataError(what, f"{path}: expected {expected}", step, path.name, value, line or 0)
 
 
@@ -239,7 +245,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip
+def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: int | None = None) -> dict:
     """Check that a JSON value is an object with these fields and types, and return it."""
     wanted = f"an object with {', '.join(fields)}"
     if not isinstance(entry, dict):
@@ -259,7 +265,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def json_lines(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> Iterator[tuple[int, dict]]:
+def json_lines(path: Path, fields: Fields) -> Iterator[tuple[int, dict]]:
     """The JSON objects of a file with one object per line, and their line numbers.
 
     Lines that are too long are left out and counted.
@@ -341,8 +347,6 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
     except csv.Error as error:
         line, problem, step = max(reader.line_num, 1), f"not a row of a table ({error})", AGAIN
         if "field limit" in str(error):
-            problem, step = (
-                f"a cell has more than {LONGEST_TEXT:,} characters",
-                "shorten it, leave the row out, or close its quotes",
-            )
+            problem = f"a cell has more than {LONGEST_TEXT:,} characters"
+            step = "shorten it, leave the row out, or close its quotes"
         raise damaged(path, problem, expected, line=line, step=step) from error

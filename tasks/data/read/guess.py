@@ -28,17 +28,14 @@ SUMMARIES = {"summary", "headline", "title", "synopsis", "highlights"}
 TARGETS = {"target", "tgt", "trg", "output", "translation", "reference"} | SUMMARIES
 LABELS = {"label", "class", "category", "stars", "rating", "sentiment", "relation", "gold_label"}
 TAGS = LABELS | {"labels", "tags", "topics", "categories", "genres", "classes", "emotions"}  # of several labels
-LANGUAGES = {
-    "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "eu", "fa", "fi", "fr", "ga", "gl", "he", "hi", "hr", "hu", "hy", "id", "is", "it", "ja",
-    "ka", "kk", "ko", "lt", "lv", "mk", "ms", "nb", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "th", "tr", "uk", "ur", "vi", "zh",
-}  # fmt: skip
+LANGUAGES = set("ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja".split())
+LANGUAGES |= set("ka kk ko lt lv mk ms nb nl no pl pt ro ru sk sl sq sr sv sw ta th tr uk ur vi zh".split())
 SIDES = (
     LANGUAGES | SOURCES | TARGETS
 )  # a file with two such columns has pairs, and a tsv file that begins with them a header
-NAMES = {
-    "english": "en", "french": "fr", "german": "de", "spanish": "es", "italian": "it", "dutch": "nl", "portuguese": "pt", "russian": "ru",
-    "chinese": "zh", "japanese": "ja", "korean": "ko", "arabic": "ar", "persian": "fa", "hindi": "hi", "turkish": "tr",
-}  # fmt: skip
+NAMES = {"english": "en", "french": "fr", "german": "de", "spanish": "es", "italian": "it", "dutch": "nl"}
+NAMES |= {"portuguese": "pt", "russian": "ru", "chinese": "zh", "japanese": "ja", "korean": "ko", "arabic": "ar"}
+NAMES |= {"persian": "fa", "hindi": "hi", "turkish": "tr"}
 CERTAIN = LABELS | {"text", "source", "target"} | NAMES.keys()
 REGION = re.compile(
     r"[-_]([a-z]{2}|\d{3}|hans|hant|latn|cyrl|arab|deva)$"
@@ -97,45 +94,45 @@ class Column:
         return "number" if re.search(r"(?i)(^|_)(id|url)$", self.name) else "word"
 
 
-def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None) -> Guess:
+def guess(path: str | None, options: Mapping[str, Any], wanted: str | None = None) -> Guess:
     """Guess what a file or folder holds.
 
     Args:
         path: a file, or a folder with files for train, dev and test.
-        given: the options of the data set that the user set, such as `text` or `source`.
+        options: the options of the data set that the user set, such as `text` or `source`.
         wanted: the data set that the user named, `files` or `table`; None to guess it too.
 
     Raises:
         DataError: the file cannot be used, or fits several kinds; the message names the columns and what to do.
     """
-    if wanted is None and given.keys() & {"source", "target", "source_lang", "target_lang"}:
+    if wanted is None and options.keys() & {"source", "target", "source_lang", "target_lang"}:
         wanted = "files"
-    if wanted is None and given.keys() & {"text", "label", "classes", "drop"}:
+    if wanted is None and options.keys() & {"text", "label", "classes", "drop"}:
         wanted = "table"
     if path and own.ending(Path(path)) in OF_FEATURES:
         arguments = f"task=multilabel data=features {setting(path=path)} 'data.label=[NAME,NAME]'"
         raise _other(Path(path), "features with labels", arguments)
-    if path and wanted != "table" and not Path(path).is_file() and (found := _line_files(Path(path), given)):
+    if path and wanted != "table" and not Path(path).is_file() and (found := _line_files(Path(path), options)):
         return found
     files = own.find(path, own.TABLES, own.NO_DEV)
     if "test" in files and len(files) == 1:
         step = f"evaluate a trained model: python scripts/evaluate.py CELL data=files|table data.path={path}"
         raise DataError(f"{path} has only a test file", "training needs train and dev", step)
     file = (files.get("train") or files[own.WHOLE])[0]
-    columns, headed = _columns(file, given)
-    found = _decided(file, columns, headed, given, wanted)
+    columns, headed = _columns(file, options)
+    found = _decided(file, columns, headed, options, wanted)
     used = [one for value in found.options.values() for one in (value if isinstance(value, list) else [value])]
     unread = [c.name for c in columns if headed and c.name not in used]
     return replace(found, said=f"{found.said}; not read: {', '.join(unread)}") if unread else found
 
 
-def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
+def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:
     """The guess for a folder with `train.en` and `train.fr`, or for x of x.en and x.fr; None if there are no such files.
 
     The folder of x.en and x.fr may be named instead, if it has no other such files.
     """
     there: dict[str, set[str]] = {}
-    sides = [*given.values(), *SIDES]
+    sides = [*settings.values(), *SIDES]
     for file in (folder if folder.is_dir() else folder.parent).glob("*"):
         end = own.ending(file)
         if end not in NOT_TEXT and (end[1:] in sides or end.lower()[1:3] in LANGUAGES) and (end,) not in own.TABLES:
@@ -146,7 +143,10 @@ def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
     if stem not in paired:
         return None
     ends = sorted(there[stem])
-    sides = [given.get("source") or given.get("source_lang"), given.get("target") or given.get("target_lang")]
+    sides = [
+        settings.get("source") or settings.get("source_lang"),
+        settings.get("target") or settings.get("target_lang"),
+    ]
     if len(ends) > 2 and None in sides:
         step = f"name the two: data.source_lang={ends[0]} data.target_lang={ends[1]}"
         raise DataError(f"{folder} has texts in {len(ends)} languages", f"{stem}.{f', {stem}.'.join(ends)}", step)
@@ -158,7 +158,7 @@ def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
     return Guess("pairs", options, said, f"data.source_lang={sides[1]} data.target_lang={sides[0]}")
 
 
-def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
+def _columns(file: Path, settings: Mapping[str, Any]) -> tuple[list[Column], bool]:
     """The columns of a file, and whether the file names them."""
     form = own.dialect(file)
     ending = ".tsv" if form.get("quoting") else ".csv" if form else ""  # a tsv file with quotes is like a csv file
@@ -178,7 +178,7 @@ def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
     columns = _made(names, rows)
     if not ending:
         return [replace(c, nested=c.name in nested) for c in columns], True
-    if _headed(columns, ending, given):
+    if _headed(columns, ending, settings):
         return [c for c in columns if c.name], True
     if ending == ".tsv":
         return _made([f"column {i}" for i in range(1, len(names) + 1)], [names, *rows]), False
@@ -189,10 +189,10 @@ def _made(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
     return [Column(name, [row[i] for row in rows if row[i]], len(rows)) for i, name in enumerate(names)]
 
 
-def _headed(columns: Sequence[Column], ending: str, given: Mapping[str, Any]) -> bool:
+def _headed(columns: Sequence[Column], ending: str, settings: Mapping[str, Any]) -> bool:
     """Whether the names of the columns, which stand in the first line of a csv or tsv file, are names and no record."""
     names = [c.name for c in columns]
-    set_by_user = [value for key, value in given.items() if key not in ("limits", "drop")]
+    set_by_user = [value for key, value in settings.items() if key not in ("limits", "drop")]
     asked = {one for value in set_by_user for one in (value if isinstance(value, list) else [value])}
     known = {REGION.sub("", name.lower()) for name in names}
     if asked & set(names) or known & CERTAIN or known <= SIDES:
@@ -224,16 +224,14 @@ def _refused(file: Path, what: str, columns: Sequence[Column], step: str) -> Dat
 
 
 def _other(file: Path, what: str, arguments: str) -> DataError:
-    said, step = (
-        "docs/guides/own_data.md has the options",
-        f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax",
-    )
-    return DataError(f"{file.name} seems to have {what}, which cannot be guessed", said, step)
+    step = f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax"
+    what = f"{file.name} seems to have {what}, which cannot be guessed"
+    return DataError(what, "docs/guides/own_data.md has the options", step)
 
 
 def _decided(
-    file: Path, columns: Sequence[Column], headed: bool, given: Mapping[str, Any], wanted: str | None
-) -> Guess:  # fmt: skip
+    file: Path, columns: Sequence[Column], headed: bool, settings: Mapping[str, Any], wanted: str | None
+) -> Guess:
     names = [c.name for c in columns]
     if {"image", "question", "answer"} <= set(names):
         arguments = f"task=vqa data=images {setting(path=str(file.parent), questions=file.name)}"
@@ -241,16 +239,16 @@ def _decided(
     if wanted is None and len(columns) > 2 and not any(c.kind in ("text", "word") for c in columns):
         arguments = f"task=multilabel data=features {setting(path=str(file))} 'data.label=[NAME,NAME]'"
         raise _other(file, "features with labels", arguments)
-    text = given.get("text") or []
+    text = settings.get("text") or []
     asked = [("text", one) for one in ([text] if isinstance(text, str) else text)]
-    asked += [(key, given[key]) for key in ("label", "source", "target") if given.get(key)]
+    asked += [(key, settings[key]) for key in ("label", "source", "target") if settings.get(key)]
     if asked and not headed:
         raise _headless(file, columns)
     for key, name in asked:
         if name not in names:
             said = f"has no column {name!r}{near(name, names)}"
             raise _refused(file, said, columns, f"correct data.{key}, or leave it out")
-    label = None if wanted == "files" else given.get("label") or _label(file, columns, wanted)
+    label = None if wanted == "files" else settings.get("label") or _label(file, columns, wanted)
     tags = [c for c in columns if c.name.lower() in TAGS]
     several = [c for c in tags if c.nested or (c.kind == "word" and own.joined(c.values))]
     if label is None and wanted is None and several:
@@ -264,7 +262,7 @@ def _decided(
         texts = [c.name for c in free if c.kind == "word" or (c.kind in ("text", "class") and label is None)]
     sides = wanted is None and len(texts) == 2 and {name.lower() for name in texts} <= SIDES
     if label is None or sides:
-        return _pairs(file, columns, texts, headed, given)
+        return _pairs(file, columns, texts, headed, settings)
     if not headed:
         raise _headless(file, columns)
     return _table(file, columns, [name for key, name in asked if key == "text"] or texts, label)
@@ -299,12 +297,12 @@ def _table(file: Path, columns: Sequence[Column], texts: Sequence[str], label: s
 
 
 def _pairs(
-    file: Path, columns: Sequence[Column], texts: Sequence[str], headed: bool, given: Mapping[str, Any]
-) -> Guess:  # fmt: skip
+    file: Path, columns: Sequence[Column], texts: Sequence[str], headed: bool, settings: Mapping[str, Any]
+) -> Guess:
     names, sides = [c.name for c in columns], []
     for key in ("source", "target"):
-        lang = given.get(f"{key}_lang")
-        sides.append(given.get(key) or (lang if lang in names else None))
+        lang = settings.get(f"{key}_lang")
+        sides.append(settings.get(key) or (lang if lang in names else None))
     rest, free = [name for name in texts if name not in sides], sides.count(None)
     if len(rest) < free:
         said = f"has {'only one column' if texts else 'no column'} of texts"
@@ -324,7 +322,8 @@ def _pairs(
             raise _headless(file, columns)
         first = " / ".join(c.cells[0][:30] for c in columns)
         said = f"{rows}, from the first column to the second; no header line: the first pair is {first}"
-        return Guess("pairs", {"name": "files"}, said, "data.source=NAME data.target=NAME (if the first line is a header)")  # fmt: skip
+        other = "data.source=NAME data.target=NAME (if the first line is a header)"
+        return Guess("pairs", {"name": "files"}, said, other)
     kind = "summaries" if target.lower() in SUMMARIES else "pairs"
     options = {"name": "files"} | _sides(source, target)
     return Guess(kind, options, f"{rows}, from {source} to {target}", setting(source=target, target=source))

@@ -39,10 +39,9 @@ def labelled_set(
     notes += [manifest["note"]] if manifest.get("note") else []
     records = standardised(kept)
     found = {s: len(y) for s, (_, y) in kept.items()}
-    return make(
-        manifest, "features", lambda progress: records, provenance, sources=sources, found=found, notes=notes,
-        about={"labels": list(names)},
-    )  # fmt: skip
+    about = {"labels": list(names)}
+    more = {"sources": sources, "counts": found, "notes": notes, "about": about}
+    return make(manifest, "features", lambda progress: records, provenance, **more)
 
 
 def finite(cell: str) -> float:

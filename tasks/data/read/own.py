@@ -262,9 +262,9 @@ def cell(value: str | float | bool | None) -> str:
     return "" if value is None else clean(value) if isinstance(value, str) else str(value).lower()
 
 
-def filled(found: Iterator[Row], texts: slice) -> Iterator[Row]:
+def filled(rows: Iterator[Row], texts: slice) -> Iterator[Row]:
     """The rows whose cells `texts` are all non-blank; the others are counted."""
-    for row in found:
+    for row in rows:
         if all(row.cells[texts]):
             yield row
         else:

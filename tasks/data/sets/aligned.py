@@ -127,10 +127,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         found = zip(sources, targets, golds, strict=True)
         return {"test": [AlignedPair(source, (target,), *links) for source, target, links in found]}
 
-    return make(
-        manifest, KIND, read, title.format("-".join(about.values())), sources={"test": [mirror_hashes(manifest), about]},
-        limits=options.limits, about=about, notes=notes,
-    )  # fmt: skip
+    title, sources = title.format("-".join(about.values())), {"test": [mirror_hashes(manifest), about]}
+    return make(manifest, KIND, read, title, sources=sources, limits=options.limits, about=about, notes=notes)
 
 
 def _hansards(files: Mapping[str, Path]) -> tuple[list[str], list[str], list[Gold]]:
@@ -147,10 +145,8 @@ def _pud(files: Mapping[str, Path]) -> tuple[list[str], list[str], list[Gold]]:
     return [" ".join(words) for words in english], [" ".join(words) for words in french], golds
 
 
+_CONTENT = "PUD: content words alone are linked, so precision is at most about .6"
 READERS = {  # name -> reader, provenance, notes
     "hansards": (_hansards, "Hansards {}, links of Och & Ney 2003", ()),
-    "pud_enfr": (
-        _pud, "PUD {}, content words linked (Nikolaev et al. 2020)",
-        ("PUD: content words alone are linked, so precision is at most about .6",),
-    ),
-}  # fmt: skip
+    "pud_enfr": (_pud, "PUD {}, content words linked (Nikolaev et al. 2020)", (_CONTENT,)),
+}

@@ -57,11 +57,9 @@ def load_summaries(manifest: Manifest, options: Summaries, root: Path, progress:
     def read(progress: Progress) -> Splits:
         return {s: options.within(Pair(row.paragraph, (row.synopsis,)) for row in found.of(s)) for s in SPLITS}
 
-    return make(
-        manifest, "pairs", read, f"{found.provenance}, first paragraph to synopsis",
-        sources=dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds())), limits=options.limits, notes=[found.parts.note("paragraphs")],
-        about=ENGLISH,
-    )  # fmt: skip
+    title, notes = f"{found.provenance}, first paragraph to synopsis", [found.parts.note("paragraphs")]
+    sources = dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds()))
+    return make(manifest, "pairs", read, title, sources=sources, limits=options.limits, notes=notes, about=ENGLISH)
 
 
 @dataclass(frozen=True)
@@ -173,10 +171,8 @@ FIELDS = ("synopses", "which")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 SIZES = {"train": 12_000, "dev": 1_000, "test": 1_000}
 WORDS = 8  # words of a synopsis that are kept
-PROGRAMS = (
-    "admin", "comm", "database", "editors", "electronics", "games", "gnome", "graphics", "hamradio", "kde", "mail", "math", "net",
-    "otherosfs", "science", "sound", "tex", "text", "utils", "video", "web", "x11",
-)  # fmt: skip
+PROGRAMS = "admin comm database editors electronics games gnome graphics hamradio kde mail math net".split()
+PROGRAMS += "otherosfs science sound tex text utils video web x11".split()
 
 
 @dataclass
@@ -195,11 +191,10 @@ def load_look_up(manifest: Manifest, options: LookUp, root: Path, progress: Prog
     def read(progress: Progress) -> Splits:
         return {s: list(examples(found.of(s), n, options.packages, s)) for s, n in sizes.items()}
 
-    return make(
-        manifest, "texts", read, f"{found.provenance}, {options.packages} synopses at a time",
-        sources={s: [found.sha256, options.packages, n] for s, n in sizes.items()}, notes=[found.parts.note("paragraphs")],
-        about={"classes": list(CLASSES), "fields": list(FIELDS)},
-    )  # fmt: skip
+    title, notes = f"{found.provenance}, {options.packages} synopses at a time", [found.parts.note("paragraphs")]
+    sources = {s: [found.sha256, options.packages, n] for s, n in sizes.items()}
+    about = {"classes": list(CLASSES), "fields": list(FIELDS)}
+    return make(manifest, "texts", read, title, sources=sources, notes=notes, about=about)
 
 
 def examples(rows: Sequence[Description], count: int, packages: int, seed: str) -> Iterator[Example]:

@@ -76,7 +76,7 @@ def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -
     for split, (_, y) in arrays.items():
         if not y.any():
             raise damaged(paths.get(split) or paths[own.WHOLE], "no document has a label", "labels", step=own.STEP)
-    sources = own.sources(files, names, *([options.text, options.label, options.separator] if options.text else []))
+    origin = own.sources(files, names, *([options.text, options.label, options.separator] if options.text else []))
     if own.WHOLE in arrays:
         x, y = arrays[own.WHOLE]
         key = [fingerprint(row.tobytes().hex()) for row in x]
@@ -85,11 +85,11 @@ def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -
         own.refuse_empty(paths[own.WHOLE], "its documents with labels", {s: y[i].any() for s, i in chosen.items()})
         arrays = {s: (x[rows], y[rows]) for s, rows in chosen.items()}
     else:
-        sources["test"] = [sources["train"], sources["test"]]
-        sources |= {"dev": [sources["train"], sources["dev"]]} if "dev" in sources else {}
+        origin["test"] = [origin["train"], origin["test"]]
+        origin |= {"dev": [origin["train"], origin["dev"]]} if "dev" in origin else {}
     place = Path(str(options.path)).name
     given = {s: arrays[s] for s in SPLITS if s in arrays}
-    return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: sources[s] for s in given})
+    return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: origin[s] for s in given})
 
 
 def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[str, Arrays]]:

@@ -55,11 +55,9 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         notes.append("split by image: about 5 % of the images each are dev and test")
         own.refuse_empty(files[own.WHOLE][0], "its images", splits)
 
-    return make(
-        manifest, KIND, lambda progress: splits, f"own questions about images, {folder.name}", sources=sources,
-        limits=options.limits, cut=limited, notes=notes,
-        about={"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)},
-    )  # fmt: skip
+    title, how = f"own questions about images, {folder.name}", {"limits": options.limits, "cut": limited}
+    about = {"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)}
+    return make(manifest, KIND, lambda progress: splits, title, sources=sources, notes=notes, about=about, **how)
 
 
 def below(name: str) -> str | None:

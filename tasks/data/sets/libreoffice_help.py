@@ -73,11 +73,10 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         return {s: options.within((Pair(one, (two,)) for one, two in pairs)) for s, pairs in ordered.items()}
 
     version = unquote(known["packages"][0].split("_")[1])
-    return make(
-        manifest, KIND, read, f"LibreOffice help {version}, {'-'.join(about.values())}, aligned by paragraph id",
-        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, known["sha256"], about, options.bounds())), limits=options.limits,
-        notes=[parts.note("paragraphs")], about=about,
-    )  # fmt: skip
+    title = f"LibreOffice help {version}, {'-'.join(about.values())}, aligned by paragraph id"
+    sources = dict.fromkeys(SPLITS, fingerprint(RECIPE, known["sha256"], about, options.bounds()))
+    notes = [parts.note("paragraphs")]
+    return make(manifest, KIND, read, title, sources=sources, limits=options.limits, notes=notes, about=about)
 
 
 def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:

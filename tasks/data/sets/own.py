@@ -69,10 +69,8 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
         return splits | {split: _pairs(paths, names, headed) for split, paths in rest.items()}
 
     place = Path(str(options.path)).name
-    return make(
-        manifest, "pairs", read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
-        about=options.about(),
-    )  # fmt: skip
+    title, about = f"own pairs of texts, {place}", options.about()
+    return make(manifest, "pairs", read, title, sources=sources, limits=options.limits, notes=notes, about=about)
 
 
 def sides(options: Pairs) -> tuple[str, str]:
@@ -187,10 +185,9 @@ def load_table(manifest: Manifest, options: Table, root: Path, progress: Progres
         parts, note = own.split(splits.pop(whole), files, texts, sources["train"], root, progress)
         splits = parts | splits
         notes.append(note)
-    return make(
-        manifest, "texts", lambda progress: splits, f"own table, {Path(str(options.path)).name}", sources=sources,
-        limits=options.limits, notes=notes, about={"classes": classes, "fields": list(options.text)},
-    )  # fmt: skip
+    title, about = f"own table, {Path(str(options.path)).name}", {"classes": classes, "fields": list(options.text)}
+    more = {"sources": sources, "limits": options.limits, "notes": notes, "about": about}
+    return make(manifest, "texts", lambda progress: splits, title, **more)
 
 
 def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
@@ -209,10 +206,10 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
         raise row.wrong(said, "one class", row.cells[-1], step + setting(classes=list(found)))
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
-        raise damaged(
-            rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
-            "a class for each row: at least two, most of them in several rows", step="correct data.label, or list data.classes", value=len(found),
-        )  # fmt: skip
+        path, step = rows[0].path if rows else Path(str(options.path)), "correct data.label, or list data.classes"
+        said = f"{len(found):,} different values of {options.label} in {len(rows):,} rows"
+        expected = "a class for each row: at least two, most of them in several rows"
+        raise damaged(path, said, expected, step=step, value=len(found))
     ordered = sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
     if missing := sorted(MISSING & set(found)) or [name for name in ("-1",) if {"-1", "0"} <= set(found)]:
         n = sum(row.cells[-1] in missing for row in rows)

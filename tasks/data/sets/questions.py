@@ -34,6 +34,7 @@ from tasks.data.records import Question
 KIND = "questions"
 TYPES = ("yes/no", "number", "other")
 NUMBERED = (int, str)
+HELD_OUT = "dev: the questions on {:.0%} of the training images"
 
 
 def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
@@ -77,10 +78,8 @@ def read_easy_vqa(path: Path, split: str) -> list[Question]:
     for i, entry in enumerate(loaded):
         if not isinstance(entry, list) or [type(part) for part in entry] != kinds:
             raise damaged(path, f"entry {i:,} is {ascii(entry)[:40]}", expected)
-    return [
-        Question(i, f"{split}/{image}", text, (answer,), answer, answer_type(answer))
-        for i, (text, answer, image) in enumerate(loaded)
-    ]  # fmt: skip
+    numbered = enumerate(loaded)
+    return [Question(i, f"{split}/{n}", text, (a,), a, answer_type(a)) for i, (text, a, n) in numbered]
 
 
 def read_nlvr(path: Path, split: str) -> list[Question]:
@@ -170,11 +169,11 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     named = [p for part in ("train2014", "val2014") for p in (folder / part, folder / f"{part}.zip")]
     places = [p for p in named if p.exists() or p.is_symlink()]
     source = Files(places, coco_key) if places else None
-    return make(
-        manifest, KIND, read, "VQA v2, train and val", sources={"train": held_out, "dev": held_out, "test": hashes["val"]},
-        limits=options.limits, cut=limited, found={"train": asked["train"], "test": asked["val"]}, notes=[f"dev: the questions on {options.dev_share:.0%} of the training images"],
-        about={"images": ImageInput(options.input, tuple(options.image_size), source, folder / "features")},
-    )  # fmt: skip
+    origin = {"train": held_out, "dev": held_out, "test": hashes["val"]}
+    counts, notes = {"train": asked["train"], "test": asked["val"]}, [HELD_OUT.format(options.dev_share)]
+    about = {"images": ImageInput(options.input, tuple(options.image_size), source, folder / "features")}
+    more = {"limits": options.limits, "cut": limited, "counts": counts, "notes": notes, "about": about}
+    return make(manifest, KIND, read, "VQA v2, train and val", sources=origin, **more)
 
 
 SUBSET = {"train": "train", "dev": "valid", "test": "test"}
@@ -196,11 +195,9 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
     def read(progress: Progress) -> Splits:
         return {split: read_vqa2(*(files[name] for name in pair)) for split, pair in names.items()}
 
-    sources = {split: [hashes[name] for name in pair] for split, pair in names.items()}
-    return make(
-        manifest, KIND, read, "VQA v2, 60,000 questions of train and val (no images)", sources=sources, limits=options.limits,
-        cut=limited, about={"images": ImageInput("none", (1, 1), None)},
-    )  # fmt: skip
+    origin = {split: [hashes[name] for name in pair] for split, pair in names.items()}
+    title, about = "VQA v2, 60,000 questions of train and val (no images)", {"images": ImageInput("none", (1, 1), None)}
+    return make(manifest, KIND, read, title, sources=origin, limits=options.limits, cut=limited, about=about)
 
 
 @dataclass
@@ -223,12 +220,11 @@ def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Pr
         return {"train": train, "dev": dev, "test": read_easy_vqa(folder / "test" / "questions.json", "test")}
 
     held_out = [manifest["sha256"], options.dev_share]
-    return make(
-        manifest, KIND, read, f"easy-VQA, wheel {manifest['package']} {manifest['version']}",
-        sources={"train": held_out, "dev": held_out, "test": manifest["sha256"]}, limits=options.limits, cut=limited,
-        notes=[f"dev: the questions on {options.dev_share:.0%} of the training images"],
-        about={"images": ImageInput(options.input, tuple(options.image_size), Files([folder], path_key))},
-    )  # fmt: skip
+    title = f"easy-VQA, wheel {manifest['package']} {manifest['version']}"
+    origin = {"train": held_out, "dev": held_out, "test": manifest["sha256"]}
+    about = {"images": ImageInput(options.input, tuple(options.image_size), Files([folder], path_key))}
+    more = {"limits": options.limits, "cut": limited, "notes": [HELD_OUT.format(options.dev_share)], "about": about}
+    return make(manifest, KIND, read, title, sources=origin, **more)
 
 
 NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
@@ -251,12 +247,11 @@ def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress)
         return {split: read_nlvr(files[f"{part}.json"], part) for split, part in NLVR.items()}
 
     source = Files([files[f"{part}_images_perm0.tar"] for part in NLVR.values()], stem_key)
-    return make(
-        manifest, KIND, read, "NLVR, permutation 0", sources={split: hashes[f"{part}.json"] for split, part in NLVR.items()},
-        limits=options.limits, cut=limited,
-        notes=["NLVR's training images are not in the mirror: its dev split is trained on, its hidden split selects"],
-        about={"images": ImageInput(options.input, tuple(options.image_size), source)},
-    )  # fmt: skip
+    origin = {split: hashes[f"{part}.json"] for split, part in NLVR.items()}
+    notes = ["NLVR's training images are not in the mirror: its dev split is trained on, its hidden split selects"]
+    about = {"images": ImageInput(options.input, tuple(options.image_size), source)}
+    more = {"limits": options.limits, "cut": limited, "notes": notes, "about": about}
+    return make(manifest, KIND, read, "NLVR, permutation 0", sources=origin, **more)
 
 
 SETS = {

@@ -30,6 +30,7 @@ from tasks.data.records import Example
 KIND = "texts"
 CLASSES = ("negative", "positive")
 FIELDS = ("text",)
+ABOUT = {"classes": list(CLASSES), "fields": list(FIELDS)}
 _MEMBER = re.compile(r"(?:^|/)(train|test)/(neg|pos)/([^/]+)\.txt$")
 _LABELS = {"neg": 0, "pos": 1}
 Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
@@ -66,11 +67,10 @@ def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress)
         return {"train": train[cut:], "dev": train[:cut], "test": test}
 
     held_out = [stamps["train"], options.dev_share, options.split_seed]
-    return make(
-        manifest, KIND, splits, f"IMDB, {provenance}", sources={"train": held_out, "dev": held_out, "test": [stamps["test"], options.split_seed]},
-        limits=options.limits, found=counts, notes=[f"dev: {options.dev_share:.0%} of the training reviews, seed {options.split_seed}"],
-        about={"classes": list(CLASSES), "fields": list(FIELDS)},
-    )  # fmt: skip
+    origin = {"train": held_out, "dev": held_out, "test": [stamps["test"], options.split_seed]}
+    notes = [f"dev: {options.dev_share:.0%} of the training reviews, seed {options.split_seed}"]
+    more = {"limits": options.limits, "counts": counts, "notes": notes, "about": ABOUT}
+    return make(manifest, KIND, splits, f"IMDB, {provenance}", sources=origin, **more)
 
 
 def _found(
@@ -124,9 +124,9 @@ def _read_archive(path: Path, progress: Progress) -> Reviews:
                 yield match[1], match[2], match[3], decode(raw, path / member.name)
 
 
-def _read_folder(found: Sequence[tuple[str, str, Path]], progress: Progress) -> Reviews:
-    with progress.bar(len(found), "reading reviews") as bar:
-        for split, label, path in found:
+def _read_folder(files: Sequence[tuple[str, str, Path]], progress: Progress) -> Reviews:
+    with progress.bar(len(files), "reading reviews") as bar:
+        for split, label, path in files:
             bar.advance()
             yield split, label, path.stem, read_text(path)
 
@@ -166,12 +166,10 @@ def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: P
         chosen = {s: [rows[i] for i in getattr(parts, s)] for s in SPLITS}
         return {s: [Example((row["text"],), LABELS[row["category"]]) for row in kept] for s, kept in chosen.items()}
 
-    return make(
-        manifest, KIND, read, f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}",
-        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"])), limits=options.limits,
-        notes=[parts.note("snippets"), "all snippets of one film are in one split"],
-        about={"classes": list(CLASSES), "fields": list(FIELDS)},
-    )  # fmt: skip
+    title = f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}"
+    origin = dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"]))
+    notes = [parts.note("snippets"), "all snippets of one film are in one split"]
+    return make(manifest, KIND, read, title, sources=origin, limits=options.limits, notes=notes, about=ABOUT)
 
 
 SETS = {"imdb": Loader(KIND, Imdb, load_imdb), "rotten_tomatoes": Loader(KIND, Snippets, load_snippets)}

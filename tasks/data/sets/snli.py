@@ -65,11 +65,11 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
         s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()
     }  # less a head line
     hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
-    return make(
-        manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=hashes, limits=options.limits,
-        notes=["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else [],
-        shortfalls=[f"{lines[s]:,} of {n:,} lines of {files[s].name}" for s, n in manifest["lines"].items() if lines[s] < n], about=ABOUT,
-    )  # fmt: skip
+    title, whole = f"SNLI 1.0, {', '.join(p.name for p in files.values())}", manifest["lines"].items()
+    notes = ["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else []
+    short = [f"{lines[s]:,} of {n:,} lines of {files[s].name}" for s, n in whole if lines[s] < n]
+    more = {"limits": options.limits, "notes": notes, "shortfalls": short, "about": ABOUT}
+    return make(manifest, KIND, read, title, sources=hashes, **more)
 
 
 def _from_hub(manifest: Mapping, options: Snli, root: Path, progress: Progress) -> DataSet:
@@ -84,11 +84,9 @@ def _from_hub(manifest: Mapping, options: Snli, root: Path, progress: Progress) 
     def read(progress: Progress) -> Splits:
         return {s: subset(rows, [i for i, one in enumerate(rows) if one.label >= 0]) for s, rows in found.items()}
 
-    return make(
-        manifest, KIND, read, "SNLI 1.0, the hub", sources=stamps,
-        limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the hub has none)"],
-        about=ABOUT,
-    )  # fmt: skip
+    short = ["sentences as typed instead of the leaves of their parses (the hub has none)"]
+    more = {"limits": options.limits, "shortfalls": short, "about": ABOUT}
+    return make(manifest, KIND, read, "SNLI 1.0, the hub", sources=stamps, **more)
 
 
 def leaves(parse: str) -> str:
@@ -148,7 +146,7 @@ _FUNCTION_WORDS = frozenset(
     onto up down out off over under and or but nor not no if then than that this these those there it its he she
     they them his her their him who which what as so can could would should will may might must just same also
     about because
-    """.split()  # noqa: SIM905
+    """.split()
 )
 
 
@@ -171,11 +169,10 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
         dev, test = (_explained([files[name] for name in names[split]]) for split in ("dev", "test"))
         return {"train": list(train), "dev": dev, "test": test}
 
-    return make(
-        manifest, KIND, read, "20,000 SNLI training pairs; SNLI dev and test", sources={s: [hashes[n] for n in ns] for s, ns in names.items()},
-        limits=options.limits, notes=["marked words: premise words that an e-SNLI explanation mentions (no highlights in this copy)"],
-        about={"classes": list(CLASSES), "fields": list(FIELDS)},
-    )  # fmt: skip
+    title = "20,000 SNLI training pairs; SNLI dev and test"
+    origin = {s: [hashes[n] for n in ns] for s, ns in names.items()}
+    notes = ["marked words: premise words that an e-SNLI explanation mentions (no highlights in this copy)"]
+    return make(manifest, KIND, read, title, sources=origin, limits=options.limits, notes=notes, about=ABOUT)
 
 
 def _explained(paths: Sequence[Path]) -> list[Example]:

@@ -69,9 +69,8 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
         splits, stamps = line_pairs(places, DUC, manifest["get"], progress)
         title, about = f"DUC {year} task 1, four references", ENGLISH | {"digits": "#"}
     found = {split: len(pairs) for split, pairs in splits.items()}
-    return make(
-        manifest, KIND, lambda progress: splits, title, sources=stamps, limits=options.limits, found=found, about=about
-    )  # fmt: skip
+    more = {"sources": stamps, "limits": options.limits, "counts": found, "about": about}
+    return make(manifest, KIND, lambda progress: splits, title, **more)
 
 
 def _pair(row: dict[str, str]) -> Pair:
@@ -91,10 +90,9 @@ def load_scitldr(manifest: Manifest, options: Scitldr, root: Path, progress: Pro
     def read(progress: Progress) -> Splits:
         return {s: options.within(_pairs(files[f"{s}.jsonl"])) for s in SPLITS}
 
-    return make(
-        manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources={s: [hashes[f"{s}.jsonl"], options.bounds()] for s in SPLITS},
-        limits=options.limits, shortfalls=options.shortfall(), about=ENGLISH,
-    )  # fmt: skip
+    sources = {s: [hashes[f"{s}.jsonl"], options.bounds()] for s in SPLITS}
+    more = {"limits": options.limits, "shortfalls": options.shortfall(), "about": ENGLISH}
+    return make(manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources=sources, **more)
 
 
 def _pairs(path: Path) -> list[Pair]:
@@ -135,11 +133,9 @@ def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Pro
     def read(progress: Progress) -> Splits:
         return {s: options.within(pairs[i] for i in getattr(parts, s)) for s in SPLITS}
 
-    return make(
-        manifest, KIND, read, "Reuters-21578, first paragraph to title",
-        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds())), limits=options.limits, notes=[parts.note("articles")],
-        about=ENGLISH,
-    )  # fmt: skip
+    sources = dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds()))
+    more = {"limits": options.limits, "notes": [parts.note("articles")], "about": ENGLISH}
+    return make(manifest, KIND, read, "Reuters-21578, first paragraph to title", sources=sources, **more)
 
 
 def _articles(path: Path) -> str:

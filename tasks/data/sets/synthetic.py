@@ -103,10 +103,9 @@ def distributions(classes: int, features: int, seed: int) -> tuple[np.ndarray, n
     """scikit-learn's class probabilities `[classes]` and word probabilities per class `[features, classes]`."""
     from sklearn.datasets import make_multilabel_classification
 
-    *_, p_c, p_w_c = make_multilabel_classification(
-        n_samples=1, n_features=features, n_classes=classes, n_labels=1, length=1, allow_unlabeled=False,
-        return_distributions=True, random_state=seed,
-    )  # fmt: skip
+    sizes = {"n_samples": 1, "n_features": features, "n_classes": classes, "n_labels": 1, "length": 1}
+    how = {"allow_unlabeled": False, "return_distributions": True, "random_state": seed}
+    *_, p_c, p_w_c = make_multilabel_classification(**sizes, **how)
     return p_c, p_w_c
 
 

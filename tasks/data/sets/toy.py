@@ -35,6 +35,7 @@ from tasks.data.records import AlignedPair, Example, Pair
 
 SIZES = {"train": 12_000, "dev": 500, "test": 500}
 KINDS = ("noun", "adjective", "verb", "double", "particle")
+NO_LANGUAGES = {"source_lang": None, "target_lang": None}
 WORDS_PER_KIND = {"noun": 60, "adjective": 30, "verb": 40, "double": 20, "particle": 8}
 
 Links = frozenset[tuple[int, int]]
@@ -152,11 +153,9 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
         pairs = (Pair(text, (" ".join(translate(text.split())[0]),)) for text in sources)
         return {split: list(islice(pairs, n)) for split, n in sizes.items()}
 
-    return make(
-        manifest, "pairs", read, f"generated pairs with a planted alignment, seed {options.seed}",
-        sources={split: [drawn, [sizes[s] for s in SPLITS[: i + 1]]] for i, split in enumerate(SPLITS)},
-        about={"source_lang": None, "target_lang": None},
-    )  # fmt: skip
+    title = f"generated pairs with a planted alignment, seed {options.seed}"
+    origin = {split: [drawn, [sizes[s] for s in SPLITS[: i + 1]]] for i, split in enumerate(SPLITS)}
+    return make(manifest, "pairs", read, title, sources=origin, about=NO_LANGUAGES)
 
 
 ALIGNED = 300
@@ -178,10 +177,8 @@ def load_aligned(manifest: Manifest, options: Aligned, root: Path, progress: Pro
         made = ((text, *translate(text.split())) for text in generate(count, options.seed))
         return {"test": [AlignedPair(text, (" ".join(words),), links, links) for text, words, links in made]}
 
-    return make(
-        manifest, "pairs", read, f"generated pairs with their planted alignment, seed {options.seed}",
-        sources={"test": [options.seed, count]}, about={"source_lang": None, "target_lang": None},
-    )  # fmt: skip
+    title = f"generated pairs with their planted alignment, seed {options.seed}"
+    return make(manifest, "pairs", read, title, sources={"test": [options.seed, count]}, about=NO_LANGUAGES)
 
 
 TEXTS = {"train": 600, "dev": 100, "test": 100}
@@ -206,10 +203,9 @@ def load_texts(manifest: Manifest, options: Texts, root: Path, progress: Progres
     def read(progress: Progress) -> Splits:
         return {s: [draw(random.Random(f"{options.seed}/{s}/{i}")) for i in range(n)] for s, n in sizes.items()}
 
-    return make(
-        manifest, "texts", read, f"generated texts, seed {options.seed}", sources={s: [options.seed, n] for s, n in sizes.items()},
-        notes=["GENERATED TEXT"], about={"classes": list(classes), "fields": list(fields)},
-    )  # fmt: skip
+    title, sources = f"generated texts, seed {options.seed}", {s: [options.seed, n] for s, n in sizes.items()}
+    about = {"classes": list(classes), "fields": list(fields)}
+    return make(manifest, "texts", read, title, sources=sources, notes=["GENERATED TEXT"], about=about)
 
 
 def _review(rng: random.Random) -> Example:

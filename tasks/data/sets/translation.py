@@ -44,10 +44,10 @@ def load_baseline(manifest: Manifest, options: Baseline, root: Path, progress: P
     about, parts = options.about(), {"train": "train", "dev": "valid", "test": "test"}
     names = {s: [(f"baseline-1M_{part}.{lang}",) for lang in about.values()] for s, part in parts.items()}
     splits, hashes = line_pairs(sources.folders_in(folder), names, manifest["get"], progress)
-    return make(
-        manifest, KIND, lambda progress: splits, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set",
-        sources=hashes, limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,
-    )  # fmt: skip
+    title = f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set"
+    counts = {s: len(pairs) for s, pairs in splits.items()}
+    more = {"sources": hashes, "limits": options.limits, "counts": counts, "about": about}
+    return make(manifest, KIND, lambda progress: splits, title, **more)
 
 
 TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
@@ -88,10 +88,8 @@ def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: P
         splits = found or {s: LinePairs(files[one], [files[two]]) for s, (one, two) in names.items()}
         return {split: options.within(pairs) for split, pairs in splits.items()}
 
-    return make(
-        manifest, KIND, read, title, sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()},
-        limits=options.limits, shortfalls=short, about=about,
-    )  # fmt: skip
+    origin = {split: [stamp, options.bounds()] for split, stamp in stamps.items()}
+    return make(manifest, KIND, read, title, sources=origin, limits=options.limits, shortfalls=short, about=about)
 
 
 ARCHIVED = "de-en"  # the language pair at the manifest's web address
@@ -132,11 +130,14 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
         splits, stamps = _from_files(folder, stem, manifest["get"])
     if stem != "de-en":
         manifest = manifest | {"sizes": {}}
-    return make(
-        manifest, KIND, lambda progress: {s: options.within(pairs) for s, pairs in splits.items()}, title,
-        sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()}, limits=options.limits,
-        found={split: len(pairs) for split, pairs in splits.items()}, shortfalls=options.shortfall(), about=about,
-    )  # fmt: skip
+
+    def read(progress: Progress) -> Splits:
+        return {s: options.within(pairs) for s, pairs in splits.items()}
+
+    origin = {split: [stamp, options.bounds()] for split, stamp in stamps.items()}
+    counts = {split: len(pairs) for split, pairs in splits.items()}
+    more = {"limits": options.limits, "counts": counts, "shortfalls": options.shortfall(), "about": about}
+    return make(manifest, KIND, read, title, sources=origin, **more)
 
 
 Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> their source

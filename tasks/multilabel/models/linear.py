@@ -35,14 +35,13 @@ from tasks.multilabel.options import Solver
 
 PLACES = {"output": Place(over=("row",), learned=False)}
 SOLVER = Solver()
+Array = np.ndarray
 # The status of scipy's L-BFGS-B for "neither converged nor out of iterations".
 LINE_SEARCH_FAILED = 2
 # The loss of hardmax has its minimum at zero weights; the constrained mappings need bounds.
 FENCHEL_YOUNG = tuple(n for n in losses.REGULARISERS if n != "hardmax" and not n.startswith("constrained"))
-ALLOWED = {
-    "log": ("softmax",), "huber": ("sparsemax",), "hinge": ("sparsemax", "sparsegen_lin", "sparsehourglass"),
-    "fenchel_young": FENCHEL_YOUNG,
-}  # fmt: skip
+ALLOWED = {"log": ("softmax",), "huber": ("sparsemax",), "hinge": ("sparsemax", "sparsegen_lin", "sparsehourglass")}
+ALLOWED["fenchel_young"] = FENCHEL_YOUNG
 
 
 @dataclass
@@ -145,9 +144,8 @@ class Fit:
 
 
 def fit(
-    features: np.ndarray, eta: np.ndarray, output: Output, penalty: float, solver: Solver = SOLVER,
-    start: np.ndarray | None = None,
-) -> Fit:  # fmt: skip
+    features: Array, eta: Array, output: Output, penalty: float, solver: Solver = SOLVER, start: Array | None = None
+) -> Fit:
     """Minimise the objective in float64.
 
     Args:

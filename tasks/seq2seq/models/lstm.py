@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from tasks.config.models import Place
 from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import Lstm, packed
 from tasks.layers.attention import KINDS, Attention, make_scores
+from tasks.layers.lstm import Lstm, packed
 
 PLACES = {"cross": Place(over=("row",), provides=("lengths",), stateful=True)}
 STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state
@@ -75,10 +75,9 @@ class Model(nn.Module):
         self.options = options
         self.source_embed = nn.Embedding(source_size, E, PAD)
         self.target_embed = nn.Embedding(target_size, E, PAD)
-        self.encoder = Lstm(
-            E, H // 2 if options.bidirectional else H, options.layers, batch_first=True, dropout=inner,
-            bidirectional=options.bidirectional,
-        )  # fmt: skip
+        both = options.bidirectional
+        size = H // 2 if both else H
+        self.encoder = Lstm(E, size, options.layers, batch_first=True, dropout=inner, bidirectional=both)
         fed = H if options.input_feeding else 0
         self.decoder = Lstm(E + fed, H, options.layers, batch_first=True, dropout=inner)
         self.attention = Attention(make_scores(options.attention, H), mappings["cross"])
@@ -109,10 +108,9 @@ class Model(nn.Module):
         states, (h, c) = packed(self.encoder, x, src_lengths)
         if self.options.residual:
             states = states + x
-        return {
-            "states": states, "keys": self.attention.scores.precompute(states), "mask": src_tokens.ne(PAD),
-            "lengths": src_lengths.to(x.device, non_blocking=True), "h": self._join(h), "c": self._join(c),
-        }  # fmt: skip
+        keys, lengths = self.attention.scores.precompute(states), src_lengths.to(x.device, non_blocking=True)
+        encoded = {"states": states, "keys": keys, "mask": src_tokens.ne(PAD), "lengths": lengths}
+        return encoded | {"h": self._join(h), "c": self._join(c)}
 
     def _join(self, h: Tensor) -> Tensor:
         """[layers * directions, B, H / directions] -> [B, layers, H]"""

@@ -35,7 +35,7 @@ from sparse_attention.mappings.continuous import (
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.config.models import Place, nodes_at, row_mappings
 from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
-from tasks.layers import density_alpha, density_on_words
+from tasks.layers.words import density_alpha, density_on_words
 from tasks.seq2seq.models import lstm
 
 PLACES = {"cross": Place(over=("density",))}

@@ -31,6 +31,7 @@ from tasks.seq2seq.tagger import Tagger
 
 PLACES = {"cross": Place(over=("row",), provides=("fertility",), stateful=True)}
 Tensors = dict[str, Tensor]
+_ROWS = "constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger"
 
 
 @dataclass
@@ -38,10 +39,7 @@ Tensors = dict[str, Tensor]
 class Options(lstm.Options):
     """The options of `lstm`, and those of the fertilities."""
 
-    fertility: str = choice(
-        REQUIRED, *FERTILITIES,
-        help="of source words: constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger",
-    )  # fmt: skip
+    fertility: str = choice(REQUIRED, *FERTILITIES, help=f"of source words: {_ROWS}")
     constant: float = number(low=0, high=1e6, help="with fertility=constant: of every word")
     sink: bool = flag(help="a further position of infinite fertility")
     coverage: bool = flag(help="scores see the attention that a position has received")
@@ -103,7 +101,7 @@ class Model(lstm.Model):
             memory[name] = torch.cat((x[:, :-1], sink), 1)
         return {**memory, "mask": mask, "fertility": F.pad(words, (0, 1), value=torch.inf)}
 
-    def _fertilities(self, src_tokens: Tensor, src_lengths: Tensor, given: Tensor | None) -> Tensor:
+    def _fertilities(self, src_tokens: Tensor, src_lengths: Tensor, fertility: Tensor | None) -> Tensor:
         """The fertilities of the words, [B, S]; 1 at padding."""
         kind, like = self.options.fertility, self.attend_out.weight
         if kind == "constant":
@@ -113,12 +111,12 @@ class Model(lstm.Model):
         elif kind == "predicted":
             with torch.no_grad():
                 found = self.tagger(src_tokens, src_lengths).argmax(-1)
-        elif given is None:
+        elif fertility is None:
             raise ValueError(
                 "model.fertility=actual needs the fertilities of a pair, which a source alone does not have; train with guided or predicted"
             )
         else:
-            found = given
+            found = fertility
         return found.to(like.dtype).masked_fill(src_tokens.eq(PAD), 1.0)
 
     def start(self, memory: Tensors) -> Tensors:

@@ -32,6 +32,7 @@ from tasks.layers.attention import MultiheadAttention
 PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=True), "cross": Place()}
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
+Kept, Mask = Cache | None, Tensor | None
 
 
 @dataclass
@@ -80,8 +81,8 @@ class Layer(nn.Module):
         self.dropout, self.pre_norm = nn.Dropout(options.dropout), options.pre_norm
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, before: Cache | None = None, source: Cache | None = None, source_mask: Tensor | None = None
-    ) -> tuple[Tensor, Cache, Tensor]:  # fmt: skip
+        self, x: Tensor, mask: Mask, before: Kept = None, source: Kept = None, source_mask: Mask = None
+    ) -> tuple[Tensor, Cache, Tensor]:
         """Apply the layer to T words.
 
         Args:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from sparse_attention.mappings.continuous import (
     ContinuousAttention2d,
@@ -21,8 +22,10 @@ from sparse_attention.mappings.continuous import (
     MultivariateBetaGaussian,
     positions_2d,
 )
-from tasks.layers import density_alpha
+from tasks.layers.words import density_alpha
 from tasks.vqa.models._layers import Scorer
+
+Grid = tuple[int, int]
 
 
 class Reduced(NamedTuple):
@@ -50,9 +53,8 @@ class ImageReduction(nn.Module):
     """
 
     def __init__(
-        self, scorer: Scorer, dim: int, out_dim: int, mapping: nn.Module, discrete: nn.Module, grid: tuple[int, int],
-        fit: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self, scorer: Scorer, dim: int, out_dim: int, mapping: Module, discrete: Module, grid: Grid, fit: dict[str, Any]
+    ) -> None:
         super().__init__()
         self.score, self.merge, self.grid = scorer, nn.Linear(dim, out_dim), grid
         self.alpha = density_alpha(mapping)

@@ -40,8 +40,8 @@ class Attend(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.query, self.both, self.out = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
 
-    def forward(self, queries: Tensor, states: Tensor, mask: Tensor | None, of: Tensor | None = None) -> Tensor:
-        """The result [B, T, H]. Given `of` [B], queries are [U, T, H], and row i has those numbered of[i]."""
+    def forward(self, queries: Tensor, states: Tensor, mask: Tensor | None, rows: Tensor | None = None) -> Tensor:
+        """The result [B, T, H]. Given `rows` [B], queries are [U, T, H], and row i has those numbered rows[i]."""
 
         def split(x: Tensor) -> Tensor:  # [B, heads, length, dim / heads]
             return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -49,7 +49,7 @@ class Attend(nn.Module):
         keys, values = self.both(states).chunk(2, -1)
         keep = None if mask is None else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        asked = self.query(queries) if of is None else self.query(queries)[of]
+        asked = self.query(queries) if rows is None else self.query(queries)[rows]
         read = F.scaled_dot_product_attention(split(asked), split(keys), split(values), keep, dropout)
         return self.out(read.transpose(1, 2).flatten(2))
 
@@ -70,16 +70,16 @@ class Layer(nn.Module):
         return self.norms[0](x + self.dropout(self.own(x, x, mask)))
 
     def finish(
-        self, x: Tensor, other: Tensor | None = None, other_mask: Tensor | None = None, of: Tensor | None = None
+        self, x: Tensor, other: Tensor | None = None, other_mask: Tensor | None = None, rows: Tensor | None = None
     ) -> Tensor:
         """The steps after self-attention: x [B, L, H], other [B, S, H], other_mask [B, S] -> [B, L, H].
 
-        Given `of` [B], x is [U, L, H], and row i is x[of[i]]; what depends on x alone is computed once per row of x.
+        Given `rows` [B], x is [U, L, H], and row i is x[rows[i]]; what depends on x alone is computed once per row of x.
         """
         if self.other is not None:
             assert other is not None
-            read = self.dropout(self.other(x, other, other_mask, of))
-            x = self.norms[1]((x if of is None else x[of]) + read)
+            read = self.dropout(self.other(x, other, other_mask, rows))
+            x = self.norms[1]((x if rows is None else x[rows]) + read)
         return self.norms[-1](x + self.dropout(self.feed(x)))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:

@@ -28,7 +28,8 @@ from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
 from tasks.config.models import Place, mappings_at, row_mappings
 from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import Lstm, density_alpha
+from tasks.layers.lstm import Lstm
+from tasks.layers.words import density_alpha
 from tasks.vqa.models._image import ImageReduction, Reduced
 from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
 
@@ -98,10 +99,8 @@ class Model(nn.Module):
         self.image_layers = nn.ModuleList(Layer(*sizes, guided=True) for _ in range(o.layers))
         score = (o.hidden_dim, o.flat_mlp_dim, o.dropout)
         self.reduce_question = QuestionReduction(Scorer(*score), o.hidden_dim, o.flat_out_dim)
-        fit = {
-            "basis": GaussianBasis2d.grid(o.basis_side, o.basis_side, o.basis_variance), "ridge": o.ridge,
-            "pad_positions": o.pad_positions, "moment_match": o.moment_match,
-        }  # fmt: skip
+        fit = {"basis": GaussianBasis2d.grid(o.basis_side, o.basis_side, o.basis_variance), "ridge": o.ridge}
+        fit |= {"pad_positions": o.pad_positions, "moment_match": o.moment_match}
         self.reduce_image = ImageReduction(
             Scorer(*score), o.hidden_dim, o.flat_out_dim, mappings["image"], sa.make(o.discrete), self.grid, fit
         )

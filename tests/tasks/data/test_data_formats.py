@@ -25,8 +25,8 @@ def test_gigaword(tmp_path, opened, write, layout):
     assert list(splits["train"]) == [Pair("a b c .", ("a c",))] and list(splits["dev"]) == [Pair("g h .", ("g",))]
     assert read(whole)["train"][1] == Pair("d e f .", ("d",)) and read(whole)["test"][-1] == Pair("k .", ("k",))
     assert not whole.demo and {s for s in splits if whole.fingerprint[s] != cut.fingerprint[s]} == {"train", "test"}
-    assert cut.shortfalls == ("1 of 3,803,957 training pairs", "1 of 189,651 dev pairs", "1 of 2,000 test pairs",
-                              "content not verified: gigaword is known by its size only")  # fmt: skip
+    sizes = ("1 of 3,803,957 training pairs", "1 of 189,651 dev pairs", "1 of 2,000 test pairs")
+    assert cut.shortfalls == (*sizes, "content not verified: gigaword is known by its size only")
     write(test, {"input.txt": ["moved", "k ."]})
     moved = opened("gigaword", path=str(tmp_path))
     assert {s for s in splits if moved.fingerprint[s] != whole.fingerprint[s]} == {"test"}
@@ -46,16 +46,14 @@ def test_duc_keeps_every_reference_skips_missing_ones_and_says_what_its_digits_a
 
 
 def test_iwslt(tmp_path, opened, write):
-    write(tmp_path / "de-en", {
-        "train.tags.de-en.de": ["<url>http://x</url>", "<title>T</title>", "Guten Tag & so.", " Zwei <br> drei."],
-        "train.tags.de-en.en": ["<url>http://x</url>", "<title>T</title>", "Good day & so.", " Two <br> three."],
-    })  # fmt: skip
+    tags = ["<url>http://x</url>", "<title>T</title>"]
+    train = {"train.tags.de-en.de": [*tags, "Guten Tag & so.", " Zwei <br> drei."]}
+    write(tmp_path / "de-en", train | {"train.tags.de-en.en": [*tags, "Good day & so.", " Two <br> three."]})
     for number, name in enumerate(("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")):
         for lang in ("de", "en"):
-            write(tmp_path / "de-en", {f"IWSLT17.TED.{name}.de-en.{lang}.xml": [
-                "<?xml version='1.0'?>", '<doc docid="1">', f"<title>{lang}</title>",
-                f'<seg id="1"> {lang} {number} &amp; x </seg>', f'<seg id="2">{lang} b</seg>', "</doc>",
-            ]})  # fmt: skip
+            head = ["<?xml version='1.0'?>", '<doc docid="1">', f"<title>{lang}</title>"]
+            texts = [f'<seg id="1"> {lang} {number} &amp; x </seg>', f'<seg id="2">{lang} b</seg>']
+            write(tmp_path / "de-en", {f"IWSLT17.TED.{name}.de-en.{lang}.xml": [*head, *texts, "</doc>"]})
     found = opened("iwslt2017", path=str(tmp_path))
     splits = read(found)
     first = Pair("Guten Tag & so.", ("Good day & so.",))

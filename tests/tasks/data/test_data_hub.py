@@ -10,12 +10,13 @@ from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
 from refusals import refused
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data import DataError, DataUnavailable, NullProgress, access, manifests
 from tasks.data.acquire.download import nothing_fetched
 from tasks.data.acquire.hub import _Hub
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
-SETS = {"imdb": "stanfordnlp/imdb", "snli": "stanfordnlp/snli", "gigaword": "Harvard/gigaword", "iwslt2017": "IWSLT/iwslt2017", "multi30k": "bentrevett/multi30k"}  # fmt: skip
+SETS = {"imdb": "stanfordnlp/imdb", "snli": "stanfordnlp/snli", "gigaword": "Harvard/gigaword"}
+SETS |= {"iwslt2017": "IWSLT/iwslt2017", "multi30k": "bentrevett/multi30k"}
 FETCH = "python scripts/data.py fetch gigaword"
 DE = {"multi30k": {"source_lang": "de", "target_lang": "en"}}
 
@@ -35,7 +36,7 @@ def hub(repos, monkeypatch):
         page["sources"] = [s | {"sha256": {}} if s["kind"] == "hub" else s for s in page.get("sources", ())]
         return page
 
-    for module in (data, manifests):
+    for module in (access, manifests):
         monkeypatch.setattr(module, "load_manifest", unknown)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -105,7 +106,7 @@ def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault, t
 def test_what_the_manifest_knows_goes_before_what_the_hub_says(hub, opened, monkeypatch):
     real = manifests.load_manifest("gigaword")
     real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
-    monkeypatch.setattr(data, "load_manifest", lambda name: real)
+    monkeypatch.setattr(access, "load_manifest", lambda name: real)
     with refused(DataError, key="0000.parquet", says="0" * 64):
         opened("gigaword")
 
@@ -170,10 +171,12 @@ def test_a_split_or_a_field_that_is_not_there(hub, opened, repos, tmp_path):
         opened("gigaword")
 
 
-@pytest.mark.parametrize("name, repo, row, what", [
-    ("imdb", "stanfordnlp/imdb", {"text": "a", "label": -1}, "the label -1"), ("snli", "stanfordnlp/snli", {"premise": "a", "hypothesis": "b", "label": 7}, "the label 7"),
-    ("iwslt2017", "IWSLT/iwslt2017", {"translation": {"de": "x", "en": None}}, "no text in de or en"),
-])  # fmt: skip
+BAD_ROWS = [("imdb", "stanfordnlp/imdb", {"text": "a", "label": -1}, "the label -1")]
+BAD_ROWS += [("snli", "stanfordnlp/snli", {"premise": "a", "hypothesis": "b", "label": 7}, "the label 7")]
+BAD_ROWS += [("iwslt2017", "IWSLT/iwslt2017", {"translation": {"de": "x", "en": None}}, "no text in de or en")]
+
+
+@pytest.mark.parametrize("name, repo, row, what", BAD_ROWS)
 def test_rows_are_checked_when_they_arrive(name, repo, row, what, hub, opened, tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -56,9 +56,8 @@ def test_dev_is_a_seeded_share_of_train(folder, imdb):
     source, b = imdb(path=str(folder), dev_share=0.3, split_seed=7)
     assert len(a["dev"]) == len(b["dev"]) == 6 and a["dev"] != b["dev"] and set(a["test"]) == set(b["test"])
     assert source.fingerprint != imdb(path=str(folder), dev_share=0.3)[0].fingerprint
-    assert source.shortfalls == (
-        "20 of 25,000 training examples", "20 of 25,000 test examples", "content not verified: imdb is known by its size only",
-    )  # fmt: skip
+    sizes = ("20 of 25,000 training examples", "20 of 25,000 test examples")
+    assert source.shortfalls == (*sizes, "content not verified: imdb is known by its size only")
     _, cut = imdb(path=str(folder), dev_share=0.3, limits={"train": 4})
     assert list(cut["train"]) == a["train"][:4]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 
 import numpy as np
 import pytest
 from made_mirror import LABELS
 
-from tasks import data
-from tasks.data import NullProgress
+from tasks.data import NullProgress, access
+from tasks.data.files import sha256_of
 from tasks.data.read.labelled import read_arff
 from tasks.data.sets import features
 from tasks.data.sets.features import label_names
@@ -57,11 +56,10 @@ def test_yeast_from_a_wheel(tmp_path, monkeypatch, opened):
     path = tmp_path / "river" / "datasets" / "yeast.csv.gz"
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress("\n".join([",".join(header), *rows, ""]).encode()))
-    manifest = {
-        "name": "yeast_river", "kind": "wheel", "loader": "features", "package": "river", "version": "0", "title": "Yeast", "note": "split of our own",
-        "files": [{"path": "river/datasets/yeast.csv.gz", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}],
-    }  # fmt: skip
-    monkeypatch.setattr(data, "load_manifest", lambda name: manifest)
+    file = {"path": "river/datasets/yeast.csv.gz", "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    manifest = {"name": "yeast_river", "kind": "wheel", "loader": "features", "package": "river", "version": "0"}
+    manifest |= {"title": "Yeast", "note": "split of our own", "files": [file]}
+    monkeypatch.setattr(access, "load_manifest", lambda name: manifest)
     monkeypatch.setattr(features, "fetch_wheel", lambda *a, **k: tmp_path)
     found = opened("yeast_river")
     splits = found.read(NullProgress())

@@ -10,8 +10,8 @@ from made_mirror import CAPTIONS
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
 
-TEXTS = {"en": "my aunt paints the old clock on the wall behind us", "fr": "ma tante peint la vieille horloge",
-         "de": "meine Tante malt die alte Uhr an der Wand"}  # fmt: skip
+TEXTS = {"en": "my aunt paints the old clock on the wall behind us", "fr": "ma tante peint la vieille horloge"}
+TEXTS |= {"de": "meine Tante malt die alte Uhr an der Wand"}
 
 
 @pytest.mark.parametrize("source, target", [("fr", "en"), ("en", "fr"), ("de", "en")])

@@ -20,11 +20,14 @@ def files(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize("options", [
+OPTIONS = [
     {"subword": "bpe", "vocab_size": 60, "joint": True, "max_target_tokens": 9, "filter_dev": True},
     pytest.param({"tokenizer": "moses_lower", "vocab_size": 40, "min_count": 2}, marks=pytest.mark.slow),
     pytest.param({"subword": "sentencepiece", "vocab_size": 50}, marks=pytest.mark.slow),
-], ids=str)  # fmt: skip
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_bytes_do_not_depend_on_the_number_of_processes(options, tmp_path, monkeypatch):
     monkeypatch.setattr(parallel, "LEAST", 1)
     monkeypatch.setattr(parallel.ranges, "__defaults__", (37,))

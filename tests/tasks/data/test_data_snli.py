@@ -10,11 +10,12 @@ from tasks.data import NullProgress
 from tasks.data.sets.snli import explained_words, leaves, read_highlights, read_published
 
 PARSE = "(ROOT (S (NP (DT A) (NN man)) (VP (VBZ sleeps) (PRT (-LRB- -LRB-) (NN x) (-RRB- -RRB-))) (. .)))"
+SLEEP, DOG = "(ROOT (NN Sleep))", '(ROOT (NP (`` ") (NN Dog)))'
 ROWS = [
-    {"gold_label": "entailment", "sentence1_parse": PARSE, "sentence2_parse": "(ROOT (NN Sleep))", "pairID": "1"},
-    {"gold_label": "-", "sentence1_parse": PARSE, "sentence2_parse": "(ROOT (NN Sleep))", "pairID": "2"},
-    {"gold_label": "contradiction", "sentence1_parse": PARSE, "sentence2_parse": '(ROOT (NP (`` ") (NN Dog)))', "pairID": "3"},
-]  # fmt: skip
+    {"gold_label": "entailment", "sentence1_parse": PARSE, "sentence2_parse": SLEEP, "pairID": "1"},
+    {"gold_label": "-", "sentence1_parse": PARSE, "sentence2_parse": SLEEP, "pairID": "2"},
+    {"gold_label": "contradiction", "sentence1_parse": PARSE, "sentence2_parse": DOG, "pairID": "3"},
+]
 
 
 @pytest.fixture

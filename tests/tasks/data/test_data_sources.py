@@ -10,16 +10,19 @@ from hub_stand_in import serving
 from packed import tar, zipped
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data import DataError, DataUnavailable, NullProgress, access, manifests
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import download
 
 ROW = {"gold_label": "neutral", "sentence1_parse": "(R (N dog))", "sentence2_parse": "(R (N cat))", "pairID": "1"}
 
 
-SNLI = zipped({f"snli_1.0/snli_1.0_{s}.jsonl": (json.dumps(ROW) + "\n") * n for s, n in (("train", 5), ("dev", 2), ("test", 3))})  # fmt: skip
-IMDB = tar({f"aclImdb/{s}/{c}/{i}_1.txt": f"{s} {c} {i}" for s in ("train", "test") for c in ("pos", "neg") for i in range(9)}, "w:gz")  # fmt: skip
-BASELINE = tar({f"baseline-1M-enfr/baseline-1M_{p}.{x}": f"{p} {x}\n" * 3 for p in ("train", "valid", "test") for x in ("en", "fr")}, "w:gz")  # fmt: skip
+LINES = {"train": 5, "dev": 2, "test": 3}
+SNLI = zipped({f"snli_1.0/snli_1.0_{s}.jsonl": (json.dumps(ROW) + "\n") * n for s, n in LINES.items()})
+FOLDERS = [(s, c) for s in ("train", "test") for c in ("pos", "neg")]
+IMDB = tar({f"aclImdb/{s}/{c}/{i}_1.txt": f"{s} {c} {i}" for s, c in FOLDERS for i in range(9)}, "w:gz")
+SIDES = [(p, x) for p in ("train", "valid", "test") for x in ("en", "fr")]
+BASELINE = tar({f"baseline-1M-enfr/baseline-1M_{p}.{x}": f"{p} {x}\n" * 3 for p, x in SIDES}, "w:gz")
 ARCHIVES = {"snli_1.0.zip": SNLI, "aclImdb_v1.tar.gz": IMDB, "baseline-1M-enfr.tgz": BASELINE}
 ARCHIVES["glove.840B.300d.zip"] = zipped({"glove.840B.300d.txt": "the 1 2\ndog 3 4\n"})
 
@@ -42,14 +45,18 @@ def server(monkeypatch):
                         entry["sha256"] = hashlib.sha256(ARCHIVES[file]).hexdigest()
             return page
 
-        for module in (data, manifests):
+        for module in (access, manifests):
             monkeypatch.setattr(module, "load_manifest", load_manifest)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         yield server
 
 
-@pytest.mark.parametrize("name, counts", [("snli", "5 train, 2 dev, 3 test"), ("imdb", "16 train, 2 dev, 18 test"), ("baseline_1m_enfr", "3 train, 3 dev, 3 test")])  # fmt: skip
+COUNTS = [("snli", "5 train, 2 dev, 3 test"), ("imdb", "16 train, 2 dev, 18 test")]
+COUNTS += [("baseline_1m_enfr", "3 train, 3 dev, 3 test")]
+
+
+@pytest.mark.parametrize("name, counts", COUNTS)
 def test_a_set_is_fetched_once_from_the_first_source_that_has_it(server, tmp_path, name, counts):
     with pytest.raises(DataUnavailable):
         data.open_data({"name": name}, tmp_path)  # experiments do not fetch gigabytes by themselves
@@ -137,16 +144,23 @@ def test_data_of_a_paper_are_known_by_their_content(tmp_path):
     digest = hashlib.sha256(b"reviews").hexdigest()
     known = {"name": "x", "kind": "mirror", "tables": ["t"], "files": [{"path": "a.tar", "sha256": digest}]}
     why = "content not verified: x is known by its size only"
-    for node, manifest, said in (
-        ({"path": str(archive)}, known, None), ({"path": str(tmp_path)}, known, why), ({"mirror": "m"}, known, None),
-        ({"path": str(archive)}, known | {"files": [{"path": "a.tar", "sha256": "0" * 64}]}, why),
-        ({"mirror": "m"}, known | {"files": [{"path": "a.tar"}]}, why), ({"path": "p"}, known | {"tables": []}, None),
-        ({"path": "p"}, known | {"kind": "generated"}, None), ({}, known, why),
-        ({}, known | {"sources": [{"kind": "mirror"}, {"kind": "url", "base": "https://"}]}, None),
-        ({}, known | {"sources": [{"kind": "url", "files": [{"url": "u", "sha256": "0"}, {"url": "v"}]}]}, why),
-        ({}, known | {"sources": [{"kind": "hub", "files": {}, "sha256": {"f": "0"}}]}, None),
-        ({}, known | {"sources": [{"kind": "hub", "files": {}}]}, why),
-    ):  # fmt: skip
+    base = [{"kind": "mirror"}, {"kind": "url", "base": "https://"}]
+    one_hash = [{"kind": "url", "files": [{"url": "u", "sha256": "0"}, {"url": "v"}]}]
+    for node, more, said in (
+        ({"path": str(archive)}, {}, None),
+        ({"path": str(tmp_path)}, {}, why),
+        ({"path": str(archive)}, {"files": [{"path": "a.tar", "sha256": "0" * 64}]}, why),
+        ({"path": "p"}, {"tables": []}, None),
+        ({"path": "p"}, {"kind": "generated"}, None),
+        ({"mirror": "m"}, {}, None),
+        ({"mirror": "m"}, {"files": [{"path": "a.tar"}]}, why),
+        ({}, {}, why),
+        ({}, {"sources": base}, None),
+        ({}, {"sources": one_hash}, why),
+        ({}, {"sources": [{"kind": "hub", "files": {}, "sha256": {"f": "0"}}]}, None),
+        ({}, {"sources": [{"kind": "hub", "files": {}}]}, why),
+    ):
+        manifest = known | more
         assert sources.unverified(manifest, node, tmp_path) == said, (node, manifest)
     for name in ("imdb", "duc2004", "duc2003", "gigaword", "snli"):
         assert sources.unverified(manifests.load_manifest(name), {"path": str(tmp_path)}, tmp_path), name

@@ -26,10 +26,9 @@ def test_class_and_word_probabilities_are_scikit_learns():
 def test_documents_follow_scikit_learns_law():
     """Labels, words per document and word proportions of scikit-learn's loop over documents, at the same probabilities."""
     n, classes, features, length = 1500, 4, 5, 30
-    x, y, p_c, p_w_c = make_multilabel_classification(
-        n_samples=n, n_features=features, n_classes=classes, n_labels=2, length=length, allow_unlabeled=False,
-        return_distributions=True, random_state=1,
-    )  # fmt: skip
+    sizes = {"n_samples": n, "n_features": features, "n_classes": classes, "n_labels": 2, "length": length}
+    how = {"allow_unlabeled": False, "return_distributions": True, "random_state": 1}
+    x, y, p_c, p_w_c = make_multilabel_classification(**sizes, **how)
     random = np.random.default_rng(0)
     counts = synthetic._poisson(2.0, 4 * n, random, most=classes)
     ours_x, ours_y = synthetic.documents(counts, length, p_c, p_w_c, random)

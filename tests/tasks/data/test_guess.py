@@ -36,64 +36,74 @@ def file(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    "name, head, columns, given, kind, options",
-    [
-        ("p.tsv", None, (FR, EN), {}, "pairs", {"name": "files"}),
-        ("p.tsv", None, (WORDS, EN), {}, "pairs", {"name": "files"}),
-        ("p.tsv", None, (FR, EN), {"limits": {"train": 5}, "source_lang": "fr", "target_lang": "en"}, "pairs", {"name": "files"}),
-        ("p.tsv", ("source", "target"), (FR, EN), {}, "pairs", {"name": "files", "source": "source", "target": "target"}),
-        ("p.tsv", ("klingon", "vulcan"), (FR, EN), {"source": "vulcan"}, "pairs", {"name": "files", "source": "vulcan", "target": "klingon"}),
-        ("p.csv", ("fr", "en"), (FR, EN), {}, "pairs",
-         {"name": "files", "source": "fr", "target": "en", "source_lang": "fr", "target_lang": "en"}),
-        ("p.tsv", ("en", "zh_CN"), (FR, EN), {}, "pairs",
-         {"name": "files", "source": "en", "target": "zh_CN", "source_lang": "en", "target_lang": "zh_CN"}),
-        ("p.csv", ("Russian", "German"), (FR, EN), {}, "pairs",
-         {"name": "files", "source": "Russian", "target": "German", "source_lang": "ru", "target_lang": "de"}),
-        ("p.csv", ("en_old", "en_new"), (FR, EN), {}, "pairs", {"name": "files", "source": "en_old", "target": "en_new"}),
-        ("p.csv", ("target", "source"), (FR, EN), {}, "pairs", {"name": "files", "source": "source", "target": "target"}),
-        ("p.csv", ("id", "fr", "en"), (WORDS, FR, EN), {"source_lang": "en", "target_lang": "fr"}, "pairs",
-         {"name": "files", "source": "en", "target": "fr", "source_lang": "en", "target_lang": "fr"}),
-        ("p.jsonl", ("article", "headline"), (FR, EN), {}, "summaries", {"name": "files", "source": "article", "target": "headline"}),
-        ("p.csv", ("fr", "en", "domain"), (FR, EN, STARS), {}, "pairs",
-         {"name": "files", "source": "fr", "target": "en", "source_lang": "fr", "target_lang": "en"}),
-        ("r.csv", ("review", "stars"), (EN, STARS), {}, "text", {"name": "table", "text": ["review"], "label": "stars"}),
-        ("r.tsv", ("review", "points"), (EN, STARS), {}, "text", {"name": "table", "text": ["review"], "label": "points"}),
-        ("r.csv", ("name", "stars"), (WORDS, STARS), {}, "text", {"name": "table", "text": ["name"], "label": "stars"}),
-        ("r.jsonl", ("a", "b", "c"), (EN, OTHERS, STARS), {}, "texts", {"name": "table", "text": ["a", "b"], "label": "c"}),
-        ("r.csv", ("a", "b", "c"), (EN, OTHERS, STARS), {"text": "b"}, "text", {"name": "table", "text": ["b"], "label": "c"}),
-        ("r.csv", ("a", "b", "c"), (EN, STARS, STARS), {"label": "b"}, "text", {"name": "table", "text": ["a"], "label": "b"}),
-        ("r.csv", ("a", "kind", "label"), (EN, STARS, STARS), {}, "text", {"name": "table", "text": ["a"], "label": "label"}),
-    ],
-)  # fmt: skip
+def sides(source, target, *languages):
+    return {"name": "files", "source": source, "target": target} | dict(zip(("source_lang", "target_lang"), languages))
+
+
+def labelled(label, *texts):
+    return {"name": "table", "text": list(texts), "label": label}
+
+
+FILES, TURNED = {"name": "files"}, {"source_lang": "en", "target_lang": "fr"}
+GUESSED = [
+    ("p.tsv", None, (FR, EN), {}, "pairs", FILES),
+    ("p.tsv", None, (WORDS, EN), {}, "pairs", FILES),
+    ("p.tsv", None, (FR, EN), {"limits": {"train": 5}, "source_lang": "fr", "target_lang": "en"}, "pairs", FILES),
+    ("p.tsv", ("source", "target"), (FR, EN), {}, "pairs", sides("source", "target")),
+    ("p.tsv", ("klingon", "vulcan"), (FR, EN), {"source": "vulcan"}, "pairs", sides("vulcan", "klingon")),
+    ("p.csv", ("fr", "en"), (FR, EN), {}, "pairs", sides("fr", "en", "fr", "en")),
+    ("p.tsv", ("en", "zh_CN"), (FR, EN), {}, "pairs", sides("en", "zh_CN", "en", "zh_CN")),
+    ("p.csv", ("Russian", "German"), (FR, EN), {}, "pairs", sides("Russian", "German", "ru", "de")),
+    ("p.csv", ("en_old", "en_new"), (FR, EN), {}, "pairs", sides("en_old", "en_new")),
+    ("p.csv", ("target", "source"), (FR, EN), {}, "pairs", sides("source", "target")),
+    ("p.csv", ("id", "fr", "en"), (WORDS, FR, EN), TURNED, "pairs", sides("en", "fr", "en", "fr")),
+    ("p.jsonl", ("article", "headline"), (FR, EN), {}, "summaries", sides("article", "headline")),
+    ("p.csv", ("fr", "en", "domain"), (FR, EN, STARS), {}, "pairs", sides("fr", "en", "fr", "en")),
+    ("r.csv", ("review", "stars"), (EN, STARS), {}, "text", labelled("stars", "review")),
+    ("r.tsv", ("review", "points"), (EN, STARS), {}, "text", labelled("points", "review")),
+    ("r.csv", ("name", "stars"), (WORDS, STARS), {}, "text", labelled("stars", "name")),
+    ("r.jsonl", ("a", "b", "c"), (EN, OTHERS, STARS), {}, "texts", labelled("c", "a", "b")),
+    ("r.csv", ("a", "b", "c"), (EN, OTHERS, STARS), {"text": "b"}, "text", labelled("c", "b")),
+    ("r.csv", ("a", "b", "c"), (EN, STARS, STARS), {"label": "b"}, "text", labelled("b", "a")),
+    ("r.csv", ("a", "kind", "label"), (EN, STARS, STARS), {}, "text", labelled("label", "a")),
+]
+
+
+@pytest.mark.parametrize("name, head, columns, given, kind, options", GUESSED)
 def test_guesses(file, name, head, columns, given, kind, options):
     found = guess(file(name, *columns, head=head), given)
     assert (found.kind, found.options) == (kind, options)
     assert f"{name}: 40 rows" in found.said and "data." in found.otherwise
 
 
-@pytest.mark.parametrize(
-    "name, head, columns, given, told",
-    [
-        ("one.tsv", None, (EN,), {}, ["only one column of texts", "column 1 (texts)"]),
-        ("one.csv", ("text",), (EN,), {}, ["only one column of texts", "text (texts)"]),
-        ("id.jsonl", ("paper_id", "title"), (WORDS, EN), {}, ["only one column of texts", "paper_id (numbers or identifiers)"]),
-        ("three.tsv", ("a", "b", "c"), (FR, EN, OTHERS), {}, ["3 columns of texts", "a (texts), b (texts), c (texts)", "data.source=a data.target=b"]),
-        ("three.tsv", None, (FR, EN, OTHERS), {}, ["no header line", "cut -f1,2"]),
-        ("three.csv", ("a", "b", "c", "y"), (FR, EN, OTHERS, STARS), {}, ["3 columns of texts", "'data.text=[a,b]' data.label=y"]),
-        ("two.csv", ("a", "b", "c"), (EN, STARS, STARS), {}, ["2 columns that could be the class", "data.label=b or data.label=c"]),
-        ("r.tsv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text\\tlabel'"]),
-        ("r.csv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text,label'"]),
-        ("r.tsv", None, (EN, STARS), {"label": "stars"}, ["no header line", "1i text"]),
-        ("p.csv", ("fr", "en"), (FR, EN), {"label": "fr en"}, ["no column 'fr en'", "correct data.label"]),
-        ("p.csv", ("fr", "en"), (FR, EN), {"text": "fr"}, ["no column that is clearly a class"]),
-        ("p.csv", ("french", "en"), (FR, EN), {"source": "frenhc"}, ["no column 'frenhc' (did you mean 'french'?)"]),
-        ("f.csv", ("a", "b", "sun"), (STARS, STARS, STARS), {}, ["features with labels", "data=features"]),
-        ("v.csv", ("image", "question", "answer"), (WORDS, EN, STARS), {}, ["questions about images", "data=images"]),
-        ("f.arff", None, (STARS,), {}, ["features with labels", "data=features"]),
-        ("p.doc", None, (FR, EN), {}, ["p.doc ends in none of .csv, .tsv"]),
-    ],
-)  # fmt: skip
+REFUSED = [
+    ("one.tsv", None, (EN,), {}, ["only one column of texts", "column 1 (texts)"]),
+    ("one.csv", ("text",), (EN,), {}, ["only one column of texts", "text (texts)"]),
+    ("id.jsonl", ("paper_id", "title"), (WORDS, EN), {}, ["one column of texts", "paper_id (numbers or identifiers)"]),
+    (
+        "three.tsv",
+        ("a", "b", "c"),
+        (FR, EN, OTHERS),
+        {},
+        ["3 columns", "a (texts), b (texts)", "data.source=a data.target=b"],
+    ),
+    ("three.tsv", None, (FR, EN, OTHERS), {}, ["no header line", "cut -f1,2"]),
+    ("three.csv", ("a", "b", "c", "y"), (FR, EN, OTHERS, STARS), {}, ["3 columns", "'data.text=[a,b]' data.label=y"]),
+    ("two.csv", ("a", "b", "c"), (EN, STARS, STARS), {}, ["2 columns that could", "data.label=b or data.label=c"]),
+    ("r.tsv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text\\tlabel'"]),
+    ("r.csv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text,label'"]),
+    ("r.tsv", None, (EN, STARS), {"label": "stars"}, ["no header line", "1i text"]),
+    ("p.csv", ("fr", "en"), (FR, EN), {"label": "fr en"}, ["no column 'fr en'", "correct data.label"]),
+    ("p.csv", ("fr", "en"), (FR, EN), {"text": "fr"}, ["no column that is clearly a class"]),
+    ("p.csv", ("french", "en"), (FR, EN), {"source": "frenhc"}, ["no column 'frenhc' (did you mean 'french'?)"]),
+    ("f.csv", ("a", "b", "sun"), (STARS, STARS, STARS), {}, ["features with labels", "data=features"]),
+    ("v.csv", ("image", "question", "answer"), (WORDS, EN, STARS), {}, ["questions about images", "data=images"]),
+    ("f.arff", None, (STARS,), {}, ["features with labels", "data=features"]),
+    ("p.doc", None, (FR, EN), {}, ["p.doc ends in none of .csv, .tsv"]),
+]
+
+
+@pytest.mark.parametrize("name, head, columns, given, told", REFUSED)
 def test_refusals(file, name, head, columns, given, told):
     with pytest.raises(DataError) as error:
         guess(file(name, *columns, head=head), given)

@@ -102,7 +102,11 @@ def save(place, form):
     return next(place.iterdir()), named if form in ("__label__", "classes of parquet") else pairs
 
 
-@pytest.mark.parametrize("form", ["translation", "two files", "their folder", "parquet", "Excel's Unicode text", "__label__", "folders", "classes of parquet", "saved"])  # fmt: skip
+FORMS = ["translation", "two files", "their folder", "parquet", "Excel's Unicode text", "__label__", "folders"]
+FORMS += ["classes of parquet", "saved"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, form):
     path, rows = save(tmp_path / "own", form)
     early.check_file([], [f"data.path={path}"])
@@ -118,11 +122,14 @@ def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, 
     assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
 
 
-QUOTES = {  # as R writes a tsv file, as pandas does, and texts with quotes of their own
-    "R": ('"text"\t"label"', '"He said ""no"""\t{}', 'He said "no"'), "numbers": ('"text"\t"label"', '"two words"\t{}', "two words"),
-    "pandas": ("text\tlabel", '"He said ""no"""\t{}', 'He said "no"'), "plain": ("text\tlabel", '"Hello."\t{}', '"Hello."'),
+# as R writes a tsv file, as pandas does, and texts with quotes of their own
+QUOTES = {
+    "R": ('"text"\t"label"', '"He said ""no"""\t{}', 'He said "no"'),
+    "numbers": ('"text"\t"label"', '"two words"\t{}', "two words"),
+    "pandas": ("text\tlabel", '"He said ""no"""\t{}', 'He said "no"'),
+    "plain": ("text\tlabel", '"Hello."\t{}', '"Hello."'),
     "mixed": ("text\tlabel", '"He said ""no"""\t{}\nsix" tall\t1', '"He said ""no"""'),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("head, line, text", QUOTES.values(), ids=QUOTES)
@@ -370,10 +377,11 @@ def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, labels, class
     assert "1 rows of dev.jsonl left out: a blank text" in found.shortfalls
 
 
-@pytest.mark.parametrize(
-    "names, missing",
-    [("ab-", ["-"]), (["a", "b", "nan"], ["nan"]), (["-1", "0", "1"], ["-1"]), (["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])],
-)  # fmt: skip
+MISSING = [("ab-", ["-"]), (["a", "b", "nan"], ["nan"]), (["-1", "0", "1"], ["-1"])]
+MISSING += [(["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])]
+
+
+@pytest.mark.parametrize("names, missing", MISSING)
 def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_path, opened, names, missing):
     for split in SPLITS:
         write_table(tmp_path, split, [(f"text {i}", "x", names[i % len(names)]) for i in range(12)])
@@ -454,8 +462,12 @@ def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
     assert len(notes()) == 3
 
 
+KNOWN = [(0, None), (1, "1 of 200 test texts (0.5%) stand in train too"), (2, "WARNING")]
+KNOWN += [(200, "200 of 200 test texts (100.0%)")]
+
+
 @pytest.mark.parametrize("kind", ["files", "table"])
-@pytest.mark.parametrize("same, said", [(0, None), (1, "1 of 200 test texts (0.5%) stand in train too"), (2, "WARNING"), (200, "200 of 200 test texts (100.0%)")])  # fmt: skip
+@pytest.mark.parametrize("same, said", KNOWN)
 def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, kind, same, said):
     options = {"source": "premise", "target": "stars"} if kind == "files" else {"text": "premise", "label": "stars"}
     rows = {s: [(f"{s} text {i}", "x", i % 2) for i in range(200)] for s in SPLITS}
@@ -472,18 +484,28 @@ def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, k
         ).notes == found.notes
 
 
-@pytest.mark.parametrize(
-    "name, text, line, value, said",
-    [
-        ("csv", "fr,en,fr\na,b,c\n", 1, ["fr"], ""),
-        ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "{a}", "en": "b", "fr": "c"}\n', 2, None, "'fr' twice"),
-        ("json", '[{"fr": "en:", "en": "b"},\n {"x": {"fr": [1]}, "fr": "a",\n "en": "b", "fr": "c"}]', 0, None, "{'x': {'fr"),
-        ("tsv", "a\tb\na b\n", 2, 1, ""), ("tsv", "a\tb\nc\td\te\n", 2, 3, ""),
-        ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', 2, ["en"], ""), ("jsonl", '{"fr": "a", "en": ["b"]}\n', 1, ["b"], "en is"),
-        ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', 0, ["en"], "record 2"), ("json", '{"fr": "a"}', 0, None, "no list"),
-        ("csv", "fr:en\na:b\n", 1, ["fr", "en"], "fr:en"), ("tsv", "\t\n\t\n", 0, None, "blank"),
-    ],
-)  # fmt: skip
+DAMAGED = [
+    ("csv", "fr,en,fr\na,b,c\n", 1, ["fr"], ""),
+    ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "{a}", "en": "b", "fr": "c"}\n', 2, None, "'fr' twice"),
+    (
+        "json",
+        '[{"fr": "en:", "en": "b"},\n {"x": {"fr": [1]}, "fr": "a",\n "en": "b", "fr": "c"}]',
+        0,
+        None,
+        "{'x': {'fr",
+    ),
+    ("tsv", "a\tb\na b\n", 2, 1, ""),
+    ("tsv", "a\tb\nc\td\te\n", 2, 3, ""),
+    ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', 2, ["en"], ""),
+    ("jsonl", '{"fr": "a", "en": ["b"]}\n', 1, ["b"], "en is"),
+    ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', 0, ["en"], "record 2"),
+    ("json", '{"fr": "a"}', 0, None, "no list"),
+    ("csv", "fr:en\na:b\n", 1, ["fr", "en"], "fr:en"),
+    ("tsv", "\t\n\t\n", 0, None, "blank"),
+]
+
+
+@pytest.mark.parametrize("name, text, line, value, said", DAMAGED)
 def test_what_is_wrong_with_pairs_is_told_with_its_place(tmp_path, opened, name, text, line, value, said):
     folder = tmp_path / "own"
     lay(folder, name)
@@ -499,11 +521,14 @@ def test_sides_of_different_length_and_options_that_do_not_go(tmp_path, opened):
     with refused(DataError, value=[3, 1]):
         opened("files", path=str(folder), source_lang="fr").read(None)
     for name, options, said in (
-        ("files", {"source_lang": "../en"}, "must be a language code"), ("files", {"source": "a", "target": "a"}, "two different columns"),
-        ("files", {"text": "a"}, "data.text is unknown"), ("table", {"text": ["a", "b", "c"]}, "one of one's|name of a column"),
-        ("table", {"text": ["label"]}, "a column of data.text too"), ("table", {"classes": ["a"]}, "two different names"),
+        ("files", {"source_lang": "../en"}, "must be a language code"),
+        ("files", {"source": "a", "target": "a"}, "two different columns"),
+        ("files", {"text": "a"}, "data.text is unknown"),
+        ("table", {"text": ["a", "b", "c"]}, "one of one's|name of a column"),
+        ("table", {"text": ["label"]}, "a column of data.text too"),
+        ("table", {"classes": ["a"]}, "two different names"),
         ("features", {"label": ["a", "a"]}, "two different names"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(DataError, match=said):
             opened(name, **options)
 

@@ -28,12 +28,11 @@ COMMON = ("train.max_epochs=1", "train.batch_size=16", "runtime.device=cpu", "ru
 LIMITS = "data.limits={train: 48, dev: 6, test: 6}"
 SMALL = ("model.embed_dim=8", "model.hidden_dim=8")
 PAIRS = (LIMITS, *SMALL, "encode.subword=none", "encode.vocab_size=null", "decode.beam=1", "decode.max_len_b=6")
-TINY = {
-    "translation": PAIRS, "summarization": PAIRS, "imdb": (LIMITS, *SMALL, "model.score_dim=8"), "snli": (LIMITS, *SMALL),
-    "multilabel": ("task.tune={penalties: [0.1], thresholds: [0.2], folds: 2}", "task.fit.iterations=5"),
-    "vqa": (LIMITS, "model.embed_dim=8", "model.hidden_dim=8", "model.heads=2", "model.ff_dim=8", "model.flat_mlp_dim=8",
-            "model.flat_out_dim=8", "model.cnn_channels=[4,4,4,4]", "data.image_size=[16,16]", "encode.min_answer_count=1"),
-}  # fmt: skip
+TINY = {"translation": PAIRS, "summarization": PAIRS, "imdb": (LIMITS, *SMALL, "model.score_dim=8")}
+TINY |= {"snli": (LIMITS, *SMALL), "vqa": (LIMITS, *SMALL, "encode.min_answer_count=1", "data.image_size=[16,16]")}
+TINY["vqa"] += ("model.heads=2", "model.ff_dim=8", "model.flat_mlp_dim=8", "model.flat_out_dim=8")
+TINY["vqa"] += ("model.cnn_channels=[4,4,4,4]",)
+TINY["multilabel"] = ("task.tune={penalties: [0.1], thresholds: [0.2], folds: 2}", "task.fit.iterations=5")
 
 
 def text(rng: random.Random) -> str:

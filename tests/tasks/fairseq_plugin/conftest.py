@@ -58,9 +58,8 @@ def batch():
     def make(sources, targets, left: bool = False):
         src, tgt = ([[SYMBOLS.nspecial + w for w in row] for row in rows] for rows in (sources, targets))
         tokens = padded(src, left)
-        net_input = {
-            "src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1), "prev_output_tokens": padded([[EOS, *t] for t in tgt]),
-        }  # fmt: skip
+        net_input = {"src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1)}
+        net_input |= {"prev_output_tokens": padded([[EOS, *t] for t in tgt])}
         target = padded([[*t, EOS] for t in tgt])
         return {"net_input": net_input, "target": target, "ntokens": int(target.ne(PAD).sum()), "nsentences": len(tgt)}
 

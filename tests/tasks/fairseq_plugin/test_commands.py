@@ -139,10 +139,9 @@ def test_a_folder_of_encoded_texts(fairseq, tmp_path):
     rng = random.Random(2)
     words = lambda: " ".join(f"w{rng.randrange(9)}" for _ in range(rng.randint(1, 6)))  # noqa: E731
     records = {split: [Example((words(), words()), rng.randrange(3)) for _ in range(20)] for split in ("train", "dev")}
-    data = DataSet(
-        "little", "texts", {s: content_sha256(r) for s, r in records.items()}, lambda progress: records, "written here",
-        about={"classes": ["a", "b", "c"], "fields": ["premise", "hypothesis"]},
-    )  # fmt: skip
+    hashes = {s: content_sha256(r) for s, r in records.items()}
+    about = {"classes": ["a", "b", "c"], "fields": ["premise", "hypothesis"]}
+    data = DataSet("little", "texts", hashes, lambda progress: records, "written here", about=about)
     encoded = texts.encode(data, TextOptions(min_count=1), tmp_path, NullProgress())
     asked = "--task sa_texts --arch sa_snli_attentive --embed-dim 8 --hidden-dim 8 --criterion sa_classes"
     said = fairseq(f"train {encoded.folder} {asked} --mapping sparsemax --save-dir {tmp_path} {TRAIN}")

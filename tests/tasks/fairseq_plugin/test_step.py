@@ -22,13 +22,15 @@ from tasks.seq2seq.encode import open_encoded
 
 SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
 TEXTS = [*SMALL, "model.embed_dim=8", "model.hidden_dim=8", "mapping=softmax"]
+LSTM = ["task=toy", *SMALL, "model.embed_dim=12", "model.hidden_dim=12"]
+WIDTHS = ["model.hidden_dim=12", "model.ff_dim=12", "model.heads=2"]
 CELLS = {
-    "lstm": ["task=toy", *SMALL, "model.embed_dim=12", "model.hidden_dim=12", "train.update_freq=2"],
-    "additive": ["task=toy", *SMALL, "model=lstm_opennmt", "model.embed_dim=12", "model.hidden_dim=12", "model.attention=additive", "optim=sgd"],
-    "transformer": ["task=toy", *SMALL, "model=transformer_small", "model.hidden_dim=12", "model.ff_dim=12", "model.heads=2", "encode.joint=true"],
+    "lstm": [*LSTM, "train.update_freq=2"],
+    "additive": [*LSTM, "model=lstm_opennmt", "model.attention=additive", "optim=sgd"],
+    "transformer": ["task=toy", *SMALL, "model=transformer_small", *WIDTHS, "encode.joint=true"],
     "imdb": ["task=imdb", "data=toy_reviews", *TEXTS],
     "snli": ["task=snli", "data=toy_entailment", *TEXTS],
-}  # fmt: skip
+}
 
 
 def config_of(overrides, tmp_path):
@@ -45,9 +47,10 @@ def run(config, tmp_path):
 
 def test_the_counter_sees_every_way_of_waiting():
     x = torch.arange(4.0)
-    ways = [lambda: x.sum().item(), lambda: float(x[0]), lambda: bool(x.any()), lambda: x.nonzero(), lambda: x[x > 1], lambda: x.tolist(),
-            lambda: x.cpu(), lambda: x.numpy(), lambda: torch.equal(x, x), lambda: x.masked_fill_(x > 1, 0).masked_select(x > 1),
-            lambda: x.unique(), lambda: x.__setitem__(x > 1, torch.ones(1).expand(0))]  # fmt: skip
+    ways = [lambda: x.sum().item(), lambda: float(x[0]), lambda: bool(x.any()), lambda: x[x > 1], lambda: x.cpu()]
+    ways += [x.nonzero, x.tolist, x.numpy, x.unique, lambda: torch.equal(x, x)]
+    ways += [lambda: x.masked_fill_(x > 1, 0).masked_select(x > 1)]
+    ways += [lambda: x.__setitem__(x > 1, torch.ones(1).expand(0))]
     for way in ways:
         assert len(syncs(way)) == 1
     assert syncs(lambda: torch.softmax(x * 2, -1).where(x > 1, 0).index_select(0, torch.tensor([1])).sum()) == []

@@ -31,8 +31,8 @@ class Server(ThreadingHTTPServer):
             run = self.runs.setdefault(given["name"], {"history": [], "summary": {}, "lines": 0})
             told = {"config": json.loads(given["config"])} if given.get("config") else {}
             run |= {k: given[k] for k in ("displayName", "groupName", "jobType", "tags", "host") if given.get(k)} | told
-            bucket = {"id": "cnVu", "name": given["name"], "displayName": run.get("displayName"), "description": "", "config": "{}",
-                      "sweepName": None, "project": project, "historyLineCount": 0}  # fmt: skip
+            bucket = {"id": "cnVu", "name": given["name"], "displayName": run.get("displayName"), "description": ""}
+            bucket |= {"config": "{}", "sweepName": None, "project": project, "historyLineCount": 0}
             return {"upsertBucket": {"bucket": bucket, "inserted": True}}
         if "createRunFiles" in query:
             files = [{"name": f, "uploadUrl": f"{self.url}/upload/{f}"} for f in given["files"]]
@@ -44,24 +44,28 @@ class Server(ThreadingHTTPServer):
             return {"createArtifact": {"artifact": {"id": "QQ==", "state": "COMMITTED", "artifactSequence": sequence}}}
         if "upsertView" in query:
             self.views.append(given)
-            view = {"id": f"view{len(self.views)}", "type": given["type"], "name": given["name"], "displayName": given["displayName"],
-                    "description": "", "project": project, "spec": given["spec"], "updatedAt": "2026-01-01T00:00:00"}  # fmt: skip
+            view = {"id": f"view{len(self.views)}", "type": given["type"], "name": given["name"]}
+            view |= {"displayName": given["displayName"], "description": "", "project": project}
+            view |= {"spec": given["spec"], "updatedAt": "2026-01-01T00:00:00"}
             return {"upsertView": {"view": view, "inserted": True}}
         if "RunResumeStatus" in name:
             run = self.runs.get(given["name"])
-            bucket = run and {
-                "name": given["name"], "id": "cnVu", "displayName": run.get("displayName"), "summaryMetrics": json.dumps(run["summary"]),
-                "historyLineCount": len(run["history"]), "eventsLineCount": 0, "logLineCount": 0, "eventsTail": "[]",
-                "historyTail": json.dumps([json.dumps(run["history"][-1])] if run["history"] else []), "tags": run.get("tags") or [],
-                "config": json.dumps(run.get("config", {})), "wandbConfig": '{"t": 1}',
-            }  # fmt: skip
+            bucket = run
+            if run:
+                rows = run["history"]
+                bucket = {"name": given["name"], "id": "cnVu", "displayName": run.get("displayName")}
+                bucket |= {"summaryMetrics": json.dumps(run["summary"]), "historyLineCount": len(rows)}
+                bucket |= {"historyTail": json.dumps([json.dumps(row) for row in rows[-1:]])}
+                bucket |= {"eventsLineCount": 0, "logLineCount": 0, "eventsTail": "[]", "tags": run.get("tags") or []}
+                bucket |= {"config": json.dumps(run.get("config", {})), "wandbConfig": '{"t": 1}'}
             return {"model": {k: project[k] for k in ("name", "entity")} | {"id": "p", "bucket": bucket}}
-        viewer = {"id": "u", "username": "me", "entity": "me", "flags": "{}", "email": "", "admin": False, "name": "me",
-                  "teams": {"edges": []}, "apiKeys": {"edges": []}}  # fmt: skip
-        listed = {"edges": [{"node": project | {"createdAt": "", "isBenchmark": False, "user": None}, "cursor": "c"}],
-                  "pageInfo": {"endCursor": None, "hasNextPage": False}}  # fmt: skip
-        return {"viewer": viewer, "serverInfo": {"cliVersionInfo": {"max_cli_version": "9"}, "features": []}, "models": listed,
-                "projects": listed, "project": project, "model": project}  # fmt: skip
+        viewer = {"id": "u", "username": "me", "entity": "me", "flags": "{}", "email": "", "admin": False}
+        viewer |= {"name": "me", "teams": {"edges": []}, "apiKeys": {"edges": []}}
+        listed = {"edges": [{"node": project | {"createdAt": "", "isBenchmark": False, "user": None}, "cursor": "c"}]}
+        listed |= {"pageInfo": {"endCursor": None, "hasNextPage": False}}
+        server = {"cliVersionInfo": {"max_cli_version": "9"}, "features": []}
+        lists = {"models": listed, "projects": listed, "project": project, "model": project}
+        return {"viewer": viewer, "serverInfo": server, **lists}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -94,10 +94,8 @@ def outputs(tmp_path_factory) -> Path:
 def trained(script, prepared_cell, tiny, outputs) -> Path:
     """Two mappings trained, one by train.py, with a key, offline by the environment, into a WANDB_DIR that is not there yet."""
     folder = outputs.parent / "runs" / "deep"
-    given = {
-        "WANDB_API_KEY": KEY, "WANDB_MODE": "offline", "WANDB_DIR": str(folder), "WANDB_PROJECT": "ours", "WANDB_ENTITY": "us",
-        "WANDB_TAGS": "night,h100",
-    }  # fmt: skip
+    given = {"WANDB_API_KEY": KEY, "WANDB_MODE": "offline", "WANDB_DIR": str(folder), "WANDB_PROJECT": "ours"}
+    given |= {"WANDB_ENTITY": "us", "WANDB_TAGS": "night,h100"}
     logger = "logger=[wandb,tensorboard]" if importlib.util.find_spec("tensorboard") else "logger=wandb"
     asked = (*tiny, logger, "seed=3", f"paths.outputs={outputs}")
     done = script("train.py", *asked, "mapping=sparsemax", **given, **QUIET)
@@ -342,16 +340,15 @@ def test_dashboard_with_filters_shows_the_runs_of_a_task_by_mapping(online, serv
     assert all(name in drawn for name in ("test/bleu", "test/attention_zeros", "curve/dev/", "samples/test"))
 
 
-@pytest.mark.parametrize(
-    "asked, said",
-    [
-        ("upload maping=sparsemax", "'mapping'?"), ("upload logger.wandb.projct=x", "'project'?"),
-        ("upload mapping=sparsmax", "sparsmax"), ("upload logger.wandb.timeout=0", "above 0"),
-        ("dashboard laha2018_tabel2", "laha2018_table2"), ("dashboard demo profil=cpu", "'profil' does not go with"),
-        ("dashboard demo profile=cpux", "cpux"), ("dashboard", "name an EXPERIMENT, or one task=NAME"),
-        ("dashboard task=tou", "did you mean 'toy'"), ("dashboard task=toy sed=1", "sed is unknown"),
-    ],
-)  # fmt: skip
+REFUSED = [("upload maping=sparsemax", "'mapping'?"), ("upload logger.wandb.projct=x", "'project'?")]
+REFUSED += [("upload mapping=sparsmax", "sparsmax"), ("upload logger.wandb.timeout=0", "above 0")]
+REFUSED += [("dashboard laha2018_tabel2", "laha2018_table2")]
+REFUSED += [("dashboard demo profil=cpu", "'profil' does not go with"), ("dashboard demo profile=cpux", "cpux")]
+REFUSED += [("dashboard", "name an EXPERIMENT, or one task=NAME"), ("dashboard task=tou", "did you mean 'toy'")]
+REFUSED += [("dashboard task=toy sed=1", "sed is unknown")]
+
+
+@pytest.mark.parametrize("asked, said", REFUSED)
 def test_what_is_not_known_is_refused(trained, outputs, command, capsys, asked, said):
     name, *arguments = asked.split()
     place = [f"paths.outputs={outputs}"] if name == "upload" else []

@@ -17,8 +17,8 @@ from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import PLACES, problems
 from tasks.multilabel.options import Encode, Task
 
-TINY = {"fit": {"iterations": 20}, "tune": {"penalties": [0.1, 0.001], "thresholds": [0.1, 0.2, 0.3], "folds": 2,
-                                            "parameters": {"sparsehourglass": {"q": [0.1, 1.0]}}}}  # fmt: skip
+TUNE = {"penalties": [0.1, 0.001], "thresholds": [0.1, 0.2, 0.3], "folds": 2}
+TINY = {"fit": {"iterations": 20}, "tune": TUNE | {"parameters": {"sparsehourglass": {"q": [0.1, 1.0]}}}}
 PAIRS = [("softmax", "log"), ("sparsemax", "huber"), ("sparsemax", "hinge"), ("sparsehourglass", "hinge")]
 LABELS = [f"class {i}" for i in range(5)]
 
@@ -62,7 +62,7 @@ def test_every_pair_of_mapping_and_loss_learns_another_model(tiny, tmp_path):
     assert len(objectives) == 4 and metrics["selected/q"] in (0.1, 1.0)
 
 
-@pytest.mark.parametrize(("overrides", "name", "value"), [
+SET = [
     (["mapping=sparsehourglass", "mapping.q=10"], "q", 10),
     (["mapping=sparsehourglass", "mapping.q=1.0"], "q", 1),  # the page's own value, but set
     (["mapping=sparsegen_lin", "mapping.lam=-1"], "lam", -1),
@@ -71,7 +71,10 @@ def test_every_pair_of_mapping_and_loss_learns_another_model(tiny, tmp_path):
     (["mapping=sparsehourglass", "mapping.q=7", "+mapping.at.output={name: sparsehourglass, q: 3}"], "q", 3),
     (["mapping=sparsehourglass", "task.tune.parameters.sparsehourglass.q=[3]"], "q", None),
     (["mapping=sparsegen_lin"], "lam", None),
-])  # fmt: skip
+]
+
+
+@pytest.mark.parametrize(("overrides", "name", "value"), SET)
 def test_a_parameter_that_is_set_is_used_and_any_other_is_searched(composed, tiny, overrides, name, value):
     config = composed(["task=multilabel", *overrides, "task.tune.penalties=[0.1]", "task.fit.iterations=3"])
     choice, metrics = fitted.fit(config["task"], config["mapping"], tiny[0], seed=1)

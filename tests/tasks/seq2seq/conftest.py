@@ -115,9 +115,8 @@ def dataset():
             split: [Pair(s, (t, *references)) for s, t in pairs]
             for split, pairs in (("train", train), ("dev", dev), ("test", test))
         }
-        return DataSet(
-            name, "pairs", {split: content_sha256(pairs) for split, pairs in splits.items()}, lambda progress: splits,
-            "written here", about={"source_lang": "fr", "target_lang": "en"} | about,
-        )  # fmt: skip
+        hashes = {split: content_sha256(pairs) for split, pairs in splits.items()}
+        languages = {"source_lang": "fr", "target_lang": "en"}
+        return DataSet(name, "pairs", hashes, lambda progress: splits, "written here", about=languages | about)
 
     return make

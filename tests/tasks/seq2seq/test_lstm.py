@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -19,12 +20,11 @@ from tasks.seq2seq.models import lstm, transformer
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
 ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
+KEYS = ("input_feeding", "bidirectional", "attention")
+WAYS = list(itertools.product((True, False), (True, False), ("general", "dot", "additive")))
 SHAPES = [
-    pytest.param(
-        {"input_feeding": f, "bidirectional": b, "attention": a}, id=f"{a}{'-feeding' * f}{'-bidirectional' * b}"
-    )
-    for f in (True, False) for b in (True, False) for a in ("general", "dot", "additive")
-]  # fmt: skip
+    pytest.param(dict(zip(KEYS, way)), id=f"{way[2]}{'-feeding' * way[0]}{'-bidirectional' * way[1]}") for way in WAYS
+]
 
 
 class Coverage(nn.Module):
@@ -223,7 +223,7 @@ def test_places_refuse_what_the_model_cannot_give(of):
 def test_packing_on_the_host_is_torchs_packing():
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-    from tasks.layers import packed
+    from tasks.layers.lstm import packed
 
     torch.manual_seed(1)
     lstm, x = torch.nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), torch.randn(40, 6, 3)
@@ -237,7 +237,7 @@ def test_packing_on_the_host_is_torchs_packing():
 
 def test_a_processor_without_a_half_precision_lstm_runs_half_precision(monkeypatch):
     """oneDNN refuses it there; with it and without it the numbers are the same."""
-    from tasks.layers import Lstm
+    from tasks.layers.lstm import Lstm
 
     torch.manual_seed(1)
     layer, x, run = Lstm(3, 4, batch_first=True), torch.randn(2, 5, 3), torch.lstm

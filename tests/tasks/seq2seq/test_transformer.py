@@ -215,10 +215,10 @@ def test_options_that_cannot_be_together_are_told_at_once():
 
 @pytest.mark.parametrize("task", ["translation", "summarization"])
 def test_the_pages_compose(composed, task):
-    found = [composed([f"task={task}", f"model=transformer_{s}", "optim=adam", "schedule=inverse_sqrt"])["model"] for s in ("small", "iwslt", "base")]  # fmt: skip
-    assert [(m["layers"], m["hidden_dim"], m["ff_dim"], m["heads"]) for m in found] == [
-        (2, 128, 512, 4), (6, 512, 1024, 4), (6, 512, 2048, 8),
-    ]  # fmt: skip
+    how = [f"task={task}", "optim=adam", "schedule=inverse_sqrt"]
+    found = [composed([*how, f"model=transformer_{size}"])["model"] for size in ("small", "iwslt", "base")]
+    sizes = [(m["layers"], m["hidden_dim"], m["ff_dim"], m["heads"]) for m in found]
+    assert sizes == [(2, 128, 512, 4), (6, 512, 1024, 4), (6, 512, 2048, 8)]
 
 
 @pytest.mark.parametrize(

@@ -203,14 +203,15 @@ def process(tmp_path_factory):
     return run
 
 
+MAPPINGS = ["mapping=entmax", "mapping.alpha=learned", "+mapping.at.cross={name: fusedmax}"]
+FERTILITY = ["model.name=lstm_fertility", "+model.fertility=guided", "+model.coverage=true"]
 SCHEDULES = {
     "adam": [],
     "sgd": ["optim=sgd", "schedule=latched_halving", "schedule.start_decay_at=2", "optim.lr=1.0"],
-    "transformer": ["model=transformer_small", "model.heads=2", "encode.joint=true", "mapping=entmax", "mapping.alpha=learned",
-                    "+mapping.at.cross={name: fusedmax}"],
+    "transformer": ["model=transformer_small", "model.heads=2", "encode.joint=true", *MAPPINGS],
     "selected": ["train.best_metric=chrf"],
-    "fertility": ["mapping=fertility_sparsemax", "model.name=lstm_fertility", "+model.fertility=guided", "+model.coverage=true"],
-}  # fmt: skip
+    "fertility": ["mapping=fertility_sparsemax", *FERTILITY],
+}
 
 
 def asked(*overrides: str) -> list[str]:

@@ -16,18 +16,16 @@ from sparse_attention.mappings.continuous import GaussianBasis2d
 from tasks.config.models import mappings_at, problems
 from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import FIRST, PAD
-from tasks.layers import density_alpha
+from tasks.draw.images import ellipse
+from tasks.layers.words import density_alpha
 from tasks.vqa.encode import ImageSpec
-from tasks.vqa.figures import ellipse
 from tasks.vqa.models import mcan
 from tasks.vqa.models._image import ImageReduction, Reduced, cell_weights
 from tasks.vqa.models._layers import Attend, Scorer, SmallCnn
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
-TINY = {
-    "layers": 2, "hidden_dim": 16, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 8, "flat_mlp_dim": 16,
-    "flat_out_dim": 12,
-}  # fmt: skip
+TINY = {"layers": 2, "hidden_dim": 16, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 8, "flat_mlp_dim": 16}
+TINY |= {"flat_out_dim": 12}
 FEATURES = ImageSpec("features", (3, 4), 5)
 DENSITIES = ("continuous_softmax", "continuous_triweight", "continuous_biweight", "continuous_sparsemax")
 ROWS = ("softmax", *DENSITIES, "continuous_mixture")

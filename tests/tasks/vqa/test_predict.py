@@ -12,13 +12,13 @@ from repro.protocol import Evaluation
 from tasks.config.models import mappings_at
 from tasks.config.options import read
 from tasks.data import DataUnavailable
-from tasks.vqa import figures, metrics, predict
+from tasks.draw import images
+from tasks.vqa import metrics, predict
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
-SMALL = {
-    "layers": 1, "hidden_dim": 32, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 16, "flat_mlp_dim": 16,
-    "flat_out_dim": 32, "basis_side": 4, "basis_variance": 0.02, "cnn_channels": [16, 16], "cnn_strides": [4, 2],
-}  # fmt: skip
+SMALL = {"layers": 1, "hidden_dim": 32, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 16}
+SMALL |= {"flat_mlp_dim": 16, "flat_out_dim": 32, "basis_side": 4, "basis_variance": 0.02, "cnn_channels": [16, 16]}
+SMALL |= {"cnn_strides": [4, 2]}
 ROWS = ("softmax", "sparsemax", "continuous_softmax", "continuous_sparsemax", "continuous_mixture")
 
 
@@ -119,14 +119,14 @@ def panels(answered, tmp_path_factory):
     for mapping in ROWS:
         kept, path = answered(mapping), folder / f"{mapping}.safetensors"
         save_file(dict(kept.attention), path)
-        found.append(figures.read_panel(mapping, {"name": mapping}, kept.predictions, path))
+        found.append(images.read_panel(mapping, {"name": mapping}, kept.predictions, path))
     return found
 
 
 def test_the_picture_shows_every_row_and_says_how_its_questions_were_chosen(panels, tmp_path):
     from PIL import Image
 
-    chosen = figures.choose(panels, 3)
+    chosen = images.choose(panels, 3)
     assert len(set(chosen)) == 3 and len({panels[0].records[i]["image"] for i in chosen}) == 3
     seen: list[str] = []
 
@@ -134,7 +134,7 @@ def test_the_picture_shows_every_row_and_says_how_its_questions_were_chosen(pane
         seen.append(key)
         return np.full((32, 32, 3), 200, np.uint8)
 
-    files = figures.draw(panels, chosen, picture, [tmp_path / "a.png", tmp_path / "a.svg"], figures.CHOICE)
+    files = images.draw(panels, chosen, picture, [tmp_path / "a.png", tmp_path / "a.svg"], images.CHOICE)
     assert seen == [panels[0].records[i]["image"] for i in chosen]
     with Image.open(files[0]) as image:
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
@@ -149,11 +149,11 @@ def test_chosen_questions_are_in_the_order_that_the_caption_says():
     records = [record("yes/no", "a", "x"), record("other", "b", "y"), *[record("other", "c", "x")] * 2]
     other = [r | {"output": "x"} for r in records]
     attention = {f"test/{i}": torch.zeros(1) for i in range(4)}
-    both = [figures.Panel(n, None, dict(enumerate(r)), attention) for n, r in (("one", records), ("two", other))]
-    assert figures.choose(both, 4) == [2, 1, 0, 3]  # right in both rows, wrong in one, yes/no, a second one of image c
-    assert figures.choose(both, 2) == [2, 1]
+    both = [images.Panel(n, None, dict(enumerate(r)), attention) for n, r in (("one", records), ("two", other))]
+    assert images.choose(both, 4) == [2, 1, 0, 3]  # right in both rows, wrong in one, yes/no, a second one of image c
+    assert images.choose(both, 2) == [2, 1]
 
 
 def test_a_row_without_attention_is_named(tmp_path):
     with pytest.raises(DataUnavailable, match="'mine' has no stored attention"):
-        figures.read_panel("mine", {"name": "softmax"}, [], tmp_path / "none")
+        images.read_panel("mine", {"name": "softmax"}, [], tmp_path / "none")

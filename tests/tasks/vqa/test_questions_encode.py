@@ -24,7 +24,7 @@ from tasks.vqa.encode import (
     shortfalls,
     starting_vectors,
     words_of,
-)  # fmt: skip
+)
 from tasks.vqa.options import Encode
 
 QUIET = NullProgress()

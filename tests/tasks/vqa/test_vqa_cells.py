@@ -13,12 +13,10 @@ from repro.store import Store
 from tasks.config.compose import ConfigError
 from tasks.data import DataUnavailable
 
-TINY = (
-    "task=vqa", "profile=demo", "train.max_epochs=2", "train.batch_size=16", "model.hidden_dim=16", "model.heads=2",
-    "model.ff_dim=16", "model.embed_dim=8", "model.flat_mlp_dim=8", "model.flat_out_dim=16", "model.cnn_channels=[8,8]",
-    "model.cnn_strides=[4,2]", "model.basis_side=4", "model.basis_variance=0.02", "encode.min_answer_count=2",
-    "task.keep_attention=6", "runtime.device=cpu",
-)  # fmt: skip
+TINY = "task=vqa profile=demo train.max_epochs=2 train.batch_size=16 model.hidden_dim=16 model.heads=2".split()
+TINY += "model.ff_dim=16 model.embed_dim=8 model.flat_mlp_dim=8 model.flat_out_dim=16 model.cnn_channels=[8,8]".split()
+TINY += "model.cnn_strides=[4,2] model.basis_side=4 model.basis_variance=0.02 encode.min_answer_count=2".split()
+TINY += "task.keep_attention=6 runtime.device=cpu".split()
 ROWS = ("softmax", "continuous_softmax", "continuous_sparsemax", "continuous_mixture")
 
 
@@ -106,11 +104,9 @@ def test_two_processes_over_gloo(cell_of, tmp_path):
 
 def test_questions_alone_are_learned(prepared_cell, mirror, tmp_path):
     """VQA v2 without images, questions that tell the answer: the most frequent answer is beaten."""
-    cell = prepared_cell(
-        [*TINY, "data=vqa2_subset", f"data.mirror={mirror}", "data.input=none", f"paths.data={tmp_path}",
-         "encode.min_answer_count=5", "train.max_epochs=4",
-         "schedule.warmup_updates=20", "optim.lr=0.01"]
-    )  # fmt: skip
+    data = ["data=vqa2_subset", f"data.mirror={mirror}", "data.input=none", f"paths.data={tmp_path}"]
+    how = "encode.min_answer_count=5 train.max_epochs=4 schedule.warmup_updates=20 optim.lr=0.01".split()
+    cell = prepared_cell([*TINY, *data, *how])
     found = done(cell, Store(tmp_path / "out"))
     assert found.metrics["test/accuracy"] > found.baselines["most frequent answer"]["test/accuracy"]
     assert "test/accuracy_number" in found.metrics

@@ -4,7 +4,7 @@
 // decreasing order, subtract lam (d - i), make decreasing (PAV), project. Adding a constant to all of it changes nothing
 // (sum p = 1), so v_i = z_(i) + lam i will do.
 //
-// Two shortcuts, both exact:
+// Three shortcuts, all exact:
 //  - An entry of rank r stays below z_(1) + lam - 1 <= tau if z_(r) + lam (c - 1) < z_(1) - 1, c the number of entries in
 //    play. Such entries, and all behind them, go; with fewer in play the test gets sharper and is repeated.
 //  - If no entry is further than lam c / 4 from the mean, all c form one block and nothing needs sorting: one block means

@@ -1,0 +1,107 @@
+"""Start cells with the launcher of a configuration, and start again those whose machine failed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from repro import cell as cells
+from repro import signals
+from repro.cell import Cell, Outcome
+from repro.files import StoreError
+from repro.launch import pool
+from repro.launch.devices import places
+from repro.launch.pool import Event, Loggers
+from repro.store import Store
+
+Say = Callable[[str], None]
+_say: Say = partial(print, file=sys.stderr, flush=True)
+
+
+def run(
+    pending: pool.Queue | Sequence[Cell], store: Store, launcher: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers = None,
+    say: Say = _say,
+) -> Iterator[Event]:  # fmt: skip
+    """Run cells with the launcher `launcher["name"]`; the last event of every cell has its outcome.
+
+    A cell whose process or machine failed is restarted from its last checkpoint, up to `launcher.retries` times; a cell
+    that failed with its own error is not restarted. The outcome "queued" means that a scheduler has the cell and
+    `launcher.wait` is false.
+
+    Args:
+        pending: the cells; a queue that grows is only for launchers on this machine.
+        loggers: an importable function that returns a cell's extra loggers.
+        say: called with messages that concern all cells.
+
+    Raises:
+        StoreError: submitit is not installed, or Slurm refuses the job.
+    """
+    begun: Counter[str] = Counter()
+    waiting: pool.Queue | list[Cell] = pending if isinstance(pending, pool.Queue) else list(pending)
+    while waiting:
+        again = []
+        for event in _begin(waiting, store, launcher, runtime, loggers, say):
+            outcome, key = event.outcome, event.cell.cell_id
+            if outcome and outcome.machine and begun[key] < launcher.get("retries", 0):
+                begun[key] += 1
+                yield Event(event.cell, "note", f"{outcome.reason}; restarted ({begun[key]} of {launcher['retries']})")
+                again.append(event.cell)
+            else:
+                if outcome and outcome.machine and begun[key]:
+                    outcome = replace(outcome, error=f"{outcome.error} (restarted {begun[key]} times)")
+                yield replace(event, outcome=outcome)
+        waiting = again
+
+
+def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+    """Check that `run` can start on this machine, before any data are prepared.
+
+    Raises:
+        StoreError: Slurm is not available here, submitit is not installed, or a requested GPU does not exist.
+    """
+    if launcher["name"] == "slurm":
+        _slurm().here()
+    else:
+        places(runtime)
+
+
+def _slurm() -> Any:
+    """The module `repro.launch.slurm`. Raises StoreError if the extra dependencies [cluster] are missing."""
+    try:
+        return importlib.import_module("repro.launch.slurm")
+    except ModuleNotFoundError as error:
+        raise StoreError(f"launcher=slurm needs {error.name}: make setup installs it") from error
+
+
+def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
+    """Run one cell with the launcher in its configuration.
+
+    A `local` launcher without special devices or retries runs the cell in this process.
+    """
+    launcher, runtime = cell.config["launcher"], cell.config["runtime"]
+    if launcher["name"] == "local" and runtime.get("devices", "all") == "all" and not launcher.get("retries"):
+        outcome = cells.run(cell, store, forward=lambda *said: show(Event(cell, *said)), loggers=loggers)
+        show(Event(cell, "end", outcome=outcome))
+        return outcome
+    outcome = Outcome(cell.cell_id, "failed", error="nothing was run")
+    for event in run([cell], store, launcher, runtime, loggers):
+        show(event)
+        outcome = event.outcome or outcome
+    return outcome
+
+
+def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
+    if launcher["name"] == "slurm":
+        yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
+        return
+    queue = pending if isinstance(pending, pool.Queue) else pool.Queue(pending)
+    found, said = places(runtime, queue.processes)
+    if said:
+        say(said)
+    with signals.listening():  # on a signal, the children save and end before this process does
+        yield from pool.run(queue, store, found, runtime["threads"], loggers)

@@ -1,0 +1,299 @@
+"""Small records of a table's cells, for printing the table again and checking every number without the cells.
+
+Each table has one file of JSON lines. The first line has the request (experiment, profile, arguments) and a checksum of
+the file. Every other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the
+results of the training and the evaluations, the versions used, the dev scores of all epochs (`curve`, missing in older
+records), and the packed scores of the individual test examples, which the significance tests need. Weights and texts
+are not included.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from repro import convergence
+from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
+from repro.identity import Cell, computed_from, digest, scoring
+from repro.identity import family as family_of
+from repro.plan import Plan, Wanted, filled, origin
+from repro.plan.experiment import Experiment
+from repro.protocol import Family, Prepared, TestSet
+from repro.results import records
+from repro.store import Evaluation, Level, Store
+
+VERSION = 1
+MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
+PLACES = ("mirror", "fallback")  # keys of the data node that only say where the data are
+Archived = Mapping[str, Any]  # the record of a cell
+OWN = "test"  # name of the data set's own test set
+
+
+def key(config: Mapping[str, Any], family: Family) -> str:
+    """A hash that identifies a slot of a table by its configuration only, wherever the data are stored."""
+    data = {
+        k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
+    }
+    return digest(*computed_from(config, family), data, scoring(config, family))
+
+
+def collect(
+    wanted: Sequence[Wanted], store: Store, earlier: Iterable[dict[str, Any]] = ()
+) -> tuple[list[dict[str, Any]], list[Wanted]]:
+    """Make a record for each finished cell of the slots; also returns the slots without a finished cell.
+
+    Args:
+        earlier: records to use for the slots without a finished cell; a record of another configuration is ignored.
+
+    Raises:
+        Damaged: the files of a cell have changed since they were written.
+    """
+    folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for w in wanted}
+    stored: dict[str, Path] = {}
+    for one in records.read(store, lambda task, mapping, _: (task, mapping) in folders, check=False).records:
+        named = key(one.config, one.family)
+        if named not in stored or _written(one.folder) > _written(stored[named]):
+            stored[named] = one.folder
+    asked: dict[str, tuple[Wanted, set[str]]] = {}
+    for w in wanted:
+        asked.setdefault(key(w.config, family_of(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
+    known = {record["key"]: record for record in earlier}
+    found, lost = [], []
+    for named, (w, tests) in asked.items():
+        made = _record(w, named, stored[named], tests) if named in stored else None
+        if made is None and named in known and tests <= known[named]["tests"].keys():
+            made = known[named]
+        if made is None:
+            lost.append(w)
+        else:
+            found.append(made)
+    return found, lost
+
+
+def _written(folder: Path) -> float:
+    return (folder / "manifest.json").stat().st_mtime
+
+
+def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
+    """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing."""
+    config, how = w.config, digest(scoring(w.config, family_of(w.module)))
+    tests = {}
+    for place in sorted((folder / "evaluations").glob("*")):
+        level = Evaluation(place)
+        scored = level.read() if level.finished() and ".damaged-" not in place.name else None
+        if scored is not None and digest(scored["scoring"]) == how:
+            test = {"evaluation": place.name, "scored": without_texts(scored), "made": _made(level)}
+            tests[scored["test"]] = test | {"examples": packed(level.predictions())}
+    trained = Level(folder).read()
+    if trained is None or not asked <= tests.keys() or not tests:
+        return None
+    by = str((config.get("train") or {}).get("best_metric"))
+    scores = convergence.dev_scores(folder, by)
+    curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
+    record = curve | {"key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"]}
+    record |= {"seed": w.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
+    return record | {"tests": {name: test for name, test in tests.items() if name in asked | {OWN}}}
+
+
+def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of an evaluation without texts.
+
+    A baseline's constant output is a sentence from the data set, so it is replaced by its number of words.
+    """
+    systems = {name: dict(values) for name, values in (scored.get("baselines") or {}).items()}
+    for name in [k for k in systems.get("constant", {}) if k.endswith("/text")]:
+        text = systems["constant"].pop(name)
+        systems["constant"][name.removesuffix("text") + "words"] = len(text.split())
+    return {**scored, "baselines": systems} if "baselines" in scored else dict(scored)
+
+
+def _made(level: Level) -> dict[str, Any]:
+    told = read_json(level.path("provenance.json")) or {}
+    kept = {k: told[k] for k in MADE_WITH if k in told}
+    return kept | {"packages": {"torch": (told.get("packages") or {}).get("torch")}}
+
+
+def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Pack the per-example scores: score -> compressed values for all test examples, in order."""
+    columns: dict[str, list[Any]] = {}
+    for record in predictions:
+        for name, value in record.get("sentence", {}).items():
+            columns.setdefault(name, []).append(value)
+    return {
+        name: base64.b64encode(zlib.compress(json.dumps(values).encode(), 9)).decode()
+        for name, values in columns.items()
+    }
+
+
+def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
+    columns = _columns(examples)
+    length = max(map(len, columns.values()), default=0)
+    return [{"index": i, "sentence": {k: v[i] for k, v in columns.items() if i < len(v)}} for i in range(length)]
+
+
+def write(path: Path, asked: Mapping[str, Any], archived: Sequence[Mapping[str, Any]]) -> None:
+    """Write the records of a table; `asked` has the experiment, profile and arguments."""
+    head, cells = {"version": VERSION, **asked}, "".join(map(_line, archived))
+    write_atomic(path, (_line(head | {SEAL: _checksum(head, cells)}) + cells).encode())
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _checksum(head: Mapping[str, Any], cells: str) -> str:
+    """The sha256 of the file's content without the checksum entry."""
+    return hashlib.sha256((_line({k: v for k, v in head.items() if k != SEAL}) + cells).encode()).hexdigest()
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read the request and the cells.
+
+    Raises:
+        StoreError: the file does not exist, is invalid, or has changed since it was written.
+    """
+    try:
+        first, _, cells = path.read_text(encoding="utf-8").partition("\n")
+        asked, *found = (
+            map(json.loads, (first, *cells.removesuffix("\n").split("\n"))) if cells else (json.loads(first),)
+        )
+        if asked.pop(SEAL, None) != _checksum(asked, cells):
+            wrong = [what for one in found for what in contradictions(one)]
+            raise ValueError("; ".join(["its checksum differs: it is not what was written", *wrong]))
+        if any(re.match(r"[+~]*plugins\b", argument) for argument in asked.get("arguments", ())):
+            raise ValueError("it names plugins; only a command may")
+        if asked["version"] != VERSION or any("key" not in one for one in found):
+            raise ValueError(f"version {asked['version']} where {VERSION} is read")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/results.py") from error
+    return asked, found
+
+
+def cells_of(path: Path) -> list[dict[str, Any]]:
+    """The cells recorded in a file; none if it does not exist or is damaged, so that it can be written again."""
+    try:
+        return read(path)[1]
+    except StoreError:
+        return []
+
+
+def restore(
+    experiment: Experiment,
+    wanted: Sequence[Wanted],
+    archived: Iterable[Archived],
+    store: Store,
+    overrides: Sequence[str] = (),
+) -> Plan:
+    """The plan of an experiment, with the recorded cells unpacked into `store`; cells without a record are missing."""
+    known = {record["key"]: record for record in archived}
+
+    def restored(w: Wanted) -> Cell:
+        named = key(w.config, family_of(w.module))
+        cell = _cell(w, known.get(named), origin(experiment, w), named)
+        if named in known:
+            _unpack(cell, known[named], store)
+        return cell
+
+    return filled(experiment, wanted, overrides, restored)
+
+
+def _cell(w: Wanted, record: Mapping[str, Any] | None, labels: Mapping[str, str], named: str) -> Cell:
+    if record is None:
+        return Cell(w.config, w.module, Prepared(named, ""), (TestSet(OWN, named, ""),), origin=labels, known_id=named)
+    names = [n for n in (OWN, *(t["data"]["name"] for t in w.tests)) if n in record["tests"]]
+    tests = [_test(name, record["tests"][name]["scored"]) for name in names]
+    trained = record["trained"]
+    prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
+    further = {t["data"]["name"]: t["data"] for t in w.tests}
+    return Cell(w.config, w.module, prepared, tuple(tests), (), further, labels, record["training"])
+
+
+def _test(name: str, scored: Mapping[str, Any]) -> TestSet:
+    return TestSet(name, scored["data_sha256"], "", scored["facts"], tuple(scored["shortfalls"]), scored["baselines"])
+
+
+def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
+    entry = cell.entry(store)
+    if not entry.finished():
+        write_json(entry.path("metrics.json"), record["trained"])
+        write_json(entry.path("provenance.json"), record["made"])
+        if curve := record.get("curve"):
+            lines = [f"epoch,dev/{curve['metric']}", *(f"{i},{score!r}" for i, score in enumerate(curve["dev"], 1))]
+            entry.path("curves.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        entry.finish(training=record["training"])
+    for test in cell.tests:
+        level, of_test = cell.evaluation(store, test), record["tests"][test.name]
+        if not level.finished():
+            level.write_predictions({"set": test.name, **one} for one in _unpacked(of_test["examples"]))
+            write_json(level.path("metrics.json"), of_test["scored"])
+            write_json(level.path("provenance.json"), of_test["made"])
+            level.finish(training=record["training"], evaluation=of_test["evaluation"])
+
+
+def from_records(plan: Plan, where: str) -> Plan:
+    """The same plan with an added footer that says that nothing was run for the table."""
+    one = plan.experiment
+    told = f"From records ({where}): nothing was run for this table."
+    return replace(plan, experiment=replace(one, footers=(told, *one.footers)))
+
+
+# ---- checks that the numbers of a record are consistent
+
+ROUNDED = 1e-3  # rounding: per-example scores are stored with four decimals, ROUGE and METEOR in per cent
+
+
+def contradictions(record: Mapping[str, Any]) -> list[str]:
+    """One message, with the cell, for each score that contradicts the record's per-example scores or other numbers.
+
+    The checks cover BLEU, every score that is a mean over examples, the number of examples, perplexities (2 ** loss),
+    and the dev score of the best epoch.
+    """
+    found = []
+    for name, of_test in (record.get("tests") or {}).items():
+        scored = of_test.get("scored") or {"metrics": record["metrics"], "facts": record.get("tested", {}).get(name)}
+        size = ((scored.get("facts") or {}).get("sizes") or {}).get(name)
+        for column, values in _columns(of_test.get("examples") or record.get("examples", {}).get(name) or {}).items():
+            score = f"{name}/{column.removesuffix('_statistics')}"
+            told = scored["metrics"].get(score)
+            given = (
+                _bleu_of(values) if column == "bleu_statistics" else [m * sum(values) / len(values) for m in (1, 100)]
+            )
+            if told is None or not any(abs(told - one) <= ROUNDED for one in given):
+                ours = " or ".join(f"{one:.4f}" for one in given[:1])
+                found.append(f"{score} is {told}, its {len(values):,} examples give {ours}")
+            by_type = column.startswith("accuracy_")  # accuracy on the questions with one type of answer
+            if size is not None and len(values) != size and not (by_type and len(values) < size):
+                found.append(f"{score} has {len(values):,} examples, the test set {size:,}")
+    trained = (record.get("trained") or record).get("metrics") or {}
+    for split in ("dev", "train"):
+        loss, ppl = trained.get(f"{split}/loss"), trained.get(f"{split}/ppl")
+        if loss is not None and ppl is not None and not abs(2**loss - ppl) <= 0.006 + 5e-5 * ppl:
+            found.append(f"{split}/ppl is {ppl}, 2 ** {split}/loss is {2**loss:.2f}")
+    curve = record.get("curve") or {}
+    if not isinstance(curve, Mapping):  # the record belongs to a sweep
+        curve = {"dev": curve, "metric": ((record.get("config") or {}).get("train") or {}).get("best_metric")}
+    dev, epoch = trained.get(f"dev/{curve.get('metric')}"), int(trained.get("best_epoch", 0))
+    scores = curve.get("dev") or ()
+    if dev is not None and scores and not (1 <= epoch <= len(scores) and abs(scores[epoch - 1] - dev) <= ROUNDED):
+        found.append(f"dev/{curve['metric']} is {dev}; the curve has another score in the best epoch, {epoch}")
+    return [f"{record.get('training') or record.get('key')}: {one}" for one in found]
+
+
+def _columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
+    return {name: json.loads(zlib.decompress(base64.b64decode(text))) for name, text in examples.items()}
+
+
+def _bleu_of(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Corpus BLEU from per-sentence statistics, with the same smoothing as the scores."""
+    from sacrebleu.metrics import BLEU
+
+    sums = [int(sum(column)) for column in zip(*rows)]
+    return [BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp").score]

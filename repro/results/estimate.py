@@ -1,0 +1,172 @@
+"""Estimate the cost of a plan before any data are read: the number of cells, how many are done, and the hours.
+
+A cell counts as done if the store has a finished cell with the same configuration and recipe; the content of the data
+is compared only when the cell runs. Hours are those that finished cells of the store took, or assumed (the caller's
+`Rates`, or else `ASSUMED_HOURS`), and the text says which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from repro.identity import asked_id, family, scoring
+from repro.plan import Wanted
+from repro.results import records
+from repro.store import Entry, Store
+
+ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
+Paces = Mapping[
+    tuple[str, ...], tuple[float, int]
+]  # kind of cell (`_kind`) -> hours an epoch, and of how many finished cells
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Assumed time of an epoch. `slowness` is called only if it is needed."""
+
+    paper: Mapping[str, float] = field(default_factory=dict)  # data set or task -> hours on one GPU
+    others: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # task_profile -> examples, seconds on a core
+    slowness: Callable[[], float] = lambda: 1.0  # time that a core of this machine takes, as a multiple of that
+
+
+@dataclass
+class Share:
+    """The estimate for a part of a plan: number of cells, how many are done, and hours and GPU-hours of the others."""
+
+    cells: int = 0
+    done: int = 0
+    hours: float = 0.0
+    gpu_hours: float = 0.0
+
+
+@dataclass
+class Estimate:
+    """The estimate for a plan.
+
+    `shares` maps the label of each part to its estimate; a cell that several parts need counts in the first one.
+    `sources` maps each source of hours to the number of cells that use it; `paces` are those of the finished cells.
+    """
+
+    shares: dict[str, Share] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
+    workers: int = 1
+    paces: Paces = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)  # of each slot, in order; equal for slots that are one cell
+    left: dict[str, float] = field(default_factory=dict)  # key of a cell that is not done -> hours
+
+    @property
+    def total(self) -> Share:
+        parts = self.shares.values()
+        return Share(*(sum(getattr(s, name) for s in parts) for name in ("cells", "done", "hours", "gpu_hours")))
+
+    def text(self, title: str) -> str:
+        """The estimate as text for a terminal; the last line is the total."""
+        width = max(4, *map(len, self.shares))
+        lines = [title, f"  {'what':{width}}  {'cells':>7}  {'done':>7}  {'to run':>7}  {'hours':>9}"]
+        for label, s in self.shares.items():
+            lines.append(f"  {label:{width}}  {s.cells:7d}  {s.done:7d}  {s.cells - s.done:7d}  {_rounded(s.hours):>9}")
+        if any(not s.cells for s in self.shares.values()):
+            lines.append("0 cells: what this needs is counted in a line above.")
+        lines += [f"Hours of {count} cells: {source}." for source, count in self.sources.items()]
+        lines.append("No data were read: the content of a cell's data is compared when it runs.")
+        all_of = self.total
+        left = all_of.cells - all_of.done
+        workers = min(self.workers, left)
+        gpu = f", {_rounded(all_of.gpu_hours)} GPU-hours" if all_of.gpu_hours else ""
+        assumed = "assumed" if any(source.startswith("assumed") for source in self.sources) else "measured"
+        wall = f"about {_told(all_of.hours)} of cells ({assumed}){gpu}"
+        if workers > 1:
+            wall += f"; {_told(all_of.hours / workers)} with {workers} workers"
+        return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run{f'; {wall}' * (left > 0)}"])
+
+
+def _told(hours: float) -> str:
+    if 0 < hours < 1 / 40:
+        return f"{max(1, round(3600 * hours))} seconds"
+    return f"{_rounded(hours)} hours" if hours >= 1 or hours == 0 else f"{round(60 * hours)} minutes"
+
+
+def _rounded(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 or hours == 0 else f"{hours:.2g}"
+
+
+def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Rates = Rates()) -> Estimate:
+    """Estimate the cost of slots; each slot comes with the label of the part that it belongs to."""
+    slots = list(wanted)
+    folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for _, w in slots}
+    known = records.read(store, lambda *path: path[:2] in folders, check=False).records
+    finished = _finished(known)
+    made = Estimate(workers=slots[0][1].config["runtime"]["workers"], paces=_paces(known))
+    cells: dict[tuple[str, str], tuple[str, Wanted, set[str]]] = {}
+    for label, w in slots:
+        made.shares.setdefault(label, Share())
+        of = family(w.module)
+        key = (asked_id(w.config, of), _text(scoring(w.config, of)))
+        made.keys.append("".join(key))
+        cells.setdefault(key, (label, w, set()))[2].update(t["data"]["name"] for t in w.tests)
+    for key, (label, w, tests) in cells.items():
+        share = made.shares[label]
+        share.cells += 1
+        if tests <= finished.get(key, set()) and key in finished:
+            share.done += 1
+            continue
+        of_cell, source = hours(w.config, rates, made.paces)
+        made.sources[source] = made.sources.get(source, 0) + 1
+        made.left["".join(key)] = of_cell
+        share.hours += of_cell
+        if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # `paper` is for GPUs
+            share.gpu_hours += of_cell * w.config["train"].get("processes", 1)
+    return made
+
+
+def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]]:
+    """Map (`asked_id`, scoring) of each finished cell to the names of the test sets on which it was evaluated."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for r in known:
+        if (r.tests or Entry(r.folder).state() == "done") and (asked := r.asked_id()):
+            found.setdefault((asked, _text(scoring(r.config, r.family))), set()).update(r.tests)
+    return found
+
+
+def _kind(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Finished cells of the same kind say how long an epoch takes."""
+    place = (config[node].get("name", "") for node in ("task", "profile"))
+    return (*place, _text(config["data"]), (config.get("runtime") or {}).get("device", ""))
+
+
+def _epochs(config: Mapping[str, Any]) -> int:
+    return int((config.get("train") or {}).get("max_epochs") or 1)
+
+
+def _paces(known: Iterable[records.Record]) -> dict[tuple[str, ...], tuple[float, int]]:
+    """Kind of cell -> mean hours an epoch of the finished cells, and their number."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for r in known:
+        found.setdefault(_kind(r.config), []).append(r.seconds / 3600 / _epochs(r.config))
+    return {kind: (sum(values) / len(values), len(values)) for kind, values in found.items()}
+
+
+def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None = None) -> tuple[float, str]:
+    """The hours of a cell, and the source of the number as text: measured in the store, or assumed."""
+    profile, epochs, kind = config["profile"]["name"], _epochs(config), _kind(config)
+    if paces and kind in paces:
+        pace, count = paces[kind]
+        return pace * epochs, f"measured, {_told(pace)} an epoch in {count} finished cell(s) of {kind[0]}"
+    names = [n for n in (config["data"]["name"], config["task"]["name"]) if n in rates.paper]
+    if profile == "paper" and names:
+        rate = rates.paper[names[0]]
+        return rate * epochs, f"assumed, {rate:.2g} hours an epoch of {names[0]} on one GPU"
+    if (setting := f"{config['task']['name']}_{profile}") in rates.others:
+        examples, seconds = rates.others[setting]
+        limit = (config["data"].get("limits") or {}).get("train") or examples
+        rate = min(1.0, limit / examples) * seconds / 3600 * rates.slowness()
+        return rate * epochs, f"assumed, {_told(rate)} an epoch of {setting} on one core"
+    assumed = ASSUMED_HOURS.get(profile, 1.0)
+    return assumed, f"assumed, {assumed:g} hours each with the profile {profile}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

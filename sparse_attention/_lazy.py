@@ -1,0 +1,30 @@
+"""Names of the package that are looked up at first use: modules that take time to import, and mappings that users register."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from . import registry
+
+MODULES = ("fused", "integrations", "nn", "properties", "prox", "structured")
+FUSED = ("KeyCache", "sparse_attention")
+OTHERS = "Mapping Param Spec UnknownMappingError continuous kernels losses make max_omega names quality register spec"
+PUBLIC = [*OTHERS.split(), *MODULES, *FUSED, *registry.public()]
+
+
+def __getattr__(name: str) -> object:
+    if name in MODULES:
+        return importlib.import_module(f".{name}", __package__)
+    if name in FUSED:
+        return getattr(importlib.import_module(".fused", __package__), name)
+    known = {} if name.startswith("_") else registry.public()
+    if name not in known:
+        near = difflib.get_close_matches(name, [*PUBLIC, *known], n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise AttributeError(f"module {__package__!r} has no attribute {name!r}; {hint}dir(sparse_attention) lists all")
+    return known[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*PUBLIC, *registry.public(), "__version__"})

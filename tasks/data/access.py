@@ -1,0 +1,178 @@
+"""Open a data set, fetch it, or verify it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from repro.files import SEAL, broken_seal, sealed
+from tasks.data.acquire import sources
+from tasks.data.acquire.download import nothing_fetched
+from tasks.data.catalog import chosen
+from tasks.data.dataset import SPLITS, DataSet, Splits, fingerprint
+from tasks.data.errors import DataUnavailable
+from tasks.data.files import check_folder, publish_file
+from tasks.data.manifests import load_manifest
+from tasks.data.progress import NullProgress, Progress
+from tasks.data.read.formats import counting
+
+
+def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
+    """Find the data set that a `data` node describes. All data sets are opened by this function.
+
+    Args:
+        node: `name` and the options of the data set's loader in `tasks/data/sets`.
+        root: folder for downloads and caches.
+
+    Raises:
+        DataError: the node is invalid, the data are damaged, or the disk is full.
+        DataUnavailable: the data are missing or unreachable, and there is no fallback.
+    """
+    progress, root = progress or NullProgress(), Path(root)
+    module, options = chosen(node)
+    check_folder(root)
+    name, manifest = node["name"], load_manifest(node["name"])
+    try:
+        with counting() as counts:
+            data = module.load(manifest, options, root, progress)
+    except DataUnavailable as error:
+        if getattr(options, "fallback", None) is None:
+            raise
+        progress.say(f"{name} is unavailable ({error.what}); generated pairs take its place")
+        limits = dataclasses.asdict(options.limits)
+        toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
+        why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
+        return dataclasses.replace(
+            toy,
+            stands_for=name,
+            notes=(why, f"for the real text: {error.next_step}", *toy.notes),
+            shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
+        )
+    if why := sources.unverified(manifest, dataclasses.asdict(options), root):
+        data.shortfalls = (*data.shortfalls, why)
+    return _told(data, root, counts, progress)
+
+
+def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:
+    """Report what the readers counted, as notes of `data`, or as shortfalls if records are left out.
+
+    The counts from reading are stored under `root`, because encoded data are not read again.
+    """
+    kept = root / "counted" / f"{data.name}-{fingerprint(data.fingerprint)[:16]}.json"
+
+    def tell(counts: Mapping[str, int]) -> None:
+        for what, n in counts.items():
+            where = "shortfalls" if " left out" in what else "notes"
+            if (said := f"{n:,} {what}") not in getattr(data, where):
+                progress.say(f"{data.name}: {said}")
+                setattr(data, where, (*getattr(data, where), said))
+
+    def read(progress: Progress) -> Splits:
+        with counting() as counts:
+            splits = inner(progress)
+        if counts:
+            with publish_file(kept) as temporary:
+                temporary.write_text(json.dumps(sealed(counts)), encoding="utf-8")
+        tell(counts)
+        return splits
+
+    inner, data.read = data.read, read
+    tell(counts)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no counts are stored
+        known = json.loads(kept.read_text(encoding="utf-8"))
+        if why := broken_seal(known):
+            progress.say(f"{kept} {why}; count again what is left out of the data: scripts/data.py verify {data.name}")
+        if not why or SEAL not in known:
+            tell({what: n for what, n in known.items() if what != SEAL})
+    return data
+
+
+def fetch(
+    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> str:
+    """Fetch a data set into the cache, read it once, and return a summary of its contents and its source.
+
+    Args:
+        options: options of the data set, e.g. `mirror` or `path`; those that are None are ignored.
+
+    Raises:
+        DataError: as in `open_data`.
+    """
+    progress, root = progress or NullProgress(), Path(root)
+    node, place = _asked(name, root, options)
+    check_folder(root, write=True)
+    manifest = load_manifest(name)
+
+    ways = ["hub"]  # any source that `open_data` reads by itself
+    if manifest.get("sources") and place == root:
+        ways = [source["kind"] for source in manifest["sources"] if source["kind"] != "mirror"]
+    failed: list[DataUnavailable] = []
+    for kind in ways:
+        if failed:
+            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {kind}")
+        try:
+            if kind == "url":
+                sources.fetched(manifest, root, progress)
+            data = open_data(node, root, progress)
+            break
+        except DataUnavailable as error:
+            failed.append(error)
+    else:
+        what = failed[0].what if len(failed) == 1 else f"{name} is unavailable: {'; '.join(e.what for e in failed)}"
+        steps = "; ".join(dict.fromkeys(e.next_step for e in failed))
+        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", steps)  # it may be the command that is running
+        raise DataUnavailable(what, "; ".join(e.where for e in failed), step, failed[0].key, failed[0].value)
+    return _counted(name, data, data.read(progress), place)
+
+
+def verify(
+    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> str:
+    """Read a whole local data set, check it against its manifest, and return a summary that lists any shortfalls.
+
+    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched.
+
+    Raises:
+        DataError: as in `open_data`, or if a file has changed since it was fetched.
+    """
+    progress, root = progress or NullProgress(), Path(root)
+    node, place = _asked(name, root, options)
+    with nothing_fetched():
+        if place == root:
+            sources.verify_fetched(load_manifest(name), root)
+        data = open_data(node, root, progress)
+        splits = data.read(progress)
+    said = [_counted(name, data, splits, place)]
+    said += [f"sha256 of what {s} is read from: {data.fingerprint[s]}" for s in SPLITS if s in data.fingerprint]
+    return "\n  ".join([*said, *(f"short: {s}" for s in data.shortfalls)])
+
+
+def _asked(name: str, root: Path, options: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
+    """The `data` node of a data set requested by name, which gets no fallback, and the location of its files."""
+    node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
+    if hasattr(chosen(node)[0].Options, "fallback"):
+        node["fallback"] = None
+    return node, node.get("path") or node.get("mirror") or root
+
+
+def _counted(name: str, data: DataSet, splits: Splits, place: Any) -> str:
+    counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
+    return f"{name}: {counts}; {data.provenance}; from {place}"
+
+
+def fetch_vectors(name: str, root: str | Path, progress: Progress, fetching: bool = True) -> str:
+    """Fetch the word vectors of a manifest, or only verify them if `fetching=False`; return how to use them."""
+    manifest = load_manifest(name)
+    if fetching:
+        sources.fetched(manifest, Path(root), progress)
+    file = Path(root) / name / manifest["file"]
+    if not file.is_file():
+        raise DataUnavailable(f"{name} was not fetched", str(file), manifest["get"])
+    if not fetching:
+        sources.verify_fetched(manifest, Path(root))
+    return f"{name}: {file}; use it with encode.vectors={file} or SPARSE_ATTENTION_GLOVE={file}"

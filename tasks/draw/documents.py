@@ -1,0 +1,112 @@
+"""Draws Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells on generated documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from repro.files import write_atomic
+from repro.report import draw as canvas
+from repro.tables.render import markdown
+from repro.tables.statistics import summarize
+
+AXES = {
+    "mean_labels": "mean number of labels",
+    "label_range": "range of the number of labels",
+    "length": "document length",
+}
+SETTINGS = tuple(AXES)  # of data=synthetic
+SCORES = {"f1": "micro-F1", "labels": "predicted labels per document", "jsd": "Jensen-Shannon divergence"}
+FIGURES = {"figure4": ("labels", ("mean_labels",)), "figure5": ("f1", SETTINGS), "jsd": ("jsd", SETTINGS)}
+COLUMNS = ["setting", "value", "row", "score", "seed", "number"]
+
+
+def collect(finished: Iterable[tuple[str, Mapping[str, Any], Mapping[str, float]]]) -> pd.DataFrame:
+    """The test scores of the finished cells on generated documents, a number a line, ordered by row, setting and value.
+
+    Args:
+        finished: (label of the row, configuration, metrics) of each cell, in the order of the rows.
+
+    Returns: a table with COLUMNS.
+    """
+    lines = [
+        (config["data"]["setting"], config["data"]["value"], row, name[5:], config["seed"], number)
+        for row, config, metrics in finished
+        if config["data"]["name"] == "synthetic"
+        for name, number in metrics.items()
+        if name.startswith("test/")
+    ]
+    table = pd.DataFrame(lines, columns=COLUMNS).drop_duplicates(COLUMNS[:-1])
+    table["setting"] = pd.Categorical(table["setting"], SETTINGS)
+    table["row"] = pd.Categorical(table["row"], table["row"].unique())
+    return table.sort_values(["row", "setting", "value", "score", "seed"])
+
+
+def write(points: pd.DataFrame, name: str, folder: Path) -> list[Path]:
+    """Write every figure that has cells as PNG and SVG, with its numbers as CSV.
+
+    Args:
+        points: the scores, as of `collect`.
+        name: prefix of the file names, e.g. "laha2018".
+
+    Returns:
+        the paths of the files.
+    """
+    made: list[Path] = []
+    for figure, (score, settings) in FIGURES.items():
+        there = [s for s in settings if (points["setting"] == s).any()]
+        if there:
+            made += draw(points, score, there, folder / f"{name}_{figure}")
+    if len(points):
+        made.append(folder / f"{name}_figure5_numbers.csv")
+        write_atomic(made[-1], numbers(points).encode())
+    return made
+
+
+def draw(points: pd.DataFrame, score: str, settings: Sequence[str], stem: Path) -> list[Path]:
+    """Draw one panel per setting, with means over seeds and error bars of one standard deviation."""
+    seeds = points["seed"].nunique()
+    spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    with canvas.captioned((4.2 * len(settings) + 0.4, 3.9), spread, files, stem.name) as figure:
+        panels = figure.subplots(1, len(settings), squeeze=False)[0]
+        for panel, setting in zip(panels, settings):
+            here = points[points["setting"] == setting]
+            if score == "labels":
+                true = here[here["score"] == "true_labels"].groupby("value")["number"].mean()
+                panel.plot(true.index, true, color="0.45", lw=1, marker="", label="true number")
+            here = here[here["score"] == score]
+            for style, row in enumerate(points["row"].cat.categories):
+                of = here[here["row"] == row].groupby("value")["number"].agg(["mean", "std"]).fillna(0.0)
+                if len(of):
+                    canvas.curve(panel, row, style, list(of.itertuples()), label=row)
+            panel.set_xlabel(AXES[setting])
+            panel.xaxis.get_major_locator().set_params(integer=True)
+            panel.grid(alpha=0.25)
+        panels[0].set_ylabel(SCORES[score])
+        named = panels[0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside upper center", ncols=4 if len(settings) > 1 else 2, frameon=False)
+    return files
+
+
+def numbers(points: pd.DataFrame) -> str:
+    """The numbers as CSV in long format: one line per table row, setting, value, score and seed."""
+    return points.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+
+
+def page(points: pd.DataFrame) -> str:
+    """The scores of all points in the format of docs/results/multilabel/figure5.md, for `make results`."""
+    columns = {
+        f"{head} {row}": points[(points["score"] == score) & (points["row"] == row)]
+        .groupby(["setting", "value"])["number"]
+        .agg(lambda seeds, d=decimals: summarize([*seeds]).text(d))
+        for head, score, decimals in (("F1", "f1", 3), ("labels", "labels", 2))
+        for row in points["row"].cat.categories
+    }
+    table = pd.DataFrame(columns).sort_index().fillna("-")
+    body = [[f"{AXES[setting]} {value}", *texts] for (setting, value), *texts in table.itertuples()]
+    scores = "\n".join(markdown(["setting", *columns], body))
+    return f"## F1 and number of predicted labels\n\n{scores}\n"

@@ -1,0 +1,302 @@
+"""The papers' figures that need no data, computed by our own library and written as numbers and as a picture.
+
+Each figure notes what the published figure shows; details that the paper does not state, and the values that we chose
+for them, are in `chosen`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+import sparse_attention as sa
+from repro.files import csv_text, write_atomic
+from repro.report.draw import canvas
+from sparse_attention.mappings import continuous
+from tasks.config.options import CONFIGS
+
+Columns = dict[str, np.ndarray]
+ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture."
+COLOURS = 32  # colours of the bitmaps inside an SVG
+MAP, SURFACE, WRITTEN = 161, 41, 21  # grid points per side: of a map, a surface, the numbers written
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of curves, or one map. `columns` has its numbers: x (and y for a map), then the values to draw."""
+
+    title: str
+    columns: Columns
+    kind: str = "curves"  # surface, map, contours
+
+    def written(self, column: np.ndarray) -> np.ndarray:
+        """The numbers of a column that are written to the .csv: all for curves, a coarser grid otherwise."""
+        if self.kind == "curves":
+            return column
+        side = math.isqrt(len(column))
+        every = (side - 1) // (WRITTEN - 1)
+        return column.reshape(side, side)[::every, ::every].flatten()
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of a paper; `configs/paper_figures.yaml` says what each attribute means."""
+
+    name: str
+    published: str
+    chosen: str
+    panels: Callable[[], Iterator[Panel]]
+
+
+def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]:
+    """Label -> (mapping, Omega) with gamma = 1, from Niculae & Blondel 2017."""
+
+    def variation(p: Tensor) -> Tensor:
+        return (p[..., 1:] - p[..., :-1]).abs().sum(-1)
+
+    def pairs(p: Tensor) -> Tensor:
+        return torch.maximum(p.unsqueeze(-1), p.unsqueeze(-2)).triu(1).sum((-2, -1))
+
+    half = lambda p: 0.5 * p.square().sum(-1)  # noqa: E731
+    found: dict[str, Any] = {
+        "softmax": (sa.softmax, lambda p: torch.special.xlogy(p, p).sum(-1)),
+        "sparsemax": (sa.sparsemax, half),
+        "sq-pnorm-max p=1.5": (lambda x: sa.pnormmax(x, p=1.5), lambda p: 0.5 * p.pow(1.5).sum(-1).pow(2 / 1.5)),
+    }
+    for mapping, lam, label, penalty in (
+        (sa.fusedmax, 0.1, "fusedmax lambda=.1", variation),
+        (sa.fusedmax, 0.5, "fusedmax lambda=.5", variation),
+        (sa.oscarmax, 0.1, "oscarmax lambda=.1", pairs),
+    ):
+        found[label] = partial(mapping, lam=lam), lambda p, lam=lam, penalty=penalty: half(p) + lam * penalty(p)
+    return found
+
+
+def _max(x: Tensor, mapping: Any, omega: Any) -> tuple[Tensor, Tensor]:
+    """max_Omega(x) and p = Pi_Omega(x), where max_Omega(x) = <p, x> - Omega(p).
+
+    The maximum is shifted by Omega(e_1), so that it equals max(x) where p is a corner of the simplex.
+    """
+    p = mapping(x)
+    corner = torch.zeros_like(x[:1])
+    corner[..., 0] = 1
+    return (p * x).sum(-1) - omega(p) + omega(corner), p
+
+
+def _two() -> Iterator[Panel]:
+    t = torch.linspace(-4, 4, 401, dtype=torch.float64)
+    x = torch.stack((t, torch.zeros_like(t)), -1)
+    found = {name: _max(x, *of) for name, of in _entropies().items() if not name.startswith("oscarmax")}
+    yield Panel(
+        "max operator of [t, 0] plus Omega of a corner",
+        {"t": t.numpy()} | {k: v.numpy() for k, (v, _) in found.items()},
+    )
+    yield Panel(
+        "mapping of [t, 0], first weight", {"t": t.numpy()} | {k: p[:, 0].numpy() for k, (_, p) in found.items()}
+    )
+
+
+def _square(low: float, high: float, steps: int = MAP) -> tuple[Tensor, Tensor]:
+    side = torch.linspace(low, high, steps, dtype=torch.float64)
+    across, along = torch.meshgrid(side, side, indexing="xy")
+    return across, along
+
+
+def _three() -> Iterator[Panel]:
+    first, second = _square(-3, 3, SURFACE)
+    x = torch.stack((first, second, torch.zeros_like(first)), -1).flatten(0, 1)
+    at = {"t1": first.flatten().numpy(), "t2": second.flatten().numpy()}
+    found = {name: _max(x, *of) for name, of in _entropies().items()}
+    for name, (value, _) in found.items():
+        yield Panel(f"max, {name}", at | {"max": value.numpy()}, "surface")
+    for name, (_, p) in found.items():
+        yield Panel(f"first weight, {name}", at | {"weight": p[:, 0].numpy()}, "surface")
+
+
+def _weights(kind: str, points: Sequence[tuple[str, dict[str, float]]]) -> Callable[[], Iterator[Panel]]:
+    """The first weight of two scores, for mappings with their parameters."""
+
+    def panels() -> Iterator[Panel]:
+        first, second = _square(-2, 2)
+        z = torch.stack((first, second), -1).flatten(0, 1)
+        for name, parameters in points:
+            p = sa.make(name, **parameters)(z)[:, 0]
+            columns = {"z1": first.flatten().numpy(), "z2": second.flatten().numpy(), "p1": p.numpy()}
+            yield Panel(" ".join([name, *(f"{k}={v:g}" for k, v in parameters.items())]), columns, kind)
+
+    return panels
+
+
+def _lambda() -> Iterator[Panel]:
+    z = torch.tensor([1.0, 0.8, 0.6, 0.2, -0.5], dtype=torch.float64)
+    lams = torch.linspace(-4, 0.95, 100, dtype=torch.float64)
+    p = torch.stack([sa.sparsegen_lin(z, lam=float(lam)) for lam in lams])
+    named = {f"p of z={value:g}": p[:, i].numpy() for i, value in enumerate(z.tolist())}
+    yield Panel("sparsegen-lin: weights", {"lambda": lams.numpy()} | named)
+    scores = torch.randn(2000, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    support = [float((sa.sparsegen_lin(scores, lam=float(lam)) > 0).sum(-1).double().mean()) for lam in lams]
+    yield Panel("mean support of 20 normal scores", {"lambda": lams.numpy(), "support": np.array(support)})
+
+
+def _line() -> Iterator[Panel]:
+    t = torch.linspace(-3, 3, 601, dtype=torch.float64)
+    one = torch.tensor(1.0, dtype=torch.float64)
+    zero = torch.zeros_like(one)
+    for title, families in (
+        (
+            "densities of mu = 0, sigma^2 = 1",
+            {"Gaussian": continuous.Gaussian, "truncated paraboloid": continuous.TruncatedParabola},
+        ),
+        ("densities of mu = 0, b = 1", {"Laplace": continuous.Laplace, "triangular": continuous.Triangular}),
+    ):
+        lines = {
+            f"{name} (alpha = {alpha})": of(zero, one).pdf(t).numpy()
+            for alpha, (name, of) in enumerate(families.items(), 1)
+        }
+        yield Panel(title, {"t": t.numpy()} | lines)
+
+
+def _plane() -> Iterator[Panel]:
+    first, second = _square(-3, 3)
+    t = torch.stack((first, second), -1)
+    mu = torch.zeros(2, dtype=torch.float64)
+    sigma = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    for title, of in (
+        ("Gaussian", continuous.MultivariateGaussian),
+        ("truncated paraboloid", continuous.TruncatedParaboloid),
+    ):
+        columns = {
+            "t1": first.flatten().numpy(),
+            "t2": second.flatten().numpy(),
+            "density": of(mu, sigma).pdf(t).flatten().numpy(),
+        }
+        yield Panel(title, columns, "map")
+
+
+REGIONS = {  # figure -> the mappings whose first weight of two scores is drawn, as a map
+    "laha2018_figure2": [("sparsegen_lin", {"lam": lam}) for lam in (-1.0, 0.0, 0.5)],
+    "laha2018_figure3a": [("sparsecone", {"q": q}) for q in (0.5, 1.0, 2.0)],
+    "laha2018_figure3b": [("sparsehourglass", {"q": q}) for q in (0.1, 1.0, 10.0)],
+}
+PANELS = {
+    "niculae2017_figure2": _two,
+    "niculae2017_appendix_c1": _three,
+    "laha2018_figure1": _weights("contours", [("softmax", {}), ("sparsemax", {}), ("sum_normalization", {})]),
+    **{name: _weights("map", mappings) for name, mappings in REGIONS.items()},
+    "laha2018_lambda": _lambda,
+    "martins2020_figure1_line": _line,
+    "martins2020_figure1_plane": _plane,
+}
+TOLD = yaml.safe_load((CONFIGS / "paper_figures.yaml").read_text(encoding="utf-8"))
+FIGURES = [PaperFigure(name, **told, panels=PANELS[name]) for name, told in TOLD.items()]
+
+
+def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
+    """Write the figures with these names; without names, write all figures and their page.
+
+    A figure is <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Yields the paths of each figure.
+    Raises ValueError if a name is unknown.
+    """
+    known = {figure.name: figure for figure in FIGURES}
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(known)}")
+    for name in names or known:
+        files = drawn(known[name], endings)
+        for file, content in files.items():
+            write_atomic(folder / file, content)
+        yield [folder / file for file in files]
+    if not names:
+        write_atomic(folder / "README.md", page(FIGURES).encode())
+
+
+def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
+    """The files of a figure: file name -> content."""
+    panels = list(figure.panels())
+    rows: list[Sequence[str]] = []
+    for panel in panels:
+        rows.append(["panel", *panel.columns])
+        rows += [[panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))]
+    made = {f"{figure.name}.csv": csv_text(rows).encode()}
+    across = min(len(panels), 6)
+    down = -(-len(panels) // across)
+    with canvas((3.3 * across, 3.0 * down), figure.name, style={}) as drawing:
+        for i, panel in enumerate(panels, 1):
+            kind = "3d" if panel.kind == "surface" else None
+            draw(drawing.add_subplot(down, across, i, projection=kind), panel)
+        for ending in endings:
+            buffer = io.BytesIO()
+            drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
+            made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
+    return made
+
+
+def _light(svg: bytes) -> bytes:
+    """Make an SVG smaller.
+
+    Its bitmaps get COLOURS colours, coordinates are cut to a hundredth of a point, and indentation and group names are
+    removed.
+    """
+    from PIL import Image
+
+    def fewer(found: re.Match[bytes]) -> bytes:
+        out = io.BytesIO()
+        image = Image.open(io.BytesIO(base64.b64decode(found[1])))
+        image.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(out, "png", optimize=True)
+        return b"base64," + base64.b64encode(out.getvalue())
+
+    parts = re.split(rb"(base64,[^\"]+)", svg)
+    parts[::2] = (re.sub(rb"(\d\.\d\d)\d+|(<g) id=\"[^\"]*\"|\n( )\s+", rb"\1\2\3", part) for part in parts[::2])
+    return b"".join(re.sub(rb"base64,([^\"]+)", fewer, part) for part in parts)
+
+
+def draw(axes: Any, panel: Panel) -> None:
+    """Draw a panel on matplotlib's axes, which are 3D for a surface."""
+    names, values = list(panel.columns), list(panel.columns.values())
+    axes.set_title(panel.title, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.set_xlabel(names[0], fontsize=8)
+    if panel.kind == "curves":
+        for name, value in zip(names[1:], values[1:]):
+            axes.plot(values[0], value, label=name, linewidth=1.2)
+        axes.legend(fontsize=6, frameon=False)
+        return
+    axes.set_ylabel(names[1], fontsize=8)
+    first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
+    if panel.kind == "surface":
+        coarse: Any = {"rcount": SURFACE, "ccount": SURFACE, "linewidth": 0, "rasterized": True}
+        axes.plot_surface(first, second, height, cmap="viridis", **coarse)
+        axes.locator_params(nbins=3)
+        axes.view_init(28, -125)
+        return
+    height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
+    low, high = float(height.min()), float(height.max())
+    axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
+    axes.set_aspect("equal")
+    if panel.kind == "contours":
+        axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
+        axes.plot([1, 0], [0, 1], color="white", linewidth=2)
+        return
+    for corner in (0, 1) if names[2] == "p1" else (0,):
+        if (at := height.filled(np.nan) == corner).any():  # a Gaussian is nowhere zero
+            axes.contour(first, second, at.astype(float), levels=[0.5], colors="white", linewidths=1)
+
+
+def page(figures: list[PaperFigure]) -> str:
+    """The page in Markdown: each figure, with a description of the published figure."""
+    lines = ["# Figures of the papers, drawn by our own library", "", "    make paper-figures", "", ABOUT, ""]
+    for figure in figures:
+        told = [f"* published: {figure.published}", f"* ours: {figure.chosen}", ""]
+        lines += [f"## {figure.name}", "", *told, f"![{figure.name}]({figure.name}.svg)", ""]
+    return "\n".join(lines)

@@ -1,0 +1,167 @@
+"""Draws discrete and continuous attention over images side by side (after Figure 3 of Martins et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repro.report import draw as canvas
+from sparse_attention.mappings.continuous import MultivariateBetaGaussian
+from tasks.config.models import mappings_at
+from tasks.data import DataUnavailable
+from tasks.data.images import ImageError, ImageInput, decode
+from tasks.layers.words import density_alpha
+from tasks.vqa.models.mcan import PLACES
+
+Picture = Callable[[str], np.ndarray]  # key of an image -> uint8 [height, width, 3]
+LARGEST = 448  # side length, in pixels, of drawn images that the model saw as features
+FINE = 96  # points per axis used to draw a density
+COLOUR = "#0072B2"  # Okabe and Ito's blue, visible on the colour map to colour-blind readers
+CHOICE = "Questions: answers other than yes and no first, of these what every row answers right first, one an image."
+NEXT = "run the experiment first: python scripts/reproduce.py martins2020_table2"
+
+
+@dataclass
+class Panel:
+    """One row of the table. alpha: that of its density, None for discrete attention; records: test records by index."""
+
+    label: str
+    alpha: float | None
+    records: dict[int, Mapping[str, Any]]
+    attention: Mapping[str, Tensor]
+
+    def right(self, question: int) -> bool:
+        """Whether at least one annotator gave the same answer as this row."""
+        record = self.records[question]
+        return record["output"] in record["references"]
+
+
+def read_panel(label: str, mapping: Mapping[str, Any], records: Iterable[Mapping[str, Any]], attention: Path) -> Panel:
+    """Make a panel from a finished cell.
+
+    Args:
+        mapping: the node `mapping` of the cell's configuration.
+        records: the cell's test records.
+        attention: path of the cell's attention.safetensors.
+
+    Raises:
+        DataUnavailable: no attention is stored.
+    """
+    from safetensors.torch import load_file
+
+    if not attention.is_file():
+        raise DataUnavailable(f"the row {label!r} has no stored attention", str(attention), NEXT)
+    alpha = density_alpha(mappings_at(mapping, PLACES)["image"])
+    return Panel(label, alpha, {r["index"]: r for r in records if r["set"] == "test"}, load_file(attention))
+
+
+def pictures(images: ImageInput) -> Picture:
+    """A function that returns the picture of a key from a data set's about["images"]: uint8 [height, width, 3].
+
+    An unreadable picture is black.
+    """
+    size = images.size if images.input == "pixels" else (LARGEST, LARGEST)
+
+    def picture(key: str) -> np.ndarray:
+        try:
+            return np.zeros((*size, 3), np.uint8) if images.source is None else decode(images.source.read(key), size)
+        except ImageError:
+            return np.zeros((*size, 3), np.uint8)
+
+    return picture
+
+
+def choose(panels: Sequence[Panel], count: int) -> list[int]:
+    """`count` stored questions in the order given by CHOICE; several questions share an image only if necessary."""
+    stored = [{int(k.partition("/")[2]) for k in p.attention if k.startswith("test/")} for p in panels]
+    first = panels[0].records
+
+    def order(i: int) -> tuple[bool, int, int]:
+        return first[i]["answer_type"] == "yes/no", sum(not p.right(i) for p in panels), i
+
+    fresh: dict[str, int] = {}
+    common = sorted(set.intersection(*stored), key=order)
+    for i in common:
+        fresh.setdefault(first[i]["image"], i)
+    chosen = list(fresh.values())
+    return [*chosen, *(i for i in common if i not in chosen)][:count]
+
+
+def draw(
+    panels: Sequence[Panel], questions: Sequence[int], picture: Picture, files: Sequence[Path], caption: str = ""
+) -> list[Path]:
+    """Draw one row per question: the image, then each panel's heat map with the outline of its density.
+
+    Args:
+        questions: indices of test questions, see `choose`.
+        picture: key of an image -> uint8 [height, width, 3].
+        files: .png, .svg or .pdf files to write.
+        caption: text below the figure.
+    """
+    width, height = 1 + len(panels), len(questions)
+    with canvas.captioned((2.3 * width, 2.75 * height + 0.2), caption, files) as figure:
+        axes = figure.subplots(height, width, squeeze=False)
+        for line, question in zip(axes, questions):
+            record = panels[0].records[question]
+            pixels = picture(record["image"])
+            line[0].imshow(pixels, extent=(0, 1, 1, 0), interpolation="nearest")
+            line[0].set_title(f"{record['source']}\n{' / '.join(record['references'][:2])}", fontsize=8)
+            for axis, panel in zip(line[1:], panels):
+                _panel(axis, panel, question, pixels)
+                verdict = "right" if panel.right(question) else "wrong"
+                axis.set_title(f"{panel.label}\n{panel.records[question]['output']} ({verdict})", fontsize=8)
+            for axis in line:
+                axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
+    return list(files)
+
+
+def ellipse(mu: Tensor, sigma: Tensor, alpha: float, points: int = 100) -> list[Tensor]:
+    """Outlines of a density with mu [2] and sigma [2, 2], in units of the image, as (row, column): [points, 2] each.
+
+    For alpha > 1, the outline is the edge of the support; for a Gaussian, there are two, at one and two standard
+    deviations.
+    """
+    angle = torch.linspace(0, 2 * math.pi, points, dtype=torch.float64)
+    circle = torch.stack((angle.cos(), angle.sin()), -1)  # [points, 2]
+    mu, sigma = mu.double(), sigma.double()
+    if alpha == 1:
+        factor = torch.linalg.cholesky(sigma)
+        return [mu + k * circle @ factor.mT for k in (1.0, 2.0)]
+    return [mu + circle @ MultivariateBetaGaussian(mu, sigma, alpha).support_map().mT]
+
+
+def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:
+    grey = pixels.mean(-1, keepdims=True) / 255
+    axis.imshow(np.repeat(0.55 + 0.45 * grey, 3, -1), extent=(0, 1, 1, 0), interpolation="nearest")
+    if panel.alpha is None:
+        _heat(axis, panel.attention[f"test/{question}"].T.numpy(), "nearest")
+        return
+    mu, sigma = (
+        panel.attention[f"mu/{question}"],
+        panel.attention[f"sigma/{question}"],
+    )  # [2], [2, 2], or with a leading K
+    shares = panel.attention.get(f"pi/{question}", torch.ones(1))
+    parts = [p for p in zip(shares.reshape(-1), mu.reshape(-1, 2), sigma.reshape(-1, 2, 2)) if p[0] > 0.01]
+    line = (torch.arange(FINE) + 0.5) / FINE
+    points = torch.stack(torch.meshgrid(line, line, indexing="ij"), -1).double()
+    heat = torch.zeros(FINE, FINE, dtype=torch.float64)
+    for share, m, s in parts:
+        heat += share * MultivariateBetaGaussian(m, s, panel.alpha).pdf(points)
+    _heat(axis, heat.numpy(), "bilinear")
+    for _, m, s in parts:
+        for outline in ellipse(m, s, panel.alpha):
+            axis.plot(outline[:, 1], outline[:, 0], color=COLOUR, linewidth=1.2)
+
+
+def _heat(axis: Any, heat: np.ndarray, interpolation: str) -> None:
+    """Draw a heat map that is transparent where the weight is exactly zero."""
+    top = max(float(heat.max()), 1e-12)
+    clear = {"alpha": 0.25 + 0.65 * np.clip(heat / top, 0, 1), "interpolation": interpolation}
+    axis.imshow(np.ma.masked_equal(heat, 0), extent=(0, 1, 1, 0), cmap="YlOrRd", vmin=0, vmax=top, **clear)

@@ -1,0 +1,73 @@
+"""Draw the attention of one prediction as a heat map, in the terminal or as an SVG file. Columns: source; rows: output.
+
+An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight, however small, is shaded.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from repro.report import draw
+
+SHADES = "░▒▓█"
+LEGEND = "· exactly no weight  " + "  ".join(
+    f"{shade} {'from' if i else 'above'} {i / len(SHADES):g}" for i, shade in enumerate(SHADES)
+)
+LABEL = 14  # most letters shown of an output token
+HEAD = 12  # most letters shown of a source token
+
+
+class Attended(Protocol):
+    """What is drawn of a prediction (`tasks.load.model.Prediction`): its attention [T, S], S and T tokens."""
+
+    attention: Any
+    source_tokens: Sequence[str]
+    output_tokens: Sequence[str]
+
+
+def terminal(prediction: Attended, width: int = 80) -> str:
+    """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
+
+    Raises ValueError if the model has no attention.
+    """
+    rows = _rows(prediction)
+    source = [_cut(token, HEAD) for token in prediction.source_tokens]
+    most = max(1, (width - LABEL - 1) // 2)
+    blocks = []
+    for start in range(0, len(source), most):
+        heads = source[start : start + most]
+        height = max(map(len, heads))
+        lines = [" " * (LABEL + 1) + "".join(f"{h.rjust(height)[k]} " for h in heads).rstrip() for k in range(height)]
+        for name, row in zip(prediction.output_tokens, rows):
+            marks = "".join(2 * _shade(weight) if weight else "· " for weight in row[start : start + most])
+            lines.append(f"{_padded(_cut(name, LABEL))} {marks.rstrip()}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _shade(weight: float) -> str:
+    return SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))] if weight == weight else "!"
+
+
+def svg(prediction: Attended) -> str:
+    """The heat map as a standalone SVG. Raises ValueError if the model has no attention."""
+    with draw.heat_figure(_rows(prediction), prediction.output_tokens, prediction.source_tokens) as figure:
+        return draw.svg(figure, "attention")
+
+
+def _rows(prediction: Attended) -> list[list[float]]:
+    if prediction.attention is None:
+        raise ValueError("this model has no attention to draw")
+    return prediction.attention.tolist()
+
+
+def _cut(token: str, most: int) -> str:
+    return token if len(token) <= most else token[: most - 1] + "…"
+
+
+def _padded(text: str) -> str:
+    """`text`, right-aligned in LABEL columns; wide East Asian characters take two columns."""
+    columns = sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+    return " " * max(0, LABEL - columns) + text

@@ -1,0 +1,77 @@
+"""LSTMs that run in half precision on every processor and over padded texts without packing; precision of a loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+class Lstm(nn.LSTM):
+    """torch's LSTM, made to run in half precision on every CPU.
+
+    oneDNN has a half-precision LSTM only for some processors and sizes; elsewhere torch raises "could not create a
+    primitive descriptor". In half precision on a CPU, this class always uses torch's own loop instead, so that all
+    machines compute the same numbers.
+    """
+
+    def forward(self, *args, **kwargs):
+        # torch.compile decomposes the LSTM itself
+        if torch.compiler.is_compiling() or not _half_on_cpu(self.weight_hh_l0):
+            return super().forward(*args, **kwargs)
+        with torch.backends.mkldnn.flags(enabled=False):
+            return super().forward(*args, **kwargs)
+
+
+def _half_on_cpu(weight: Tensor) -> bool:
+    """True if a layer with this weight computes in half precision on a CPU, because of its own dtype or autocast."""
+    return weight.device.type == "cpu" and (weight.dtype in HALF or torch.is_autocast_enabled("cpu"))
+
+
+class BiLstm(nn.Module):
+    """Bidirectional LSTM over texts padded on the right: words [B, L, E], lengths [B] -> states [B, L, 2 * hidden].
+
+    Each text is reversed within its own length, so padding never affects the state of a real word, and both directions
+    run on plain tensors. On a CPU, torch's packed sequences would take about twenty times as long.
+    """
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.forwards = Lstm(dim, hidden, batch_first=True)
+        self.backwards = Lstm(dim, hidden, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        at = torch.arange(x.size(1), device=x.device)
+        back_from_end = lengths.to(x.device).unsqueeze(1) - 1 - at  # [B, L]
+        turned = torch.where(back_from_end < 0, back_from_end + x.size(1), back_from_end)  # padding maps to padding
+        there = self.forwards(x)[0]
+        back = self.backwards(_rows(x, turned))[0]
+        return torch.cat((there, _rows(back, turned)), -1)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """Gather x [B, L, D] along its second dimension with index [B, L]."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.size(-1)))
+
+
+def packed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Run an LSTM over sequences padded on the right: x [B, L, E], lengths [B] -> states [B, L, D], (h, c).
+
+    States are zero on padding. The result equals that of torch's own packing with `enforce_sorted=False`. torch would
+    fetch the sort order from the GPU; here the order is computed on the host.
+
+    Args:
+        lengths: best on the CPU; lengths on a GPU cause a synchronisation.
+    """
+    lengths, order = lengths.cpu().sort(descending=True)
+    there, back = (i.to(x.device, non_blocking=True) for i in (order, order.argsort()))
+    states, (h, c) = lstm(pack_padded_sequence(x.index_select(0, there), lengths, batch_first=True))
+    states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
+    return states.index_select(0, back), (h.index_select(1, back), c.index_select(1, back))
+
+
+def widened(x: Tensor) -> Tensor:
+    """Convert x to the precision used for losses: half precision becomes float32; float32 and float64 are unchanged."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

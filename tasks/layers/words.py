@@ -1,0 +1,91 @@
+"""Vectors of words, and the mass that an attention density puts on each word."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparse_attention.mappings.continuous import BetaGaussian, document_positions
+from tasks.data.symbols import PAD
+
+Pretrained = np.ndarray | None
+
+
+class WordVectors(nn.Module):
+    """Looks up word vectors: token ids [...] -> [..., dim].
+
+    Pretrained vectors are fixed or trained further; all other vectors are initialised from U(-r, r) and trained. The
+    vector of padding is zero. If there are pretrained vectors, they determine `dim`. Fixed vectors are stored in a
+    buffer, so no optimiser and no weight decay changes them.
+
+    Args:
+        size: number of ids.
+        dim: size of a vector; used only if no vectors are pretrained.
+        init_range: r.
+        vectors, rows: pretrained vectors [found, dim] float32 and their ids [found].
+        fixed: do not train the pretrained vectors.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        dim: int,
+        init_range: float,
+        vectors: Pretrained = None,
+        rows: Pretrained = None,
+        fixed: bool = True,
+    ) -> None:
+        super().__init__()
+        self.dim = dim if vectors is None else vectors.shape[1]
+        self.register_buffer("pretrained", None)
+        count = size
+        if vectors is not None and fixed:
+            # Trained words use the first rows of the table. All pretrained words share its unused last row; their
+            # vectors come from `pretrained`.
+            place = torch.arange(size)
+            found = torch.as_tensor(rows)
+            own = torch.ones(size, dtype=torch.bool).index_fill_(0, found, False)
+            count = int(own.sum()) + 1
+            place[own] = torch.arange(count - 1)
+            place[found] = count - 1
+            slot = torch.zeros(size, dtype=torch.long).index_copy_(0, found, torch.arange(1, len(found) + 1))
+            self.register_buffer("place", place, persistent=False)
+            self.register_buffer("slot", slot, persistent=False)
+            table = torch.cat((torch.zeros(1, self.dim), torch.as_tensor(vectors)))
+            self.register_buffer("pretrained", table, persistent=False)
+        self.trained = nn.Embedding(count, self.dim, PAD)
+        nn.init.uniform_(self.trained.weight, -init_range, init_range)
+        with torch.no_grad():
+            self.trained.weight[PAD] = 0
+            if self.pretrained is not None:
+                self.trained.weight[-1] = 0
+            elif vectors is not None:
+                self.trained.weight[torch.as_tensor(rows)] = torch.as_tensor(vectors)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.pretrained is None:
+            return self.trained(ids)
+        slot = self.slot[ids]
+        known = slot.ne(0).unsqueeze(-1)
+        return torch.where(known, F.embedding(slot, self.pretrained), self.trained(self.place[ids]))
+
+
+def density_alpha(mapping: nn.Module) -> float | None:
+    """alpha of a mapping over densities, made by `sa.make` (1: Gaussian, 2: truncated parabola); otherwise None."""
+    return float(mapping.alpha) if mapping.spec.over == "density" else None
+
+
+@torch.no_grad()
+def density_on_words(mu: Tensor, sigma_sq: Tensor, alpha: float, mask: Tensor) -> Tensor:
+    """Approximate mass per word [B, L] of densities (mu, sigma_sq) [B] over texts whose words are given by mask [B, L].
+
+    Each word covers an interval of width 1 / L (L: number of words of the text); its mass is the density at the centre
+    of the interval, divided by L. The mass is exactly zero outside the density's support.
+    """
+    mu, sigma_sq = mu.double().unsqueeze(-1), sigma_sq.double().unsqueeze(-1)
+    mass = (BetaGaussian(mu, sigma_sq, alpha).pdf(document_positions(mask)) / mask.sum(-1, keepdim=True)).float()
+    if alpha == 1:
+        mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # a Gaussian is never zero, but float32 may underflow
+    return mass.masked_fill(~mask, 0.0)

@@ -1,0 +1,163 @@
+"""Pictures: heat maps show exact zeros and equal weights, curves and dots show the numbers of the cells."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_report import ROWS, Made
+
+from repro.report import draw, pictures
+from repro.report.draw import groups, heat, inline, runs, shade
+from repro.tables import build as tables
+from repro.tables.claims import Claim
+from repro.tables.decide import Outcome, Part
+
+
+@pytest.mark.parametrize(
+    ("row", "joined", "lettered"),
+    [
+        ([0.5, 0.5, 0, 0], [(0, 2), (2, 4)], []),  # neighbours need no letter, zeros never have one
+        ([0, 0.25, 0.5, 0.25], [(0, 1), (1, 2), (2, 3), (3, 4)], [[1, 3]]),
+        ([0.2, 0.3, 0.3, 0.2], [(0, 1), (1, 3), (3, 4)], [[0, 3]]),
+        ([0.2, 0.2, 0.1, 0.2, 0.3 + 1e-3], [(0, 2), (2, 3), (3, 4), (4, 5)], [[0, 1, 3]]),
+        ([1.0], [(0, 1)], []),
+        ([1e-8, 0, 1 - 1e-8], [(0, 1), (1, 2), (2, 3)], []),
+        ([1 / 3, float(np.float32(1 / 3))], [(0, 2)], []),
+        ([float("nan"), 0.5, float("nan")], [(0, 1), (1, 2), (2, 3)], []),
+    ],
+)
+def test_equal_neighbours_are_joined_and_other_equal_weights_share_a_letter(row, joined, lettered):
+    assert runs(row) == joined and groups(row) == lettered
+
+
+def test_a_heat_map_is_grey_exactly_where_a_weight_is_zero():
+    weights = np.array([[0.0, 0.25, 0.25, 0.5, 0.25], [1e-9, 0.0, np.nan, 1.0, 0.0]])
+    with draw.canvas((2, 2), "s") as figure:
+        axis = figure.add_subplot()
+        heat(axis, weights, ["a", "b"], ["one", "a\x00b", "three", "a" * 16])
+        (image,), (borders,) = axis.get_images(), axis.get_lines()
+        assert (np.asarray(image.get_array()) == shade(0.0)).all(-1).tolist() == (weights == 0).tolist()
+        assert [t.get_text() for t in axis.get_xticklabels()] == ["one", "a\ufffdb", "three", "a" * 14 + "…", ""]
+        assert [(t.get_text(), t.get_position()) for t in axis.texts] == [("a", (s + 0.5, 0.5)) for s in (1, 2, 4)]
+        x, y = (np.reshape(v, (-1, 3))[:, :2].tolist() for v in borders.get_data())
+    upright = {(a[0], b[0]) for a, b in zip(x, y) if a[0] == a[1]}
+    assert upright == {(1, 0), (3, 0), (4, 0), *((s, 1) for s in (1, 2, 3, 4))}, "none between the two quarters"
+    depth = shade([1e-9, 0.3, 0.7, 1.0]).sum(-1)
+    assert (np.diff(depth) < 0).all() and (shade(np.nan) == shade(1.0)).all()
+
+
+def test_a_drawing_of_a_page_has_no_ground_no_ids_of_groups_and_the_labels_of_its_rows():
+    with draw.canvas((3, 2), "s") as figure:
+        axes = figure.add_subplot()
+        draw.dots(
+            axes, [draw.Dot('a "b" <c>', 1, 2.0, (1.0, 3.0), (1.5, 2.5)), None, draw.Dot("d", 2, 1.0, hollow=True)]
+        )
+        file = draw.svg(figure, "title & more")
+    page = inline(file, "label & more")
+    root = ET.fromstring(page)
+    assert "fill: #ffffff" in file and page.count("fill: #ffffff") == 1, "the hollow dot alone is white"
+    assert [g.get("data-of") for g in root.iter() if g.get("data-of")] == ['a "b" <c>'] * 3 + ["d"] * 2
+    assert not [g for g in root.iter(f"{draw.SVG}g") if g.get("id")] and page.startswith("<svg ")
+    assert root.find(f"{draw.SVG}title").text == "label & more" and root.get("width") is None
+    colours = {draw.look(i)["color"] for i in range(8)}
+    assert (
+        len(colours) == 8 and len({(look["marker"], str(look["linestyle"])) for look in map(draw.look, range(16))}) > 8
+    )
+
+
+def plots(text: str, caption: str) -> str:
+    return re.search(rf"<figcaption>{caption}</figcaption>(<svg.*?</svg>)", text, re.S)[1]
+
+
+STROKES = re.compile(r'<path d="(M[^"]*)" clip-path[^>]*style="fill: none; stroke: (#\w+); stroke-width: 1.3')
+
+
+def test_curves_have_one_line_per_row_in_the_row_s_colour(reported):
+    for caption in ("dev accuracy", "dev perplexity", "dev attention: share of exact zeros"):
+        strokes = STROKES.findall(plots(reported()[1], caption))
+        assert [colour for _, colour in strokes] == [*draw.COLOURS[:3]]
+        for path, _ in strokes:  # three epochs, equally far apart
+            x = [float(v) for v in re.findall(r"[ML] ([\d.]+) ", path)]
+            assert len(x) == 3 and x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.05)
+
+
+def test_a_curve_of_other_weights_than_the_table_s_is_not_drawn(tmp_path):
+    """Training may count the zeros of a softmax beside the density that the table is about."""
+    drawn = STROKES.findall(plots(Made(tmp_path, curve_zeros=0.0).write(), "dev attention: share of exact zeros"))
+    assert [colour for _, colour in drawn] == [draw.COLOURS[0]], "softmax has no zeros in either"
+
+
+@pytest.mark.parametrize("comparable", [True, False])
+def test_published_against_ours_is_drawn_only_where_comparable(tmp_path, comparable):
+    text = Made(tmp_path, comparable).write()
+    assert ("paper R-1: ours minus published; line: 95 % interval" in text) is comparable
+    assert ('class="verdict not-comparable"' in text) is not comparable
+
+
+def test_one_run_per_row_draws_the_scores(reported):
+    _, text = reported()
+    assert "R-1 of each row" in text and "R-1 minus that of" not in text
+    said = re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[: len(ROWS)]
+    assert said == [("0", "6.0"), ("30", "5.0"), ("60", "4.0")], "of the metric, not of what is drawn"
+
+
+def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
+    plan, store = made()
+    assert pictures.runs(tables.build(plan, store), "s") == "", "no curves, no picture"
+    for slot in plan.slots:
+        rows = (f"{epoch},{50 + slot.row + slot.seed + 3 * epoch}" for epoch in (1, 2, 3))
+        slot.cell.entry(store).path("curves.csv").write_text("\n".join(("epoch,dev/accuracy", *rows)))
+    text = pictures.runs(tables.build(plan, store), "s")
+    assert text == pictures.runs(tables.build(plan, store), "s") and ">dev accuracy</text>" in text
+    drawn: dict[str, list[str]] = {"softmax": [], "tuned": []}
+    for part in text.split('<g id="of ')[1:]:
+        drawn[part.partition('"')[0]].append(part)
+    dots = [part.partition("</g>")[0] for label in drawn for part in drawn[label][:2]]
+    x = [float(n) for part in dots for n in re.findall(r'<use [^>]*x="([\d.]+)"', part)]
+    assert affine(x, [30.5, 30.0, 31.0, 34.0, 33.0, 35.0]), "the mean, then the seeds"
+    paths = [drawn[label][3].partition("clip-path")[0] for label in drawn]
+    y = [float(n) for path in paths for n in re.findall(r"[ML] [\d.]+ ([\d.]+)", path)]
+    assert affine(y, [54.5, 57.5, 60.5, 55.5, 58.5, 61.5]), "the mean over seeds, epoch by epoch"
+
+
+def affine(places, values) -> bool:
+    assert len(places) == len(values)
+    return np.abs(np.polyval(np.polyfit(values, places, 1), values) - places).max() < 0.01
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("test", "equal"),
+    [("equivalence", (-1, 1)), ("noninferiority", (-1, 0)), ("superiority", (0, 1)), ("trend", None)],
+)
+def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_better(test, equal, sign):
+    claim = Claim(
+        "c", "p", "e", ("a",), ("test/bleu",), test, () if test == "trend" else ("softmax",), 1.0, unit="BLEU"
+    )
+    claim = replace(claim, direction="higher" if sign > 0 else "lower")
+    part = Part("a", "", effect=2.0, low=-3.0, high=3.0, n=3, differences={1: -2.0, 2: 2.0, 3: 0.0})
+    made = pictures.claim(Outcome(claim, "supported", part, (part,), better=-sign), {}, "s")
+    number = r"([\d.]+) "
+    (zero,) = re.findall(rf'<path d="M {number}[^"]*" [^>]*stroke: {draw.INK}; stroke-width: 0.8', made)
+    interval = re.search(rf'<path d="M {number}[\d. ]+\nL {number}[^>]*stroke: {draw.INK}; stroke-width: 1.6', made)
+    low, high = interval.groups()
+    unit = (float(high) - float(low)) / 6  # of the interval from -3 to 3
+    bands = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: {draw.GRID}; opacity: 0.5', made)
+    spans = [[(float(x) - float(zero)) / unit for x in re.findall(rf"[ML] {number}", band)] for band in bands[:1]]
+    ends = [(round(min(span)), round(max(span))) for span in spans]
+    assert ends == ([] if equal is None else [tuple(sorted(sign * end for end in equal))])
+    assert ("counts as equal" in made) == (equal is not None) and ("← better" if sign > 0 else "better →") in made
+    against = ": last minus first" if test == "trend" else " minus softmax"
+    assert f">BLEU{against}</text>" in made
+    ratio = pictures.claim(Outcome(replace(claim, ratio=True), "supported", part, (part,)), {}, "s")
+    assert ">%, as 100 times the logarithm" in ratio and "better" not in ratio and "as claimed" in ratio
+    number = replace(claim, value=50.0, against=())
+    assert ">BLEU minus 50</text>" in pictures.claim(Outcome(number, "supported", part, (part,)), {}, "s")
+    two = replace(claim, metrics=("test/bleu", "test/other"))
+    assert ">a, other</text>" in pictures.claim(
+        Outcome(two, "supported", part, (replace(part, metric="test/other"),)), {"test/other": "other"}, "s"
+    )
