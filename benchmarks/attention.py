@@ -230,10 +230,12 @@ def markdown_attention(rows: list[AttentionRow], memory: dict[AttentionCase, dic
             cells += [", ".join(three), f"**{text}**" if goal and ratio < goal[side] else text]
         lines.append("| " + " | ".join([*cells, f"{goal[0]:g}, {goal[1]:g}" if goal else ""]) + " |")
     if memory:
-        lines += ["", "Peak memory of forward+backward above the inputs, MiB:", "", "| n x heads | mapping | support | SDPA | ours | composition |", "|---|---|---|---|---|---|"]  # fmt: skip
+        lines += ["", "Peak memory of forward+backward above the inputs, MiB:", ""]
+        lines += ["| n x heads | mapping | support | SDPA | ours | composition |", "|---|---|---|---|---|---|"]
         for case, taken in memory.items():
             three = (f"{taken[who]:.0f}" if who in taken else "-" for who in ("sdpa", "ours", "composition"))
-            lines.append(f"| {case.n} x {case.heads} | {case.mapping}{', causal' * case.causal} | {100 * case.support:g} % | " + " | ".join(three) + " |")  # fmt: skip
+            name = f"{case.mapping}{', causal' * case.causal}"
+            lines.append(f"| {case.n} x {case.heads} | {name} | {100 * case.support:g} % | {' | '.join(three)} |")
     return "\n".join([*lines, ""])
 
 

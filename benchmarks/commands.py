@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+Names = Sequence[str]
+
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
@@ -99,8 +101,8 @@ def attention(
 
 
 def training(
-    models: Sequence[str], mappings: Sequence[str], turns: int, device: str, threads: int, words: int, batch: int, output: str
-) -> None:  # fmt: skip
+    models: Names, mappings: Names, turns: int, device: str, threads: int, words: int, batch: int, output: str
+) -> None:
     """`scripts/bench_training.py`: time training and search. Raises ValueError for unknown models or mappings."""
     import tasks.fairseq_plugin  # noqa: F401  registers the models
     from benchmarks import throughput
@@ -110,9 +112,8 @@ def training(
     known = throughput.names()
     wanted, chosen = mappings or known, models or list(throughput.MODELS)
     if unknown := [m for m in wanted if m not in known] + [m for m in chosen if m not in throughput.MODELS]:
-        raise ValueError(
-            f"{', '.join(unknown)} cannot be timed; there are {', '.join(known)}; {'; '.join(throughput.MODELS)}"
-        )
+        known_models = "; ".join(throughput.MODELS)
+        raise ValueError(f"{', '.join(unknown)} cannot be timed; there are {', '.join(known)}; {known_models}")
     sizes, others = throughput.Sizes(words=words, batch=batch), [m for m in wanted if m != "softmax"]
     tables = []
     with tempfile.TemporaryDirectory() as folder:

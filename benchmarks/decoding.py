@@ -89,5 +89,6 @@ def markdown_decoding(rows: list[DecodingRow]) -> str:
         missed = case.target is not None and ratio < case.target
         what = f"{case.mapping}{f', correlated {case.rho:g}' if case.rho else ''}"
         goal = f"{case.target:g}" if case.target else ""
-        lines.append(f"| {case.n} x {case.heads} | {what} | {100 * row.support:.2f} % | {three} | {f'**{ratio:.2f}**' if missed else f'{ratio:.2f}'} | {goal} |")  # fmt: skip
+        shown = f"**{ratio:.2f}**" if missed else f"{ratio:.2f}"
+        lines.append(f"| {case.n} x {case.heads} | {what} | {100 * row.support:.2f} % | {three} | {shown} | {goal} |")
     return "\n".join([*lines, ""])

@@ -48,6 +48,7 @@ GOALS = {"mapping": 0.97, "training": 0.98, "search": 0.95}
 SECTION = "## Training and decoding"
 READ_EVERY = 20
 Work = Callable[[], Any]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,14 @@ def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path
         rng = random.Random(1)
         for split, count in (("train", 40 * sizes.batch), ("dev", sizes.batch), ("test", 1)):
             for side in ("fr", "en"):
-                rows = (
-                    [f"w{rng.randrange(sizes.words)}" for _ in range(rng.randint(sizes.shortest, sizes.longest))]
-                    for _ in range(count)
-                )
-                (files / f"{split}.{side}").write_text("".join(f"{' '.join(row)}\n" for row in rows))
+                lengths = (rng.randint(sizes.shortest, sizes.longest) for _ in range(count))
+                rows = (" ".join(f"w{rng.randrange(sizes.words)}" for _ in range(length)) for length in lengths)
+                (files / f"{split}.{side}").write_text("".join(f"{row}\n" for row in rows))
     with composer() as compose:
-        return compose([
-            "task=toy", "data=files", f"data.path={files}", "data.source_lang=fr", "data.target_lang=en", "encode.joint=true", *model, f"mapping={mapping}",
-            "optim=adam", "optim.lr=0.0003", "schedule=fixed", f"train.batch_size={sizes.batch}", f"runtime.device={device}",
-            f"paths.data={folder / 'data'}", f"paths.outputs={folder / 'outputs'}",
-        ])  # fmt: skip
+        data = "task=toy data=files data.source_lang=fr data.target_lang=en encode.joint=true schedule=fixed".split()
+        how = f"optim=adam optim.lr=0.0003 train.batch_size={sizes.batch} runtime.device={device}".split()
+        places = [f"data.path={files}", f"paths.data={folder / 'data'}", f"paths.outputs={folder / 'outputs'}"]
+        return compose([*data, *model, f"mapping={mapping}", *how, *places])
 
 
 def encode(config: Mapping[str, Any]) -> Path:
@@ -271,13 +269,13 @@ def turns(
 
 
 def measure(
-    model: str, mappings: Sequence[str], sizes: Sizes, folder: Path, device: str, count: int, told: Callable[[str], None] = print
-) -> list[Table]:  # fmt: skip
+    model: str, mappings: Sequence[str], sizes: Sizes, folder: Path, device: str, count: int, say: Say = print
+) -> list[Table]:
     """Measure one of `MODELS`. Returns the tables of training and of beam search."""
     configs = {m: configuration(MODELS[model], m, sizes, folder, device) for m in ("softmax", *mappings)}
     path = encode(configs["softmax"])
     encoded = open_encoded(path)
-    told(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
+    say(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
     ours = {m: Updates(c, path, folder) for m, c in configs.items()}
     plain = PlainTraining(configs["softmax"], encoded, ours["softmax"])
     block = READ_EVERY if torch.device(device).type == "cuda" else 1
@@ -302,14 +300,17 @@ def measure(
 
 def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -> str:
     """The section for docs/reference/benchmarks.md; ratios below their goal are bold."""
+    turns, threads = len(next(iter(tables[0].ratios.values()))), torch.get_num_threads()
     lines = [
-        SECTION, "",
+        SECTION,
+        "",
         f"Speeds are ratios; higher is better. Each row compares a mapping with softmax (goal {GOALS['mapping']}), the last row softmax with a hand-written loop",
         f"around the same torch module with torch.softmax (goals {GOALS['training']} in training, {GOALS['search']} in beam search). Median over",
-        "turns in one interleaved run, quartiles in brackets; bold is below the goal. `make bench-training` updates this section.", "",
-        f"Machine: {machine}; {device}, torch {torch.__version__}, {torch.get_num_threads()} thread(s); {sizes.words} words, batches of {sizes.batch} sentences of "
-        f"{sizes.shortest} to {sizes.longest} words; beam {sizes.beam}, outputs of up to {sizes.output} words. Turns: {len(next(iter(tables[0].ratios.values())))}.",
-    ]  # fmt: skip
+        "turns in one interleaved run, quartiles in brackets; bold is below the goal. `make bench-training` updates this section.",
+        "",
+        f"Machine: {machine}; {device}, torch {torch.__version__}, {threads} thread(s); {sizes.words} words, batches of {sizes.batch} sentences of "
+        f"{sizes.shortest} to {sizes.longest} words; beam {sizes.beam}, outputs of up to {sizes.output} words. Turns: {turns}.",
+    ]
     for work, unit in (("training", "tokens/s"), ("beam search", "sentences/s")):
         those = [t for t in tables if t.work == work]
         lines += [

@@ -15,10 +15,9 @@ from importlib import metadata
 from pathlib import Path
 
 # Packages that the tests, training and its tables import; the packages required by these are added.
-ROOTS = (
-    "pytest", "fairseq-fixed", "bitarray", "regex", "tqdm", "hydra-core", "omegaconf", "numpy", "scipy", "scikit-learn", "sacrebleu", "rouge-score", "sacremoses",
-    "subword-nmt", "sentencepiece", "safetensors", "jinja2", "matplotlib", "rich", "pillow", "pyyaml", "entmax",
-)  # fmt: skip
+ROOTS = "pytest fairseq-fixed bitarray regex tqdm hydra-core omegaconf numpy scipy scikit-learn sacrebleu".split()
+ROOTS += "rouge-score sacremoses subword-nmt sentencepiece safetensors jinja2 matplotlib rich pillow".split()
+ROOTS += ["pyyaml", "entmax"]
 PEERS = {"adasplash": "0.2.2"}  # only timed beside ours on a GPU; not installed here
 THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # installed with the machine's torch
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
@@ -75,10 +74,9 @@ def collect(folder: Path, versions: list[str]) -> int:
             ).returncode:
                 continue
             # READTHEDOCS builds fairseq without its extensions, as scripts/setup.py does
-            built = subprocess.run(
-                [*pip, "wheel", "--no-build-isolation", *wanted, "-w", str(folder)],
-                env={**os.environ, "READTHEDOCS": "1"}, capture_output=True, check=False,
-            ).returncode  # fmt: skip
+            command = [*pip, "wheel", "--no-build-isolation", *wanted, "-w", str(folder)]
+            environment = os.environ | {"READTHEDOCS": "1"}
+            built = subprocess.run(command, env=environment, capture_output=True, check=False).returncode
             pure = any(f.name.endswith("-none-any.whl") for f in folder.glob(f"{name.replace('-', '_')}-*.whl"))
             if built or not pure:
                 missing.append(f"{name} {version} for {python}")

@@ -54,7 +54,8 @@ def train(
     mapping: str, data: dict[str, tuple[Tensor, Tensor]], size: int, epochs: int
 ) -> BertForSequenceClassification:
     torch.manual_seed(1)
-    config = BertConfig(vocab_size=size, hidden_size=96, num_hidden_layers=2, num_attention_heads=4, intermediate_size=192, max_position_embeddings=WORDS)  # fmt: skip
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192}
+    config = BertConfig(vocab_size=size, hidden_size=96, max_position_embeddings=WORDS, **layers)
     model = sa.integrations.transformers.use(BertForSequenceClassification(config), mapping)
     optimiser = torch.optim.AdamW(model.parameters(), 5e-4, weight_decay=0.01)
     for _ in range(epochs):

@@ -85,9 +85,13 @@ class CellMonitor:
 
 
 def run(
-    cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
-    loggers: Callable[[Cell], list[Any]] | None = None, named: Mapping[str, str] | None = None,
-) -> Outcome:  # fmt: skip
+    cell: Cell,
+    store: Store,
+    *,
+    forward: Callable[..., None] | None = None,
+    loggers: Callable[[Cell], list[Any]] | None = None,
+    named: Mapping[str, str] | None = None,
+) -> Outcome:
     """Run the training and evaluations that a cell still lacks; a failure is recorded with its traceback.
 
     Args:
@@ -185,12 +189,12 @@ def _train(
 ) -> None:
     started = time.monotonic()
     write_atomic(entry.path("config.yaml"), page(cell))
-    training = cell.family.train(cell.config, cell.prepared, entry.folder, monitor)
+    training = cell.family.train(cell.config, cell.data, entry.folder, monitor)
     if not training.metrics:
         raise ValueError(f"{cell.module}.train returned no metrics")
     if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
         raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
-    _write_results(entry, training, cell.prepared, record, started, seed=cell.seed, recipe=cell.family.RECIPE[0])
+    _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.family.RECIPE[0])
     check()
     entry.finish(training=cell.training_id)
     if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
@@ -230,8 +234,13 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
 
 
 def _write_results(
-    level: Level, found: Training | Evaluation, data: Prepared | TestSet, record: Mapping[str, Any], started: float, **more: Any
-) -> None:  # fmt: skip
+    level: Level,
+    found: Training | Evaluation,
+    data: Prepared | TestSet,
+    record: Mapping[str, Any],
+    started: float,
+    **more: Any,
+) -> None:
     """Write provenance.json and metrics.json of a training or an evaluation."""
     told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": data.sha256}
     write_json(level.path("provenance.json"), {**record, **told})
@@ -240,9 +249,9 @@ def _write_results(
     write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
 
-def _finish(active: Sequence[Loggers], found: Found | None, state: str) -> None:
+def _finish(active: Sequence[Loggers], results: Found | None, state: str) -> None:
     for loggers in active:
-        loggers.finish(found, state)
+        loggers.finish(results, state)
 
 
 def _log_to(path: Path) -> logging.Handler:
@@ -304,12 +313,13 @@ def from_folder(folder: str | Path, progress: Any = None, named: Mapping[str, st
         plugins.admit(config.get("plugins"), folder, (), {})
     module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
     if test is None:
-        asked = [{**config, "data": node} for node in further.values()]
-        cell = prepare(config, module, asked, progress, overrides)
+        cell = prepare(Cell(config, module, overrides=tuple(overrides), further=further), progress)
         same = cell.training_id == folder.name
     else:  # the training's config.yaml has the data, this one has the scoring
         data = read_config(folder.parents[1])["data"]
-        cell = prepare({**config, "data": data}, module, [config] if test in further else [], progress, overrides)
+        other = {test: config["data"]} if test in further else {}
+        cell = Cell({**config, "data": data}, module, overrides=tuple(overrides), further=other)
+        cell = prepare(cell, progress)
         cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
         same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
     if not same:

@@ -26,6 +26,8 @@ from repro.store import Damaged, Entry, Evaluation, Store, check_names
 from repro.store.provenance import ROOT
 
 Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
+Point = tuple[tuple[str, Any], ...]  # a grid point: (parameter, value) of each parameter
+READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # nodes that may affect how data are prepared
 
 # Nodes that are left out of the hashed configuration. The hash covers the name and content of `data` and the content of
 # the `plugins` files instead; the other nodes do not change the result.
@@ -72,14 +74,18 @@ class Found:
         levels = (trained, *(one for _, one in evaluated.values()))
         told = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
         return cls(
-            cell_id=entry.folder.name, folder=entry.folder,
+            cell_id=entry.folder.name,
+            folder=entry.folder,
             metrics={name: value for one in levels for name, value in one["metrics"].items()},
             signatures={name: how for one in levels for name, how in (one.get("signatures") or {}).items()},
-            facts=trained.get("facts") or {}, tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
-            baselines=baselines, shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
+            facts=trained.get("facts") or {},
+            tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
+            baselines=baselines,
+            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
             seconds=sum(float(one.get("seconds") or 0.0) for one in levels),
-            evaluations={name: level for name, (level, _) in evaluated.items()}, **more,
-        )  # fmt: skip
+            evaluations={name: level for name, (level, _) in evaluated.items()},
+            **more,
+        )
 
 
 class OfFamily:
@@ -99,27 +105,49 @@ class OfFamily:
 
 @dataclass(frozen=True)
 class Cell(OfFamily):
-    """A configuration that is ready to run: its data are prepared and its test sets are encoded.
+    """A training with its evaluations, at its place in a table. It has ids, and can run, once its data are prepared.
 
     Attributes:
         config: the resolved, checked configuration in plain containers.
         module: name of the family's module (`protocol.Family`).
-        tests: the test sets to evaluate on.
+        prepared: the train and dev data; None until they are prepared.
+        tests: the test sets to evaluate on; empty until the data are prepared.
         further: name of a test set from another data set -> the data node of that set.
         overrides: the user's overrides; needed for the verdict, not part of the id.
         origin: where the cell was first requested: `experiment` or `sweep`, `row`, `column` and `heading`; not part of
             the id.
         known_id: id of a training that is already finished; used whatever the current recipe is.
+        row, column: numbers of the row and column of the table; not part of the id.
+        point: the grid point; empty without a grid.
     """
 
     config: Mapping[str, Any]
     module: str
-    prepared: Prepared
+    prepared: Prepared | None = None
     tests: tuple[TestSet, ...] = ()
     overrides: tuple[str, ...] = ()
     further: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
     known_id: str = ""
+    row: int = 0
+    column: int = 0
+    point: Point = ()
+
+    @property
+    def data(self) -> Prepared:
+        """The prepared data. Raises ValueError if they are not prepared."""
+        if self.prepared is None:
+            raise ValueError(f"the data of {self.task}/{self.mapping} are not prepared")
+        return self.prepared
+
+    @cached_property
+    def data_key(self) -> str:
+        """A hash of everything that can affect how the data are prepared; equal for cells that share their data."""
+        return digest({k: self.config.get(k) for k in READ_FOR_DATA}, self.config["paths"]["data"])
+
+    def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Cell:
+        """This cell with its data; its test sets are the data set's own and `further`."""
+        return replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
 
     @property
     def task(self) -> str:
@@ -145,7 +173,7 @@ class Cell(OfFamily):
         """The id of the training, which also names its folder: 16 hex digits."""
         if self.known_id:
             return self.known_id
-        return digest(*computed_from(self.config, self.family), self.prepared.sha256, self.family.RECIPE[0])
+        return digest(*computed_from(self.config, self.family), self.data.sha256, self.family.RECIPE[0])
 
     def evaluation_id(self, test: TestSet) -> str:
         """The id of this training's evaluation on `test`: 16 hex digits."""
@@ -188,7 +216,7 @@ class Cell(OfFamily):
             if (stored := level.read()) is None:
                 return None
             scored[test.name] = (level, _short(stored, test))
-        return Found.of(entry, _short(trained, self.prepared), scored)
+        return Found.of(entry, _short(trained, self.data), scored)
 
     def done(self, store: Store) -> bool:
         """Whether the training and all evaluations are complete and undamaged."""
@@ -254,25 +282,27 @@ def family(module: str) -> Family:
         raise ValueError(f"{module} cannot be imported ({error}): run from the repository's root") from error
 
 
-def evaluation_keys(of: Family) -> tuple[str, ...]:
+def evaluation_keys(family: Family) -> tuple[str, ...]:
     """The dotted keys of a configuration that only the evaluation uses."""
-    return tuple(getattr(of, "EVALUATION_KEYS", EVALUATION_KEYS))
+    return tuple(getattr(family, "EVALUATION_KEYS", EVALUATION_KEYS))
 
 
-def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any], str, list[str]]:
+def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], str, list[str]]:
     """Everything that a training depends on, except the content of its data.
 
     Returns (configuration, name of the data set, content of the plugins).
     """
     relevant = {
-        k: dict(v) if isinstance(v, Mapping) else v for k, v in as_named(config, of).items() if k not in NOT_IDENTITY
+        k: dict(v) if isinstance(v, Mapping) else v
+        for k, v in as_named(config, family).items()
+        if k not in NOT_IDENTITY
     }
     relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
     relevant["mapping"].pop("grid", None)
     # the path of a file (word vectors) does not matter, because the hash of the data covers the file's content
     encode = relevant.get("encode") or {}
     relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
-    for key in evaluation_keys(of):
+    for key in evaluation_keys(family):
         *path, last = key.split(".")
         node = relevant
         for part in path:
@@ -281,28 +311,29 @@ def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any]
     return relevant, config["data"]["name"], [plugins.content(p) for p in config.get("plugins") or []]
 
 
-def scoring(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
+def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The values of the scoring keys, as dotted key -> value; a family's LATER_KEYS are included only if set."""
-    left_out = {f"task.{key}" for key in SAID} | {k for k in getattr(of, "LATER_KEYS", ()) if not value_at(config, k)}
-    config = as_named(config, of)
-    return {key: value_at(config, key) for key in evaluation_keys(of) if key not in left_out}
+    unset = [key for key in getattr(family, "LATER_KEYS", ()) if not value_at(config, key)]
+    left_out = {*(f"task.{key}" for key in SAID), *unset}
+    config = as_named(config, family)
+    return {key: value_at(config, key) for key in evaluation_keys(family) if key not in left_out}
 
 
-def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
+def as_named(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """A configuration without unset LATER_KEYS, ours and a family's: keys that were added after the first cells ran."""
     found = dict(config)
-    for node, _, last in (key.rpartition(".") for key in (*LATER_KEYS, *getattr(of, "LATER_KEYS", ()))):
+    for node, _, last in (key.rpartition(".") for key in (*LATER_KEYS, *getattr(family, "LATER_KEYS", ()))):
         if isinstance(found.get(node), Mapping) and not found[node].get(last):
             found[node] = {k: v for k, v in found[node].items() if k != last}
     return found
 
 
-def asked_id(config: Mapping[str, Any], of: Family, recipe: int | None = None) -> str:
+def asked_id(config: Mapping[str, Any], family: Family, recipe: int | None = None) -> str:
     """An id of a training that needs no prepared data: it hashes the data node instead of the content of the data.
 
     `recipe` is the version of the training recipe; None means the current version.
     """
-    return digest(*computed_from(config, of), config["data"], of.RECIPE[0] if recipe is None else recipe)
+    return digest(*computed_from(config, family), config["data"], family.RECIPE[0] if recipe is None else recipe)
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
@@ -319,28 +350,12 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def prepare(
-    config: Mapping[str, Any], module: str, tests: Sequence[Mapping[str, Any]] = (), progress: Any = None,
-    overrides: Sequence[str] = (),
-) -> Cell:  # fmt: skip
-    """Make the cell of a configuration: acquire and encode its data, and the test set of each config in `tests`."""
-    check_names(config["task"]["name"], config["mapping"]["name"])
-    plugins.load(plugins.pinned(config.get("plugins")))
-    prepared = family(module).prepare(config, progress)
-    others = [family(module).prepare_test(one, Path(prepared.folder), progress) for one in tests]
-    return assemble(config, module, prepared, list(zip(others, tests)), overrides)
-
-
-def assemble(
-    config: Mapping[str, Any], module: str, prepared: Prepared, others: Sequence[tuple[TestSet, Mapping[str, Any]]],
-    overrides: Sequence[str] = (), origin: Mapping[str, str] | None = None,
-) -> Cell:  # fmt: skip
-    """Make a cell from prepared data.
-
-    The cell's test sets are the data set's own test set and `others`, which pairs further test sets with their
-    configurations.
-    """
-    tests = (*([prepared.test] if prepared.test else []), *(t for t, _ in others))
-    return Cell(
-        config, module, prepared, tests, tuple(overrides), {t.name: one["data"] for t, one in others}, origin or {}
+def prepare(cell: Cell, progress: Any = None) -> Cell:
+    """The cell with its data acquired and encoded, and those of its further test sets."""
+    check_names(cell.task, cell.mapping)
+    plugins.load(plugins.pinned(cell.config.get("plugins")))
+    prepared = cell.family.prepare(cell.config, progress)
+    configs = [{**cell.config, "data": node} for node in cell.further.values()]
+    return cell.with_data(
+        prepared, [cell.family.prepare_test(config, Path(prepared.folder), progress) for config in configs]
     )

@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Stop:
     """A request to stop: the reason, and whether this process may still save in the folder."""
 
     why: str
@@ -30,7 +30,7 @@ class Asked:
 
 
 class _State:
-    asked: Asked | None = None
+    asked: Stop | None = None
     listening = False
     deferring = False
 
@@ -38,7 +38,7 @@ class _State:
 _STATE = _State()
 
 
-def asked() -> Asked | None:
+def asked() -> Stop | None:
     """The request to stop that came after `listening` began, or None."""
     return _STATE.asked
 
@@ -54,7 +54,7 @@ def ask(why: str, save: bool = True) -> None:
     if not _STATE.listening:
         logging.getLogger("cell").error("%s, and this process goes on", why)
         return
-    _STATE.asked = Asked(why, save)
+    _STATE.asked = Stop(why, save)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
@@ -66,7 +66,7 @@ def listening() -> Iterator[None]:
         return
 
     def heard(number: int, frame: object) -> None:
-        _STATE.asked = _STATE.asked or Asked(f"it was asked to stop by {signal.Signals(number).name}")
+        _STATE.asked = _STATE.asked or Stop(f"it was asked to stop by {signal.Signals(number).name}")
         if not _STATE.deferring:
             obey()
 

@@ -20,5 +20,6 @@ from _entry import command
 @command
 def main(*, overrides: list[str]) -> int:
     from tasks.commands import compare
+    from tasks.config.request import Request
 
-    return compare.main(dict(one.partition("=")[::2] for one in overrides))
+    return compare.main(Request.read(overrides))

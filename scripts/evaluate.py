@@ -19,11 +19,13 @@ from _entry import command
 def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: str | None = None) -> None:
     from repro.plugins import listed
     from tasks import load
+    from tasks.config.request import Request
     from tasks.data import Progress
     from tasks.load import finding
 
-    cell = str(finding.named(paths_outputs, cell, overrides))  # before torch is imported
-    found = load.evaluate(cell, overrides, paths_outputs, progress=Progress(), plugins=listed(plugins))
+    request = Request.read(overrides)
+    cell = str(finding.named(paths_outputs, cell, request.overrides))  # before torch is imported
+    found = load.evaluate(cell, request.overrides, paths_outputs, progress=Progress(), plugins=listed(plugins))
     for test, level in found.evaluations.items():
         print(f"{test}: {found.tests[test].get('provenance', '')}")
         for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):

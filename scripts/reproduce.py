@@ -26,11 +26,13 @@ from _entry import command
 @command
 def main(*names: str, overrides: list[str], records: Path | None = None, plan: bool = False, help: bool = False) -> int:
     from tasks.commands import recorded, reproduce
+    from tasks.config.request import REPRODUCE, Request
 
+    request = Request.read(overrides, REPRODUCE, names, plan)
     if help or not names:
         print("" if help else __doc__)
-        reproduce.describe(overrides)
+        reproduce.describe(request)
         if overrides and not help:
             raise ValueError("EXPERIMENT is missing; name one of those above")
         return 0
-    return recorded.show(names, overrides, records.resolve()) if records else reproduce.main(names, overrides, plan)
+    return recorded.show(request, records.resolve()) if records else reproduce.main(request)

@@ -27,9 +27,11 @@ from _entry import ROOT, command
 def main(*names: str, overrides: list[str], sweep: str = "", to: Path = ROOT / "docs/results") -> int:
     from benchmarks.language_model import report
     from tasks.commands import recorded, results
+    from tasks.config.request import REPRODUCE, Request
 
     if overrides and not (names or sweep):
         raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
     gc.set_threshold(1_000_000)  # the scores of all test examples are millions of small objects without cycles
-    status = recorded.write(names, overrides, sweep, to.resolve())
+    given = [*overrides, *([f"sweep={sweep}"] if sweep else [])]
+    status = recorded.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve())
     return status or results.write(to.resolve(), {"language_model": report.page})

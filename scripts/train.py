@@ -15,10 +15,12 @@ from _entry import command
 
 @command
 def main(arguments: list[str]) -> int:
-    from tasks.config import early
+    from tasks.config import compose
+    from tasks.config.request import TRAIN, Request
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach this script
-    early.check_arguments(arguments)
+    request = Request.read(arguments, TRAIN)
+    compose.check(request)
     from tasks.commands import train
 
-    return train.main(arguments)
+    return train.main(request)

@@ -19,9 +19,7 @@ from _entry import command
 
 @command
 def main(*files: str, overrides: list[str]) -> int:
-    from tasks.config import early
-
-    early.check_file(files, overrides)
     from tasks.commands import try_data
+    from tasks.config.request import Request
 
-    return try_data.main(overrides)
+    return try_data.main(Request.read(overrides, names=files))

@@ -18,9 +18,9 @@ from _entry import command
 
 @command
 def main(*experiment: str, overrides: list[str], profile: str = "", project: str = "", entity: str = "") -> int:
-    filters = dict(
-        one.partition("=")[::2] for one in [*overrides, *([f"profile={profile}"] if profile and not experiment else [])]
-    )
+    from repro.plan.experiment import pair
+
+    filters = dict(map(pair, [*overrides, *([f"profile={profile}"] if profile and not experiment else [])]))
     if experiment and (len(experiment) > 1 or filters):
         raise ValueError(
             f"{[*experiment[1:], *filters][0]!r} does not go with an experiment; filters go with task=NAME"

@@ -16,6 +16,7 @@ from _entry import command
 
 @command
 def main(*, overrides: list[str]) -> int:
+    from repro.plan.experiment import pair
     from tasks.commands import wandb_upload
 
-    return wandb_upload.main(dict(one.partition("=")[::2] for one in overrides))
+    return wandb_upload.main(dict(map(pair, overrides)))

@@ -139,7 +139,8 @@ class Param:
 def number_of(value: Any) -> Any:
     """The number in a numpy scalar or a tensor or array without dimensions and gradient; anything else unchanged."""
     bare = getattr(value, "shape", None) == () and hasattr(value, "item") and not getattr(value, "requires_grad", False)
-    return value.item() if bare else value
+    number = value.item() if bare else value
+    return float(number) if bare and hasattr(number, "item") else number  # numpy's longdouble stays one
 
 
 @dataclass(frozen=True)

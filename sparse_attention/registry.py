@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .describe import DOMAINS, KINDS, OVER, InvalidValue, Param, Refusal, Spec, number_of
+from .describe import DOMAINS, KINDS, OVER, InvalidValue, Param, Refusal, Spec
 from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
@@ -209,9 +209,11 @@ def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Par
 
 
 def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]) -> Callable[..., Tensor]:
+    known = {param.name: param for param in described}
+
     def mapped(scores: Tensor, dim: int = -1, mask: Tensor | None = None, **params: Any) -> Tensor:
-        numbers = {name: value if isinstance(value, Tensor) else number_of(value) for name, value in params.items()}
-        return under_contract(function, scores, dim, mask, **numbers)
+        taken = {name: known[name].take(value) if name in known else value for name, value in params.items()}
+        return under_contract(function, scores, dim, mask, **taken)
 
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         setattr(mapped, name, getattr(function, name))

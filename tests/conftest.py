@@ -20,15 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 # A model and a data set so small that an epoch takes a fraction of a second.
-TINY = (
-    "task=toy", "profile=demo", "data.limits={train: 48, dev: 16, test: 8}", "train.max_epochs=1", "train.batch_size=16",
-    "model.embed_dim=8", "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=8", "runtime.device=cpu",
-)  # fmt: skip
+TINY = "task=toy profile=demo data.limits={train:48,dev:16,test:8} train.max_epochs=1 train.batch_size=16".split()
+TINY += "model.embed_dim=8 model.hidden_dim=8 model.layers=1 decode.beam=2 decode.max_len_b=8".split()
+TINY += "runtime.device=cpu".split()
 # Enough of both to see what training does to the attention: a few seconds.
-LEARNING = (
-    "task=toy", "profile=demo", "data.limits={train: 200, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
-    "model.embed_dim=32", "model.hidden_dim=32", "schedule.warmup_updates=20", "decode.beam=2", "runtime.device=cpu",
-)  # fmt: skip
+LEARNING = "task=toy profile=demo data.limits={train:200,dev:60,test:40} train.max_epochs=6".split()
+LEARNING += "train.batch_size=20 model.embed_dim=32 model.hidden_dim=32 schedule.warmup_updates=20".split()
+LEARNING += "decode.beam=2 runtime.device=cpu".split()
 
 
 gc.disable()  # until thousands of tests are collected, of which nothing is garbage
@@ -49,11 +47,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 # The files of tests that take longest, first: at the end no worker waits for another.
-LONGEST = (
-    "test_training", "test_foreign_cells", "test_configs", "test_step", "test_commands", "test_sweep", "test_loggers", "test_launch", "test_driver",
-    "test_processes", "test_experiment_step", "test_verdict", "test_report", "test_compare", "test_sweep_script", "test_train_script",
-    "test_foreign_tensors", "test_triton", "test_build", "test_extending", "test_own_page", "test_multilabel_model",
-)  # fmt: skip
+LONGEST = ("test_training", "test_foreign_cells", "test_configs", "test_step", "test_commands", "test_sweep")
+LONGEST += ("test_loggers", "test_launch", "test_driver", "test_processes", "test_experiment_step", "test_verdict")
+LONGEST += ("test_report", "test_compare", "test_sweep_script", "test_train_script", "test_foreign_tensors")
+LONGEST += ("test_triton", "test_build", "test_extending", "test_own_page", "test_multilabel_model")
 
 
 def pytest_collection_modifyitems(items):
@@ -152,7 +149,7 @@ def prepared_cell(composed):
 
     def prepared_cell(overrides):
         config = composed(overrides)
-        return cell.prepare(config, module_of(config), progress=NullProgress())
+        return cell.prepare(cell.Cell(config, module_of(config)), NullProgress())
 
     return prepared_cell
 

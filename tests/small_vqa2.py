@@ -41,11 +41,10 @@ def write_vqa2(folder, train: int = 60, test: int = 24) -> None:
             given = [answer] * 7 + ["Purple!", "The purple", answer if image == 5 else f"The {other}."]
             kind = "yes/no" if answer in ("yes", "no") else "other"
             questions.append({"image_id": image, "question": text, "question_id": 10 * image})
-            annotations.append({
-                "question_id": 10 * image, "image_id": image, "answer_type": kind, "question_type": text.split()[0].lower(),
-                "multiple_choice_answer": answer,
-                "answers": [{"answer": a, "answer_confidence": "yes", "answer_id": i + 1} for i, a in enumerate(given)],
-            })  # fmt: skip
+            each = [{"answer": a, "answer_confidence": "yes", "answer_id": i + 1} for i, a in enumerate(given)]
+            note = {"question_id": 10 * image, "image_id": image, "answer_type": kind, "answers": each}
+            note |= {"question_type": text.split()[0].lower(), "multiple_choice_answer": answer}
+            annotations.append(note)
         for name, key, rows in (("OpenEnded_mscoco", "questions", questions), ("mscoco", "annotations", annotations)):
             (folder / f"v2_{name}_{part}2014_{key}.json").write_text(json.dumps({"info": {}, key: rows}))
         if part == "train":

@@ -15,10 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def tracked(*patterns: str) -> list[Path]:
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z", *patterns],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z", *patterns]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
@@ -86,8 +84,8 @@ def test_the_library_and_the_engine_load_nothing_heavy():
 
 
 # Written in pieces so that this file does not contain what it forbids.
-HOSTS = ("py" + "pi.org", "python" + "hosted.org", "deb." + "debian.org", "security." + "debian.org", "archive." + "ubuntu.com",
-         "conda." + "anaconda.org", "registry." + "npmjs.org")  # fmt: skip
+HOSTS = ("py" + "pi.org", "python" + "hosted.org", "deb." + "debian.org", "security." + "debian.org")
+HOSTS += ("archive." + "ubuntu.com", "conda." + "anaconda.org", "registry." + "npmjs.org")
 FOLDERS = ("ro" + "ot", "wo" + "rk", "ho" + "me", "Us" + "ers", "mnt", "tmp/x")
 
 
@@ -107,11 +105,12 @@ def test_no_path_of_a_machine_and_no_package_registry_is_named():
 def test_every_page_that_code_names_exists():
     """In messages, docstrings and comments; tests name made ones, and make docs checks docs/hooks.py and the links of pages."""
     sources = tracked("*.py", "*.pyi", "*.h", "*.cpp", "*.yaml", "*.toml", "*.sh", "*.def", "Makefile", "containers/*")
-    named = {
-        (str(path.relative_to(ROOT)), page)
-        for path in sources if path.relative_to(ROOT).parts[0] not in ("tests", "docs")
-        for page in re.findall(r"(?<![\w/.{}])docs/[\w/.*-]*[\w*]", path.read_text(encoding="utf-8", errors="ignore"))
-    }  # fmt: skip
+    named = set()
+    for path in sources:
+        if path.relative_to(ROOT).parts[0] not in ("tests", "docs"):
+            text = path.read_text(encoding="utf-8", errors="ignore")
+            pages = re.findall(r"(?<![\w/.{}])docs/[\w/.*-]*[\w*]", text)
+            named |= {(str(path.relative_to(ROOT)), page) for page in pages}
     assert len(named) > 60 and sorted(one for one in named if not any(ROOT.glob(one[1]))) == []
 
 
@@ -122,13 +121,13 @@ def test_every_lstm_is_the_one_that_runs_in_half_precision_on_every_processor():
 def test_an_options_default_stands_in_the_yaml_alone():
     """By `stated`. The one exception is a data set whose yaml refers to the cell's seed, but which is also opened alone."""
     first = {"integer", "number", "flag", "text", "choice", "listing", "record"}  # their first argument is the default
-    fields = [
-        (f"{path.relative_to(ROOT)}: {ast.unparse(field)}", field.value)
-        for path in tracked("tasks/*.py")
-        for cls in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(cls, ast.ClassDef)
-        for field in cls.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call) and ast.unparse(field.value.func) in first
-    ]  # fmt: skip
+    fields = []
+    for path in tracked("tasks/*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for field in (field for node in nodes if isinstance(node, ast.ClassDef) for field in node.body):
+            made = getattr(field, "value", None)
+            if isinstance(field, ast.AnnAssign) and isinstance(made, ast.Call) and ast.unparse(made.func) in first:
+                fields.append((f"{path.relative_to(ROOT)}: {ast.unparse(field)}", made))
     assert len(fields) > 200
     own = [told.partition(" = ")[0] for told, made in fields if made.args and ast.unparse(made.args[0]) != "REQUIRED"]
     assert own == ["tasks/data/sets/synthetic.py: seed: int"]

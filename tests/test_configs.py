@@ -27,6 +27,7 @@ from tasks.commands import reproduce
 from tasks.config import compose, models, nodes
 from tasks.config import pages as config_pages
 from tasks.config.overrides import merged
+from tasks.config.request import REPRODUCE, Request
 from tasks.config.schedules import SCHEDULES
 
 CONFIGS = compose.CONFIGS
@@ -312,9 +313,9 @@ def test_experiment_plans(monkeypatch, name, profile):
     for r, c in itertools.product(range(len(experiment.rows)), range(len(experiment.columns))):
         slots, column = plan.at(r, c), experiment.columns[c]
         assert {s.seed for s in slots} == set(experiment.seeds), f"row {r}, column {c}"
-        assert {s.cell.config["profile"]["name"] for s in slots} == {profile}
-        assert column.select.metric == f"dev/{slots[0].cell.config['train']['best_metric']}"
-        assert [t.name for t in slots[0].cell.tests] == list(column.evaluate)
+        assert {s.config["profile"]["name"] for s in slots} == {profile}
+        assert column.select.metric == f"dev/{slots[0].config['train']['best_metric']}"
+        assert [t.name for t in slots[0].tests] == list(column.evaluate)
     known, key, now = json.loads(IDENTITIES.read_text(encoding="utf-8")), f"{name} {profile}", identities(plan)
     if "RECORD_IDENTITIES" in os.environ:
         IDENTITIES.write_text(json.dumps({**known, key: now}, indent=0) + "\n", encoding="utf-8")
@@ -332,7 +333,7 @@ def identities(plan: plans.Plan) -> dict[str, str]:
     found: dict[str, str] = {}
     for s in plan.slots:
         place = f"{plan.experiment.columns[s.column].key} | {plan.experiment.rows[s.row].label}"
-        asked = identity.asked_id(s.cell.config, importlib.import_module(compose.module_of(s.cell.config)))
+        asked = identity.asked_id(s.config, importlib.import_module(compose.module_of(s.config)))
         found[place] = f"{found.get(place, '')} {asked}".strip()
     return found
 
@@ -342,8 +343,7 @@ def test_further_test_sets_train_nothing_again(monkeypatch):
     experiment = compose.experiment("laha2018_table2", "paper")
     plan = planned(monkeypatch, experiment)
     trainings = {
-        column.key: {s.cell.training_id for s in plan.slots if s.column == c}
-        for c, column in enumerate(experiment.columns)
+        column.key: {s.training_id for s in plan.slots if s.column == c} for c, column in enumerate(experiment.columns)
     }
     assert trainings["gigaword"] == trainings["duc2003"] == trainings["duc2004"] != trainings["fren"]
 
@@ -356,8 +356,8 @@ def test_translation_tables_share_their_cells(monkeypatch):
         rows = tuple(r for r in whole.rows if r.label in ("softmax", "sparsemax", "discrete softmax"))
         columns = tuple(c for c in whole.columns if c.key in ("fren", "enfr", "deen"))
         slots = planned(monkeypatch, dataclasses.replace(whole, rows=rows, columns=columns)).slots
-        seed1 = [s for s in slots if s.cell.seed == 1]
-        found[name] = {(s.cell.mapping, columns[s.column].key): s.cell.training_id for s in seed1}
+        seed1 = [s for s in slots if s.seed == 1]
+        found[name] = {(s.mapping, columns[s.column].key): s.training_id for s in seed1}
     assert len(set(found["laha2018_table2"].values())) == 6
     assert found["laha2018_table2"] == found["niculae2017_nmt"]
     assert found["martins2020_nmt"].items() <= found["niculae2017_nmt"].items() and found["martins2020_nmt"]
@@ -387,7 +387,7 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
     # A tagger prepares its data in the worker, where nothing is generated.
     labels = tuple(row.label for row in experiment.rows if "predicted" not in row.label)
     command = ["profile=demo", f"rows={'|'.join(labels)}", *TOY, *changed, *paths]
-    assert reproduce.main([name], command) == 0
+    assert reproduce.main(Request.read(command, REPRODUCE, [name])) == 0
     first = capsys.readouterr()
     shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
     assert experiment.title in shown and ("not comparable" in shown) is not experiment.own
@@ -399,7 +399,7 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
     assert " 0 failed" in first.out and first.out.startswith(experiment.opening)
     assert ("Attention for a test example: " in first.out.partition("\ntables: ")[0]) is bool(experiment.draw)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()}
-    assert reproduce.main([name], command) == 0
+    assert reproduce.main(Request.read(command, REPRODUCE, [name])) == 0
     assert "0 cells run" in capsys.readouterr().out
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()} == before
 

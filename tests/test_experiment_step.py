@@ -29,17 +29,15 @@ SMALL = (
     "train.batch_size=16",
     "train.batch_size_valid=16",
 )
-PAIRS = ("data.limits={train: 16, dev: 6, test: 6}", "model.embed_dim=8", "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=6")  # fmt: skip
+PAIRS = "data.limits={train:16,dev:6,test:6} model.embed_dim=8 model.hidden_dim=8 model.layers=1".split()
+PAIRS += "decode.beam=2 decode.max_len_b=6".split()
 TEXTS = ("data.limits={train: 16, dev: 6, test: 6}", "model.embed_dim=8", "model.hidden_dim=8", "encode.vectors=null")
-PICTURES = (
-    "data.limits={train: 16, dev: 6, test: 6}", "data.input=pixels", "data.image_size=[16, 16]", "data.dev_share=0.2", "model.cnn_channels=[8]",
-    "model.cnn_strides=[4]", "model.hidden_dim=16", "model.ff_dim=16", "model.flat_mlp_dim=8", "model.flat_out_dim=16", "model.embed_dim=8",
-    "model.layers=1", "model.heads=2", "encode.vectors=null", "encode.min_answer_count=1",
-)  # fmt: skip
-OF_FAMILY = {
-    "seq2seq": PAIRS, "fertility": PAIRS, "classification": TEXTS, "vqa": PICTURES,
-    "multilabel": ("task.tune.penalties=[0.1]", "task.fit.iterations=2"),
-}  # fmt: skip
+PICTURES = "data.limits={train:16,dev:6,test:6} data.input=pixels data.image_size=[16,16] data.dev_share=0.2".split()
+PICTURES += "model.cnn_channels=[8] model.cnn_strides=[4] model.hidden_dim=16 model.ff_dim=16".split()
+PICTURES += "model.flat_mlp_dim=8 model.flat_out_dim=16 model.embed_dim=8 model.layers=1 model.heads=2".split()
+PICTURES += "encode.vectors=null encode.min_answer_count=1".split()
+OF_FAMILY = {"seq2seq": PAIRS, "fertility": PAIRS, "classification": TEXTS, "vqa": PICTURES}
+OF_FAMILY |= {"multilabel": ("task.tune.penalties=[0.1]", "task.fit.iterations=2")}
 
 
 def columns():
@@ -116,7 +114,7 @@ def test_an_experiment_trains_one_step(name, profile, c, stand_ins, tmp_path_fac
         if plain["task"]["name"] == "imdb":
             small.append("model.score_dim=8")
         config = made([*base, *SMALL, *small, f"paths.data={isolated / 'data'}"], [])
-    further = [compose.with_data(config, other) for other in column.evaluate if other.startswith("duc")]
-    cell = prepare(config, compose.module_of(config), further, NullProgress())
+    further = {name: compose.with_data(config, name)["data"] for name in column.evaluate if name.startswith("duc")}
+    cell = prepare(cells.Cell(config, compose.module_of(config), further=further), NullProgress())
     outcome = cells.run(cell, Store(tmp_path_factory.mktemp("store")))
     assert outcome.state == "done", outcome.error

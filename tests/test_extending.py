@@ -24,9 +24,8 @@ OF_ALL_FILES = "tests/test_architecture.py tests/test_configs.py tests/test_publ
 def copy(tmp_path_factory):
     """The tracked and new files of the repository, with the page's files added."""
     folder = tmp_path_factory.mktemp("copy")
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"], capture_output=True, text=True, check=False
-    )  # fmt: skip
+    command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
     for name in filter(None, listed.stdout.split("\0")):
@@ -67,10 +66,9 @@ def test_the_page_can_be_followed(copy, tmp_path):
         assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
         return done
 
-    environment = os.environ | {
-        "PYTHONPATH": str(copy), "SPARSE_ATTENTION_OUTPUTS": str(tmp_path / "outputs"), "SPARSE_ATTENTION_DATA": str(tmp_path / "data"),
-        "SPARSE_ATTENTION_DEVICE": "cpu",
-    }  # fmt: skip
+    places = {name: str(tmp_path / name.lower()) for name in ("OUTPUTS", "DATA")}
+    ours = {f"SPARSE_ATTENTION_{name}": value for name, value in (places | {"DEVICE": "cpu"}).items()}
+    environment = os.environ | {"PYTHONPATH": str(copy)} | ours
     for part in re.split(r"^## ", PAGE, flags=re.M):
         for name, text in FILE.findall(part):
             (copy / name).write_text(text, encoding="utf-8")

@@ -34,7 +34,8 @@ from tasks.config.compose import composer, module_of
 from tasks.data.progress import NullProgress
 
 FOLDER = Path(__file__).parent / "golden"
-PAIRS = ("task=toy", "data.limits={train: 400, dev: 30, test: 30}", "model.embed_dim=32", "model.hidden_dim=32", "train.max_epochs=5", "train.batch_size=20")  # fmt: skip
+PAIRS = "task=toy data.limits={train:400,dev:30,test:30} train.batch_size=20".split()
+LSTM = [*PAIRS, "model.embed_dim=32", "model.hidden_dim=32", "train.max_epochs=5"]
 TEXTS = (
     "data.limits={train: 200, dev: 30, test: 40}",
     "train.max_epochs=3",
@@ -43,24 +44,31 @@ TEXTS = (
     "model.hidden_dim=16",
     "optim.lr=0.01",
 )
-MULTILABEL = ("task=multilabel", "data.sizes={train: 120, dev: 40, test: 60}", "task.tune.penalties=[0.1,0.001]", "task.fit.iterations=8")  # fmt: skip
+MULTILABEL = "task=multilabel data.sizes={train:120,dev:40,test:60} task.fit.iterations=8".split()
+MULTILABEL += ["task.tune.penalties=[0.1,0.001]"]
+ADAM = "mapping=fusedmax schedule=linear schedule.warmup_updates=20 optim.label_smoothing=0.1 encode.joint=true".split()
+ADAM += "model.share_embeddings=true model.residual=true model.score_scale=0.25".split()
+SGD = "mapping=sparsemax model=lstm_opennmt optim.lr=0.005 optim.normalize=sentences decode.beam=3".split()
+SGD += "schedule=latched_halving schedule.start_decay_at=3 decode.length=none decode.stop=best".split()
+WIDE = "model=transformer_small model.hidden_dim=32 model.ff_dim=48 model.heads=2 train.max_epochs=3".split()
+WIDE += "optim.lr=0.002 encode.joint=true mapping=entmax mapping.alpha=learned".split()
+WIDE += ["+mapping.at.cross={name: fusedmax}"]
+IMAGES = "task=vqa data=vqa2 data.path={vqa2} data.input=pixels data.dev_share=0.2 encode.min_answer_count=1".split()
+IMAGES += "train.max_epochs=4 train.best_metric=loss train.batch_size=16 mapping=continuous_sparsemax".split()
+IMAGES += "model.discrete=softmax model.hidden_dim=32 model.ff_dim=32".split()
+REVIEWS = ["task=imdb", "data=toy_reviews", *TEXTS]
 CELLS = {
-    "seq2seq_adam": [*PAIRS, "mapping=fusedmax", "schedule=linear", "schedule.warmup_updates=20", "optim.label_smoothing=0.1",
-                     "model.share_embeddings=true", "encode.joint=true", "model.residual=true", "model.score_scale=0.25"],
-    "seq2seq_opennmt": [*PAIRS, "mapping=sparsemax", "model=lstm_opennmt", "optim.lr=0.005", "optim.normalize=sentences", "schedule=latched_halving",
-                        "schedule.start_decay_at=3", "decode.length=none", "decode.stop=best", "decode.beam=3"],
-    "seq2seq_transformer": ["task=toy", "data.limits={train: 400, dev: 30, test: 30}", "model=transformer_small", "model.hidden_dim=32", "model.ff_dim=48",
-                            "model.heads=2", "encode.joint=true", "train.max_epochs=3", "train.batch_size=20", "optim.lr=0.002", "mapping=entmax",
-                            "mapping.alpha=learned", "+mapping.at.cross={name: fusedmax}"],
-    "classification_density": ["task=imdb", "data=toy_reviews", *TEXTS, "mapping=continuous_sparsemax", "model.discrete=softmax", "model.rbf=8"],
+    "seq2seq_adam": [*LSTM, *ADAM],
+    "seq2seq_opennmt": [*LSTM, *SGD],
+    "seq2seq_transformer": [*PAIRS, *WIDE],
+    "classification_density": [*REVIEWS, "mapping=continuous_sparsemax", "model.discrete=softmax", "model.rbf=8"],
     "classification_pairs": ["task=snli", "data=toy_entailment", *TEXTS, "mapping=oscarmax"],
-    "vqa_density": ["task=vqa", "data=vqa2", "data.path={vqa2}", "data.input=pixels", "data.dev_share=0.2", "encode.min_answer_count=1", "train.max_epochs=4",
-                    "train.best_metric=loss", "train.batch_size=16", "mapping=continuous_sparsemax", "model.discrete=softmax", "model.hidden_dim=32", "model.ff_dim=32"],
+    "vqa_density": IMAGES,
     "multilabel_log": [*MULTILABEL, "mapping=softmax", "task.loss=log"],
     "multilabel_huber": [*MULTILABEL, "mapping=sparsemax", "task.loss=huber"],
     "multilabel_hinge": [*MULTILABEL, "mapping=sparsemax", "task.loss=hinge"],
     "multilabel_hourglass": [*MULTILABEL, "mapping=sparsehourglass", "task.loss=hinge"],
-}  # fmt: skip
+}
 UNSTABLE = ("seconds", "per_second", "iterations")  # times; steps of a solver that stops by a tolerance
 TOLERANCE = 1e-6  # of every score, relative
 
@@ -101,7 +109,7 @@ def measure(overrides: list[str], folder: Path) -> dict:
     given = [o.replace("{vqa2}", str(small_vqa2)) for o in overrides] + ["runtime.device=cpu", "seed=3"]
     with composer() as compose:
         config = compose(given)
-    cell, store = cells.prepare(config, module_of(config), progress=NullProgress()), Store(folder / "outputs")
+    cell, store = cells.prepare(cells.Cell(config, module_of(config)), NullProgress()), Store(folder / "outputs")
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
     family = importlib.import_module(module_of(config))
@@ -155,14 +163,20 @@ def test_golden_cell(name, tmp_path):
 
 
 # what is changed by a line: where it stands, and what stands there instead of `was`
-PLANTED = {
-    "loss": ("classification_pairs", "torch.nn.functional.cross_entropy", lambda was: lambda *x, **o: 1.0001 * was(*x, **o)),
-    "optimiser": ("classification_pairs", "tasks.fairseq_plugin.parts.Adam", lambda was: lambda p, **o: was(p, **o | {"betas": (0.9, 0.981)})),
-    "schedule": ("classification_pairs", "tasks.config.schedules.Linear.rate", lambda was: lambda self, update: was(self, update + 1)),
-    "dropout": ("classification_pairs", "torch.nn.functional.dropout", lambda was: lambda x, p, *o: was(x, 1.02 * p, *o)),
-    "initialisation": ("classification_pairs", "torch.nn.init.uniform_", lambda was: lambda x, a, b: was(x, a, 1.0001 * b)),
-    "decoding": ("seq2seq_transformer", "tasks.cells.seq2seq.decode", lambda was: lambda m, d, o, *x: was(m, d, dataclasses.replace(o, len_penalty=1.01), *x)),
-}  # fmt: skip
+def _shorter(was):
+    return lambda model, data, options, *more: was(model, data, dataclasses.replace(options, len_penalty=1.01), *more)
+
+
+F = "torch.nn.functional"
+CHANGED = {  # what is changed -> the function, and what takes its place
+    "loss": (f"{F}.cross_entropy", lambda was: lambda *x, **o: 1.0001 * was(*x, **o)),
+    "optimiser": ("tasks.fairseq_plugin.parts.Adam", lambda was: lambda p, **o: was(p, **o | {"betas": (0.9, 0.981)})),
+    "schedule": ("tasks.config.schedules.Linear.rate", lambda was: lambda self, update: was(self, update + 1)),
+    "dropout": (f"{F}.dropout", lambda was: lambda x, p, *o: was(x, 1.02 * p, *o)),
+    "initialisation": ("torch.nn.init.uniform_", lambda was: lambda x, a, b: was(x, a, 1.0001 * b)),
+}
+PLANTED = {what: ("classification_pairs", *change) for what, change in CHANGED.items()}
+PLANTED["decoding"] = ("seq2seq_transformer", "tasks.cells.seq2seq.decode", _shorter)
 
 
 @pytest.mark.parametrize("planted", PLANTED)

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from repro.plan import Plan, Slot, Wanted
+from repro.identity import Cell
+from repro.plan import Plan
 from repro.plan import published as pub
+from repro.protocol import Prepared, TestSet
 from repro.tables import footers
 from repro.tables.verdict import barriers
 from tasks.commands import compare, reproduce
@@ -140,7 +142,7 @@ def test_a_row_is_what_the_page_says_and_a_number_is_held_against_the_score_that
 
 
 @cache
-def wanted(name: str) -> list[Wanted]:
+def wanted(name: str) -> list[Cell]:
     return reproduce.outline([compose.experiment(name, "paper")])[0]
 
 
@@ -149,19 +151,14 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
     seen = set()
     for name in COMPARED:
         one = compose.experiment(name, "paper")
-        slots = [
-            Slot(w.row, w.column, w.point, w.seed, SimpleNamespace(
-                cell_id="", config=w.config, mapping=w.config["mapping"]["name"], tests=[SimpleNamespace(name="test")],
-                prepared=SimpleNamespace(shortfalls=())))
-            for w in wanted(name)
-        ]  # fmt: skip
+        slots = [cell.with_data(Prepared("", "", test=TestSet("test", "", ""))) for cell in wanted(name)]
         barred = set()
         for slot in slots:
             row, column = one.rows[slot.row], one.columns[slot.column]
             declared = footers.declared(Plan(one, slots), [slot])
             why = barriers(one, column, row, pub.Published(1.0, 1, "", ""), "test/x", [slot], {}, (), declared)
-            mine = [*one.deviations, *slot.cell.config["task"]["deviations"]]
-            others = [text for text in mine if re.match("with ", text) and f"with {slot.cell.mapping}" not in text]
+            mine = [*one.deviations, *slot.config["task"]["deviations"]]
+            others = [text for text in mine if re.match("with ", text) and f"with {slot.mapping}" not in text]
             groups = {o.split("=")[0] for o in (*column.overrides, *row.overrides)}  # of which another file was chosen
             others += [text for text in mine if text.split(":")[0] in groups]
             assert [f"deviation: {text}" in why for text in mine] == [text not in others for text in mine], (

@@ -113,10 +113,10 @@ def browser(tmp_path_factory):
         yield one
 
 
-PAGES = (
-    "index.html", "start/install.html", "start/library.html", "guides/losses.html", "reference/api.html", "reference/mappings/constrained_sparsemax.html", "reference/mappings/fertility_softmax.html",
-    "reference/benchmarks.html", "results/niculae2017_nmt_cpu.html", "results/figures/trained.html", "claims.html",
-)  # fmt: skip
+PAGES = ("index.html", "start/install.html", "start/library.html", "guides/losses.html", "reference/api.html")
+PAGES += ("reference/mappings/constrained_sparsemax.html", "reference/mappings/fertility_softmax.html")
+PAGES += ("reference/benchmarks.html", "results/niculae2017_nmt_cpu.html", "results/figures/trained.html")
+PAGES += ("claims.html",)
 
 
 @BROWSER

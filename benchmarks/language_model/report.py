@@ -54,10 +54,9 @@ def page(result: dict[str, Any]) -> str:
     ]
     for name, row in rows.items():
         points = row["points"]
-        cells = [
-            name, f"{speeds[name]:.0f}", f"{speeds[name] / speeds['softmax']:.2f}", f"{peaks[name]:.0f}", f"{at_step(points, step):.3f}",
-            f"{at_time(points, seconds):.3f}", str(steps_by(points, seconds)), ", ".join(f"{100 * d:.1f} %" for d in row["density"]),
-        ]  # fmt: skip
+        cells = [name, f"{speeds[name]:.0f}", f"{speeds[name] / speeds['softmax']:.2f}", f"{peaks[name]:.0f}"]
+        cells += [f"{at_step(points, step):.3f}", f"{at_time(points, seconds):.3f}", str(steps_by(points, seconds))]
+        cells.append(", ".join(f"{100 * d:.1f} %" for d in row["density"]))
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",

@@ -24,9 +24,13 @@ _say: Say = partial(print, file=sys.stderr, flush=True)
 
 
 def run(
-    pending: pool.Queue | Sequence[Cell], store: Store, launcher: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers = None,
+    pending: pool.Queue | Sequence[Cell],
+    store: Store,
+    launcher: Mapping[str, Any],
+    runtime: Mapping[str, Any],
+    loggers: Loggers = None,
     say: Say = _say,
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """Run cells with the launcher `launcher["name"]`; the last event of every cell has its outcome.
 
     A cell whose process or machine failed is restarted from its last checkpoint, up to `launcher.retries` times; a cell

@@ -43,9 +43,13 @@ def here() -> None:
 
 
 def run(
-    pending: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
+    pending: Sequence[Cell],
+    store: Store,
+    options: Mapping[str, Any],
+    runtime: Mapping[str, Any],
+    loggers: Loggers,
     say: Callable[[str], None],
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """Submit the cells that have no job yet, and follow all jobs until they end, unless the option `wait` is false."""
     here()
     live, jobs, fresh = states(), {}, []
@@ -120,9 +124,13 @@ def _lost(cell: Cell, job: str, store: Store) -> Outcome:
 
 
 def submit(
-    fresh: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
+    fresh: Sequence[Cell],
+    store: Store,
+    options: Mapping[str, Any],
+    runtime: Mapping[str, Any],
+    loggers: Loggers,
     say: Callable[[str], None],
-) -> list[tuple[Cell, str]]:  # fmt: skip
+) -> list[tuple[Cell, str]]:
     """Submit one array job for the cells, and record each cell's job in its status; returns (cell, job) pairs."""
     folder = (store.root / "jobs").resolve()
     executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES, python=options["python"])
@@ -151,14 +159,12 @@ def submit(
 
 def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that submitit writes at the top of the batch script."""
-    given = {
-        "job_name": NAME, "partition": options["partition"], "account": options["account"], "qos": options["qos"],
-        "time": options["time"], "signal_delay_s": options["notice"], "mem": options["mem"], "cpus_per_task": options["cpus"],
-        "gres": options["gres"], "array_parallelism": options["parallel"], "exclude": _avoid(fresh, store, options),
-    }  # fmt: skip
+    given = {key: options[key] for key in ("partition", "account", "qos", "time", "mem", "gres")}
+    given |= {"job_name": NAME, "signal_delay_s": options["notice"], "cpus_per_task": options["cpus"]}
+    given |= {"array_parallelism": options["parallel"], "exclude": _avoid(fresh, store, options)}
     known = {k: v for k, v in given.items() if v is not None}
     known["setup"] = [*options["setup"], f"export PYTHONPATH={_import_path(fresh)}:$PYTHONPATH"]
-    known["additional_parameters"] = {"requeue": True, **dict(o.split("=", 1) for o in options["sbatch"])}
+    known["additional_parameters"] = {"requeue": True, **dict(text.partition("=")[::2] for text in options["sbatch"])}
     return known
 
 

@@ -163,11 +163,15 @@ def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
         raise ExperimentError(f"experiment {name}: " + "; ".join(problems))
     by_key = {c.key: c for c in whole.columns}
     return replace(
-        whole, rows=tuple(r for r in whole.rows if not chosen.rows or r.label in chosen.rows), seeds=chosen.seeds,
-        columns=tuple(by_key[key] for key in chosen.columns), comparable=chosen.comparable or whole.comparable,
-        not_comparable=chosen.not_comparable or whole.not_comparable, deviations=whole.deviations + chosen.deviations,
+        whole,
+        rows=tuple(r for r in whole.rows if not chosen.rows or r.label in chosen.rows),
+        seeds=chosen.seeds,
+        columns=tuple(by_key[key] for key in chosen.columns),
+        comparable=chosen.comparable or whole.comparable,
+        not_comparable=chosen.not_comparable or whole.not_comparable,
+        deviations=whole.deviations + chosen.deviations,
         footers=whole.footers + chosen.footers,
-    )  # fmt: skip
+    )
 
 
 def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
@@ -218,6 +222,12 @@ def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
         if name not in metrics:
             found.append(f"{full}: {name!r} is not measured{near(name, metrics)}; allowed: {', '.join(metrics)}")
     return found
+
+
+def pair(override: str) -> tuple[str, str]:
+    """KEY=VALUE, +KEY=VALUE or ~KEY as (key, value), as typed; the value is empty without "="."""
+    key, _, value = override.lstrip("+~").partition("=")
+    return key, value
 
 
 def typed(cls: Any, values: Any, where: str, problems: list[str]) -> Any:

@@ -60,11 +60,18 @@ def lookup(records: Iterable[Mapping[str, Any]], mapping: str, dataset: str, met
     """The published number for (mapping, dataset, metric), or None if the paper has no such number."""
     for record in records:
         if (record["mapping"], record["dataset"], record["metric"]) == (mapping, dataset, metric):
-            row, of = dict(record.get("row") or {}), dict(record.get("set") or {})
-            name, differs = str(row.pop("mapping", "")), str(row.pop("differs", ""))
-            chosen, ours = tuple(record.get("chosen") or ()), str(of.get(metric, ""))
+            row, names = dict(record.get("row") or {}), record.get("set") or {}
             return Published(
-                float(record["value"]), int(record.get("decimals", 2)), metric, dataset, record.get("ambiguous", ""),
-                name, row, chosen, differs, str(of.get("data", "")), ours,
-            )  # fmt: skip
+                float(record["value"]),
+                int(record.get("decimals", 2)),
+                metric,
+                dataset,
+                note=record.get("ambiguous", ""),
+                mapping=str(row.pop("mapping", "")),
+                differs=str(row.pop("differs", "")),
+                settings=row,
+                chosen=tuple(record.get("chosen") or ()),
+                data=str(names.get("data", "")),
+                ours=str(names.get(metric, "")),
+            )
     return None

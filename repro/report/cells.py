@@ -30,10 +30,10 @@ def cell_views(
         chosen = [{found.cell_id for found in row.found} for row in block.rows if not row.baseline]
         cells = []
         for slot in (slot for slot in plan.slots if slot.column == number):
-            view = _cell(slot.cell, store, failed, decimals)
+            view = _cell(slot, store, failed, decimals)
             row = plan.experiment.rows[slot.row].label
-            selected = slot.row < len(chosen) and slot.cell.training_id in chosen[slot.row]
-            folder = link(slot.cell.entry(store).folder, beside) if beside else ""
+            selected = slot.row < len(chosen) and slot.training_id in chosen[slot.row]
+            folder = link(slot.entry(store).folder, beside) if beside else ""
             cells.append(view | {"row": row, "seed": slot.seed, "selected": selected, "folder": folder})
         views.append({"label": column.label, "headers": list(shown.values()), "cells": cells})
     return views

@@ -103,19 +103,11 @@ def _view(anchor: str, group: Group, seed: str, printed: Printed) -> dict[str, A
     shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
     if len(lines) > MOST_LINES:
-        told = (
+        note = (
             f"{len(lines)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
         )
-        many = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=told))
-        drawn = {
-            "anchor": anchor,
-            "block": block,
-            "lines": (),
-            "small": (),
-            "points": None,
-            **many,
-            "published": Part(),
-        }
+        drawn: dict[str, Any] = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=note))
+        drawn |= {"anchor": anchor, "block": block, "lines": (), "small": (), "points": None, "published": Part()}
     else:
         drawn = page.view(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])
     return {**drawn, "task": group.task, "seed": seed, "figures": part(sweeps.pictures, group, f"{anchor}/sweeps")}

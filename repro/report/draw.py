@@ -166,7 +166,7 @@ def groups(row: Sequence[float]) -> list[list[int]]:
 
 
 def _same(a: float, b: float) -> bool:
-    return (a == 0) == (b == 0) and abs(a - b) <= EQUAL * max(abs(a), abs(b))
+    return abs(a - b) <= EQUAL * max(abs(a), abs(b))  # a zero equals nothing else
 
 
 def shade(weights: Any) -> np.ndarray:

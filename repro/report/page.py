@@ -82,7 +82,7 @@ def _column(number: int, block: Block, plan: Plan, store: Store) -> dict[str, An
     values = view(anchor, block, lines, selects, [first, *column.show], column.split, images)
     values["published"] = part(pictures.against_published, block, lines, plan.metrics(number), f"{anchor}/published")
     if any(slot.point for slot in plan.slots):
-        records = of_cells([slot.cell for slot in plan.slots if slot.column == number], store)
+        records = of_cells([slot for slot in plan.slots if slot.column == number], store)
         values["points"] = part(points, records, f"{anchor}/points")
     return values
 
@@ -132,7 +132,7 @@ def points(records: Sequence[Record], salt: str) -> dict[str, Any]:
 
 def _images(plan: Plan, number: int) -> Any:
     """A function that maps the image of a test record to a PNG, or None if the family's examples are not images."""
-    cell = next(slot.cell for slot in plan.slots if slot.column == number)
+    cell = next(slot for slot in plan.slots if slot.column == number)
     find = getattr(cell.family, "pictures", None)
     return find(cell.config) if find else None
 

@@ -237,9 +237,9 @@ def claim(outcome: Outcome, labels: Mapping[str, str], salt: str) -> str:
         word, sign = ("better", outcome.better) if outcome.better else ("as claimed", claim.sign)
         side, arrow = ("right", f"{word} →") if sign > 0 else ("left", f"← {word}")
         axes.set_title(arrow, loc=side, fontsize=7.5)
-        minus = claim.compared(" minus ") or ": last minus first"
-        unit = "F1" if most else "%, as 100 times the logarithm" if claim.ratio else claim.unit
-        axes.set_xlabel(f"{unit or claim.metrics[0]}{minus}")
+        minus = claim.compared(" minus ") or ": the last minus the first"
+        unit = ("F1" if most else claim.unit) or claim.metrics[0]
+        axes.set_xlabel(f"{unit}{minus}{' (100 times the difference of logarithms)' if claim.ratio else ''}")
         return draw.svg(figure, f"claim {claim.id}: {outcome.outcome}")
 
 

@@ -35,7 +35,7 @@ def swept(group: Group) -> dict[tuple[str, str], list[Curve]]:
     for key in dict.fromkeys(k for s in group.settings for k, v in s.values.items() if _is_number(v)):
         lines: dict[tuple[str, str], list[tuple[float, Setting]]] = {}
         for s in group.settings:
-            if _is_number(value := s.values.get(key)):
+            if key in s.values and _is_number(value := s.values[key]):
                 rest = ", ".join(f"{k.removeprefix('mapping.')}={text(v)}" for k, v in s.values.items() if k != key)
                 lines.setdefault((s.mapping, rest), []).append((float(value), s))
         for (mapping, rest), points in lines.items():

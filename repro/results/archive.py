@@ -23,8 +23,7 @@ from typing import Any
 from repro import convergence
 from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
 from repro.identity import Cell, computed_from, digest, scoring
-from repro.identity import family as family_of
-from repro.plan import Plan, Wanted, filled, origin
+from repro.plan import Plan, filled, origin
 from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
 from repro.results import records
@@ -46,8 +45,8 @@ def key(config: Mapping[str, Any], family: Family) -> str:
 
 
 def collect(
-    wanted: Sequence[Wanted], store: Store, earlier: Iterable[dict[str, Any]] = ()
-) -> tuple[list[dict[str, Any]], list[Wanted]]:
+    cells: Sequence[Cell], store: Store, earlier: Iterable[dict[str, Any]] = ()
+) -> tuple[list[dict[str, Any]], list[Cell]]:
     """Make a record for each finished cell of the slots; also returns the slots without a finished cell.
 
     Args:
@@ -56,23 +55,23 @@ def collect(
     Raises:
         Damaged: the files of a cell have changed since they were written.
     """
-    folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for w in wanted}
+    folders = {(cell.task, cell.mapping) for cell in cells}
     stored: dict[str, Path] = {}
     for one in records.read(store, lambda task, mapping, _: (task, mapping) in folders, check=False).records:
         named = key(one.config, one.family)
         if named not in stored or _written(one.folder) > _written(stored[named]):
             stored[named] = one.folder
-    asked: dict[str, tuple[Wanted, set[str]]] = {}
-    for w in wanted:
-        asked.setdefault(key(w.config, family_of(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
+    asked: dict[str, tuple[Cell, set[str]]] = {}
+    for cell in cells:
+        asked.setdefault(key(cell.config, cell.family), (cell, set()))[1].update(cell.further)
     known = {record["key"]: record for record in earlier}
     found, lost = [], []
-    for named, (w, tests) in asked.items():
-        made = _record(w, named, stored[named], tests) if named in stored else None
+    for named, (cell, tests) in asked.items():
+        made = _record(cell, named, stored[named], tests) if named in stored else None
         if made is None and named in known and tests <= known[named]["tests"].keys():
             made = known[named]
         if made is None:
-            lost.append(w)
+            lost.append(cell)
         else:
             found.append(made)
     return found, lost
@@ -82,9 +81,9 @@ def _written(folder: Path) -> float:
     return (folder / "manifest.json").stat().st_mtime
 
 
-def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
+def _record(cell: Cell, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
     """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing."""
-    config, how = w.config, digest(scoring(w.config, family_of(w.module)))
+    config, how = cell.config, digest(cell.scoring)
     tests = {}
     for place in sorted((folder / "evaluations").glob("*")):
         level = Evaluation(place)
@@ -99,7 +98,7 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
     scores = convergence.dev_scores(folder, by)
     curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
     record = curve | {"key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"]}
-    record |= {"seed": w.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
+    record |= {"seed": cell.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
     return record | {"tests": {name: test for name, test in tests.items() if name in asked | {OWN}}}
 
 
@@ -187,7 +186,7 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
 
 def restore(
     experiment: Experiment,
-    wanted: Sequence[Wanted],
+    cells: Sequence[Cell],
     archived: Iterable[Archived],
     store: Store,
     overrides: Sequence[str] = (),
@@ -195,25 +194,25 @@ def restore(
     """The plan of an experiment, with the recorded cells unpacked into `store`; cells without a record are missing."""
     known = {record["key"]: record for record in archived}
 
-    def restored(w: Wanted) -> Cell:
-        named = key(w.config, family_of(w.module))
-        cell = _cell(w, known.get(named), origin(experiment, w), named)
+    def restored(cell: Cell) -> Cell:
+        named = key(cell.config, cell.family)
+        cell = _restored(cell, known.get(named), origin(experiment, cell), named)
         if named in known:
             _unpack(cell, known[named], store)
         return cell
 
-    return filled(experiment, wanted, overrides, restored)
+    return filled(experiment, cells, overrides, restored)
 
 
-def _cell(w: Wanted, record: Mapping[str, Any] | None, labels: Mapping[str, str], named: str) -> Cell:
+def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], named: str) -> Cell:
     if record is None:
-        return Cell(w.config, w.module, Prepared(named, ""), (TestSet(OWN, named, ""),), origin=labels, known_id=named)
-    names = [n for n in (OWN, *(t["data"]["name"] for t in w.tests)) if n in record["tests"]]
-    tests = [_test(name, record["tests"][name]["scored"]) for name in names]
+        test = TestSet(OWN, named, "")
+        return replace(cell, prepared=Prepared(named, ""), tests=(test,), further={}, origin=labels, known_id=named)
+    names = [name for name in (OWN, *cell.further) if name in record["tests"]]
+    tests = tuple(_test(name, record["tests"][name]["scored"]) for name in names)
     trained = record["trained"]
     prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
-    further = {t["data"]["name"]: t["data"] for t in w.tests}
-    return Cell(w.config, w.module, prepared, tuple(tests), (), further, labels, record["training"])
+    return replace(cell, prepared=prepared, tests=tests, origin=labels, known_id=record["training"])
 
 
 def _test(name: str, scored: Mapping[str, Any]) -> TestSet:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.identity import asked_id, family, scoring
-from repro.plan import Wanted
+from repro.identity import Cell, asked_id, scoring
 from repro.results import records
 from repro.store import Entry, Store
 
@@ -93,32 +92,31 @@ def _rounded(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 or hours == 0 else f"{hours:.2g}"
 
 
-def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Rates = Rates()) -> Estimate:
-    """Estimate the cost of slots; each slot comes with the label of the part that it belongs to."""
-    slots = list(wanted)
-    folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for _, w in slots}
+def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = Rates()) -> Estimate:
+    """Estimate the cost of cells; each comes with the label of the part that it belongs to."""
+    slots = list(labelled)
+    folders = {(slot.task, slot.mapping) for _, slot in slots}
     known = records.read(store, lambda *path: path[:2] in folders, check=False).records
     finished = _finished(known)
     made = Estimate(workers=slots[0][1].config["runtime"]["workers"], paces=_paces(known))
-    cells: dict[tuple[str, str], tuple[str, Wanted, set[str]]] = {}
-    for label, w in slots:
+    cells: dict[tuple[str, str], tuple[str, Cell, set[str]]] = {}
+    for label, slot in slots:
         made.shares.setdefault(label, Share())
-        of = family(w.module)
-        key = (asked_id(w.config, of), _text(scoring(w.config, of)))
+        key = (asked_id(slot.config, slot.family), _text(slot.scoring))
         made.keys.append("".join(key))
-        cells.setdefault(key, (label, w, set()))[2].update(t["data"]["name"] for t in w.tests)
-    for key, (label, w, tests) in cells.items():
+        cells.setdefault(key, (label, slot, set()))[2].update(slot.further)
+    for key, (label, cell, tests) in cells.items():
         share = made.shares[label]
         share.cells += 1
         if tests <= finished.get(key, set()) and key in finished:
             share.done += 1
             continue
-        of_cell, source = hours(w.config, rates, made.paces)
+        of_cell, source = hours(cell.config, rates, made.paces)
         made.sources[source] = made.sources.get(source, 0) + 1
         made.left["".join(key)] = of_cell
         share.hours += of_cell
-        if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # `paper` is for GPUs
-            share.gpu_hours += of_cell * w.config["train"].get("processes", 1)
+        if cell.config["runtime"]["device"] == "cuda" or cell.config["profile"]["name"] == "paper":  # for GPUs
+            share.gpu_hours += of_cell * cell.config["train"].get("processes", 1)
     return made
 
 

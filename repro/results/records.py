@@ -64,7 +64,7 @@ class Record(Found, OfFamily):
         trained, evaluated = cell.family.RECIPE
         facts: dict[str, Any] = {"module": cell.module, "config": cell.config, "plugins": _plugins(cell.config)}
         versions = {t.name: Scored(t.sha256, evaluated) for t in cell.tests}
-        return cls(**vars(found), **facts, data_sha256=cell.prepared.sha256, recipe=trained, scored=versions)
+        return cls(**vars(found), **facts, data_sha256=cell.data.sha256, recipe=trained, scored=versions)
 
     @property
     def scores_by_epoch(self) -> Sequence[float]:

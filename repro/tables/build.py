@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from repro import convergence
-from repro.identity import Found
-from repro.plan import Plan, Point, Slot
+from repro.identity import Cell, Found, Point
+from repro.plan import Plan
 from repro.plan import published as pub
 from repro.plan.experiment import Column, Select, Show
 from repro.protocol import Metric, metric_of
@@ -66,7 +66,7 @@ def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[
     rows = {(c, row.label): row for c, row in shown if row.found and not row.baseline}
     keys = [column.key for column in one.columns]
     known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
-    trained = {(s.column, one.rows[s.row].label): s.cell.config.get("train") or {} for s in plan.slots}
+    trained = {(s.column, one.rows[s.row].label): s.config.get("train") or {} for s in plan.slots}
     doubts: dict[str, dict[str, str]] = {}
     for at, row in rows.items():
         if why := doubt(row.convergence, row.found, str(trained[at].get("best_metric")), known):
@@ -80,7 +80,7 @@ def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[
         runs = [(c, label, s, f) for (c, label), row in rows.items() for s, f in zip(row.seeds, row.found)]
         if claim.grid:
             of = [s for s in plan.slots if one.rows[s.row].label in claim.rows and claim.grid in dict(s.point)]
-            points = [(s.column, f"{dict(s.point)[claim.grid]:g}", s.seed, s.cell.found(store)) for s in of]
+            points = [(s.column, f"{dict(s.point)[claim.grid]:g}", s.seed, s.found(store)) for s in of]
             runs = [(*place, f) for *place, f in points if f is not None]
         found: dict[str, dict[str, dict[int, float]]] = {}
         for c, label, seed, f in runs:
@@ -121,9 +121,9 @@ class _Column:
         add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
         slot = next(s for group in self.slots for s in group)
-        facts = next((f.facts for row in rows for f in row.found), slot.cell.prepared.facts)
+        facts = next((f.facts for row in rows for f in row.found), slot.data.facts)
         label = self.column.label
-        if facts.get("stands_for") == slot.cell.config["data"]["name"]:
+        if facts.get("stands_for") == slot.config["data"]["name"]:
             label = f"GENERATED DATA ({facts.get('name')}; the real data are unavailable), instead of: {label}"
         why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
         below = [*footers.of_data(rows, facts, self.shown, self.metrics), *why, *self.losses]
@@ -152,32 +152,30 @@ class _Column:
         said = {k: v for k in ("better", "decimals", "unit") if (v := getattr(show, k)) is not None}
         return replace(metric_of(self.metrics, show.metric), **said)
 
-    def _read(self, label: str, slots: Sequence[Slot]) -> dict[str, Found]:
+    def _read(self, label: str, slots: Sequence[Cell]) -> dict[str, Found]:
         """Read the stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
         found: dict[str, Found] = {}
         for slot in slots:
             try:
-                stored = slot.cell.found(self.store)
+                stored = slot.found(self.store)
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
                 continue
             if stored is not None:
-                found[slot.cell.cell_id] = stored
+                found[slot.cell_id] = stored
         if lost := len(slots) - len(found):
-            how = "failed" if any(s.cell.cell_id in self.failed for s in slots) else "are missing"
+            how = "failed" if any(s.cell_id in self.failed for s in slots) else "are missing"
             self.losses.append(f"{label}: {lost} of {len(slots)} cells {how}.")
         return found
 
     def _row(self, r: int) -> Row:
         row, slots, found = self.plan.experiment.rows[r], self.slots[r], self.found[r]
         chosen, detail = select(slots, found, self.column.select)
-        finished = [found[s.cell.cell_id] for s in chosen]
-        broken = any(s.cell.cell_id in self.failed for s in slots)
+        finished = [found[s.cell_id] for s in chosen]
+        broken = any(s.cell_id in self.failed for s in slots)
         note = "failed" if broken else "missing"
         values = [paired.value(finished, show.metric, self._metric(show), note) for show in self.shown]
-        trained = convergence.together(
-            [convergence.of(s.cell.config, f, self.metrics) for s, f in zip(chosen, finished)]
-        )
+        trained = convergence.together([convergence.of(s.config, f, self.metrics) for s, f in zip(chosen, finished)])
         declared = footers.declared(self.plan, slots)
         theirs: list[pub.Published | None] = []
         verdicts: list[Verdict | None] = []
@@ -233,15 +231,15 @@ def _trivial(system: str, text: str | None, words: int | None) -> str:
     return f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
 
 
-def select(slots: Sequence[Slot], results: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
+def select(slots: Sequence[Cell], results: Mapping[str, Found], by: Select | None) -> tuple[list[Cell], str]:
     """The finished slots of the best grid point, and a description of that point."""
-    by_point: dict[Point, list[Slot]] = {}
+    by_point: dict[Point, list[Cell]] = {}
     for slot in slots:
         by_point.setdefault(slot.point, []).append(slot)
     best: tuple[float, Point] | None = None
     compared = 0
     for point, members in by_point.items():
-        finished = [results[s.cell.cell_id] for s in members if s.cell.cell_id in results]
+        finished = [results[s.cell_id] for s in members if s.cell_id in results]
         scores = [f.metrics.get(by.metric, math.nan) for f in finished] if by else [0.0] * len(finished)
         if not scores or (math.isnan(mean := summarize(scores).mean) and len(by_point) > 1):
             continue
@@ -256,4 +254,4 @@ def select(slots: Sequence[Slot], results: Mapping[str, Found], by: Select | Non
         detail += f", best of {compared} on dev"
         if compared < len(by_point):
             detail += f" ({len(by_point) - compared} without a score)"
-    return [s for s in by_point[best[1]] if s.cell.cell_id in results], detail
+    return [s for s in by_point[best[1]] if s.cell_id in results], detail

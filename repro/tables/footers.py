@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.files import read_json
-from repro.plan import Plan, Slot
-from repro.plan.experiment import Show
+from repro.identity import Cell
+from repro.plan import Plan
+from repro.plan.experiment import Show, pair
 from repro.protocol import Metric, metric_of
 from repro.tables.blocks import SIGNIFICANT, Block, Row, rank_agreement
 from repro.tables.statistics import FEWEST
@@ -178,27 +179,27 @@ class Scope:
         return all(not named or named & meant for named, meant in kinds)
 
 
-def scope(plan: Plan, slots: Iterable[Slot]) -> Scope:
+def scope(plan: Plan, slots: Iterable[Cell]) -> Scope:
     """The scope of the given slots of an experiment."""
     one, slots = plan.experiment, list(slots)
     typed = {o for s in slots for o in (*one.columns[s.column].overrides, *one.rows[s.row].overrides, *plan.overrides)}
-    chosen = {o.lstrip("+").partition("=")[0] for o in typed} & set(GROUPS)
-    data = {s.cell.config["data"]["name"] for s in slots} | {t.name for s in slots for t in s.cell.tests}
-    return Scope(one.profile, one.paper, frozenset(s.cell.mapping for s in slots), frozenset(data), frozenset(chosen))
+    chosen = {pair(o)[0] for o in typed} & set(GROUPS)
+    data = {s.config["data"]["name"] for s in slots} | {t.name for s in slots for t in s.tests}
+    return Scope(one.profile, one.paper, frozenset(s.mapping for s in slots), frozenset(data), frozenset(chosen))
 
 
 def of_settings(plan: Plan) -> list[str]:
     """The deviations listed in the cells' configurations, without those that an override removes."""
     found: dict[str, None] = {}
     for slot in plan.slots:
-        told = slot.cell.config["task"].get("deviations") or ()
+        told = slot.config["task"].get("deviations") or ()
         if told:
             mine = scope(plan, [slot])
             found |= dict.fromkeys(text for text in told if mine.concerns(text))
     return list(found)
 
 
-def declared(plan: Plan, slots: Sequence[Slot]) -> list[str]:
+def declared(plan: Plan, slots: Sequence[Cell]) -> list[str]:
     """The deviations from the paper that an experiment and the configurations of these slots declare for them."""
     mine = scope(plan, slots)
     own = [text for text in plan.experiment.deviations if mine.concerns(text)]
@@ -207,9 +208,9 @@ def declared(plan: Plan, slots: Sequence[Slot]) -> list[str]:
 
 def of_tasks(deviations: Mapping[str, Mapping[str, Sequence[str]]], plan: Plan) -> list[str]:
     """The deviations of the tasks that concern this experiment; `deviations`: task -> scope -> texts."""
-    slots: dict[str, list[Slot]] = {}
+    slots: dict[str, list[Cell]] = {}
     for slot in plan.slots:
-        slots.setdefault(slot.cell.task, []).append(slot)
+        slots.setdefault(slot.task, []).append(slot)
     return [
         text
         for task, mine in slots.items()

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from repro.convergence import Convergence
 from repro.files import read_json
-from repro.identity import Found, value_at
-from repro.plan import Slot
-from repro.plan.experiment import Column, Experiment, Row
+from repro.identity import Cell, Found, value_at
+from repro.plan.experiment import Column, Experiment, Row, pair
 from repro.plan.published import Published
 from repro.protocol import Metric
 from repro.tables.statistics import EQUIVALENCE, Summary, half_width
@@ -131,7 +130,7 @@ def barriers(
     row: Row,
     printed: Published,
     against: str,
-    slots: Sequence[Slot],
+    slots: Sequence[Cell],
     results: Mapping[str, Found],
     overrides: Sequence[str],
     declared: Sequence[str],
@@ -156,16 +155,16 @@ def barriers(
     if column.not_comparable:
         reasons.append(column.not_comparable)
     reasons += [f"override {o}" for o in overrides if _head(o) not in FREE]
-    loaded = {Path(p).name for s in slots for p in s.cell.config.get("plugins") or []}
+    loaded = {Path(p).name for s in slots for p in s.config.get("plugins") or []}
     reasons += [f"plugin {name}" for name in sorted(loaded)]
     split = against.partition("/")[0]
     if split in ("dev", "train"):
         reasons.append(f"a {split} score against a test number")
-    elif any(all(t.name != split for t in s.cell.tests) for s in slots):
+    elif any(all(t.name != split for t in s.tests) for s in slots):
         reasons.append(f"the cells have no test set {split!r}")
     for slot in slots:
-        stored = results.get(slot.cell.cell_id)
-        told = stored.shortfalls if stored else {"train": slot.cell.prepared.shortfalls}
+        stored = results.get(slot.cell_id)
+        told = stored.shortfalls if stored else {"train": slot.data.shortfalls}
         reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
     if experiment.profile == "paper":
         reasons += _departures(column, row, printed, against, slots)
@@ -173,7 +172,7 @@ def barriers(
     return list(dict.fromkeys(reasons))
 
 
-def _departures(column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot]) -> list[str]:
+def _departures(column: Column, row: Row, printed: Published, against: str, slots: Sequence[Cell]) -> list[str]:
     """The differences between an experiment's row and column and what the published yaml states for this number."""
     if not printed.mapping or not printed.data:
         return [f"the published yaml does not define {row.published!r} on {printed.dataset!r}"]
@@ -185,7 +184,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
     if column.select and column.select.metric.partition("/")[0] != "dev":
         reasons.append(f"the grid point is chosen by {column.select.metric}, not on dev")
     split, _, name = against.partition("/")
-    for config in (s.cell.config for s in slots):
+    for config in (s.config for s in slots):
         used, data = config["mapping"]["name"], config["data"]["name"] if split == "test" else split
         if used != printed.mapping:
             reasons.append(f"mapping {used} where the paper has {printed.mapping}")
@@ -207,7 +206,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
 
 
 def doubts(
-    slots: Sequence[Slot], chosen: Sequence[Slot], results: Mapping[str, Found], against: str, trained: Convergence
+    slots: Sequence[Cell], chosen: Sequence[Cell], results: Mapping[str, Found], against: str, trained: Convergence
 ) -> list[str]:
     """The reasons why a comparable row is inconclusive, e.g. missing cells, no convergence, unknown code version.
 
@@ -217,7 +216,7 @@ def doubts(
         trained: whether the trainings of the chosen slots had converged.
     """
     reasons = []
-    if lost := sum(s.cell.cell_id not in results for s in slots):
+    if lost := sum(s.cell_id not in results for s in slots):
         reasons.append(f"{lost} of {len(slots)} cells are missing")
     if chosen and not trained.converged:
         reasons.append(trained.text)
@@ -226,11 +225,11 @@ def doubts(
         reasons.append("a seed occurs twice")
     split = against.partition("/")[0]
     for slot in chosen:
-        stored = results[slot.cell.cell_id]
+        stored = results[slot.cell_id]
         if against not in stored.metrics:
             reasons.append("a cell lacks this score")
         folders = [stored.folder, *(e.folder for name, e in stored.evaluations.items() if name == split)]
-        for folder, what, recipe in zip(folders, ("training", "evaluation"), slot.cell.family.RECIPE):
+        for folder, what, recipe in zip(folders, ("training", "evaluation"), slot.family.RECIPE):
             code = (read_json(folder / "provenance.json") or {}).get("code") or {}
             if not code.get("commit"):
                 reasons.append("the code's version is not recorded")
@@ -253,7 +252,7 @@ def _standing(why: str, label: str) -> str:
 
 
 def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
+    return pair(override)[0].partition("@")[0].replace("/", ".")
 
 
 def _head(override: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ..fused import sparse_attention
@@ -183,7 +184,8 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
 
     Calls that name their mapping (`sa.sparse_attention`, this module's `scaled_dot_product_attention`) keep it.
     A block in a block wins. What torch.utils.checkpoint runs in the block uses the mapping again when the backward pass
-    recomputes it, wherever that is; within any other torch.autograd.Function, attention raises an error.
+    recomputes it, wherever that is; within any other torch.autograd.Function, attention raises an error, unless the block
+    is within it, too. So do torch.cond and other operators that run functions in graphs of their own.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often compute attention without that function; within
     the block they raise an error, since `sa.nn.replace` is the way to give them a mapping.
 
@@ -191,7 +193,8 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
         mapping, params: as in `sparse_attention`.
     Raises:
         ValueError: the mapping or a parameter is unknown. RuntimeError: a module of torch computes attention without
-            the function, or in a torch.autograd.Function; nothing in the block called the function.
+            the function, or in a torch.autograd.Function; an operator runs functions in a graph of its own; nothing in
+            the block called the function.
     """
     mapped(mapping, params)
     _watch_checkpoints()
@@ -209,7 +212,7 @@ class _Block(NamedTuple):
     mapping: Any
     params: dict[str, Any]
     calls: list[None]  # one entry each
-    again: bool = False  # what a checkpoint runs, first and when it recomputes
+    within: tuple[str, int] | None = None  # the torch.autograd.Function around the block, which runs it again
 
 
 def _mode() -> _Mode | None:
@@ -221,7 +224,7 @@ def _mode() -> _Mode | None:
 def _within(block: _Block) -> Iterator[None]:
     with nullcontext(mode) if (mode := _mode()) else _Mode() as entered:
         replacing.append(None)
-        entered.blocks.append(block)
+        entered.blocks.append(block._replace(within=_function_around()))
         try:
             yield
         finally:
@@ -246,7 +249,7 @@ def _again(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called in this thread's innermost block, if any, also after its end."""
     if (mode := _mode()) is None:
         return function
-    block = mode.blocks[-1]._replace(again=True)
+    block = mode.blocks[-1]
 
     def called(*args: Any, **kwargs: Any) -> Any:
         with _within(block):
@@ -255,15 +258,18 @@ def _again(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _function_around() -> str | None:
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _function_around() -> tuple[str, int] | None:
     """The torch.autograd.Function, if any, in whose forward pass this is: it records nothing and must compute it again."""
-    frame = None if torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling() else sys._getframe(1)
+    frame = None if torch.is_grad_enabled() else sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if code.co_name == "forward" and code.co_varnames[:1] not in ((), ("self",)):
-            ctx: Any = frame.f_locals.get(code.co_varnames[0])
+        at: Any = frame
+        if frame.f_code.co_name == "run" and hasattr(self := frame.f_locals.get("self"), "f_code"):
+            at = self  # torch.compile traces a call, which has no frame
+        if at.f_code.co_name == "forward" and at.f_code.co_varnames[:1] not in ((), ("self",)):
+            ctx: Any = at.f_locals.get(at.f_code.co_varnames[0])
             if isinstance(ctx, torch._C._FunctionBase) and ctx.next_functions:
-                return type(ctx).__name__
+                return type(ctx).__name__, id(ctx)
         frame = frame.f_back
     return None
 
@@ -277,11 +283,14 @@ class _Mode(TorchFunctionMode):
         if func is _THEIRS:
             block = self.blocks[-1]
             block.calls.append(None)
-            if not block.again and (around := _function_around()):
-                told = f"{around} recomputes attention in its backward pass, which sdpa.use does not reach"
+            if (around := _function_around()) and around != block.within:
+                told = f"{around[0]} recomputes attention in its backward pass, which sdpa.use does not reach"
                 raise RuntimeError(f"{told}; checkpoint with torch.utils.checkpoint")
             given = {**(kwargs or {}), **block.params, "mapping": block.mapping}
             return scaled_dot_product_attention(*args, **given)
+        if isinstance(func, HigherOrderOperator) and any(callable(x) for x in args):
+            told = f"{func} runs functions in a graph of its own, which sdpa.use does not reach"
+            raise RuntimeError(f"{told}; let these functions name their mapping, or call {func} outside the block")
         if func in _WITHOUT:
             raise RuntimeError(
                 f"{_WITHOUT[func]} computes softmax itself, which sdpa.use cannot replace; use sa.nn.replace(model, ...)"

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from ..registry import register
-from ..rows.shape import in_float64, last
+from ..rows.shape import in_float64, last, tensor
 from ..structured.rows import Solution, solution, solve_listed
 
 _PAPER = "Niculae et al. 2018; Peters et al. 2018"
@@ -55,6 +55,8 @@ def sequence_scores(
     Raises:
         ValueError: the shapes do not fit.
     """
+    for name, x in (("scores", scores), ("transitions", transitions)):
+        tensor(x, name)
     if scores.ndim < 2 or transitions.ndim < 2 or transitions.shape[-2:] != (scores.shape[-1],) * 2:
         raise ValueError(
             f"transitions of shape {tuple(transitions.shape)} do not fit scores of shape {tuple(scores.shape)}: "

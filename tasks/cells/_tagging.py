@@ -46,7 +46,7 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
     """The aligned pairs `prepared` with the tagger in their hash, since another tagger means another training."""
-    tagger = identity.assemble(config_of(config), MODULE, prepared, [])
+    tagger = identity.Cell(config_of(config), MODULE).with_data(prepared)
     return replace(prepared, sha256=identity.digest(prepared.sha256, tagger.training_id))
 
 
@@ -62,7 +62,7 @@ def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor:
         RuntimeError: the tagger's cell failed.
         Stopped: the process was asked to stop.
     """
-    cell, store = identity.prepare(config_of(config), MODULE, progress=NullProgress()), Store(folder.parents[3])
+    cell, store = identity.prepare(identity.Cell(config_of(config), MODULE), NullProgress()), Store(folder.parents[3])
 
     def forward(what: str, *facts: Any) -> None:
         monitor.note(*facts) if what == "note" else monitor.stage(f"tagger, {facts[0]}", 0.0)

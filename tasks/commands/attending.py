@@ -15,6 +15,7 @@ from repro.plan.experiment import Column
 from repro.store import Evaluation, Store
 from tasks.classification.predict import collate
 from tasks.commands import reproduce
+from tasks.config.request import REPRODUCE, Request
 from tasks.data import DataUnavailable
 from tasks.data.cache import read_meta
 from tasks.data.examples import padded
@@ -64,13 +65,14 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         DataUnavailable: a row is not finished.
     """
     again = " ".join(["python scripts/reproduce.py", name, *overrides])
-    one, wanted, _ = reproduce.slots(name, overrides)
-    for w in wanted:  # before data are fetched and encoded: a row whose mapping has no finished cell at all
-        place = Path(w.config["paths"]["outputs"], "cells", w.config["task"]["name"], w.config["mapping"]["name"])
-        key = one.columns[w.column].key
+    request = Request.read(overrides, REPRODUCE, [name])
+    one, outlined = reproduce.outlined(request)
+    for cell in outlined:  # before data are fetched and encoded: a row whose mapping has no finished cell at all
+        place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
+        key = one.columns[cell.column].key
         if not points and key == (column or one.columns[0].key) and not any(place.glob("*/manifest.json")):
-            raise DataUnavailable(f"the row {one.rows[w.row].label!r} is not finished", str(place), f"run: {again}")
-    planned = reproduce.plan([name], overrides)
+            raise DataUnavailable(f"the row {one.rows[cell.row].label!r} is not finished", str(place), f"run: {again}")
+    planned = reproduce.plan(request)
     (plan,), store, cells = planned.plans, Store(planned.outputs), {}
     columns = plan.experiment.columns
     keys = [c.key for c in columns]
@@ -78,16 +80,14 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
     at = keys.index(column) if column else 0
     for slot in (s for s in plan.slots if s.column == at):
-        label, done = plan.experiment.rows[slot.row].label, slot.cell.found(store) is not None
+        label, done = plan.experiment.rows[slot.row].label, slot.found(store) is not None
         if points:
             if not done or not label.replace("_", "-").startswith(points.replace("_", "-")):
                 continue
             label = ", ".join(f"{key}={_short(value)}" for key, value in slot.point) or label
         elif not done:
-            raise DataUnavailable(
-                f"the row {label!r} is not finished", str(slot.cell.entry(store).folder), f"run: {again}"
-            )
-        cells.setdefault(label, slot.cell)
+            raise DataUnavailable(f"the row {label!r} is not finished", str(slot.entry(store).folder), f"run: {again}")
+        cells.setdefault(label, slot)
     if not cells:
         raise ValueError(f"{columns[at].label}: {plan.unavailable.get(at, f'no point of {points} is finished')}")
     return Finished(plan.experiment.title, columns[at], list(cells.items()), str(planned.outputs))

@@ -85,5 +85,5 @@ def picture(found: Sequence[Chance], salt: str) -> str:
         draw.dots(axes, dots)
         axes.set_xlim(-3, 103)
         axes.set_title("better →", loc="right", fontsize=7.5)
-        axes.set_xlabel("chance that a run is better than one of softmax, % (line: 95 % interval; 50: as good)")
+        axes.set_xlabel("pairs of runs in which it is better than softmax, %")
         return draw.svg(figure, "chance of being better than softmax")

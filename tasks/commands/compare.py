@@ -15,10 +15,9 @@ from typing import Any
 
 from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
-from repro.identity import asked_id, family
-from repro.plan import Wanted
+from repro.identity import Cell, asked_id
 from repro.plan import published as papers
-from repro.plan.experiment import Experiment
+from repro.plan.experiment import Experiment, pair
 from repro.report import comparison
 from repro.results import records
 from repro.store import Store, outputs_folder
@@ -27,13 +26,14 @@ from repro.tables import compare, render
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.options import near
+from tasks.config.request import Request
 from tasks.data import is_own
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
 
 
-def main(filters: Mapping[str, str]) -> int:
-    """Print and write the comparison.
+def main(request: Request) -> int:
+    """Print and write the comparison of the cells that match the typed filters.
 
     Returns:
         exit status: 0, or 1 if no cell matches.
@@ -41,6 +41,7 @@ def main(filters: Mapping[str, str]) -> int:
     Raises:
         FilterError, ConfigError: a key, value, experiment or sweep is unknown.
     """
+    filters = dict(map(pair, request.typed))
     store = Store(filters.get("paths.outputs") or outputs_folder())
     found, lost = select(store, filters)
     if not found:
@@ -49,9 +50,9 @@ def main(filters: Mapping[str, str]) -> int:
     return 0
 
 
-def show(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
+def show(results: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`."""
-    table, files = comparison.write(found, folder, title, notes, printed)
+    table, files = comparison.write(results, folder, title, notes, printed)
     print("\n" + render.to_text(table, compare.WHOLE) + "\n")
     print(f"table: {folder / 'table'} (.txt .md .csv)")
     if drawings := [f for f in files if f.suffix == ".svg"]:
@@ -70,9 +71,13 @@ def printed(record: records.Record) -> dict[str, str]:
     rows = [r for r in one.rows if f"{origin['row']} ".startswith(f"{r.label} ")]  # a grid point follows the label
     groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
     found = {
-        ours: papers.lookup(compose.published(one.published), max(rows, key=lambda r: len(r.label)).published, g.dataset, theirs)
-        for g in groups if rows for theirs, ours in zip(g.metrics, g.against)
-    }  # fmt: skip
+        ours: papers.lookup(
+            compose.published(one.published), max(rows, key=lambda r: len(r.label)).published, g.dataset, theirs
+        )
+        for g in groups
+        if rows
+        for theirs, ours in zip(g.metrics, g.against)
+    }
     return {metric: number.text() for metric, number in found.items() if number}
 
 
@@ -97,7 +102,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     found.sort(key=lambda r: asked.index(m) if (m := r.config["mapping"]["name"]) in asked else len(asked))
     if "experiment" in filters:
         slots = slots_of(filters["experiment"], filters.get("profile"))
-        ids = {asked_id(w.config, family(w.module)) for _, w in slots}
+        ids = {asked_id(cell.config, cell.family) for _, cell in slots}
         found = [r for r in found if r.asked_id() in ids]
     plain = {k: v for k, v in filters.items() if k not in OWN}
     if found:
@@ -159,11 +164,11 @@ def _of_sweep(store: Store, name: str | None) -> list[str] | None:
     return list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
 
 
-def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Wanted]]:
+def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]]:
     """The slots of an experiment with the given profiles, separated by commas (default: all of its profiles)."""
     for one in profile.split(",") if profile else compose.page("experiment", name)["profiles"]:
         read = compose.experiment(name, one)
-        yield from ((read, w) for w in reproduce.outline([read])[0])
+        yield from ((read, cell) for cell in reproduce.outline([read])[0])
 
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from tasks import data
+from tasks.config.request import Request
 
 
 def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
@@ -26,12 +27,10 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any],
         DataError: data are unavailable, or do not have the expected content.
     """
     if overrides:
-        from tasks.config import overrides as config  # imports Hydra
-
-        given = config.values(overrides)
-        if wrong := [key for key in given if not key.startswith("data.")]:
+        keys = Request.read(overrides).keys
+        if wrong := [key for key in keys if not key.startswith("data.")]:
             raise ValueError(f"{wrong[0]}= is unknown here; options of the data set are set as data.KEY=VALUE")
-        options = {**options, **{key.removeprefix("data."): value for key, value in given.items()}}
+        options = {**options, **{key.removeprefix("data."): one.value for key, one in keys.items()}}
     known = data.manifest_names()
     if unknown := [name for name in names if name not in known]:
         raise ValueError("; ".join(problem for name in unknown for problem in data.problems({"name": name})))

@@ -44,8 +44,8 @@ class Planned:
     @property
     def launcher(self) -> dict[str, Any]:
         """The launcher of all cells."""
-        slots = [slot.cell for one in self.plans for slot in one.slots]
-        return (slots or [w for group in self.preparation.resolved for w in group])[0].config["launcher"]
+        groups = self.preparation.cells if self.preparation else [one.slots for one in self.plans]
+        return next(cell for group in groups for cell in group).config["launcher"]
 
 
 def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
@@ -66,7 +66,7 @@ def refuse_empty(made: Sequence[plans.Plan]) -> None:
 def notes(made: Sequence[plans.Plan]) -> list[str]:
     """What the readers of the user's own data have to say, each sentence once."""
     cells = [cell for one in made for cell in one.cells.values()]
-    facts = [of.facts for cell in cells for of in (cell.prepared, *cell.tests)]
+    facts = [of.facts for cell in cells for of in (cell.data, *cell.tests)]
     return list(dict.fromkeys(f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())))
 
 
@@ -109,10 +109,10 @@ class Driver:
         """Number of cells, also of those whose data are not prepared yet."""
         return max(len(self.cells), len(set(self.planned.cost.keys)) if self.planned.cost and self.unmade else 0)
 
-    def _add(self, one: plans.Plan) -> list[str]:
+    def _add(self, plan: plans.Plan) -> list[str]:
         """Take the cells of a plan; returns the ids of those to run that no earlier plan has, the longest first."""
         missing = []
-        for key, cell in one.cells.items():
+        for key, cell in plan.cells.items():
             known = self.cells.get(key)
             self.cells[key] = cell = known.with_tests(cell) if known else cell
             if known and key not in self.done:
@@ -144,7 +144,7 @@ class Driver:
         if preparation and cost:
             keys = iter(cost.keys)
             expected = {key: 3600 * hours for key, hours in cost.left.items()}
-            each = self.keys = [[next(keys) for _ in group] for group in preparation.resolved]
+            each = self.keys = [[next(keys) for _ in group] for group in preparation.cells]
         self.order = sorted(range(len(each)), key=lambda n: sum(expected.get(key, 0.0) for key in set(each[n])))
         ids = [key for n in self.order for key in self.missing[n]]
         if preparation:
@@ -279,9 +279,9 @@ class Tables(pool.Queue):
     def __init__(self, driver: Driver, display: Display) -> None:
         super().__init__()
         self.driver, self.display = driver, display
-        wanted = [w for group in cast(plans.Preparation, driver.planned.preparation).resolved for w in group]
-        self.preload = {module for name in {w.module for w in wanted} for module in family(name).PRELOAD}
-        self.processes = max(w.config["train"].get("processes", 1) for w in wanted)
+        cells = [cell for group in cast(plans.Preparation, driver.planned.preparation).cells for cell in group]
+        self.preload = {module for name in {cell.module for cell in cells} for module in family(name).PRELOAD}
+        self.processes = max(cell.config["train"].get("processes", 1) for cell in cells)
 
     def __bool__(self) -> bool:
         return bool(self.driver.unmade or any(self.driver.missing))

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import yaml
 
+from repro.plan.experiment import pair
 from repro.report.placed import note
 from repro.store import Store
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
-from tasks.config.overrides import CONFIGS
+from tasks.config.options import CONFIGS
+from tasks.config.request import REPRODUCE, Request
 
 
 @dataclass
@@ -121,7 +123,7 @@ def listed() -> str:
 
 def _finished(figure: Figure, options: Options) -> Finished:
     """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
-    said = {o.partition("=")[0]: o.partition("=")[2] for o in options.overrides}
+    said = dict(map(pair, options.overrides))
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
     trained = attending.finished(figure.experiment, options.overrides, column, points=points)
@@ -233,12 +235,10 @@ def _images(figure: Figure, options: Options, place) -> list[Drawn]:
     chosen = _stored(options.chosen, stored) or images.choose(panels, options.count)
     stem, caption = place(trained.outputs), "" if options.chosen else images.CHOICE
     images.draw(panels, chosen, picture, [stem.with_suffix(e) for e in options.endings], caption)
-    told = [
-        {"question": q, "asked": panels[0].records[q]["source"], "rows": [
-            {"label": p.label, "output": p.records[q]["output"], "weights": [round(v, 6) for v in p.attention[f"test/{q}"].flatten().tolist()]}
-            for p in panels
-        ]} for q in chosen
-    ]  # fmt: skip
+    told = []
+    for q in chosen:
+        rows = [{"label": p.label, "output": p.records[q]["output"], "weights": p.weights(q)} for p in panels]
+        told.append({"question": q, "asked": panels[0].records[q]["source"], "rows": rows})
     data = stem.with_suffix(".json")
     data.write_text(json.dumps({"about": caption, "questions": told}, ensure_ascii=False) + "\n", encoding="utf-8")
     return [
@@ -255,9 +255,9 @@ def _documents(figure: Figure, options: Options, place) -> list[Drawn]:
     """Plot scores against the settings of the generated documents, over all finished cells."""
     from tasks.draw import documents
 
-    planned = reproduce.plan([figure.experiment], options.overrides)
+    planned = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
     (made,), store = planned.plans, Store(planned.outputs)
-    found = [(made.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in made.slots]
+    found = [(made.experiment.rows[s.row].label, s.config, s.found(store)) for s in made.slots]
     points = documents.collect((row, config, one.metrics) for row, config, one in found if one is not None)
     if points.empty:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {made.experiment.name}")
@@ -265,13 +265,11 @@ def _documents(figure: Figure, options: Options, place) -> list[Drawn]:
     files = documents.write(points, made.experiment.paper, stem.parent)
     caption = f"{made.experiment.title}. {sum(one is not None for *_, one in found)} of {len(found)} cells."
     numbers = next(f for f in files if f.suffix == ".csv")
-    cells = [slot.cell.training_id for slot in made.slots]
+    cells = [slot.training_id for slot in made.slots]
     return [Drawn(f.with_suffix(""), caption, numbers, cells) for f in files if f.suffix == ".svg"]
 
 
-DRAW = {
-    "outputs": _outputs, "forced": _forced, "aligned": _aligned, "classified": _classified, "images": _images, "documents": _documents,
-}  # fmt: skip
+DRAW = {draw.__name__[1:]: draw for draw in (_outputs, _forced, _aligned, _classified, _images, _documents)}
 FIGURES = {
     name: Figure(**{**one, "draw": DRAW[one["draw"]]})
     for name, one in yaml.safe_load((CONFIGS / "figures.yaml").read_text(encoding="utf-8")).items()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from repro.identity import family
+from repro.identity import Cell
 from repro.plan import Plan, origin
+from repro.plan.experiment import Experiment, pair
 from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive, records
@@ -23,14 +24,15 @@ from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
 # where and how cells ran; not part of the records, like MIRRORS
-HERE = ("paths", "runtime", "launcher", "logger", "plugins")
+HERE = ("paths", "runtime", "launcher", "logger", "plugins", "sweep")
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
 ABOUT = ("facts", "signatures")  # only in newer records of sweeps, like baselines, curve and examples
-MIRRORS = ("data.mirror=", "data.path=")
+MIRRORS = ("data.mirror", "data.path")
 
 
 def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
@@ -38,13 +40,13 @@ def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
     return results / FOLDER / f"{name}_{profile}.jsonl"
 
 
-def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tuple[Path, int, int, list[str]]:
+def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, list[str]]:
     """Write the records of an experiment's table from the cells in the store `paths.outputs`; reads no data.
 
     Cells that are missing from the store keep the records that the file has of them, so that a table can grow.
 
     Args:
-        overrides: the overrides given to scripts/reproduce.py.
+        request: one experiment, as for scripts/reproduce.py.
 
     Returns:
         the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
@@ -52,30 +54,38 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
 
     Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """
-    one, wanted, _ = reproduce.slots(name, overrides)
-    path = file_of(name, one.profile, results)
+    one, cells = reproduce.outlined(request)
+    path = file_of(one.name, one.profile, results)
     earlier = archive.cells_of(path)
-    found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]), earlier)
-    kept = sum(any(one is old for old in earlier) for one in found)  # by identity: the store may hold an equal record
-    asked = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
-    if kept < len(found):
-        archive.write(path, {"experiment": name, "profile": one.profile, "arguments": asked}, found)
-    places = [(origin(one, w), w.seed) for w in lost]
-    return path, len(found), kept, [f"{of['row']}, {of['heading']}, seed {seed}" for of, seed in places]
+    records, lost = archive.collect(cells, Store(cells[0].config["paths"]["outputs"]), earlier)
+    kept = sum(
+        any(record is old for old in earlier) for record in records
+    )  # by identity: the store may hold an equal one
+    if kept < len(records):
+        typed = [text for text in request.typed if _lasting(text)]
+        archive.write(path, {"experiment": one.name, "profile": one.profile, "arguments": typed}, records)
+    places = [(origin(one, cell), cell.seed) for cell in lost]
+    return path, len(records), kept, [f"{of['row']}, {of['heading']}, seed {seed}" for of, seed in places]
 
 
-def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: Path) -> int:
-    """Write the records of experiments or of a sweep, and say what was written. Returns 1 if cells are missing, else 0.
+def _lasting(text: str) -> bool:
+    """Whether an argument says what was run, not where."""
+    key = pair(text)[0]
+    return key.partition(".")[0] not in HERE and key not in MIRRORS
+
+
+def write(request: Request, results: Path) -> int:
+    """Write the records of a request's experiments or sweep, and say what was written. Returns 1 if cells are missing, else 0.
 
     Raises ValueError and StoreError as `record` and `record_sweep`.
     """
-    if sweep:
-        outputs = next((o.partition("=")[2] for o in overrides if o.startswith("paths.outputs=")), outputs_folder())
-        path, count = record_sweep(sweep, Path(outputs), results)
+    if request.sweep:
+        outputs = dict(map(pair, request.overrides)).get("paths.outputs", outputs_folder())
+        path, count = record_sweep(request.sweep, Path(outputs), results)
         print(f"{path}: {count} cells")
     missing = False
-    for name in names:
-        path, count, kept, lost = record(name, overrides, results)
+    for name in request.names:
+        path, count, kept, lost = record(replace(request, names=(name,)), results)
         told = f"{path}: {count} cells" + f", {kept} of them not in the store and kept as they were" * (kept > 0)
         print(told if count > kept else f"{name}: the store has none of its cells; nothing was written")
         print("".join(f"  missing: {one}\n" for one in lost), end="")
@@ -92,11 +102,19 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     cells, _ = compare.select(store, {"sweep": name})
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
     found = [
-        {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.scored.items()}, "tested": one.tests,
-         **{k: getattr(one, k) for k in ABOUT}, "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
-         "curve": list(one.scores_by_epoch), "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
-         "config": {k: v for k, v in one.config.items() if k not in HERE}} for one in cells
-    ]  # fmt: skip
+        {
+            "key": one.cell_id,
+            **{k: getattr(one, k) for k in OF_SWEEP},
+            "tests": {k: vars(v) for k, v in one.scored.items()},
+            "tested": one.tests,
+            **{k: getattr(one, k) for k in ABOUT},
+            "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
+            "curve": list(one.scores_by_epoch),
+            "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
+            "config": {k: v for k, v in one.config.items() if k not in HERE},
+        }
+        for one in cells
+    ]
     path = results / FOLDER / f"sweep_{name}.jsonl"
     archive.write(path, {"sweep": name, "title": title}, found)
     return path, len(found)
@@ -106,24 +124,32 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
     """The table and files computed from the records of a sweep."""
     cells = [
         records.Record(
-            cell_id=one["key"], folder=Path(one["key"]), config=one["config"], scored={k: records.Scored(**v) for k, v in one["tests"].items()},
-            tests=one.get("tested", {}), shortfalls={}, evaluations={}, curve=tuple(one.get("curve", ())),
-            **{k: one[k] for k in OF_SWEEP}, **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
+            cell_id=one["key"],
+            folder=Path(one["key"]),
+            config=one["config"],
+            scored={k: records.Scored(**v) for k, v in one["tests"].items()},
+            tests=one.get("tested", {}),
+            shortfalls={},
+            evaluations={},
+            curve=tuple(one.get("curve", ())),
+            **{k: one[k] for k in OF_SWEEP},
+            **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
         )
         for one in recorded
-    ]  # fmt: skip
+    ]
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Made(table, sweep=header["sweep"], files=kept)
 
 
 @contextmanager
-def restored(slots: reproduce.Slots, cells: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Plan, Store]]:
-    """Context manager: the plan of an experiment's slots, and a temporary store with the recorded cells."""
-    one, wanted, rest = slots
+def restored(
+    one: Experiment, cells: Sequence[Cell], known: Sequence[Mapping[str, Any]], overrides: Sequence[str] = ()
+) -> Iterator[tuple[Plan, Store]]:
+    """Context manager: the plan of an experiment's cells, and a temporary store with those of which records are `known`."""
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
-        yield archive.restore(one, wanted, cells, store, rest), store
+        yield archive.restore(one, cells, known, store, overrides), store
 
 
 @dataclass
@@ -150,54 +176,53 @@ def read(path: Path) -> Made:
 
     Raises StoreError if the file cannot be read or if a record contradicts its own examples.
     """
-    asked, found = archive.read(path)
-    if wrong := [what for one in found for what in archive.contradictions(one)]:
+    asked, known = archive.read(path)
+    if wrong := [what for one in known for what in archive.contradictions(one)]:
         raise StoreError("\n".join([f"{path} contradicts itself:", *wrong]))
     if "sweep" in asked:
-        return _of_sweep(asked, found)
+        return _of_sweep(asked, known)
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
-    with restored(reproduce.slots(asked["experiment"], arguments), found) as (plan, store):
-        cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
+    request = Request.read(arguments, REPRODUCE, [asked["experiment"]])
+    with restored(*reproduce.outlined(request), known, request.overrides) as (plan, store):
+        cells = [(plan.experiment.rows[s.row].label, s.config, s.found(store)) for s in plan.slots]
         table, documents = driver.table(plan, store), ""
         if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
             from tasks.draw import documents as figures  # which loads pandas
 
-            documents = figures.page(
-                figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-            )
+            points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+            documents = "" if points.empty else figures.page(points)
         return Made(table, documents, picture=drawings.runs(table, path.stem))
 
 
-def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
+def show(request: Request, results: Path) -> int:
     """Print tables from their records; write <outputs>/tables/..._from_records and their reports. Runs no cells.
 
     Args:
-        overrides: as for scripts/reproduce.py; if none of them selects what to run, the table is printed as recorded.
+        request: as for scripts/reproduce.py; if it does not select what to run, the tables are printed as recorded.
         results: the folder with the records.
 
     Returns exit status 1 if cells have no records, else 0. Raises ValueError if a name or configuration is invalid,
     StoreError if there are no records.
     """
-    status = 0
-    for name in names:
-        profile = next((o[8:] for o in reversed(overrides) if o.startswith("profile=")), "demo")
+    status, profile = 0, request.profile
+    for name in request.names:
         path = file_of(name, profile, results)
-        told, found = archive.read(path)
-        asks = any(o.split("=")[0].split(".")[0] not in (*HERE, "profile") for o in overrides)
-        given = [*overrides, *([] if asks else told["arguments"])]
-        slots = reproduce.slots(name, given)
-        wanted = slots[1]
-        keys = {archive.key(w.config, family(w.module)) for w in wanted}
-        lost = len(keys - {record["key"] for record in found})
-        outputs, stem = Path(wanted[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
-        with restored(slots, found) as (plan, store):
+        told, known = archive.read(path)
+        selects = any(pair(text)[0].partition(".")[0] not in (*HERE, "profile") for text in request.typed)
+        typed = [*request.typed, *([] if selects else told["arguments"])]
+        asked = Request.read(typed, REPRODUCE, [name])
+        one, cells = reproduce.outlined(asked)
+        outputs, stem = Path(cells[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
+        keys = {archive.key(cell.config, cell.family) for cell in cells}
+        lost = len(keys - {record["key"] for record in known})
+        with restored(one, cells, known, asked.overrides) as (plan, store):
             made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
             html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
-        files = render.write(made, outputs / "tables" / stem)
-        print(f"table: {files[0].with_suffix('')} ({', '.join(p.suffix for p in files)})\nreport: {html}")
+        written = render.write(made, outputs / "tables" / stem)
+        print(f"table: {written[0].with_suffix('')} ({', '.join(p.suffix for p in written)})\nreport: {html}")
         status |= bool(lost)
     return status
 

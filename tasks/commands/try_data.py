@@ -22,9 +22,11 @@ from omegaconf import OmegaConf
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
 from repro.store import Store, outputs_folder
+from tasks import load
 from tasks.commands import reproduce
 from tasks.config import compose
-from tasks.config.overrides import ConfigError, quoted, swept, values
+from tasks.config.options import ConfigError, Problem, near, quoted
+from tasks.config.request import Request, whole
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
 from tasks.data.read import own
@@ -32,7 +34,6 @@ from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
 from tasks.data.words import unspaced, words
 from tasks.draw import terminal
-from tasks.load import load_cell
 
 # Per kind of data: examples that a training sees until it has converged, and words that it reads in about three CPU minutes.
 SEEN = {"pairs": 84_000, "summaries": 60_000, "text": 30_000, "texts": 60_000}
@@ -42,10 +43,13 @@ HELD_OUT = {"pairs": 500, "summaries": 500, "text": 2_000, "texts": 2_000}  # mo
 FEW = 500  # training examples below which scores say little
 WORDS_SHOWN = 9  # words of the drawn test example, as nearly as there is one
 SORTED = 0.1  # largest difference between the shares of a class in the first examples and in all
+KEYS = tuple(
+    f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits")
+)  # of your own data
 OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "snli": "table"}
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(request: Request) -> int:
     """Guess, train, and print the table, the pictures and the next commands.
 
     Returns:
@@ -54,9 +58,10 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: an override is invalid. DataError: the file cannot be used; see `reproduce.main` for others.
     """
-    several = [a for a in arguments if a.split("=")[0] in ("mapping", "seed")]
-    chosen = {key: [o.partition("=")[2] for o in one.overrides] for key, one in swept(several).items()}
-    given = values([a for a in arguments if a not in several])
+    check_file(request)
+    keys = dict(request.keys)
+    chosen = {key: keys.pop(key).values for key in ("mapping", "seed") if key in keys}
+    given = {key: one.value for key, one in keys.items()}
     one, found = _guessed(given)
     (column,) = one.columns
     place = Path(str(given["data.path"]))
@@ -67,35 +72,55 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}")
     print(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}")
     known = {row.mapping: row for row in one.rows}
+    rows = tuple(known.get(mapping) or compose.own_row(mapping, []) for mapping in chosen.get("mapping", known))
     one = replace(
-        one, name="_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content])), title=f"Your own data: {name}",
-        rows=tuple(known.get(m) or compose.own_row(m, []) for m in chosen.get("mapping", known)),
+        one,
+        name="_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content])),
+        title=f"Your own data: {name}",
+        rows=rows,
         columns=(replace(column, label=f"{name}: {column.label}"),),
-    )  # fmt: skip
-    one = reproduce.adapt(one, [",".join(chosen["seed"])] if "seed" in chosen else [], [])
-    typed = [a for a in arguments if a.split("=")[0] not in ("mapping", "seed", "task", "profile")]
+        seeds=whole(",".join(chosen["seed"])) if "seed" in chosen else one.seeds,
+    )
+    typed = [text for key, one_ in keys.items() if key not in ("task", "profile") for text in one_.texts]
     with compose.composer() as composed:
         config = composed([*column.overrides, *one.rows[0].changes, *added, *typed])
     splits = open_data(config["data"], config["paths"]["data"], Progress()).read(Progress())
     print(f"{name}: {', '.join(f'{len(records):,} {split}' for split, records in splits.items())}")
     todo = reproduce.planned([one], [*added, *_fitted(column.key, splits, config, set(given)), *typed])
-    return reproduce.drive(Try(todo, Store(todo.outputs), test=splits["test"], arguments=tuple(arguments)))
+    return reproduce.drive(Try(todo, Store(todo.outputs), test=splits["test"], arguments=request.overrides))
 
 
-def _guessed(given: Mapping[str, Any]) -> tuple[Experiment, Guess]:
+def check_file(request: Request) -> None:
+    """Check the file to read, before torch is imported.
+
+    Raises ConfigError if there are words without a key or a key is misspelt, DataError if no file is named, or it is
+    missing or of another format.
+    """
+    if request.names:
+        raise ConfigError(f"{request.names[0]!r} has no key; write data.path={shlex.quote(request.names[0])}")
+    for key in request.keys:
+        if key not in KEYS and "'data.path'" in near(key, KEYS):
+            raise ConfigError(Problem(f"{key} is unknown{near(key, KEYS)}", key, allowed=KEYS))
+    for key, allowed in (("data", ("files", "table")), ("task", tuple(OF_TASK))):
+        if key in request.keys and request.keys[key].value not in allowed:
+            typed = request.keys[key]
+            here = f"{typed.text} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are"
+            told = f"{here}; for others: python scripts/train.py -m {typed.text} mapping=softmax,sparsemax"
+            raise ConfigError(Problem(told, key, typed.value, allowed))
+    typed = request.keys.get("data.path")
+    path = str(typed.value) if typed and typed.value is not None else None
+    if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):
+        own.find(path, own.TABLES, own.NO_DEV)
+
+
+def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:
     """The experiment with the one column that fits the data, and the guess."""
-    own = {k.removeprefix("data."): v for k, v in given.items() if k.startswith("data.") and v is not None}
-    task, data = given.get("task"), given.get("data")
-    if data not in (None, "files", "table") or task not in (None, *OF_TASK):
-        what = f"data={data}" if data not in (None, "files", "table") else f"task={task}"
-        raise ConfigError(
-            f"{what} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are; for others: "
-            f"python scripts/train.py -m {what} mapping=softmax,sparsemax"
-        )
+    own = {k.removeprefix("data."): v for k, v in values.items() if k.startswith("data.") and v is not None}
+    task, data = values.get("task"), values.get("data")
     found = guess(own.pop("path", None), own, data or OF_TASK.get(str(task)))
     try:
         page: Any = OmegaConf.to_container(OmegaConf.load(compose.CONFIGS / "try.yaml"))
-        one = experiments.read(page, "try", str(given.get("profile", "demo")))
+        one = experiments.read(page, "try", str(values.get("profile", "demo")))
     except experiments.ExperimentError as error:
         raise ConfigError(str(error)) from error
     (column,) = [c for c in one.columns if (f"task={task}" in c.overrides if task else c.key == found.kind)]
@@ -104,7 +129,7 @@ def _guessed(given: Mapping[str, Any]) -> tuple[Experiment, Guess]:
     return replace(one, columns=(column,)), found
 
 
-def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str]) -> list[str]:
+def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str]) -> list[str]:
     """Overrides that fit the training to the size of the data; prints them. Keys that the user set are left alone."""
     train, n = splits["train"], len(splits["train"])
     firsts = zip(*(texts_of(record)[:2] for record in train[:1000]))
@@ -116,7 +141,7 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str
     longest = {"encode.max_tokens": min(tokens[0], 400), "encode.max_source_tokens": min(tokens[0], 200)}
     longest |= {key: min(tokens[-1], 200) for key in ("encode.max_target_tokens", "decode.max_len_b")}
     sizes = {f"data.limits.{split}": most for split, most in limits.items() if len(splits[split]) > most}
-    if kind in ("text", "texts") and 2 in characters and "encode.tokenizer" not in given:
+    if kind in ("text", "texts") and 2 in characters and "encode.tokenizer" not in typed:
         sizes["encode.subword"] = "char"  # no spaces between words
     sizes["train.max_epochs"] = min(math.ceil(passes / min(n, limits["train"])), MOST_EPOCHS)
     for key, most in longest.items():
@@ -125,12 +150,13 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str
             sizes[key] = most
     if config["decode"].get("max_len_a"):  # then the longest output depends on the source
         sizes.pop("decode.max_len_b", None)
-    sizes = {key: most for key, most in sizes.items() if not given & {key, key.rpartition(".")[0]}}
+    sizes = {key: most for key, most in sizes.items() if not typed & {key, key.rpartition(".")[0]}}
     for split, records in splits.items() if kind in ("text", "texts") else ():
         if f"data.limits.{split}" in sizes:
             _refuse_sorted([example.label for example in records], split, limits[split])
     if n < FEW:
-        print(f"WARNING: only {n:,} training examples; the models will learn little, and {len(splits['test']):,} test examples prove nothing")  # fmt: skip
+        few = f"only {n:,} training examples; the models will learn little"
+        print(f"WARNING: {few}, and {len(splits['test']):,} test examples prove nothing")
     chosen = [f"{key}={most}" for key, most in sizes.items()]
     if chosen:
         print(f"  chosen for these texts and about ten minutes on two cores: {' '.join(chosen)}")
@@ -144,8 +170,9 @@ def _refuse_sorted(labels: Sequence[int], split: str, most: int) -> None:
     if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
         raise DataError(
             f"the file is sorted by class, and only {most:,} of {len(labels):,} {split} examples can be read in ten minutes",
-            f"the first {most:,} have other classes than the rest", f"shuffle its rows, or take all of them: data.limits.{split}=null",
-        )  # fmt: skip
+            f"the first {most:,} have other classes than the rest",
+            f"shuffle its rows, or take all of them: data.limits.{split}=null",
+        )
 
 
 @dataclass
@@ -160,15 +187,15 @@ class Try(reproduce.Driver):
         (plan,) = self.planned.plans
         found = {}  # label -> cell with the first seed
         for slot in plan.slots:
-            if slot.cell.cell_id in self.done:
-                found.setdefault(plan.experiment.rows[slot.row].label, slot.cell)
+            if slot.cell_id in self.done:
+                found.setdefault(plan.experiment.rows[slot.row].label, slot)
         cut = words if unspaced(texts_of(one)[0] for one in self.test[:1000]) else str.split
         shown = min(self.test, key=lambda one: abs(len(cut(texts_of(one)[0])) - WORDS_SHOWN))
         texts = shown.texts if isinstance(shown, Example) else (shown.source,)
         expected = "" if isinstance(shown, Example) else f" (reference: {shown.references[0]})"
         print(f"attention for a test example: {' | '.join(texts)}{expected}")
         for label, cell in found.items():
-            model = load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
+            model = load.load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
             (said,) = model.predict([texts if len(texts) > 1 else texts[0]])
             print(f"\n{label}: {said.output}\n{terminal.terminal(said, shutil.get_terminal_size().columns)}")
         status = super().conclude()

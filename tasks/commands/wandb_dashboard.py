@@ -21,6 +21,7 @@ from repro.tables.compare import MOST_SCORES, NAMED, NOT_SHOWN
 from tasks.config import compose
 from tasks.config.options import near
 from tasks.config.overrides import merged
+from tasks.config.request import parse
 from tasks.loggers.wandb import Options
 
 ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys in a run's configuration
@@ -115,7 +116,7 @@ def _column(filters: Mapping[str, str]) -> Column:
     if (task := filters.get("task", "")) not in tasks:
         what = f"task={task} is unknown{near(task, tasks)}" if task else "name an EXPERIMENT, or one task=NAME"
         raise compose.ConfigError(f"{what}; tasks: {', '.join(tasks)}")
-    config = merged("main", [f"task={task}"])
+    config = merged("main", parse([f"task={task}"]))
     metrics = family(compose.module_of(config)).METRICS
     scores = [m for m, one in metrics.items() if one.better and m not in NOT_SHOWN][:MOST_SCORES]
     shown = tuple(Show(f"test/{m}", m) for m in (*scores, *(m for m in metrics if m == ZEROS)))
@@ -140,15 +141,18 @@ def _workspace(entity: str, project: str, name: str, column: Column, filters: Se
     from wandb_workspaces import expr
 
     return ws.Workspace(
-        entity=entity, project=project, name=name,
+        entity=entity,
+        project=project,
+        name=name,
         sections=[ws.Section(name=column.label, panels=panels(column, by), is_open=True)],
         settings=ws.WorkspaceSettings(x_axis="epoch"),
         runset_settings=ws.RunsetSettings(
-            filters=filters, groupby=[expr.Config(by)],
+            filters=filters,
+            groupby=[expr.Config(by)],
             order=[expr.Ordering(expr.Summary(column.show[0].metric), ascending=False)],
             pinned_columns=[*PINNED, *(f"summary:{show.metric}" for show in column.show)],
         ),
-    )  # fmt: skip
+    )
 
 
 def panels(column: Column, by: str = ROW) -> list[Any]:
@@ -177,8 +181,12 @@ def panels(column: Column, by: str = ROW) -> list[Any]:
             )
         )
     media = [f"{kind}/{column.split}" for kind in ("attention", "samples")]
-    return [*scores, wr.MediaBrowser(title="attention", media_keys=media[:1]), wr.MediaBrowser(title="samples", media_keys=media[1:]),
-            wr.RunComparer(diff_only="split")]  # fmt: skip
+    return [
+        *scores,
+        wr.MediaBrowser(title="attention", media_keys=media[:1]),
+        wr.MediaBrowser(title="samples", media_keys=media[1:]),
+        wr.RunComparer(diff_only="split"),
+    ]
 
 
 def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:

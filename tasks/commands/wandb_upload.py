@@ -26,7 +26,7 @@ from tasks.loggers.wandb import RECEIPT, SENT, Logger, Options, evaluations, mod
 OPTION = "logger.wandb."
 
 
-def main(given: Mapping[str, str]) -> int:
+def main(typed: Mapping[str, str]) -> int:
     """Send the cells that match the filters.
 
     Args:
@@ -38,9 +38,9 @@ def main(given: Mapping[str, str]) -> int:
     Raises:
         ValueError: a filter or option is unknown.
     """
-    filters = {k: v for k, v in given.items() if not k.startswith(OPTION)}
+    filters = {k: v for k, v in typed.items() if not k.startswith(OPTION)}
     try:
-        own = {k.removeprefix(OPTION): yaml.safe_load(v) for k, v in given.items() if k.startswith(OPTION)}
+        own = {k.removeprefix(OPTION): yaml.safe_load(v) for k, v in typed.items() if k.startswith(OPTION)}
     except yaml.YAMLError as error:
         raise ValueError(f"{OPTION}KEY=VALUE cannot be read: {error}") from error
     chosen = options.plain(options.read(Options, own, OPTION.rstrip(".")))
@@ -66,7 +66,7 @@ def main(given: Mapping[str, str]) -> int:
     return int(failed)
 
 
-def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
+def origins(records: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
     """Folder -> origin (`Cell.origin`) in the experiment or sweep that the filters name.
 
     An empty dict means that the cell keeps its first origin.
@@ -76,7 +76,7 @@ def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, d
         for one, w in compare.slots_of(name, filters.get("profile")):
             places.setdefault(asked_id(w.config, family(w.module)), origin(one, w))
     of_sweep = {"sweep": filters["sweep"]} if "sweep" in filters else {}
-    return {r.folder: places.get(r.asked_id() or "", of_sweep) for r in found}
+    return {r.folder: places.get(r.asked_id() or "", of_sweep) for r in records}
 
 
 def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[str, str]) -> str:
@@ -128,8 +128,11 @@ def stored(cell: Cell, folder: Path) -> Found:
     metrics, signatures = dict(found.metrics), dict(found.signatures)
     baselines: dict[str, dict[str, Any]] = {}
     chosen: dict[str, Evaluation] = {}
-    levels = [(level, read) for path in sorted((folder / "evaluations").glob("*"))
-              if ASIDE not in path.name and (read := (level := Evaluation(path)).read())]  # fmt: skip
+    levels = [
+        (level, read)
+        for path in sorted((folder / "evaluations").glob("*"))
+        if ASIDE not in path.name and (read := (level := Evaluation(path)).read())
+    ]
     for level, read in sorted(levels, key=lambda one: one[1].get("scoring") != cell.scoring):
         if read["test"] in chosen:
             continue

@@ -1,15 +1,14 @@
 """Turn Hydra overrides into a complete, checked configuration made of plain dicts and lists.
 
-`tasks.config.overrides` calls Hydra, and is imported only to merge overrides: a finished cell is loaded without. Every node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` of
-the task's family, the data set, the model or the schedule.
+`tasks.config.overrides` calls Hydra, and is imported only to merge overrides: a finished cell is loaded without. Every
+node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` of the family, data set, model or schedule.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +16,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from repro import identity, plugins
+from repro.plan.experiment import pair
 from tasks import data, loggers
 from tasks.config import models, nodes
-from tasks.config.options import CONFIGS, ConfigError, OptionsError, absurd, near, plain, read, read_each, short
+from tasks.config.options import CONFIGS, NAME, ConfigError, OptionsError, Problem, near, plain, read, read_each, short
 from tasks.config.options import names_in as names_in
 from tasks.config.pages import claims as claims
 from tasks.config.pages import experiment as experiment
@@ -31,15 +31,13 @@ from tasks.config.schedules import SCHEDULES
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from tasks.config.request import Override, Request
+
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("seq2seq", "fertility", "classification", "vqa", "multilabel")
-NODES = (
-    "task", "data", "encode", "model", "mapping", "optim", "schedule", "train", "decode", "profile", "logger", "launcher",
-    "runtime", "paths",
-)  # fmt: skip
+COMPUTED_FROM = ("task", "data", "encode", "model", "mapping", "optim", "schedule", "train", "decode")
+NODES = (*COMPUTED_FROM, "profile", "logger", "launcher", "runtime", "paths")
 TOP = ("seed", "plugins")
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
@@ -53,6 +51,7 @@ def composer() -> Iterator[Compose]:
     replaced by generated data.
     """
     from tasks.config.overrides import merged, reading
+    from tasks.config.request import parse
 
     composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
 
@@ -60,8 +59,9 @@ def composer() -> Iterator[Compose]:
         typed = overrides if user is None else user
         key = (tuple(overrides), names_data(typed))
         if key not in composed:
-            config = merged("main", overrides)
-            follow(config, overrides)
+            read = parse(overrides)
+            config = merged("main", read)
+            follow(config, read)
             composed[key] = checked(config, typed)
         return composed[key]
 
@@ -76,10 +76,47 @@ def names_data(overrides: Sequence[str]) -> bool:
 
 def _node(override: str) -> str:
     """The top-level node that an override chooses or changes."""
-    return override.lstrip("+~").partition("=")[0].partition(".")[0]
+    return pair(override)[0].partition(".")[0]
 
 
-def follow(config: DictConfig, overrides: Sequence[str]) -> None:
+def check(request: Request) -> None:
+    """Raise ConfigError for what is wrong with a request as far as it shows without torch, whose import takes seconds.
+
+    Of a sweep, each value is checked with the first values of the other keys. Experiments are checked when they are read.
+    """
+    if (request.hydras and request.many) or request.names:
+        return
+    keys = request.keys
+    if not request.many:
+        return _check(list(keys.values()))
+    first = {key: one.each[0] for key, one in keys.items() if not key.startswith("mapping.")}
+    for key, one in keys.items():
+        for value in one.each if not key.startswith("mapping") and not (CONFIGS / key).is_dir() else ():
+            _check([*(other for k, other in first.items() if k != key), value])
+
+
+def _check(overrides: Sequence[Override]) -> None:
+    """Check a configuration; if values that need torch are set too, all wrong values are left to `composer`."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from tasks.config.overrides import merged
+
+    try:
+        values: Any = OmegaConf.to_container(merged("main", overrides), resolve=True)
+    except OmegaConfBaseException:
+        return  # `checked` says why
+    if not all(isinstance(values.get(key), dict) for key in NODES):
+        return
+    found: list[str] = []
+    if read_plain(values, {}, found):
+        found += models.wrong_values(values["task"]["family"], values["model"], values["mapping"])
+    later = [one.key for one in overrides if one.key.startswith(("mapping.", "model."))]
+    if found and all(any(f"{key}=" in problem for problem in found) for key in later):
+        raise ConfigError(found)
+
+
+def follow(config: DictConfig, overrides: Sequence[Override]) -> None:
     """Change what follows from `overrides`: defaults for the user's own data, and which parameters are searched.
 
     A mapping's parameter that overrides set is removed from those that training searches, `task.tune.parameters`;
@@ -87,45 +124,39 @@ def follow(config: DictConfig, overrides: Sequence[str]) -> None:
     """
     from omegaconf import DictConfig, OmegaConf
 
-    from tasks.config.overrides import values
-
-    own_defaults(config, overrides)
-    said = [(key, value) for one in overrides for key, value in values([one]).items()]
-    keys = {key for key, _ in said}
+    keys = {one.key for one in overrides}
+    limits = any(one.key == "data.limits" or (one.key == "data" and isinstance(one.value, dict)) for one in overrides)
+    own_defaults(config, keys, limits)
     searched, at = (OmegaConf.select(config, key) for key in ("task.tune.parameters", "mapping.at"))
     if not isinstance(searched, DictConfig) or not isinstance(config.get("mapping"), DictConfig):
         return
     given = [(one.get("name"), set(one)) for one in (at or {}).values() if isinstance(one, DictConfig)]
     if not given:
         own = {key.split(".")[1] for key in keys if key.startswith("mapping.")}
-        own.update(*(value for key, value in said if key == "mapping" and isinstance(value, dict)))
+        own.update(*(one.value for one in overrides if one.key == "mapping" and isinstance(one.value, dict)))
         given = [(config.mapping.get("name"), own)]
     for name, own in given:
         for key in own & {*(searched.get(name) or ())}:
             place = f"task.tune.parameters.{name}.{key}"
             if any(f"{place}.".startswith(f"{one}.") for one in keys - {"task"}):
-                raise ConfigError(
-                    f"mapping.{key} and {place} are both set: the first is one value, the second the values to choose from "
-                    "on dev; leave one of them out"
-                )
+                told = "the first is one value, the second the values to choose from on dev; leave one of them out"
+                raise ConfigError(Problem(f"mapping.{key} and {place} are both set: {told}", f"mapping.{key}"))
             searched[name] = {k: v for k, v in searched[name].items() if k != key}
 
 
-def own_defaults(config: DictConfig, overrides: Sequence[str]) -> None:
-    """If the data are the user's own, replace what a setting says about its data, unless an override sets it.
+def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> None:
+    """If the data are the user's own, replace what a setting says about its data, except the `keys` that overrides set.
 
     There are no size limits. Pairs of texts are segmented reversibly, with as many units as fit the texts, unless an
     override says how. chrF, which suits every language, is measured beside BLEU, and macro-F1 beside accuracy.
     """
     if not data.is_own(config.get("data")):
         return
-    keys = {o.lstrip("+~").partition("=")[0] for o in overrides}
-    whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
-    if "limits" in config.data and not whole:
+    if "limits" in config.data and not limits:
         for split in config.data.limits:
             if f"data.limits.{split}" not in keys:
                 config.data.limits[split] = None
-    if "joint" in config.encode and not keys & {"encode", "encode.tokenizer", "encode.subword"}:
+    if "joint" in config.encode and not {"encode", "encode.tokenizer", "encode.subword"} & {*keys}:
         for key, value in {"tokenizer": "raw", "subword": "sentencepiece", "vocab_size": None, "min_count": 1}.items():
             if f"encode.{key}" not in keys:
                 config.encode[key] = value
@@ -150,7 +181,8 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
+        key = str(error.full_key or "configuration")
+        raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error
     values.pop("hydra", None)
     if names_data(typed) and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
         values["data"]["fallback"] = None
@@ -158,11 +190,12 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
     family = importlib.import_module(f"tasks.{config['task']['family']}.options")
     if unused := [o for o in typed if _node(o) in getattr(family, "NOT_USED", {})]:
         why = family.NOT_USED[_node(unused[0])]
-        raise ConfigError(f"{', '.join(unused)} would change nothing: {why}")
+        raise ConfigError(Problem(f"{', '.join(unused)} would change nothing: {why}", _node(unused[0])))
     places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
-    if found := [f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
-                 for key, folder in places.items() if (why := _unwritable(folder))]:  # fmt: skip
-        raise ConfigError("; ".join(found))
+    for key, folder in places.items():
+        if why := _unwritable(folder):
+            told = f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
+            raise ConfigError(Problem(told, f"paths.{key}", folder))
     return config
 
 
@@ -184,26 +217,28 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError, listing all problems, if a value is invalid.
     """
-    if found := absurd(values, ""):
-        raise ConfigError("; ".join(found))
-    found = [f"{key} is unknown{near(key, (*NODES, *TOP))}; a configuration has: {', '.join((*NODES, *TOP))}"
-             for key in values if key not in NODES and key not in TOP]  # fmt: skip
+    known = (*NODES, *TOP)
+    told = f"; a configuration has: {', '.join(known)}"
+    found: list[str] = [
+        Problem(f"{key} is unknown{near(key, known)}{told}", str(key), allowed=known)
+        for key in values
+        if key not in known
+    ]
     given = {}
     for key in NODES:
         given[key] = values.get(key)
         if not isinstance(given[key], Mapping):
-            found.append(
-                f"{key}={short(given[key])} must be a mapping of options; set them one by one, as {key}.OPTION=VALUE"
-            )
+            told = f"{key}={short(given[key])} must be a mapping of options; set them one by one, as {key}.OPTION=VALUE"
+            found.append(Problem(told, key, given[key]))
     if found:
-        raise ConfigError("; ".join(found))
+        raise ConfigError(found)
     config: dict[str, Any] = {}
     family = read_plain(values, config, found)
     try:
         plugins.load(config.get("top", {}).get("plugins", ()))
     except ValueError as error:
         found.append(str(error))
-    _take(config, found, "mapping", _mapping, given["mapping"])
+    _take(config, found, "mapping", models.mapping, given["mapping"])
     if config.get("launcher", {}).get("name") != "slurm":  # whose jobs run on other machines, with GPUs of their own
         _device(config.get("runtime", {}), found)
     if family:
@@ -212,12 +247,12 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         config |= config.pop("top")
         found = _together(config, family)
     if found:
-        raise ConfigError("; ".join(dict.fromkeys(found)))
+        raise ConfigError(found)
     return {key: config[key] for key in (*NODES, *TOP)}
 
 
-def read_plain(values: Mapping[str, Any], config: dict[str, Any], found: list[str]) -> ModuleType | None:
-    """Read the nodes that need no torch, whose import takes seconds, into `config`; add their problems to `found`.
+def read_plain(values: Mapping[str, Any], config: dict[str, Any], problems: list[str]) -> ModuleType | None:
+    """Read the nodes that need no torch, whose import takes seconds, into `config`; add what is wrong to `problems`.
 
     Args:
         values: the top-level nodes, each a mapping.
@@ -225,43 +260,46 @@ def read_plain(values: Mapping[str, Any], config: dict[str, Any], found: list[st
     Returns:
         the options module of the task's family, or None if it is unknown.
     """
-    _take(config, found, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
+    _take(config, problems, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
     for key, cls in nodes.SINGLE.items():
-        _take(config, found, key, _rest, values[key], cls, key)
+        _take(config, problems, key, _rest, values[key], cls, key)
     for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
-        _take(config, found, key, _named, values[key], classes, key)
-    _take(config, found, "logger", read_each, loggers.options(), values["logger"], "logger")
-    if family := _family(values["task"], found):
+        _take(config, problems, key, _named, values[key], classes, key)
+    _take(config, problems, "logger", read_each, loggers.options(), values["logger"], "logger")
+    if family := _family(values["task"], problems):
         for key, name in OF_FAMILY.items():
             own = ("name", "family") if key == "task" else ()
-            _take(config, found, key, _rest, values[key], getattr(family, name), key, own)
-        if problems := data.problems(values["data"], family.KIND):
-            found.extend(problems)
+            _take(config, problems, key, _rest, values[key], getattr(family, name), key, own)
+        if of_data := data.problems(values["data"], family.KIND):
+            problems.extend(of_data)
         else:
             options = data.set_module(values["data"]["name"]).Options
-            _take(config, found, "data", _rest, values["data"], options, "data", ("name",))
+            _take(config, problems, "data", _rest, values["data"], options, "data", ("name",))
     return family
 
 
 def _take(
-    config: dict[str, Any], found: list[str], key: str, reader: Callable[..., dict[str, Any]], *arguments: Any
+    config: dict[str, Any], problems: list[str], key: str, reader: Callable[..., dict[str, Any]], *arguments: Any
 ) -> None:
-    """Set `config[key]` to what the reader returns, or add the problems that it raises to `found`."""
+    """Set `config[key]` to what the reader returns, or add the problems that it raises to `problems`."""
     try:
         config[key] = reader(*arguments)
     except OptionsError as error:
-        found.extend(error.problems)
+        problems.extend(error.problems)
 
 
-def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
-    """The options module of the task's family, or None if the family is unknown; problems are added to `found`."""
+def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:
+    """The options module of the task's family, or None if the family is unknown; they are added to `problems`."""
     name = task.get("family")
     own = task.get("name")
     if not isinstance(own, str) or not NAME.fullmatch(own):
-        found.append(f"task.name={short(own)} must be a name of letters, digits, - and _: it names the cells' folder")
+        problems.append(
+            f"task.name={short(own)} must be a name of letters, digits, - and _: it names the cells' folder"
+        )
     if name in FAMILIES:
         return importlib.import_module(f"tasks.{name}.options")
-    found.append(f"task.family={short(name)} is unknown{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}")
+    told = f"task.family={short(name)} is unknown{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}"
+    problems.append(Problem(told, "task.family", name, FAMILIES))
     return None
 
 
@@ -274,65 +312,33 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
     """Read a node whose `name` selects the dataclass for its other keys."""
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
-        raise OptionsError([f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"])
+        told = f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"
+        raise OptionsError([Problem(told, f"{key}.name", name, classes)])
     return _rest(node, classes[name], key, ("name",))
 
 
-def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType, found: list[str]) -> None:
+def _models(config: dict[str, Any], values: Mapping[str, Any], family: ModuleType, problems: list[str]) -> None:
     """Read the node `model` and check that each mapping fits its place in the model."""
-    node = given["model"]
+    node = values["model"]
     try:
-        architecture = models.architecture(given["task"]["family"], node.get("name", ""))
+        architecture = models.architecture(values["task"]["family"], node.get("name", ""))
         config["model"] = _rest(node, architecture.Options, "model", ("name",))
     except OptionsError as error:
-        found.extend(error.problems)
+        problems.extend(error.problems)
         return
     if "mapping" in config:
-        found.extend(models.problems(config["mapping"], architecture.PLACES, given["task"]["family"]))
+        problems.extend(models.problems(config["mapping"], architecture.PLACES, values["task"]["family"]))
 
 
-def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the node `mapping`: complete its parameters, and check `mapping.at` and every value in `mapping.grid`."""
-    at, grid = node.get("at", {}), node.get("grid", {})
-    if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
-        raise OptionsError([f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"])
-    if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
-        raise OptionsError([f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"])
-    if not isinstance(grid, Mapping) or not all(k != "name" and isinstance(v, list) and v for k, v in grid.items()):
-        raise OptionsError([f"mapping.grid={short(grid)} must be {{parameter: [values]}}"])
-    complete = _parameters(node, "mapping")
-    for parameter, values in grid.items():
-        for value in values:
-            _parameters({**complete, parameter: value}, "mapping.grid")
-    return complete | {"at": {p: _parameters(one, f"mapping.at.{p}") for p, one in at.items()}, "grid": dict(grid)}
-
-
-def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The name and all parameters of a mapping as one dict, with defaults filled in."""
-    name = node.get("name", "???")
-    if name == "???" or not isinstance(name, str):
-        given = "" if name == "???" else f"={short(name)}"
-        raise OptionsError([f"{key}.name{given} must be set: the name of a registered mapping"])
-    given = models.parameters(node)
-    if wide := [f"{key}.{k}={v:g}" for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER]:
-        raise OptionsError([f"{', '.join(wide)} must be at most {WIDEST_PARAMETER:g} in size"])
-    import sparse_attention as sa  # imports torch, which the checks of names do without
-
-    try:
-        return {"name": name} | sa.spec(name).check(given)
-    except (ValueError, TypeError) as error:
-        raise OptionsError([f"{key}.name={name}: {error}"]) from None
-
-
-def _device(runtime: dict[str, Any], found: list[str]) -> None:
+def _device(runtime: dict[str, Any], problems: list[str]) -> None:
     """Replace runtime.device=auto with the device that will be used, and check that the device is available."""
     import torch
 
     there = torch.cuda.is_available() and runtime.get("devices") != "none"
     if runtime.get("device") == "cuda" and runtime.get("devices") == "none":
-        found.append("runtime.device='cuda' contradicts runtime.devices=none; allowed: auto, cpu")
+        problems.append("runtime.device='cuda' contradicts runtime.devices=none; allowed: auto, cpu")
     elif runtime.get("device") == "cuda" and not there:
-        found.append("runtime.device='cuda' is unavailable: torch finds no GPU here; allowed: auto, cpu")
+        problems.append("runtime.device='cuda' is unavailable: torch finds no GPU here; allowed: auto, cpu")
     if runtime.get("device") == "auto":
         runtime["device"] = "cuda" if there else "cpu"
 
@@ -348,14 +354,14 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
             "runtime.compile=true needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
         )
     if config["train"]["class_weights"] and config["task"]["family"] != "classification":
-        found.append(
-            f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
-        )
+        told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
+        found.append(Problem(told, "train.class_weights"))
     best = config["train"]["best_metric"]
     known = identity.family(module_of(config)).METRICS
     if best not in known:
-        allowed = ", ".join(sorted(known.keys() & set(nodes.BEST)))
-        found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}; allowed: {allowed}")
+        allowed = sorted(known.keys() & set(nodes.BEST))
+        told = f"train.best_metric={best!r} is not measured by task={config['task']['name']}; allowed: {', '.join(allowed)}"
+        found.append(Problem(told, "train.best_metric", best, allowed))
     return found
 
 
@@ -377,13 +383,15 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
     from omegaconf import OmegaConf
 
     from tasks.config.overrides import merged
+    from tasks.config.request import parse
 
     if not (CONFIGS / "data" / f"{name}.yaml").exists():
         known = names_in("data")
-        raise ConfigError(f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}")
+        told = f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}"
+        raise ConfigError(Problem(told, "data", name, known))
     if wrong := [o for o in overrides if not names_data([o])]:
         raise ConfigError(f"{', '.join(wrong)} is not a key of the data; only those can be set here, as data.KEY=VALUE")
-    chosen = merged(f"data/{name}", overrides)
+    chosen = merged(f"data/{name}", parse(overrides))
     around = OmegaConf.create({key: value for key, value in config.items() if key != "data"})
     OmegaConf.set_struct(chosen, False)
     values: Any = OmegaConf.to_container(OmegaConf.merge(around, chosen), resolve=True)

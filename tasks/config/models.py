@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tasks.config import options as kinds
-from tasks.config.options import OptionsError, near, read, short
+from tasks.config.options import OptionsError, Problem, names_in, near, read, short, values_in
 
 if TYPE_CHECKING:  # torch is imported only when a configuration's names are known to be right
     import torch
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # torch is imported only when a configuration's names are kno
     import sparse_attention as sa
 
 NOT_PARAMETERS = ("name", "at", "grid")
+WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
+WORDS = ("learned",)  # that a mapping may take instead of a number
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,8 @@ def architecture(family: str, name: str) -> ModuleType:
     """The module of an architecture. Raises OptionsError, suggesting the nearest name, if the name is unknown."""
     known = names(family)
     if name not in known:
-        raise OptionsError(
-            [f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"]
-        )
+        told = f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"
+        raise OptionsError([Problem(told, "model.name", name, known)])
     return importlib.import_module(f"tasks.{family}.models.{name}")
 
 
@@ -73,17 +74,24 @@ def options(family: str, model: Mapping[str, Any]) -> Any:
     return read(architecture(family, model["name"]).Options, values, "model")
 
 
-def wrong_values(family: str, model: Mapping[str, Any]) -> list[str]:
-    """Problems of the node `model` that need no torch: its values of the fields that are declared by constants alone."""
-    if model.get("name") not in names(family):
-        return []  # `architecture` says so
-    declared = dict(_declared(family, model["name"]))
-    cls = dataclasses.make_dataclass("Options", [(name, Any, one) for name, one in declared.items()])
-    try:
-        read(cls, {k: v for k, v in model.items() if k in declared}, "model")
-    except OptionsError as error:
-        return error.problems
-    return []
+def wrong_values(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
+    """Problems that need no torch: of a model's fields that are declared by constants alone, and words for numbers."""
+    found = []
+    if model.get("name") in names(family):  # else `architecture` says so
+        declared = dict(_declared(family, model["name"]))
+        cls = dataclasses.make_dataclass("Options", [(name, Any, one) for name, one in declared.items()])
+        try:
+            read(cls, {k: v for k, v in model.items() if k in declared}, "model")
+        except OptionsError as error:
+            found += error.problems
+    stated = values_in(f"mapping/{mapping['name']}") if mapping.get("name") in names_in("mapping") else {}
+    for key, value in stated.items():
+        word = mapping.get(key)
+        if isinstance(value, (int, float)) and isinstance(word, str) and word not in WORDS:
+            allowed = f"a number such as {value:g}, or {WORDS[0]} where the mapping can learn it"
+            told = f"mapping.{key}={short(word)} is not a number{near(word, WORDS)}; allowed: {allowed}"
+            found.append(Problem(told, f"mapping.{key}", word, WORDS))
+    return found
 
 
 def _declared(family: str, name: str) -> Iterator[tuple[str, Any]]:
@@ -103,9 +111,8 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
     """Place -> dict with the mapping's name and parameters. Raises OptionsError if the model has no such place."""
     own = mapping.get("at") or {}
     if unknown := [place for place in own if place not in places]:
-        raise OptionsError(
-            [f"mapping.at.{p} is not a place of this model, which attends at: {', '.join(places)}" for p in unknown]
-        )
+        told = f"is not a place of this model, which attends at: {', '.join(places)}"
+        raise OptionsError([Problem(f"mapping.at.{p} {told}", f"mapping.at.{p}", allowed=places) for p in unknown])
     return {
         place: dict(own.get(place) or {k: v for k, v in mapping.items() if k not in ("at", "grid")}) for place in places
     }
@@ -125,43 +132,41 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
     except OptionsError as error:
         return error.problems
     for place, node in nodes.items():
+        key = f"mapping.at.{place}" if place in (mapping.get("at") or {}) else "mapping"
         try:
             spec = sa.spec(node["name"])
         except ValueError as error:
-            found.append(str(error))
+            found.append(Problem(str(error), key, node["name"]))
             continue
-        where = places[place]
+        where, told = places[place], []
         if spec.over not in where.over:
-            found.append(
-                f"mapping={spec.name} works over a {spec.over}; this model attends over a {' or '.join(where.over)} at {place!r}"
-            )
+            over = " or ".join(where.over)
+            told.append(f"works over a {spec.over}; this model attends over a {over} at {place!r}")
         if missing := [i for i in spec.inputs if i not in where.provides]:
-            told = f"mapping={spec.name} needs {', '.join(missing)}, which this model does not provide at {place!r}"
             rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
             able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
-            told += f"; mappings that it can feed: {', '.join(able)}" if able else ""
             feeding = [name for name in names(family) if _feeds(family, name, spec)] if family else []
-            found.append(told + (f"; models that provide it: {', '.join(feeding)}" if feeding else ""))
+            told.append(
+                f"needs {', '.join(missing)}, which this model does not provide at {place!r}"
+                + (f"; mappings that it can feed: {', '.join(able)}" if able else "")
+                + (f"; models that provide it: {', '.join(feeding)}" if feeding else "")
+            )
         if spec.kind == "unnormalised" and not where.unnormalised:
             able = [f"mapping.at.{name}" for name, one in places.items() if one.unnormalised]
-            found.append(
-                f"mapping={spec.name} gives rows that do not sum to 1, which this model needs at {place!r}"
-                + (f"; it takes them at {', '.join(able)}" if able else "")
-            )
+            then = f"; it takes them at {', '.join(able)}" if able else ""
+            told.append(f"gives rows that do not sum to 1, which this model needs at {place!r}{then}")
         if spec.stateful and not where.stateful:
-            found.append(
-                f"mapping={spec.name} keeps a state between steps, which this model does not support at {place!r}"
-            )
+            told.append(f"keeps a state between steps, which this model does not support at {place!r}")
         if spec.domain == "nonnegative" and where.signed:
-            found.append(
-                f"mapping={spec.name} has no value where a score is negative, as this model's scores at {place!r} can be; "
+            told.append(
+                f"has no value where a score is negative, as this model's scores at {place!r} can be; "
                 "sum_normalization_pp and sparsehourglass take any scores"
             )
-        found += [
-            f"mapping.{name}={LEARNED} is invalid for this model, which trains weights alone; give a number"
-            for name, value in parameters(node).items()
-            if value == LEARNED and not where.learned
-        ]
+        found += [Problem(f"mapping={spec.name} {why}", key, spec.name) for why in told]
+        for name, value in parameters(node).items():
+            if value == LEARNED and not where.learned:
+                why = "is invalid for this model, which trains weights alone; give a number"
+                found.append(Problem(f"mapping.{name}={LEARNED} {why}", f"mapping.{name}", value))
     return list(dict.fromkeys(found))
 
 
@@ -175,6 +180,47 @@ def parameters(node: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in node.items() if k not in NOT_PARAMETERS}
 
 
+def mapping(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the node `mapping`: complete its parameters, and check `mapping.at` and every value in `mapping.grid`."""
+    at, grid = node.get("at", {}), node.get("grid", {})
+    if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
+        raise OptionsError(
+            [Problem(f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}", "mapping.at", at)]
+        )
+    if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
+        told = f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"
+        raise OptionsError([Problem(told, wrong[0])])
+    if not isinstance(grid, Mapping) or not all(k != "name" and isinstance(v, list) and v for k, v in grid.items()):
+        raise OptionsError(
+            [Problem(f"mapping.grid={short(grid)} must be {{parameter: [values]}}", "mapping.grid", grid)]
+        )
+    complete = _parameters(node, "mapping")
+    for parameter, values in grid.items():
+        for value in values:
+            _parameters({**complete, parameter: value}, "mapping.grid")
+    return complete | {"at": {p: _parameters(one, f"mapping.at.{p}") for p, one in at.items()}, "grid": dict(grid)}
+
+
+def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The name and all parameters of a mapping as one dict, with defaults filled in."""
+    name = node.get("name", "???")
+    if name == "???" or not isinstance(name, str):
+        given = "" if name == "???" else f"={short(name)}"
+        told = f"{key}.name{given} must be set: the name of a registered mapping"
+        raise OptionsError([Problem(told, f"{key}.name", None if name == "???" else name)])
+    given = parameters(node)
+    wide = {k: v for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER}
+    if wide:
+        at_most = f"must be at most {WIDEST_PARAMETER:g} in size"
+        raise OptionsError([Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items()])
+    import sparse_attention as sa  # imports torch, which the checks of names do without
+
+    try:
+        return {"name": name} | sa.spec(name).check(given)
+    except (ValueError, TypeError) as error:
+        raise OptionsError([Problem(f"{key}.name={name}: {error}", key, name)]) from None
+
+
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:
     """Place -> the module of the mapping used there."""
     import sparse_attention as sa
@@ -182,13 +228,13 @@ def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict
     return {place: sa.make(node["name"], **parameters(node)) for place, node in nodes_at(mapping, places).items()}
 
 
-def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *given: Any) -> nn.Module:
+def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *arguments: Any) -> nn.Module:
     """Build the torch model from the nodes `model` and `mapping`.
 
-    `given` are the other arguments that models of this family take (sizes, encoded data).
+    `arguments` are the others that models of this family take (sizes, encoded data).
     """
     module = architecture(family, model["name"])
-    return module.Model(options(family, model), *given, mappings_at(mapping, module.PLACES))
+    return module.Model(options(family, model), *arguments, mappings_at(mapping, module.PLACES))
 
 
 def row_mappings() -> list[str]:

@@ -40,9 +40,10 @@ class Train:
     )
     update_freq: int = integer(low=1, high=10_000, help="batches whose gradients make one update")
     best_metric: str = choice(
-        REQUIRED, *BEST,
+        REQUIRED,
+        *BEST,
         help="dev score that picks the epoch; bleu, chrf: of pairs, and every epoch decodes dev (greedy search)",
-    )  # fmt: skip
+    )
     class_weights: str | None = choice(
         REQUIRED, "balanced", optional=True, help="of a classifier's loss; balanced: each class counts the same"
     )

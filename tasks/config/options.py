@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -29,22 +30,61 @@ import yaml
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Options = TypeVar("Options")
 REQUIRED = object()
-LONGEST = 4000  # most characters in a text, and most items in a list
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
 ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+,(.*)\}")  # a value from the environment, and its default
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a task or a sweep, whose folder is called so
+
+
+class Problem(str):
+    """A sentence about a wrong key or value, with its parts.
+
+    Attributes:
+        key: the key, such as `train.max_epochs`.
+        value: the value that was given, if one was.
+        allowed: the known names, where they can be listed.
+    """
+
+    key: str
+    value: Any
+    allowed: tuple[str, ...]
+
+    def __new__(cls, sentence: str, key: str, value: Any = None, allowed: Iterable[str] = ()) -> Problem:
+        made = super().__new__(cls, sentence)
+        made.key, made.value, made.allowed = key, value, tuple(allowed)
+        return made
+
+    def below(self, prefix: str) -> Problem:
+        """The same problem of a key that begins with `prefix`."""
+        return Problem(f"{prefix}{self}", f"{prefix}{self.key}", self.value, self.allowed)
+
+
+class NotAllowed(ValueError):
+    """A value is none of the allowed words."""
+
+    def __init__(self, message: str, allowed: Iterable[str]) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
 
 
 class ConfigError(ValueError):
-    """All problems with a configuration, collected before any data is read."""
+    """All problems with a configuration, collected before any data is read.
+
+    `problems` has one sentence for each. `key`, `value` and `allowed` are those of the first that has them (`Problem`).
+    """
+
+    key: str = ""
+    value: Any = None
+    allowed: tuple[str, ...] = ()
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(dict.fromkeys(problems))
+        super().__init__("; ".join(self.problems))
+        for one in [one for one in self.problems if isinstance(one, Problem)][:1]:
+            self.key, self.value, self.allowed = one.key, one.value, one.allowed
 
 
-class OptionsError(ValueError):
-    """All mistakes in a set of options; `problems` has one sentence for each mistake."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = list(problems)
+class OptionsError(ConfigError):
+    """All mistakes in a set of options."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +196,15 @@ def _reader(whole: bool, low: float, high: float, above: float | None, below: fl
 
 
 def number(
-    default: Any = REQUIRED, low: float = -WIDEST, high: float = WIDEST, *, above: float | None = None,
-    below: float | None = None, optional: bool = False, help: str = "",
-) -> Any:  # fmt: skip
+    default: Any = REQUIRED,
+    low: float = -WIDEST,
+    high: float = WIDEST,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    optional: bool = False,
+    help: str = "",
+) -> Any:
     """A number in [low, high]; `above` and `below` set strict bounds instead."""
     return _field(default, Kind(float, _reader(False, low, high, above, below, optional), help))
 
@@ -185,9 +231,8 @@ def text(default: Any = REQUIRED, *, optional: bool = False, help: str = "") -> 
     """A non-empty text of one line."""
 
     def read(value: Any) -> str:
-        if not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST or CONTROL.search(value):
-            what = f"must be a text of one line and at most {LONGEST} characters"
-            raise ValueError(what + (" or null" if optional else ""))
+        if not isinstance(value, str) or not value.strip() or len(value.splitlines()) > 1:
+            raise ValueError("must be a text of one line" + (" or null" if optional else ""))
         return value
 
     return _field(default, Kind(str, _optional(read, optional), help))
@@ -205,20 +250,21 @@ def choice(
     def read(value: Any) -> str:
         known = tuple(allowed) + tuple(names() if names else ())
         if not isinstance(value, str) or value not in known:
-            raise ValueError(f"is invalid{near(value, known)}; allowed: {', '.join(known)}")
+            raise NotAllowed(f"is invalid{near(value, known)}; allowed: {', '.join(known)}", known)
         return value
 
     return _field(default, Kind(str, _optional(read, optional), help))
 
 
-def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0, help: str = "") -> Any:
-    """A list of items, each of which must be valid for the field `of` (made by one of these functions)."""
-    item: Kind = of.metadata["kind"]
+def listing(default: Any, items: Any, *, length: int | None = None, least: int = 0, help: str = "") -> Any:
+    """A list of items, each of which must be valid for the field `items` (made by one of these functions)."""
+    item: Kind = items.metadata["kind"]
 
     def read(value: Any) -> list[Any]:
-        if not isinstance(value, (list, tuple)) or not (length or least) <= len(value) <= (length or LONGEST):
-            count = f" of {length}" if length else f" of at least {least}" if least else ""
-            raise ValueError(f"must be a list{count}" + ("" if length else f", at most {LONGEST}"))
+        if not isinstance(value, (list, tuple)) or not (length or least) <= len(value) <= (length or math.inf):
+            raise ValueError(
+                "must be a list" + (f" of {length}" if length else f" of at least {least}" if least else "")
+            )
         found = []
         for i, one in enumerate(value):
             try:
@@ -305,23 +351,26 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
     problems, found = [], {}
     for key in values:
         if key not in kinds:
-            problems.append(
-                f"{prefix}{key} is unknown{near(key, kinds)}; {name or 'it'} takes: {', '.join(kinds) or 'nothing'}"
-            )
+            told = f"{key} is unknown{near(key, kinds)}; {name or 'it'} takes: {', '.join(kinds) or 'nothing'}"
+            problems.append(Problem(told, str(key), allowed=kinds).below(prefix))
     for key, one in kinds.items():
         given = values.get(key, REQUIRED)
         default = one.default_factory() if one.default_factory is not MISSING else one.default
         if given is REQUIRED:
             given = default
         if given is REQUIRED or (isinstance(given, str) and given == "???"):
-            problems.append(f"{prefix}{key} must be set: {one.metadata['kind'].help or prefix + key + '=...'}")
+            told = f"{key} must be set: {one.metadata['kind'].help or prefix + key + '=...'}"
+            problems.append(Problem(told, key).below(prefix))
             continue
         try:
             found[key] = one.metadata["kind"].read(given)
         except OptionsError as error:
-            problems += [f"{prefix}{key}.{p}" for p in error.problems]
+            problems += [
+                p.below(f"{prefix}{key}.") if isinstance(p, Problem) else f"{prefix}{key}.{p}" for p in error.problems
+            ]
         except ValueError as error:
-            problems.append(f"{prefix}{key}={short(given)} {error}")
+            told = f"{key}={short(given)} {error}"
+            problems.append(Problem(told, key, given, getattr(error, "allowed", ())).below(prefix))
     if not problems:
         made = cls(**found)
         problems = [f"{prefix}{p}" for p in getattr(made, "problems", list)()]
@@ -333,26 +382,13 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
 def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
     """Read several named sets of options, each with the class that `classes` has for its name. Raises OptionsError."""
     if wrong := [key for key in values if key not in classes]:
-        told = f"{name}.{wrong[0]} is unknown{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
-        raise OptionsError([told])
+        told = f"{wrong[0]} is unknown{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
+        raise OptionsError([Problem(told, wrong[0], allowed=classes).below(f"{name}.")])
     if empty := [
         f"{name}.{k}={short(v)} must be a mapping of options" for k, v in values.items() if not isinstance(v, Mapping)
     ]:
         raise OptionsError(empty)
     return {key: plain(read(classes[key], one, f"{name}.{key}")) for key, one in values.items()}
-
-
-def absurd(values: Any, name: str) -> list[str]:
-    """Problems with values that are too long for any option or message: huge texts and numbers, at any depth."""
-    if isinstance(values, Mapping):
-        return [p for key, value in values.items() for p in absurd(value, f"{name}.{key}".lstrip(".")[:100])]
-    if isinstance(values, (list, tuple)):
-        return [p for value in values for p in absurd(value, name)]
-    if isinstance(values, str) and len(values) > LONGEST:
-        return [f"{name} has {len(values)} characters; a text has at most {LONGEST}"]
-    if isinstance(values, int) and abs(values) > 10**300:
-        return [f"{name} is a whole number of {values.bit_length()} bits; numbers are at most {WIDEST:g}"]
-    return []
 
 
 def plain(options: Any) -> dict[str, Any]:

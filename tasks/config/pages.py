@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from repro.plan import experiment as experiments
-from repro.plan.experiment import Experiment, Row
+from repro.plan.experiment import Experiment, Row, pair
 from repro.plan.published import records
 from repro.tables import claims as paper_claims
 from repro.tables.claims import Claim
 from tasks.config.options import CONFIGS, ConfigError, names_in, near
+from tasks.config.request import Request
 
 
 def page(group: str, name: str) -> dict[str, Any]:
@@ -62,16 +63,16 @@ def own_row(name: str, parameters: Sequence[str]) -> Row:
     label = f"{name}({', '.join(parameters)})" if parameters else name
     if name in names_in("mapping"):
         for one in parameters:
-            lacking(f"mapping.{one.partition('=')[0]}", [name])
+            lacking(f"mapping.{pair(one)[0]}", [name])
         return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
     return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))
 
 
-def parameters(arguments: Iterable[str]) -> str:
-    """Help text about the parameters of the mappings named on a command line (`mapping=NAME`, `add=NAME,...`)."""
+def parameters(request: Request) -> str:
+    """Help text about the parameters of the mappings that a request names (`mapping=NAME`, `add=NAME,...`)."""
     import sparse_attention as sa
 
-    typed = [a.partition("=")[2] for a in arguments if a.startswith(("mapping=", "add="))]
+    typed = [value for key, value in map(pair, request.typed) if key in ("mapping", "add")]
     named = [word for text in typed for word in text.split(",") if word in sa.names()] or ["softmax"]
     lines = []
     for name in named:

@@ -42,6 +42,10 @@ class Panel:
         record = self.records[question]
         return record["output"] in record["references"]
 
+    def weights(self, question: int) -> list[float]:
+        """The weights that are stored for a question, to write."""
+        return [round(v, 6) for v in self.attention[f"test/{question}"].flatten().tolist()]
+
 
 def read_panel(label: str, mapping: Mapping[str, Any], records: Iterable[Mapping[str, Any]], attention: Path) -> Panel:
     """Make a panel from a finished cell.

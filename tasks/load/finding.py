@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import read_config
+from repro.plan.experiment import pair
 from repro.results.records import flatten
 from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.tables.compare import conditions, text
 from tasks.config.compose import FAMILIES, NODES
 from tasks.config.options import ConfigError, names_in, near
+from tasks.config.request import parse
 
 LISTED = 12  # most matching cells that an error message lists
 # Keys that may differ between cells but do not distinguish them.
@@ -58,13 +60,11 @@ def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Pa
     Raises ConfigError if a data set, a node or a key of `decode` is unknown; the other keys and all values are checked later.
     """
     folder = find_cell(outputs, what)
-    if any("." not in one.partition("=")[0] for one in overrides):  # it chooses a file of configs/
-        from tasks.config.overrides import refuse  # imports Hydra, which is not needed to use a model
-
-        refuse(overrides)
+    if any("." not in pair(override)[0] for override in overrides):  # it chooses a file of configs/
+        parse(overrides)
     family = (read_config(folder)["task"] or {}).get("family")
     options = importlib.import_module(f"tasks.{family}.options").Decode if family in FAMILIES else None
-    for key in (one.partition("=")[0] for one in overrides):
+    for key in (pair(override)[0] for override in overrides):
         node, _, option = key.partition(".")
         known = [f.name for f in fields(options)] if options and node == "decode" else []
         if node not in NODES:
@@ -94,7 +94,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     if len(done) == 1 and not wanted:
         return done[0].folder
     told = {e.folder: _told(e) for e in done}
-    tests = conditions(dict(pair.partition("=")[::2] for pair in wanted))
+    tests = conditions(dict(map(pair, wanted)))
     known = {key for values in told.values() for key in values}
     for key in tests:
         if key not in known:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from repro import cell as cells
 from repro.files import StoreError, usable
 from repro.identity import family
 from repro.store import Store
 from tasks.config import compose
+from tasks.config.request import parsed
 from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell
 
@@ -113,27 +113,25 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
     """
     keys = (*family(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
     data = [o for o in overrides if compose.names_data([o])]
-    other = next((o.partition("=")[2] for o in data if o.startswith("data=")), None)
+    other = next((one.value for one in map(parsed, data) if one.key == "data"), None)
     set_here = [o for o in overrides if o not in data or other is None]
     changed = copy.deepcopy(on_this_machine(config))
     if data and "fallback" in changed["data"]:
         changed["data"]["fallback"] = None  # data that the user names are never replaced
     wrong = []
-    for override in set_here:
-        key, _, value = override.partition("=")
-        *path, last = key.split(".")
-        if not path or (override not in data and key not in keys and path[0] not in keys):
-            wrong.append(key)
+    for override in map(parsed, set_here):
+        *path, last = override.key.split(".")
+        known = override.text in data or override.key in keys or bool({*path[:1]} & {*keys})
+        if not path or not known or override.parsed.is_delete():
+            wrong.append(override.key)
             continue
         node = changed
         try:
             for part in path:
                 node = node.setdefault(part, {})
-            node[last] = yaml.safe_load(value)
-        except (AttributeError, TypeError, ValueError, yaml.YAMLError):
-            raise compose.ConfigError(
-                f"{override!r} cannot be set: there is no such key, or the value cannot be read"
-            ) from None
+            node[last] = override.value
+        except (AttributeError, TypeError):
+            raise compose.ConfigError(f"{override.text!r} cannot be set: there is no such key") from None
     if wrong:
         raise compose.ConfigError(
             f"{', '.join(wrong)} cannot be set for a trained model; what can: data, {', '.join(keys)}"

@@ -193,7 +193,7 @@ class Training:
             checkpoints.save(state, self.job.checkpoints)
         self.saved = time.monotonic()
 
-    def _asked(self, due: bool = True) -> signals.Asked | None:
+    def _asked(self, due: bool = True) -> signals.Stop | None:
         """The request to stop after this update, or None. All processes of a training run get the same answer.
 
         With several processes on GPUs, requests are checked only if `due`.
@@ -206,7 +206,7 @@ class Training:
         ).int()
         torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
         stop, lost = votes.tolist()
-        return asked or signals.Asked("another process of the training was asked to stop", not lost) if stop else None
+        return asked or signals.Stop("another process of the training was asked to stop", not lost) if stop else None
 
     def _diverged(self, what: str, rate: float) -> NoReturn:
         clip = self.job.config["optim"]["clip"]

@@ -82,7 +82,7 @@ def cell(config):
 
     def make(tests=(), **changes):
         one = config(**changes)
-        return cells.prepare(one, MODULE, [with_data(one, name) for name in tests])
+        return cells.prepare(cells.Cell(one, MODULE, further={name: with_data(one, name)["data"] for name in tests}))
 
     return make
 

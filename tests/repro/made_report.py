@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fake_family import keep
 from safetensors.numpy import save
 
 from repro.cell import Cell
-from repro.plan import Plan, Slot
+from repro.plan import Plan
 from repro.plan.experiment import read
 from repro.protocol import Prepared, TestSet
 from repro.report import page as report
@@ -99,7 +100,7 @@ class Made:
                     "train": {"max_epochs": 4}, "runtime": {"device": "cpu"},
                 }  # fmt: skip
                 cell = Cell(config, "fake_family", Prepared("a" * 64, "", facts, (), test), (test,))
-                self.plan.slots.append(Slot(r, 0, (), seed, cell))
+                self.plan.slots.append(replace(cell, row=r))
                 self._fill(cell, r, name, seed, text)
         scored = {"dataset": "D", "metric": "ROUGE-1", "set": {"data": "d", "ROUGE-1": "rouge1_f"}}
         self.records = [scored | {"mapping": n, "value": 35.13 + r, "row": {"mapping": n}} for r, n in enumerate(ROWS)]
@@ -126,10 +127,10 @@ class Made:
         keep(self.store, cell, training, scores, records, packed, curve, python="3.11", started="2026", seconds=9)
 
     def entry(self, row: int):
-        return self.plan.at(row, 0)[0].cell.entry(self.store)
+        return self.plan.at(row, 0)[0].entry(self.store)
 
     def level(self, row: int):
-        cell = self.plan.at(row, 0)[0].cell
+        cell = self.plan.at(row, 0)[0]
         return cell.evaluation(self.store, cell.tests[0])
 
     def fail(self, row: int, **facts) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from fake_family import keep
 
 from repro.cell import Cell
-from repro.plan import Plan, Slot
+from repro.plan import Plan
 from repro.plan.experiment import read
 from repro.protocol import Prepared, TestSet
 from repro.tables import build as tables
@@ -60,7 +61,7 @@ def made(store, config):
             test = TestSet("test", "t", "", facts, baselines=BASELINES)
             made = config(seed=seed, mapping__name="m", mapping__row=row, mapping__lam=lam, train__max_epochs=3)
             cell = Cell(made, "fake_family", Prepared("data", "", facts, (), test), (test,))
-            plan.slots.append(Slot(row, 0, () if lam is None else (("lam", lam),), seed, cell))
+            plan.slots.append(replace(cell, row=row, point=() if lam is None else (("lam", lam),)))
             if numbers is not None:
                 training = {"dev/accuracy": numbers[0], "best_epoch": (best or {}).get(row, 2.0)}
                 measured = {"test/bleu": numbers[1], "test/attention_support": 2.0 + seed}
@@ -72,7 +73,7 @@ def made(store, config):
 
 
 def cell_of(plan, row, lam, seed):
-    return next(s.cell for s in plan.at(row, 0) if s.seed == seed and dict(s.point).get("lam") == lam)
+    return next(s for s in plan.at(row, 0) if s.seed == seed and dict(s.point).get("lam") == lam)
 
 
 def examples(row: int, better: float = 5.0) -> list[dict]:

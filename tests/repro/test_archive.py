@@ -57,7 +57,7 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
     """
     one, wanted, plan, store = finished
     found, _ = archive.collect(wanted, store)
-    first = plan.slots[0].cell
+    first = plan.slots[0]
     record = next(r for r in found if r["training"] == first.training_id)
     score = first.found(store).metrics["dev/score"]
     assert record["curve"] == {"metric": "score", "dev": pytest.approx([score, score - 1, score - 2])}
@@ -76,7 +76,7 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
 
 def test_what_the_store_lacks_is_named_and_missing_in_the_table(finished, tmp_path):
     one, wanted, plan, store = finished
-    gone = plan.slots[0].cell
+    gone = plan.slots[0]
     gone.entry(store).path("manifest.json").unlink()
     found, lost = archive.collect(wanted, store)
     assert len(found) == len(plan.cells) - 1 and [(w.row, w.seed) for w in lost] == [(0, 1)]
@@ -89,7 +89,7 @@ def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
     """The first cells may have run on another machine, whose store is gone."""
     _, wanted, plan, store = finished
     before, _ = archive.collect(wanted, store)
-    plan.slots[0].cell.entry(store).path("manifest.json").unlink()
+    plan.slots[0].entry(store).path("manifest.json").unlink()
     found, lost = archive.collect(wanted, store, before)
     kept = [any(one is old for old in before) for one in found]
     assert lost == [] and found == before and kept == [True] + [False] * (len(found) - 1)

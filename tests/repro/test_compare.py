@@ -99,7 +99,7 @@ def test_architectures_are_told_apart_by_name_and_by_what_differs_within_one(tra
 
 def test_data_of_other_content_under_the_same_configuration(trained, store):
     one = trained(seed=1)
-    other = cells.prepare({**one.config, "seed": 2}, one.module)
+    other = cells.prepare(replace(one, config={**one.config, "seed": 2}))
     other = replace(other, prepared=replace(other.prepared, sha256="f" * 64))
     assert cells.run(other, store).state == "done"
     found = settings(store)

@@ -25,6 +25,7 @@ from repro.results import estimate
 from tasks.commands import driver as driving
 from tasks.commands import rates, reproduce
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 
 RUNTIME = {"workers": 2, "threads": 1, "device": "cpu", "devices": "all", "workers_per_device": 1}
 
@@ -74,8 +75,8 @@ def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_t
         reproduce, "ASSUMED", replace(reproduce.ASSUMED, others={"translation_demo": (8_000, 90)}, slowness=lambda: 2.0)
     )
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
-    todo = reproduce.plan(["demo"], asked, announce=True)
-    assert not todo.plans[0].slots and not todo.preparation.found and not todo.preparation.running
+    todo = reproduce.plan(Request.read(asked, REPRODUCE, ["demo"]), announce=True)
+    assert not todo.plans[0].slots and not todo.preparation.results and not todo.preparation.running
     assert capfd.readouterr().err == (
         "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
         f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
@@ -116,7 +117,7 @@ def test_the_smallest_table_comes_first_and_data_are_prepared_when_they_are_need
     driver.order, driver.keys = [1, 0], [[], []]
     taken = [driver.take(1, shown) for _ in range(5)]
     assert [cell and cell.seed for cell in taken] == [None, 3, 3, None, 2], "a preparation takes the place of a cell"
-    assert len(preparation.found) == 2 and driver.take(0, shown) is None
+    assert len(preparation.results) == 2 and driver.take(0, shown) is None
     preparation.running["third"] = Future()
     assert driver.take(1, shown) is None and driver.take(2, shown).seed == 2
     preparation.running.clear()
@@ -224,8 +225,9 @@ import conftest, fake_family
 from repro import plan as plans
 from repro.plan.experiment import read
 from tasks.commands import driver, reproduce
+from tasks.config.request import Request
 
-def plan(names, overrides, announce):
+def plan(request, announce):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
     made = plans.make([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r})
     return reproduce.Planned(made, "demo", {runtime}, {store!r})
@@ -235,7 +237,7 @@ def module_of(config):
 
 reproduce.plan, driver.POLL_SECONDS = plan, 0.2
 if __name__ == "__main__":
-    sys.exit(reproduce.main(["fake"], []))
+    sys.exit(reproduce.main(Request(("fake",))))
 """
 
 

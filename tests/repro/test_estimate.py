@@ -38,7 +38,7 @@ def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
     one = experiment()
     (slots,) = plans.outline([one], tools)
     monkeypatch.undo()
-    assert cells.run(cells.prepare(slots[0].config, "fake_family"), store).state == "done"
+    assert cells.run(cells.prepare(slots[0]), store).state == "done"
     monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
     told = estimate()
     assert told.total.done == 1 and told.shares["A"].done == 1 and told.shares["B"].done == 0
@@ -70,7 +70,7 @@ def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(exp
     few = {**slots[0].config, "data": {"name": "invented", "limits": {"train": 500}}}
     assert estimates.hours(few, rates)[0] == pytest.approx(0.3)
     longer = {"train": slots[0].config["train"] | {"max_epochs": 4}}
-    ended = [cells.run(cells.prepare({**w.config, **longer}, "fake_family"), store).state for w in slots[:2]]
+    ended = [cells.run(cells.prepare(replace(w, config={**w.config, **longer})), store).state for w in slots[:2]]
     assert ended == ["done", "done"]
     known = estimates.records.read(store).records
     assert len(known) == 2 and {r.config["mapping"]["name"] for r in known} == {"softmax"}

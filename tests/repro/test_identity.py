@@ -139,6 +139,8 @@ def test_what_is_found_is_of_the_training_and_of_all_its_test_sets(cell, store):
     assert found.facts == one.prepared.facts and found.tests == {"test": test.facts, "further": further.facts}
     assert found.baselines == {name: {**test.baselines[name], **further.baselines[name]} for name in test.baselines}
     assert found.evaluations["further"].folder.name == one.evaluation_id(further)
+    timed = {name: (level, {"metrics": {}, "seconds": 0.25}) for name, level in found.evaluations.items()}
+    assert identity.Found.of(one.entry(store), {"metrics": {}, "seconds": 1.5}, timed).seconds == 2.0
     assert one.config_of(test) == one.config and one.config_of(further)["data"]["name"] == "further"
     assert replace(one, tests=(*one.tests, replace(test, name="new"))).found(store) is None, "an evaluation is missing"
 

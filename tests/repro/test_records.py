@@ -24,7 +24,8 @@ def trained(cell, store):
 
 def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, store, monkeypatch):
     monkeypatch.setattr(fake_family, "RECIPE", (3, 5))
-    one, other = trained(["further"], data__shortfalls="half of it"), trained(seed=2)
+    one, other = trained(["further"], data__shortfalls="half of it"), trained(["before"], seed=2)
+    assert [*other.tests] == sorted(other.tests, key=other.evaluation_id, reverse=True), "another's data are read first"
     made = records.of_cells([one, other, one, cell(seed=3)], store)
     assert [r.cell_id for r in made] == [one.training_id, other.training_id], "each once, without the unfinished"
     read = {r.seed: r for r in records.read(store).records}
@@ -38,6 +39,19 @@ def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, st
     assert (first.data_sha256, first.recipe, first.module) == (one.prepared.sha256, 3, "fake_family")
     assert first.asked_id() == asked_id(one.config, fake_family) == read[1].asked_id()
     assert first.shortfalls["train"] == ("half of it",) and first.config == one.config
+
+
+def test_two_evaluations_of_a_test_set_are_two_records_and_one_moved_aside_is_none(trained, store, monkeypatch):
+    monkeypatch.setattr(fake_family, "RECIPE", (3, 5))
+    first = trained()
+    monkeypatch.setattr(fake_family, "RECIPE", (3, 6))
+    second = trained()
+    assert first.training_id == second.training_id
+    assert sorted(r.scored["test"].recipe for r in records.read(store).records) == [5, 6]
+    (now,) = records.of_cells([second], store)
+    folder = now.evaluations["test"].folder
+    folder.rename(folder.with_name(f"{folder.name}{records.ASIDE}1"))
+    assert [r.scored["test"].recipe for r in records.read(store).records] == [5]
 
 
 @pytest.mark.parametrize(

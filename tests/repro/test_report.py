@@ -69,7 +69,7 @@ def test_the_page_escapes_what_models_and_data_say(tmp_path):
 def test_a_failed_cell_is_shown_with_its_traceback(tmp_path, stored):
     made, error, trace = Made(tmp_path), "ValueError: broken", "Traceback (most recent call last):\n  deep inside\n"
     made.fail(1, **({"error": error, "traceback": trace} if stored else {}))
-    page = Page(made.write(None if stored else {made.plan.at(1, 0)[0].cell.cell_id: f"{error}\n{trace}"}))
+    page = Page(made.write(None if stored else {made.plan.at(1, 0)[0].cell_id: f"{error}\n{trace}"}))
     assert "ValueError: broken" in page.text and "deep inside" in page.text
     assert page.row("sparsemax")[2] == ("missing" if stored else "failed")
     assert "2 cells done" in page.text and "1 cells failed" in page.text

@@ -144,6 +144,14 @@ def test_the_error_of_a_difference_is_that_of_paired_examples(bleu):
     assert example_error(a, b) < 0.6 * min(example_error(a), example_error(b))
 
 
+def test_the_degrees_of_freedom_are_welch_s_for_an_error_that_is_known():
+    """A second sample so large that its variance is certain has the error over test examples."""
+    values, other = np.array([27.1, 26.4, 28.0]), np.tile([-1.0, 1.0], 10**6) * 400
+    found = mean_of(values.tolist(), float(stats.sem(other)))
+    welch = stats.ttest_ind(values, other, equal_var=False).confidence_interval(0.95)
+    assert found.interval(0.95) == pytest.approx(welch, rel=1e-5) and 2.1 < found.df < 50
+
+
 def bleu_of(sums):
     """Corpus BLEU by sacrebleu, with its default smoothing, for each row of `sums`: [rows, 10]."""
     from sacrebleu.metrics import BLEU

@@ -126,7 +126,7 @@ VERSIONS = {"torch 2.4 and 2.5": {"packages": {"torch": "2.5"}}, "kernels aaaa a
 def test_cells_of_different_versions_are_reported(made, said, changed):
     plan, store = made(packages={"torch": "2.4"}, kernels="aaaa")
     assert not any("in their versions" in f for f in tables.build(plan, store, RECORDS).footers)
-    entry = plan.slots[0].cell.entry(store)
+    entry = plan.slots[0].entry(store)
     write_json(entry.path("provenance.json"), read_json(entry.path("provenance.json")) | changed)
     entry.finish()
     footers = tables.build(plan, store, RECORDS).footers
@@ -161,7 +161,7 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
         monkeypatch.setitem(COLUMN, "overrides", ["data=files"])
     plan, _ = made()
     for slot in plan.slots:
-        slot.cell.config["task"]["deviations"] = ["data: LibreOffice help", "model: one layer"]
+        slot.config["task"]["deviations"] = ["data: LibreOffice help", "model: one layer"]
     if where == "command line":
         assert of_settings(plan) == ["data: LibreOffice help", "model: one layer"]
         plan.overrides = ("data=files", "data.path=mine.tsv")
@@ -170,7 +170,7 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
 
 def test_a_table_lists_the_deviations_of_its_task_that_concern_it(made):
     plan, store = made()
-    plan.slots[0].cell.config["task"]["deviations"] = ["two layers"]
+    plan.slots[0].config["task"]["deviations"] = ["two layers"]
     texts = {"all": ["fewer words", "with m: exact", "with softmax: none"], "demo, cpu": ["small"], "paper": ["large"]}
     table = tables.build(plan, store, RECORDS, deviations={"fake": texts, "other": {"all": ["not this"]}})
     assert table.deviations == ["a small model", "two layers", "fewer words", "with m: exact", "small"]

@@ -147,7 +147,7 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
         cells = list(plan.cells.values())
         for cell in cells:
             run(cell, store)
-        first = [s.cell for s in plan.at(0, 0)]
+        first = plan.at(0, 0)
         before([(cell.entry(store), *(cell.evaluation(store, t) for t in cell.tests)) for cell in first])
         (verdict,) = build(plan, store, records).blocks[0].rows[0].verdicts
         return verdict

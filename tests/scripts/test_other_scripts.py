@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -12,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from repro.plan.experiment import Experiment
 from tasks.commands import reproduce
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,23 +58,6 @@ def test_a_reader_that_ends_early_is_no_error(buffered):
     assert process.returncode == 141
 
 
-WITH_EXAMPLES = (
-    "bench", "bench_attention", "bench_training", "compare", "data", "evaluate", "export", "extract_features",
-    "figures", "language_model", "paper_figures", "predict", "properties_table", "reproduce", "results", "store",
-    "train", "wandb_dashboard", "wandb_upload",
-)  # fmt: skip
-
-
-def test_every_command_has_three_examples_and_a_first_line_that_says_what_it_is_for():
-    for name in WITH_EXAMPLES:
-        text = ast.get_docstring(ast.parse((ROOT / "scripts" / f"{name}.py").read_text(encoding="utf-8"))) or ""
-        usages = [line for line in text.splitlines() if "[" in line or ("FOLDER" in line and "Example" not in line)]
-        assert text.count(f"python scripts/{name}.py") - sum(f"python scripts/{name}.py" in u for u in usages) >= 3, (
-            name
-        )
-        assert len(text.splitlines()[0]) > 40, name
-
-
 def test_help_ends_with_what_to_run_next(command, capsys):
     for name in ("data", "figures", "extract_features"):
         assert command(name, "--help") == 0
@@ -97,22 +81,26 @@ def test_lists_the_experiments(command, capsys, root):
     assert [p.stem for p in (root / "configs" / "experiment").glob("*.yaml") if p.stem not in told] == []
 
 
+def experiments(name: str, *arguments: str) -> list[Experiment]:
+    return reproduce.experiments(Request.read(arguments, REPRODUCE, [name]))
+
+
 def test_a_part_of_a_page_keeps_its_order():
-    [one], rest = reproduce.asked(["laha2018_table2"], ["rows=sparse*|softmax", "columns=enfr_demo", "seeds=2"])
+    [one] = experiments("laha2018_table2", "rows=sparse*|softmax", "columns=enfr_demo", "seeds=2")
     assert [row.label for row in one.rows] == ["softmax", "sparsemax", "sparsegen-lin", "sparsehourglass"]
-    assert ([column.key for column in one.columns], one.seeds, rest) == (["enfr_demo"], (2,), [])
+    assert ([column.key for column in one.columns], one.seeds) == (["enfr_demo"], (2,))
 
 
 def test_an_experiment_on_other_data_says_so_and_shows_no_printed_numbers():
     """Headings, printed numbers and the notes on the setting follow what is used."""
     files = ["data=files", "data.path=/some where/pairs.tsv", "train.max_epochs=4", "train.batch_size=16"]
-    (one,), _ = reproduce.asked(["laha2018_table2"], ["profile=demo", *files])
+    (one,) = experiments("laha2018_table2", "profile=demo", *files)
     assert one.columns[0].label == "pairs.tsv (data=files), fren_demo" and not any(c.published for c in one.columns)
-    (demo,), _ = reproduce.asked(["demo"], ["data=files", "data.path=pairs.tsv"])
+    (demo,) = experiments("demo", "data=files", "data.path=pairs.tsv")
     assert not demo.opening and demo.draw, "the opening is about the demo's own data"
-    (same,), _ = reproduce.asked(["laha2018_table2"], ["profile=demo", "data.mirror=/mirror", "train.max_epochs=4"])
+    (same,) = experiments("laha2018_table2", "profile=demo", "data.mirror=/mirror", "train.max_epochs=4")
     assert same.columns[0].label.startswith("FR-EN, LibreOffice help") and same.columns[0].published
-    (alone,), _ = reproduce.asked(["laha2018_table2"], ["columns=fren_demo", "data=files", "data.path=a.tsv"])
+    (alone,) = experiments("laha2018_table2", "columns=fren_demo", "data=files", "data.path=a.tsv")
     assert [c.label for c in alone.columns] == ["a.tsv (data=files)"]
     with compose.composer() as composed:
         config = composed(["task=translation", "mapping=softmax", "train.max_epochs=4", "train.batch_size=16"])

@@ -121,10 +121,9 @@ def _munged(folder: Path) -> subprocess.Popen:
     folder.chmod(0o755)
     files = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
     options = [f"--{option}={folder / name}" for option, name in files.items()]
-    process = subprocess.Popen(
-        ["runuser", "-u", "munge", "--", "munged", "--foreground", "--force", *options], start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    command = ["runuser", "-u", "munge", "--", "munged", "--foreground", "--force", *options]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, start_new_session=True, **silent)
     for _ in range(100):
         if (folder / "socket").exists():
             return process

@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-TOY = ["task=toy", "data.limits={train: 64, dev: 16, test: 8}", "train.max_epochs=4", "train.batch_size=4", "model.embed_dim=8",
-       "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=8", "runtime.save_minutes=0.0001"]  # fmt: skip
+TOY = "task=toy data.limits={train:64,dev:16,test:8} train.max_epochs=4 train.batch_size=4 model.embed_dim=8".split()
+TOY += "model.hidden_dim=8 model.layers=1 decode.beam=2 decode.max_len_b=8 runtime.save_minutes=0.0001".split()
 SHARPNESS, SEEDS = (1.0, 2.0, 3.0, 4.0), (1, 2)
 BEHIND = 40  # calls: updates that have been saved, of the 64
 MAPPING = '''
@@ -44,17 +44,17 @@ sa.register("moody", params=(sharp,), paper="none: a test")(moody)
 
 
 def page(sharpness=SHARPNESS):
+    show = [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/loss", "label": "loss"}]
+    rows = []
+    for s in sharpness:
+        overrides = ["mapping.name=moody", f"+mapping.sharpness={s}"]
+        rows.append({"label": f"moody {s}", "mapping": "custom", "overrides": overrides})
     return {
         "title": "A sweep",
-        "rows": [
-            {"label": f"moody {s}", "mapping": "custom", "overrides": ["mapping.name=moody", f"+mapping.sharpness={s}"]}
-            for s in sharpness
-        ],
-        "columns": {
-            "toy": {"label": "toy", "overrides": TOY, "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/loss", "label": "loss"}]}
-        },
+        "rows": rows,
+        "columns": {"toy": {"label": "toy", "overrides": TOY, "show": show}},
         "profiles": {"demo": {"columns": ["toy"], "seeds": list(SEEDS)}},
-    }  # fmt: skip
+    }
 
 
 def main(store: str, flags: str, *overrides: str) -> int:

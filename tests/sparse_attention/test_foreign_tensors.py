@@ -194,15 +194,14 @@ NOT_DENSE = {
     "sparse rows": (Tensor.to_sparse_csr, r"torch.sparse_csr tensor.*to_dense\(\)"),
     "quantised": (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), r"quantised.*dequantize\(\)"),
 }
+INPUTS = {"bounds": 1.0, "groups": 2, "transitions": torch.zeros(4, 4)}
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", NOT_DENSE)
-@pytest.mark.parametrize(
-    "name", [n for n in sa.names() if sa.spec(n).over in ("row", "grid") and not sa.spec(n).stateful]
-)
+@pytest.mark.parametrize("name", [n for n in sa.names() if sa.spec(n).over != "density" and not sa.spec(n).stateful])
 def test_what_is_not_dense_is_refused_by_name(name, kind):
-    x, inputs = torch.rand(3, 4), {n: {"bounds": 1.0, "groups": 2}[n] for n in sa.spec(name).inputs}
+    x, inputs = torch.rand(3, 4), {n: INPUTS[n] for n in sa.spec(name).inputs}
     convert, words = NOT_DENSE[kind]
     given = convert(x)
     with pytest.raises(TypeError, match="scores is .*" + words):

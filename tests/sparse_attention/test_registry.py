@@ -116,6 +116,8 @@ def test_unknown_names_are_answered_with_the_nearest():
         ("pnormmax", "solver", "newton", "pgd"),
         ("softmax", "gamma", float("inf"), 2.0),
         ("entmax", "alpha", "1.5", 2),
+        ("top_k", "k", 0, 2),
+        ("top_p", "mass", 1.1, 1),
     ],
 )
 def test_ranges_hold_for_modules_and_functions(name, parameter, bad, good):

@@ -61,7 +61,7 @@ def test_what_looks_alike_and_is_right():
 
 @pytest.mark.parametrize(
     "kind",
-    [np.float16, np.float32, np.float64, np.int8, np.int64, np.uint8, np.array, torch.tensor],
+    [np.float16, np.float32, np.float64, np.int8, np.int64, np.uint8, np.longdouble, np.array, torch.tensor],
     ids=lambda k: k.__name__,
 )
 def test_numbers_of_numpy_and_of_torch(kind):

@@ -8,6 +8,7 @@ import pytest
 
 from tasks.commands import figures, reproduce
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 from tasks.data import DataUnavailable
 
 
@@ -48,7 +49,7 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
     tiny += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
     tiny += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
     tiny += ["runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1"]
-    assert reproduce.main(["niculae2017_table1"], tiny) == 0
+    assert reproduce.main(Request.read(tiny, REPRODUCE, ["niculae2017_table1"])) == 0
     asked = figures.Options(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
     svg, data, about = figures.make(["niculae2017_figure3"], asked)
     assert svg.parent == tmp_path / "figures" / "niculae2017_table1" and svg.stem == "niculae2017_figure3_demo"
@@ -59,7 +60,7 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
         assert [label.partition(":")[0] for label in row["output"]] == ["softmax", "fusedmax"]
         assert all(abs(sum(weights) - 1) < 1e-4 for weights in row["weights"])
     assert len(json.loads(about.read_text())["cells"]) == 2
-    assert reproduce.main(["niculae2017_table1"], tiny) == 0
+    assert reproduce.main(Request.read(tiny, REPRODUCE, ["niculae2017_table1"])) == 0
     assert "Figures of the paper" in (tmp_path / "report" / "niculae2017_table1_demo.html").read_text()
     with pytest.raises(ValueError, match="2 --text and 1 --with"):
         figures.make(["niculae2017_figure3"], figures.Options(tiny, text=["a", "b"], second=["c"]))

@@ -21,6 +21,7 @@ from repro.files import StoreError
 from repro.plugins import Untrusted
 from repro.store import Entry, Level, Store
 from tasks.commands import compare
+from tasks.config.request import Request
 from tasks.load import evaluate, load_cell
 from tasks.load.export import export
 
@@ -149,7 +150,7 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
             assert str(folder) in text and words in text
         with pytest.raises(StoreError, match=str(folder)):  # not answered from what is stored
             evaluate(str(folder), ["decode.beam=1"])
-    assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(store.root / "c")}) == 0
+    assert compare.main(Request.read(["task=toy", f"paths.outputs={store.root}", f"to={store.root / 'c'}"])) == 0
     told = capsys.readouterr()
     assert "softmax" in told.out
     assert ("2 finished cells" in told.out) == shown
@@ -193,7 +194,7 @@ def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, p
             door(str(other))
     for name in ("predict", "evaluate"):
         assert command(name, str(folder)) == 1 and "plugins=[" in capsys.readouterr().err
-    assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
+    assert compare.main(Request.read(["task=toy", f"paths.outputs={store.root}", f"to={tmp_path / 'c'}"])) == 0
     assert not ran.exists()
     if evil.is_relative_to(folder) and ".." not in where:  # the manifest has its content
         assert load_cell(folder, plugins=[str(evil)]).config["plugins"] == [str(evil)] and ran.read_text() == "x"
@@ -213,7 +214,7 @@ def test_the_module_of_a_received_cell_is_not_imported(received, tmp_path, monke
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     page(folder, lambda p: p.update(module="evilmod"))
-    assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
+    assert compare.main(Request.read(["task=toy", f"paths.outputs={store.root}", f"to={tmp_path / 'c'}"])) == 0
     assert "evilmod" in capsys.readouterr().err
     assert not ran.exists()
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from repro.identity import family
 from repro.results import archive
 from repro.tables import build as tables
 from repro.tables.decide import CONTRADICTED, OPEN, SUPPORTED
 from tasks.commands import recorded, reproduce
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 
 SCENE = 12  # scores without values for each example
 SUMMARY = 27  # scores with such values, and training by epochs
@@ -27,11 +27,11 @@ class Planted:
     def __init__(self, name: str, paper: str, number: int, columns: tuple[str], read: str, **changes) -> None:
         asked, self.records = archive.read(recorded.file_of(name, "cpu"))
         part = ["profile=cpu", f"columns={columns[0]}", f"rows={read}"]
-        self.slots = reproduce.slots(name, [*part, *asked["arguments"]])
+        self.slots = reproduce.outlined(Request.read([*part, *asked["arguments"]], REPRODUCE, [name]))
         (claim,) = (c for c in compose.claims(paper) if c.id == number)
         self.claim = replace(claim, columns=columns, history=(), **changes)
-        one, wanted, _ = self.slots
-        self.places = {(one.rows[w.row].label, w.seed): archive.key(w.config, family(w.module)) for w in wanted}
+        one, cells = self.slots
+        self.places = {(one.rows[c.row].label, c.seed): archive.key(c.config, c.family) for c in cells}
 
     def copied(self) -> dict:
         """Fresh copies of all records, (row, seed) -> record, to be changed; those of other columns have no place here."""
@@ -40,7 +40,7 @@ class Planted:
     def part(self, cells: dict, order=list, **changes):
         """The outcome of the claim's only comparison, if these are the records."""
         known = [{**one, "key": self.places[at]} for at, one in cells.items()]
-        with recorded.restored(self.slots, order(known)) as (plan, store):
+        with recorded.restored(*self.slots, order(known)) as (plan, store):
             (outcome,) = tables.build(plan, store, claims=[replace(self.claim, **changes)]).claims
         (part,) = outcome.parts
         assert part.outcome == outcome.outcome

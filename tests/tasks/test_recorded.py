@@ -13,6 +13,7 @@ from repro.tables import compare, render
 from tasks.commands import compare as commands
 from tasks.commands import recorded, results
 from tasks.config import compose
+from tasks.config.request import REPRODUCE, Request
 
 PAGE = """# Results
 
@@ -26,6 +27,10 @@ EXPERIMENT = {
     "columns": {"toy": {"label": "generated", "show": SHOW}},
     "profiles": {"demo": {"columns": ["toy"], "seeds": [1]}},
 }
+
+
+def asked(arguments: list[str]) -> Request:
+    return Request.read(arguments, REPRODUCE, ["pair"])
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +47,14 @@ def folder(learned, learning, tmp_path_factory):
             cell, entry = learned(mapping)
             shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
         for _ in range(2):  # the same again
-            told = recorded.record("pair", [f"paths.outputs={outputs}"], at)
+            told = recorded.record(asked([f"paths.outputs={outputs}"]), at)
             assert told == (at / "records" / "pair_demo.jsonl", 2, 0, [])
         written = told[0].read_bytes()
-        assert recorded.record("pair", [f"paths.outputs={root / 'none'}"], at)[1:] == (2, 2, [])
+        assert recorded.record(asked([f"paths.outputs={root / 'none'}"]), at)[1:] == (2, 2, [])
         assert told[0].read_bytes() == written
         told[0].write_text("damaged")
-        assert recorded.record("pair", [f"paths.outputs={outputs}"], at)[1:] == (2, 0, [])
-        lost = recorded.record("pair", [f"paths.outputs={root / 'none'}"], root / "other")[3]
+        assert recorded.record(asked([f"paths.outputs={outputs}"]), at)[1:] == (2, 0, [])
+        lost = recorded.record(asked([f"paths.outputs={root / 'none'}"]), root / "other")[3]
         assert lost == ["softmax, generated, seed 1", "sparsemax, generated, seed 1"]
         (at / "pair.md").write_text(PAGE + "## A toy: two mappings\n\n*profile demo*\n")
         results.write(at, {})
@@ -146,14 +151,14 @@ def test_every_entry_of_the_list_of_files_made_by_hand_has_a_file():
 
 
 def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
-    assert recorded.show(["pair"], [f"paths.outputs={tmp_path}"], folder) == 0
+    assert recorded.show(asked([f"paths.outputs={tmp_path}"]), folder) == 0
     out = capsys.readouterr().out
     assert "From records" in out and "softmax" in out
     assert (tmp_path / "tables" / "pair_demo_from_records.md").is_file() and not (tmp_path / "cells").exists()
     page = (tmp_path / "report" / "pair_demo_from_records.html").read_text()
     assert "No predictions are stored for this column" in page and "empty output" not in page
     assert '<a href="..' not in page, "the folders of its cells are gone"
-    assert recorded.show(["pair"], [f"paths.outputs={tmp_path}", "seeds=1,7"], folder) == 1
+    assert recorded.show(asked([f"paths.outputs={tmp_path}", "seeds=1,7"]), folder) == 1
     assert "2 of 4 cells have no records" in capsys.readouterr().out
 
 
@@ -183,15 +188,16 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
 def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypatch, capsys, tmp_path):
     asked, told = [], {"empty": (0, 0, []), "grown": (2, 1, []), "short": (2, 0, ["a cell"])}
 
-    def record(name, overrides, to):
-        asked.append((name, overrides, to))
+    def record(request, to):
+        (name,) = request.names
+        asked.append((name, request.typed, to))
         return (tmp_path / name, *told.get(name, (2, 0, [])))
 
     monkeypatch.setattr(recorded, "record", record)
     monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
     monkeypatch.setattr(results, "write", lambda to, _: 0)
     assert command("results", "whole", "profile=cpu", f"to={tmp_path}") == 0
-    assert asked == [("whole", ["profile=cpu"], tmp_path.resolve())]
+    assert asked == [("whole", ("profile=cpu",), tmp_path.resolve())]
     assert capsys.readouterr().out == f"{tmp_path / 'whole'}: 2 cells\n"
     for names, status, said in (
         (["whole", "empty"], 0, "empty: the store has none of its cells"),

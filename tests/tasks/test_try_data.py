@@ -8,7 +8,8 @@ from itertools import permutations
 import pytest
 
 from tasks.commands import try_data
-from tasks.config.overrides import ConfigError, quoted, swept, values
+from tasks.config.options import ConfigError
+from tasks.config.request import Request, parsed
 from tasks.data import DataError
 from tasks.data.records import Example, Pair
 
@@ -20,7 +21,7 @@ def sizes(composed, kind, train, test=30, given=()):
     config = composed([f"task={tasks[kind]}"])
     held_out = train[:test] if isinstance(test, int) else test
     splits = {"train": train, "dev": held_out, "test": held_out}
-    return values(try_data._fitted(kind, splits, config, set(given)))
+    return {one.key: one.value for one in map(parsed, try_data._fitted(kind, splits, config, set(given)))}
 
 
 def test_small_data_get_more_epochs_and_large_data_a_limit(composed, capsys):
@@ -93,28 +94,7 @@ def test_refusals(tmp_path, arguments, told):
     path = tmp_path / "r.csv"
     path.write_text("review,stars\n" + "".join(f"some text {i},{i % 3}\n" for i in range(40)))
     with pytest.raises(ConfigError, match=told):
-        try_data.main([a.format(path) for a in arguments])
-
-
-@pytest.mark.parametrize(
-    "value", ["a", "two words", 'a "b" \\', "true", "1", "a,b", "/a/b.tsv", ["a", "b c"], None, 3, 0.5]
-)
-def test_a_quoted_value_is_read_as_it_was(value):
-    assert values([f"data.label={quoted(value)}"]) == {"data.label": value}
-
-
-TYPED = [("data.path=数据.csv", "数据.csv"), ("data.path=~/x.tsv", "/elsewhere/x.tsv")]
-TYPED += [("+data.path=a 'b' (1).tsv", "a 'b' (1).tsv"), ("data.path=null", None)]
-TYPED += [('data.path="é, b.csv"', "é, b.csv"), ("data.text=[评论, 标题]", ["评论", "标题"])]
-TYPED += [("data.label=étoiles", "étoiles"), ("data.path=12", "12"), ("data.limits={train: 5}", {"train": 5})]
-TYPED += [("data.path=${oc.env:HOME}/x", "${oc.env:HOME}/x"), ("data.drop=[нет]", ["нет"])]
-
-
-@pytest.mark.parametrize("typed, value", TYPED)
-def test_paths_and_words_beyond_ascii_need_no_quotes(typed, value, monkeypatch):
-    monkeypatch.setenv("HOME", "/elsewhere")
-    assert values([typed]) == {typed.partition("=")[0].lstrip("+"): value}
-    assert swept(["data.path=a.tsv,b.tsv"])["data.path"].overrides == ("data.path=a.tsv", "data.path=b.tsv")
+        try_data.main(Request.read([a.format(path) for a in arguments]))
 
 
 def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
@@ -133,7 +113,7 @@ def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
     monkeypatch.setattr(try_data.reproduce, "planned", planned)
     given = [f'data.path="{path}"', f"paths.data={tmp_path}"]
     with pytest.raises(Stop):
-        try_data.main([*given, "mapping=fusedmax,entmax", "seed=3,4"])
+        try_data.main(Request.read([*given, "mapping=fusedmax,entmax", "seed=3,4"]))
     one = seen["one"]
     assert [row.changes for row in one.rows] == [("mapping=fusedmax", "mapping.lam=0.1"), ("mapping=entmax",)]
     assert (
@@ -147,11 +127,11 @@ def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "数据.tsv").write_text(text)
         with pytest.raises(Stop):
-            try_data.main([f'data.path="{tmp_path / folder / "数据.tsv"}"', f"paths.data={tmp_path}"])
+            try_data.main(Request.read([f'data.path="{tmp_path / folder / "数据.tsv"}"', f"paths.data={tmp_path}"]))
         names.add(seen["one"].name)
     assert len(names) == 3 and all(map(str.isascii, names))  # each has its own table and report
     with pytest.raises(Stop):
-        try_data.main([*given, "task=summarization", "data=files"])
+        try_data.main(Request.read([*given, "task=summarization", "data=files"]))
     assert seen["one"].columns[0].key == "summaries"
     assert [row.label for row in seen["one"].rows] == ["softmax", "sparsemax", "fusedmax"]
     assert seen["rest"].count("data=files") == 1

@@ -288,6 +288,7 @@ CHECKPOINTS = {
     "not": lambda f, x: checkpoint.checkpoint(f, x, use_reentrant=False),
     "nested": lambda f, x: checkpoint.checkpoint(CHECKPOINTS["not"], f, x, use_reentrant=True),
     "sequential": lambda f, x: checkpoint.checkpoint_sequential([f, nn.Identity()], 2, x, use_reentrant=False),
+    "compiled": lambda f, x: torch.compile(lambda x: CHECKPOINTS["not"](f, x), backend="aot_eager")(x),
 }
 
 
@@ -319,17 +320,52 @@ def test_a_checkpoint_recomputes_with_the_mapping_of_its_first_pass(how, where):
     assert not torch.allclose(expected, gradient(CHECKPOINTS[how], "sparsemax"))
 
 
-def test_a_recomputation_that_no_block_can_reach_is_refused():
-    class Own(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
+@pytest.mark.parametrize("how", CHECKPOINTS)
+def test_a_block_within_a_checkpoint(how):
+    def block(x):
+        with sdpa.use("sparsemax"):
             return F.scaled_dot_product_attention(x, x, x)
 
+    xs = [made(12, 12)[0].detach().requires_grad_() for _ in range(2)]
+    for f, x in zip((lambda x: CHECKPOINTS[how](block, x), block), xs):
+        f(x).sin().sum().backward()
+    assert torch.equal(xs[0].grad, xs[1].grad)
+
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return F.scaled_dot_product_attention(x, x, x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            return torch.autograd.grad(F.scaled_dot_product_attention(x, x, x), x, grad)[0]
+
+
+def branches(x):
+    return torch.cond(x.sum() > 0, lambda x: F.scaled_dot_product_attention(x, x, x), lambda x: x.clone(), (x,))
+
+
+@pytest.mark.parametrize(
+    ("f", "why"),
+    [
+        (Own.apply, "OwnBackward recomputes"),
+        (lambda x: checkpoint.checkpoint(Own.apply, x, use_reentrant=False), "OwnBackward recomputes"),
+        (torch.compile(lambda x: Own.apply(x), backend="eager"), "OwnBackward recomputes"),
+        (branches, "cond runs functions in a graph of its own"),
+    ],
+    ids=["function", "checkpoint", "compiled", "cond"],
+)
+def test_attention_that_no_block_can_reach_is_refused(f, why):
     x = made(4, 4)[0].detach().requires_grad_()
-    with pytest.raises(RuntimeError, match="OwnBackward recomputes attention"), sdpa.use("sparsemax"):
-        Own.apply(x)
-    with sdpa.use("sparsemax"), torch.no_grad():  # without a backward pass there is nothing to refuse
-        torch.testing.assert_close(Own.apply(x), sa.sparse_attention(x, x, x))
+    with pytest.raises(RuntimeError, match=why), sdpa.use("sparsemax"):
+        f(x)
+    if f is not branches:
+        with sdpa.use("sparsemax"), torch.no_grad():  # without a backward pass there is nothing to refuse
+            torch.testing.assert_close(f(x), sa.sparse_attention(x, x, x))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from refusals import refused
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from small_vqa2 import COLOURS, picture
 
-from tasks.config import early
-from tasks.config.overrides import values
+from tasks.commands.try_data import check_file
+from tasks.config.request import Request, parsed
 from tasks.data import DataError, DataUnavailable
 from tasks.data.read import own
 from tasks.data.read.guess import guess
@@ -109,7 +109,7 @@ FORMS += ["classes of parquet", "saved"]
 @pytest.mark.parametrize("form", FORMS)
 def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, form):
     path, rows = save(tmp_path / "own", form)
-    early.check_file([], [f"data.path={path}"])
+    check_file(Request.read([f"data.path={path}"]))
     options = guess(str(path), {}).options
     splits = opened(options["name"], path=str(path), **{k: v for k, v in options.items() if k != "name"})
     classes, splits = splits.about.get("classes"), splits.read(None)
@@ -159,7 +159,7 @@ def class_folders(place, texts=40):
 
 def test_class_folders_without_dev_and_with_texts_without_a_class(tmp_path, opened):
     path = class_folders(tmp_path / "aclImdb")
-    early.check_file([], [f"data.path={path}"])
+    check_file(Request.read([f"data.path={path}"]))
     found = guess(path, {})
     assert found.options == {"name": "table", "text": ["text"], "label": "label"} and "(label: neg, pos)" in found.said
     one = opened("table", path=path, text="text", label="label", limits={"test": 20})
@@ -393,8 +393,8 @@ def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_pa
         opened("table", **node)
     drop, keep = (shlex.split(one)[-1] for one in caught.value.next_step.split("; or"))
     for option, classes in ((drop, [n for n in names if n not in missing]), (keep, sorted(names))):
-        (chosen,) = values([option]).items()
-        found = opened("table", **node, **{chosen[0].removeprefix("data."): chosen[1]})
+        chosen = parsed(option)
+        found = opened("table", **node, **{chosen.key.removeprefix("data."): chosen.value})
         assert found.about["classes"] == classes and len(found.read(None)["test"]) == 12 * len(classes) // len(names)
         assert any("is in data.drop" in told for told in found.shortfalls) == (option == drop)
     write_table(tmp_path, "test", [("text", "x", "-2"), ("other", "x", names[0])])
@@ -410,7 +410,7 @@ def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_pa
 def advised(error, path):
     """The options that the next step of an error names for data=features."""
     words = [w for w in shlex.split(error.next_step.partition("; or")[0]) if w.startswith("data.")]
-    return values(words) | {"data.path": str(path)}
+    return {one.key: one.value for one in map(parsed, words)} | {"data.path": str(path)}
 
 
 @pytest.mark.parametrize("sign", ["|", ";", ",", None])
@@ -423,7 +423,7 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
         with refused(DataError, key="own.csv", value=sign.join(names[1]), line=3) as caught:
             opened("table", path=str(path), text="text", label="tags")
         (_, keep) = caught.value.next_step.split("; or ")
-        (classes,) = values([shlex.split(keep)[-1]]).values()
+        classes = parsed(shlex.split(keep)[-1]).value
         assert len(opened("table", path=str(path), text="text", label="tags", classes=classes).about["classes"]) == 4
     else:
         path = tmp_path / "own.jsonl"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.commands import attending, reproduce
+from tasks.config.request import REPRODUCE, Request
 from tasks.draw import alignments
 
 
@@ -45,7 +46,7 @@ def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isola
     overrides += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
     overrides += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
     overrides += ["runtime.device=cpu"]
-    assert reproduce.main(["peters2018_snli"], overrides) == 0
+    assert reproduce.main(Request.read(overrides, REPRODUCE, ["peters2018_snli"])) == 0
     found = attending.finished("peters2018_snli", overrides)
     pairs = attending.stored_pairs(found, 3)
     examples = attending.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])

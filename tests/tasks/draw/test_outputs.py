@@ -10,6 +10,7 @@ import pytest
 
 from tasks import data
 from tasks.commands import attending, reproduce
+from tasks.config.request import REPRODUCE, Request
 from tasks.draw import outputs
 
 
@@ -54,7 +55,7 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
     overrides = ["profile=demo", *toy, *changed, *paths]
     with pytest.raises(attending.DataUnavailable, match="'discrete softmax' is not finished"):
         attending.finished("martins2020_nmt", overrides)
-    assert reproduce.main(["martins2020_nmt"], overrides) == 0
+    assert reproduce.main(Request.read(overrides, REPRODUCE, ["martins2020_nmt"])) == 0
     found = attending.finished("martins2020_nmt", overrides)
     with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
         attending.finished("martins2020_nmt", overrides, "iwslt")

@@ -39,7 +39,7 @@ def config_of(overrides, tmp_path):
 
 
 def run(config, tmp_path):
-    cell, store = cells.prepare(config, module_of(config), progress=NullProgress()), Store(tmp_path)
+    cell, store = cells.prepare(cells.Cell(config, module_of(config)), NullProgress()), Store(tmp_path)
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
     return cell.entry(store)
@@ -92,7 +92,7 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
 
     config = config_of([*CELLS[name], "optim.clip=0.5", "optim.weight_decay=0.01"], tmp_path)
     config["optim"] |= {"betas": [0.8, 0.95], "eps": 1e-3} if config["optim"]["name"] == "adam" else {}
-    cell = cells.prepare(config, module_of(config), progress=NullProgress())
+    cell = cells.prepare(cells.Cell(config, module_of(config)), NullProgress())
     parts = Parts(config["task"]["family"], config, Path(cell.prepared.folder))
     ours, optim, rate = Training(Job(parts, tmp_path, 1), None), config["optim"], [config["optim"]["lr"]]
     adam = {"adam_betas": str(tuple(optim.get("betas", ()))), "adam_eps": optim.get("eps")}

@@ -185,7 +185,7 @@ if __name__ == "__main__":
         Trainer.train_step = dying
     with composer() as compose:
         config = compose(overrides)
-    outcome = cells.run(cells.prepare(config, module_of(config), progress=NullProgress()), Store(out))
+    outcome = cells.run(cells.prepare(cells.Cell(config, module_of(config)), NullProgress()), Store(out))
     print(outcome.state)
     sys.exit(outcome.error)
 """

@@ -1,0 +1,336 @@
+"""A command line, read once: what is to be run, and the overrides of its configuration. Needs no torch.
+
+    request = Request.read(["-m", "task=toy", "mapping=softmax,fusedmax", "seed=1,2", "sweep=mine"], TRAIN)
+    request.sweep, request.overrides            "mine", ("task=toy", "mapping=softmax,fusedmax", "seed=1,2")
+    request.keys["mapping"].texts               ("mapping=softmax", "mapping=fusedmax")
+
+`Override` is one KEY=VALUE as Hydra's parser reads it, typed or from a file of configs/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tasks.config.options import CONFIGS, NAME, ConfigError, Problem, names_in, near, quoted, short, values_in
+
+if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a model needs none
+    from hydra.core.override_parser.types import Override as Parsed
+
+# The commands' own keys; everything else is a key of the configuration.
+TRAIN = ("sweep", "grid", "experiment")
+REPRODUCE = ("profile", "seeds", "add", "rows", "columns")
+GRIDS = ("paper",)  # the grid of each mapping's configuration file
+# Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
+DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.", "hydra")
+PATHS = ("data.path", "data.mirror", "encode.vectors", "paths.data")  # whose values are files or folders
+WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # with a letter that Hydra's parser refuses
+SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
+SEVERAL = ("logger",)  # groups from which several files may be chosen
+OPTUNA = "hydra/sweeper=optuna"
+PLAN = "--plan"
+OURS = ("-m", "--multirun", PLAN)
+HELP = ("-h", "--help")
+# Hydra's flags, by which it shows a configuration instead of running it.
+HYDRAS = (*HELP, "-c", "--cfg", "-p", "--package", "-i", "--info", "--resolve", "--hydra-help")
+FLAGS = (*OURS, *HYDRAS)
+UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
+
+
+@dataclass(frozen=True)
+class Override:
+    """An override of the configuration: KEY=VALUE, GROUP=NAME, +KEY=VALUE or ~KEY.
+
+    Attributes:
+        text: as typed.
+        parsed: as Hydra's parser read it.
+    """
+
+    text: str
+    parsed: Parsed = field(compare=False)
+
+    @property
+    def key(self) -> str:
+        """The key or group, such as `train.max_epochs` or `mapping`."""
+        return self.parsed.key_or_group + (f"@{self.parsed.package}" if self.parsed.package else "")
+
+    @property
+    def node(self) -> str:
+        """The top-level node that is chosen or changed."""
+        return self.key.partition(".")[0]
+
+    @property
+    def hydras(self) -> bool:
+        """True if it sets an option of Hydra itself."""
+        return self.parsed.is_hydra_override()
+
+    @property
+    def adds(self) -> bool:
+        """True if it may add a key that is in no file, as +KEY=VALUE."""
+        return self.parsed.is_add() or self.parsed.is_force_add()
+
+    @property
+    def several(self) -> bool:
+        """True if it has several values, as a,b or range(1,5)."""
+        return self.parsed.is_sweep_override()
+
+    @property
+    def glob(self) -> bool:
+        """True if its values come from a glob pattern."""
+        from hydra.core.override_parser.types import Glob
+
+        return isinstance(self.parsed.value(), Glob)
+
+    @property
+    def chooses(self) -> bool:
+        """True if it chooses a config file or configures Hydra itself."""
+        group = (CONFIGS / self.parsed.key_or_group).is_dir()
+        return (group and not isinstance(self.parsed.value(), dict)) or self.parsed.package is not None or self.hydras
+
+    @property
+    def value(self) -> Any:
+        """The value. Raises ConfigError if there are several."""
+        if self.several:
+            told = f"{self.text!r} has several values; scripts/train.py -m runs one after the other"
+            raise ConfigError(Problem(told, self.key))
+        return self.parsed.value()
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """Each value as text; the syntax is that of Hydra's sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...).
+
+        Raises ConfigError for an interval, and for a pattern that fits nothing.
+        """
+        if not self.several:
+            return (self.parsed.get_value_string(),)
+        if not self.parsed.is_discrete_sweep():
+            raise ConfigError(
+                f"{self.text!r} is an interval, which only {OPTUNA} can search; list the values, as KEY=1,2,3"
+            )
+        if found := tuple(dict.fromkeys(self.parsed.sweep_string_iterator())):
+            return found
+        raise ConfigError(f"{self.text!r} fits nothing; configs/{self.key} has: {', '.join(names_in(self.key))}")
+
+    @cached_property
+    def each(self) -> tuple[Override, ...]:
+        """One override for each value."""
+        if not self.several:
+            return (self,)
+        return tuple(parsed(f"{self.parsed.get_key_element()}={value}") for value in self.values)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of `each`."""
+        return tuple(one.text for one in self.each)
+
+    def problems(self) -> list[Problem]:
+        """Why it cannot be used: it deletes a key that every configuration needs, or chooses a file that does not exist."""
+        if self.parsed.is_delete():
+            fine = self.key.startswith(DELETABLE)
+            told = f"~{self.key} is invalid: every configuration needs this key; set it, as {self.key}=..."
+            return [] if fine else [Problem(told, self.key)]
+        listed = not self.several or self.parsed.is_discrete_sweep()  # else `values` refuses it
+        if self.hydras or not self.chooses or self.parsed.package is not None or not listed:
+            return []
+        chosen = list(self.parsed.sweep_iterator()) if self.several else [self.parsed.value()]
+        if self.key in SEVERAL:
+            chosen = [name for one in chosen for name in (one if isinstance(one, list) else [one])]
+        return [unknown(self.key, name) for name in chosen if name not in names_in(self.key)]
+
+
+def unknown(group: str, name: object) -> Problem:
+    """The problem with an unknown file name in a config group."""
+    known = names_in(group)
+    told = f"{group}={short(name)} is unknown{near(name, known)}; configs/{group} has: {', '.join(known) or 'nothing'}"
+    return Problem(told, group, name, known)
+
+
+class _Files:
+    """The names of config files, which Hydra's parser needs to expand a glob."""
+
+    @staticmethod
+    def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
+        return names_in(group_name)
+
+
+@lru_cache(4096)
+def parsed(text: str) -> Override:
+    """Read one override. Raises ConfigError if Hydra's parser cannot read it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        (one,) = OverridesParser.create(config_loader=_Files()).parse_overrides([spelled(text)])  # type: ignore[arg-type]
+    except (HydraException, ValueError) as error:
+        raise ConfigError(f"{text[:200]!r} {UNREADABLE}") from error
+    if not one.key_or_group:
+        raise ConfigError(f"{text[:200]!r} {UNREADABLE}")
+    return Override(text, one)
+
+
+def parse(texts: Iterable[str]) -> list[Override]:
+    """Read overrides. Raises ConfigError, with all problems, if one cannot be read or used (`Override.problems`)."""
+    found = [parsed(text) for text in texts]
+    if problems := [problem for one in found for problem in one.problems()]:
+        raise ConfigError(problems)
+    return found
+
+
+def spelled(text: str) -> str:
+    """An override as Hydra's parser reads it.
+
+    In quotes where a path has special characters, or a word is not ASCII; ``mapping.at.PLACE=NAME`` sets the mapping's name.
+    """
+    if (parts := SPELLED.fullmatch(text)) is None:
+        return text
+    sign, key, value = parts.groups()
+    if place := re.fullmatch(r"mapping\.at\.\w+(\.\w+)?", key) if not sign else None:
+        sign, key = "++", key if place[1] or value.startswith("{") else f"{key}.name"  # no file has the place
+        text = f"{sign}{key}={value}"
+    if key in PATHS and not re.search(r"""^(null)?$|^["'[{]|\$\{|,|^[a-z]+\(.*\)$""", value):
+        return f"{sign}{key}={quoted(os.path.expanduser(value))}"
+    if value.isascii() or re.search("[\"']", value):
+        return text
+    return f"{sign}{key}={re.sub(WORD, lambda word: quoted(word[0].strip()), value)}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for.
+
+    Attributes:
+        names: experiments.
+        overrides: of the configuration, as typed and in this order.
+        profile: size of the experiments.
+        seeds: of the experiments; empty means their own.
+        rows, columns: patterns of the rows and columns of an experiment; empty means all.
+        add: further rows, each as NAME,KEY=VALUE,...
+        sweep: name of the sweep, or empty.
+        grid: `paper` for each mapping's own grid, or empty.
+        plan: True if only the number of cells and the hours are asked for.
+        many: True if the cells are those of a sweep, by -m or --plan.
+        flags: Hydra's flags, and their values.
+        typed: the words with a key, those of the command included.
+    """
+
+    names: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    profile: str = "demo"
+    seeds: tuple[int, ...] = ()
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    sweep: str = ""
+    grid: str = ""
+    plan: bool = False
+    many: bool = False
+    flags: tuple[str, ...] = ()
+    typed: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def read(
+        cls, arguments: Sequence[str], own: Sequence[str] = (), names: Sequence[str] = (), plan: bool = False
+    ) -> Request:
+        """Read a command line.
+
+        Args:
+            arguments: its words.
+            own: the keys that the command has beside those of the configuration: TRAIN or REPRODUCE.
+            names, plan: what was read before.
+
+        Raises:
+            ConfigError: a word is no override and no flag, or a value of the command's own keys is invalid.
+        """
+        words: dict[str, list[str]] = {key: [] for key in own}
+        rest, typed, flags = [], [], []
+        for before, word in zip(["", *arguments], arguments):
+            if word.startswith("-") or ("=" not in word and before in HYDRAS):
+                flags.append(_flag(word) if word.startswith("-") else word)
+                continue
+            if "=" not in word and not word.startswith("~"):
+                raise ConfigError(f"{short(word)} {UNREADABLE}")
+            typed.append(word)
+            key = next((key for key in own if word.startswith(f"{key}=")), None)
+            rest.append(word) if key is None else words[key].append(word.removeprefix(f"{key}="))
+        last = {key: texts[-1] for key, texts in words.items() if texts}
+        if "grid" in last and last["grid"] not in GRIDS:
+            grid = last["grid"]
+            told = f"grid={grid} is unknown{near(grid, GRIDS)}; allowed: {', '.join(GRIDS)}"
+            raise ConfigError(Problem(told, "grid", grid, GRIDS))
+        if not NAME.fullmatch(last.get("sweep", "-")):
+            rule = "a name of up to 64 letters, digits, - and _: its folder is called so"
+            raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
+        if {"grid", "experiment"} <= last.keys():
+            told = (
+                "grid=paper does not go with experiment=: the experiment file has the grid of each row; leave grid= out"
+            )
+            raise ConfigError(Problem(told, "grid"))
+        if "experiment" in last:
+            (experiment,) = parse([f"experiment={last['experiment']}"])
+            names = experiment.values
+        patterns = {key: tuple(last[key].split("|")) for key in ("rows", "columns") if key in last}
+        kept = {key: last[key] for key in ("profile", "sweep", "grid") if key in last}
+        seeds = whole(last["seeds"]) if "seeds" in last else ()
+        add = tuple(words.get("add", ()))
+        plan, many = plan or PLAN in flags, bool({*OURS} & {*flags})
+        shown = tuple(flag for flag in flags if flag not in OURS)
+        found = {"seeds": seeds, "add": add, "plan": plan, "many": many, "flags": shown, "typed": tuple(typed)}
+        return cls(tuple(names), tuple(rest), **patterns, **kept, **found)
+
+    @cached_property
+    def keys(self) -> dict[str, Override]:
+        """Key -> the last override of it. Raises ConfigError as `parse`."""
+        found: dict[str, Override] = {}
+        for one in parse(self.overrides):
+            found.pop(one.key, None)
+            found[one.key] = one
+        return found
+
+    @property
+    def task(self) -> str:
+        """The override that names the task, or `experiment=`; empty if neither is named."""
+        return "experiment=" if self.names else self.keys["task"].text if "task" in self.keys else ""
+
+    def of_default_task(self) -> Request:
+        """The plan of this request with the task that main.yaml has."""
+        task = f"task={next(one['task'] for one in values_in('main')['defaults'] if 'task' in one)}"
+        return replace(self, overrides=(task, *self.overrides), typed=(task, *self.typed), plan=True)
+
+    @property
+    def hydras(self) -> bool:
+        """True if Hydra runs the command: its flags, and `hydra/sweeper=optuna`.
+
+        Raises ConfigError if options of Hydra, or of our sweeps, are set where they do nothing.
+        """
+        theirs = [one.text for one in self.keys.values() if one.hydras]
+        for key, text in ((key, text) for key in TRAIN for text in self.typed if text.startswith(f"{key}=")):
+            if not self.many or (theirs and key != "sweep"):
+                why = f"{theirs[0]} gives the sweep to Hydra, which knows no" if theirs else "a sweep needs -m, for"
+                raise ConfigError(f"{text} is not available here: {why} {key}=")
+        if theirs and not self.flags and not (self.many and OPTUNA in [text.lstrip("+") for text in theirs]):
+            raise ConfigError(f"{theirs[0]} is an option of Hydra, which is only used by -m {OPTUNA}; leave it out")
+        if self.plan and (theirs or self.flags):
+            raise ConfigError(f"{PLAN} is not available here: {[*theirs, *self.flags][0]} gives the command to Hydra")
+        return bool(self.flags or theirs)
+
+
+def _flag(word: str) -> str:
+    """A flag. Raises ConfigError, with the nearest one, if it is unknown."""
+    flag = word[: word.index("=")] if "=" in word else word
+    if flag in FLAGS:
+        return word
+    without = f"; write {word.lstrip('-')}{'' if flag != word else '=VALUE'}, without dashes"
+    close = without if flag != word else near(flag, FLAGS) or without
+    raise ConfigError(Problem(f"{flag} is unknown here{close}; -h prints the help", flag, allowed=FLAGS))
+
+
+def whole(text: str) -> tuple[int, ...]:
+    """The seeds 1,2,3, each once. Raises ConfigError if they are no whole numbers."""
+    try:
+        return tuple(dict.fromkeys(int(number) for number in text.split(",")))
+    except ValueError:
+        raise ConfigError(Problem(f"seeds={text} must be whole numbers, as in seeds=1,2,3", "seeds", text)) from None

@@ -1,0 +1,80 @@
+"""A command line is read once: its own keys, the overrides with their values, and what is refused by its key."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.config.options import ConfigError, quoted
+from tasks.config.request import REPRODUCE, TRAIN, Request, parsed
+from tests.refusals import refused
+
+
+def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
+    request = Request.read(
+        ["-m", "task=toy", "mapping=softmax,fusedmax", "seed=1,2", "sweep=mine", "grid=paper"], TRAIN
+    )
+    assert (request.sweep, request.grid, request.many, request.plan) == ("mine", "paper", True, False)
+    assert request.overrides == ("task=toy", "mapping=softmax,fusedmax", "seed=1,2")
+    assert request.keys["mapping"].texts == ("mapping=softmax", "mapping=fusedmax") and request.task == "task=toy"
+    typed = ["seeds=2,1,2", "rows=a|b*", "profile=cpu", "add=entmax,alpha=1.5", "add=softmax", "optim.lr=1"]
+    table = Request.read(typed, REPRODUCE, ["demo"], plan=True)
+    assert (table.seeds, table.rows, table.profile, table.plan) == ((2, 1), ("a", "b*"), "cpu", True)
+    assert (table.add, table.overrides) == (("entmax,alpha=1.5", "softmax"), ("optim.lr=1",))
+    assert Request.read(["experiment=demo,laha2018_table2"], TRAIN).names == ("demo", "laha2018_table2")
+    shown = Request.read(["--cfg", "job", "--resolve", "task=toy"], TRAIN)
+    assert (shown.flags, shown.overrides, shown.hydras) == (("--cfg", "job", "--resolve"), ("task=toy",), True)
+    last = Request.read(["seed=1", "task=toy", "seed=2"]).keys
+    assert list(last) == ["task", "seed"] and last["seed"].value == 2
+
+
+@pytest.mark.parametrize(
+    "argument, key, value",
+    [
+        ("grid=papr", "grid", "papr"), ("sweep=a/b", "sweep", "a/b"), ("experiment=dmo", "experiment", "dmo"), ("--plann", "--plann", None),
+        ("--seed=3", "--seed", None), ("seeds=one", "seeds", "one"), ("mapping", "", None),
+    ],
+)  # fmt: skip
+def test_what_is_no_argument_is_refused_by_its_key(argument, key, value):
+    with refused(ConfigError, key=key, value=value):
+        Request.read([argument], (*TRAIN, *REPRODUCE))
+
+
+def test_whose_a_command_line_is():
+    """Hydra runs its own flags and optuna's search; its other options, and ours where they do nothing, are refused."""
+
+    def of(*arguments: str) -> Request:
+        return Request.read(arguments, TRAIN)
+
+    assert of("-m", "task=toy").many and of("--plan", "task=toy").plan and not of("task=toy").many
+    assert [of(*a).hydras for a in (["-m", "task=toy"], ["task=toy"], ["--plan", "task=toy"])] == [False] * 3
+    for search in (
+        ["-m", "hydra/sweeper=optuna"],
+        ["-m", "--cfg", "job"],
+        ["-m", "hydra/sweeper=optuna", "sweep=mine"],
+    ):
+        assert of(*search).hydras
+    for arguments in (["grid=paper"], ["-m", "hydra/sweeper=optuna", "grid=paper"], ["experiment=demo"], ["-m", "hydra/launcher=basic"],
+                      ["-m", "task=toy", "hydra.job.name=mine"], ["--plan", "hydra/sweeper=optuna"]):  # fmt: skip
+        with pytest.raises(ConfigError, match=r"grid=|experiment=|only used by -m hydra/sweeper=optuna|--plan"):
+            of(*arguments).hydras  # noqa: B018 a property that raises
+
+
+@pytest.mark.parametrize(
+    "value", ["a", "two words", 'a "b" \\', "true", "1", "a,b", "/a/b.tsv", ["a", "b c"], None, 3, 0.5]
+)
+def test_a_quoted_value_is_read_as_it_was(value):
+    assert parsed(f"data.label={quoted(value)}").value == value
+
+
+@pytest.mark.parametrize(
+    "typed, value",
+    [
+        ("data.path=数据.csv", "数据.csv"), ("data.path=~/x.tsv", "/elsewhere/x.tsv"), ("+data.path=a 'b' (1).tsv", "a 'b' (1).tsv"), ("data.path=null", None),
+        ('data.path="é, b.csv"', "é, b.csv"), ("data.text=[评论, 标题]", ["评论", "标题"]), ("data.label=étoiles", "étoiles"), ("data.path=12", "12"),
+        ("data.limits={train: 5}", {"train": 5}), ("data.path=${oc.env:HOME}/x", "${oc.env:HOME}/x"), ("data.drop=[нет]", ["нет"]),
+    ],
+)  # fmt: skip
+def test_paths_and_words_beyond_ascii_need_no_quotes(typed, value, monkeypatch):
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert parsed(typed).value == value
+    assert parsed("data.path=a.tsv,b.tsv").texts == ("data.path=a.tsv", "data.path=b.tsv")
