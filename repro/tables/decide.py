@@ -171,7 +171,8 @@ def outcome_of(claim: Claim, known: Evidence) -> Outcome:
     last = claim.history[-1] if claim.history else None
     if last is None or last.outcome == found.outcome:
         return found
-    confirmed = bool(last.seeds) and _tested(claim, known.without(last.seeds)).outcome == found.outcome
+    new = found.outcome in DECIDED and bool(last.seeds)
+    confirmed = new and _tested(claim, known.without(last.seeds)).outcome == found.outcome
     return replace(found, seen=True, confirmed=confirmed)
 
 

@@ -90,6 +90,7 @@ In one sentence, {sentence}.
 
 BLEU and ROUGE (0 to 100) count words and phrases that a translation or headline shares with a reference; accuracy is in per cent, F1 (0 to 1) weighs labels found against labels missed,
 and contiguity is 1 where the words with attention are all neighbours and 0 where none are. In brackets after the interval: the runs of the row, and of the other if it has more or fewer.
+SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
 
 {picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
 {open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
@@ -354,7 +355,7 @@ def _history(one: Outcome) -> str:
     """The earlier versions of the test beside the present one; empty if there are none."""
 
     def line(i: int, old: Change) -> str:
-        return f"version {i}: {old.outcome}{f' ({old.measured})' if old.measured else ''}. {old.why}"
+        return f"Version {i}: {old.outcome}{f' ({old.measured})' if old.measured else ''}. {old.why}"
 
     if not (old := one.claim.history):
         return ""

@@ -56,7 +56,7 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
         and "0 are decided: none. 1 more have an outcome that rests" in text
     )
     assert (
-        "version 1: inconclusive (+0.02, n = 3). The margin was .1. Version 2, today: supported, *re-analysed after seeing the data*."
+        "Version 1: inconclusive (+0.02, n = 3). The margin was .1. Version 2, today: supported, *re-analysed after seeing the data*."
         in text
     )
     confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))])
