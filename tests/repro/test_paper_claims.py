@@ -315,6 +315,8 @@ def test_an_outcome_that_a_change_made_counts_only_if_new_seeds_confirm_it():
     assert (new.seen, new.confirmed, new.counts) == (True, True, True)
     other = of_runs(replace(claim, history=(old,)), (*runs, 0.3, -0.2, 0.0))
     assert not other.counts
+    unknown = of_runs(replace(claim, history=(replace(old, seeds=()),)), (*runs, 0.3, 0.2, 0.4))
+    assert unknown.seen and not unknown.counts, "which seeds had been seen is not known"
     open_now = of_runs(replace(claim, history=(replace(old, outcome=SUPPORTED),)), (0.2, -0.3, 0.25))
     assert (open_now.outcome, open_now.seen, open_now.confirmed) == (OPEN, True, False), "no run confirms what is open"
 
