@@ -210,7 +210,7 @@ def markdown_attention(rows: list[AttentionRow], memory: dict[AttentionCase, dic
         "`sa.sparse_attention` against `F.scaled_dot_product_attention` (softmax) and against the composition of matrix products and",
         "mapping, the other way to get the same weights. Milliseconds of processor time, one thread, d = 64, float32, interleaved. Support is the",
         "measured share of visible pairs with weight; queries are normal noise scaled to give it, or tensors of a trained model. Bold is below the target.",
-        f"Machine: {_processor()}; kernels: {native.instruction_set()}; torch {torch.__version__}.",
+        f"Machine: {_processor()}; kernels: {sa.kernels.backend('native').instruction_set()}; torch {torch.__version__}.",
         "",
         "**How fast can it be?** Every pair must be scored once, one matrix product. SDPA needs two of them forward and seven forward and backward, so at equal",
         "efficiency and with few weights the limits are 2 and 7 times SDPA's speed. Ours scores in int8 first, at four times the rate, and in float32 only what",

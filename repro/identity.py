@@ -344,6 +344,12 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
     return node
 
 
+def pair(override: str) -> tuple[str, str]:
+    """KEY=VALUE, +KEY=VALUE or ~KEY as (key, value), as typed; the value is empty without "="."""
+    key, _, value = override.lstrip("+~").partition("=")
+    return key, value
+
+
 def digest(*parts: Any) -> str:
     """A hash of JSON values as 16 hex digits; the order of keys does not matter."""
     text = json.dumps(parts, sort_keys=True, default=lambda v: os.fspath(v) if isinstance(v, os.PathLike) else str(v))

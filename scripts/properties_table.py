@@ -14,7 +14,7 @@ from _entry import command
 
 @command
 def main(*, classes: int = 5, lam: float = 0.5, q: float = 0.4) -> None:
-    from sparse_attention.properties import page
+    from tasks.commands.properties import page
 
     if classes < 2 or lam >= 1 or lam == 0 or q <= 0:
         raise ValueError(

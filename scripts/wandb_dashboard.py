@@ -18,7 +18,7 @@ from _entry import command
 
 @command
 def main(*experiment: str, overrides: list[str], profile: str = "", project: str = "", entity: str = "") -> int:
-    from repro.plan.experiment import pair
+    from repro.identity import pair
 
     filters = dict(map(pair, [*overrides, *([f"profile={profile}"] if profile and not experiment else [])]))
     if experiment and (len(experiment) > 1 or filters):

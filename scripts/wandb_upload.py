@@ -16,7 +16,7 @@ from _entry import command
 
 @command
 def main(*, overrides: list[str]) -> int:
-    from repro.plan.experiment import pair
+    from repro.identity import pair
     from tasks.commands import wandb_upload
 
     return wandb_upload.main(dict(map(pair, overrides)))

@@ -29,7 +29,7 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
     registry     make names spec register; Param Spec Mapping UnknownMappingError
     attention    sparse_attention KeyCache; fused (plan), nn (modules), integrations (with other packages)
     losses       losses, max_omega, prox
-    analysis     quality, properties
+    analysis     quality
     the rest     kernels, structured, continuous, __version__
 """
 

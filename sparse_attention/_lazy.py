@@ -7,7 +7,7 @@ import importlib
 
 from . import registry
 
-MODULES = ("fused", "integrations", "nn", "properties", "prox", "structured")
+MODULES = ("fused", "integrations", "nn", "prox", "structured")
 FUSED = ("KeyCache", "sparse_attention")
 OTHERS = "Mapping Param Spec UnknownMappingError continuous kernels losses make max_omega names quality register spec"
 PUBLIC = [*OTHERS.split(), *MODULES, *FUSED, *registry.public()]

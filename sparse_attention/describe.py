@@ -195,6 +195,3 @@ class Spec:
                 mistakes.append(InvalidValue(f"{self.name}: {error}", **vars(error)))
         refuse(mistakes)
         return values
-
-
-__all__ = ["KINDS", "OVER", "InvalidType", "InvalidValue", "Param", "Refusal", "Spec"]

@@ -259,6 +259,3 @@ def _revive(module: str, name: str) -> Mapping:
     if name not in _CLASSES:
         importlib.import_module(module)
     return _CLASSES[name].__new__(_CLASSES[name])
-
-
-__all__ = ["Mapping", "module_class"]

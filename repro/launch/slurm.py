@@ -25,6 +25,7 @@ import submitit
 
 from repro.cell import Cell, Outcome, enter
 from repro.files import StoreError
+from repro.identity import pair
 from repro.launch.element import Element
 from repro.launch.pool import Event, Loggers, progress
 from repro.plugins import pinned
@@ -164,7 +165,7 @@ def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) 
     given |= {"array_parallelism": options["parallel"], "exclude": _avoid(fresh, store, options)}
     known = {k: v for k, v in given.items() if v is not None}
     known["setup"] = [*options["setup"], f"export PYTHONPATH={_import_path(fresh)}:$PYTHONPATH"]
-    known["additional_parameters"] = {"requeue": True, **dict(text.partition("=")[::2] for text in options["sbatch"])}
+    known["additional_parameters"] = {"requeue": True, **dict(map(pair, options["sbatch"]))}
     return known
 
 

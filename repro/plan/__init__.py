@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from repro import plugins
-from repro.identity import Cell, Point, digest, value_at
+from repro.identity import Cell, Point, digest, pair, value_at
 from repro.launch import pool
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
@@ -228,7 +228,7 @@ def _resolve(
 ) -> list[Cell]:
     cells: list[Cell] = []
     checked: set[int] = set()
-    given = {experiments.pair(o)[0] for o in overrides}
+    given = {pair(o)[0] for o in overrides}
     for (c, column), (r, row) in itertools.product(enumerate(experiment.columns), enumerate(experiment.rows)):
         base = [*column.overrides, f"profile={experiment.profile}", *row.changes]
         try:

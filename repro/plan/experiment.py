@@ -224,12 +224,6 @@ def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
     return found
 
 
-def pair(override: str) -> tuple[str, str]:
-    """KEY=VALUE, +KEY=VALUE or ~KEY as (key, value), as typed; the value is empty without "="."""
-    key, _, value = override.lstrip("+~").partition("=")
-    return key, value
-
-
 def typed(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
     """Make a `cls` (a dataclass) from a plain mapping; adds any errors to `problems` and then returns None."""
     said = len(problems)

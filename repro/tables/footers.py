@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.files import read_json
-from repro.identity import Cell
+from repro.identity import Cell, pair
 from repro.plan import Plan
-from repro.plan.experiment import Show, pair
+from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.tables.blocks import SIGNIFICANT, Block, Row, rank_agreement
 from repro.tables.statistics import FEWEST

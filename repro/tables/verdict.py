@@ -17,8 +17,8 @@ from pathlib import Path
 
 from repro.convergence import Convergence
 from repro.files import read_json
-from repro.identity import Cell, Found, value_at
-from repro.plan.experiment import Column, Experiment, Row, pair
+from repro.identity import Cell, Found, pair, value_at
+from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
 from repro.protocol import Metric
 from repro.tables.statistics import EQUIVALENCE, Summary, half_width

@@ -14,7 +14,7 @@ from ..rows.masked import readable
 from ..rows.shape import autocasts, certain, foreign
 from . import composition
 from .call import Call, checked, parted
-from .choice import Plan, choose, heads, spans_per_head
+from .choice import Plan, arguments, choose
 from .forms import Window
 from .reading import finite
 
@@ -49,7 +49,7 @@ def sparse_attention(
     r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` instead of softmax. Every path is exact.
 
     There are three paths. For sparsemax, entmax with alpha 1.05 to 4 and, on a CPU, fusedmax, a fused kernel (native on a CPU; Triton
-    on CUDA, where it has never been run) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
+    on CUDA) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
     Everything else uses the composition of two matrix products and the mapping. ``sa.fused.plan`` takes the same
     arguments and returns the path that will be taken, with the reason.
 
@@ -72,7 +72,7 @@ def sparse_attention(
         need_weights: also return the weights, as they are before dropout.
         bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``.
         slopes: ``[H]``, ALiBi: subtracts ``slopes[h] * |i - j|`` from the score of key j for a query at position i. If
-            queries see later keys, this costs a matrix ``[H, n, m]``.
+            queries see later keys, this costs a matrix ``[H, n, m]``, except in the Triton kernels.
         window: (left, right), the numbers of keys before and after the query's position that it sees; None is no
             limit. Positions are aligned as for causal.
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
@@ -93,9 +93,8 @@ def sparse_attention(
     The result is deterministic. It is twice differentiable, except for softmax without weights and under torch.compile,
     where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
-    call = checked(
-        q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params, bias, slopes, window, cu_seqlens, sink
-    )  # fmt: skip
+    forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
+    call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **params)
     plan = choose(call)
     run = {"composition": _composed, "sdpa": _sdpa, "fused": _fused}[plan.path]
     if not autocasts(q):
@@ -106,27 +105,20 @@ def sparse_attention(
 
 @parted
 def plan(
-    q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", mask: Tensor | None = None,
-    causal: bool = False, lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0,
-    need_weights: bool = False, *, bias: Tensor | None = None, slopes: Tensor | None = None,
-    window: Window | None = None, cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
-) -> Plan:  # fmt: skip
-    """The path that ``sparse_attention`` takes for these arguments, and the reason. If v is omitted, k replaces it.
+    q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", *rest: Any, **given: Any
+) -> Plan:
+    """The path that ``sparse_attention`` takes for the same arguments, and the reason. If v is omitted, k replaces it.
 
     Raises:
         TypeError, ValueError: as in ``sparse_attention``.
     """
-    values = k if v is None else v
-    return choose(checked(
-        q, k, values, mapping, mask, causal, lengths, scale, dropout, need_weights, params, bias, slopes, window, cu_seqlens,
-        sink,
-    ))  # fmt: skip
+    return choose(checked(q, k, k if v is None else v, mapping, *rest, **given))
 
 
 def _composed(call: Call) -> Any:
     wide = torch.promote_types(torch.promote_types(call.q.dtype, torch.float32), call.k.dtype)
     q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
-    out, weights = composition.attend(q, k, v, call.plain_scale, call.map, call.keep(), call.dropout)
+    out, weights = composition.attend(q, k, v, call.plain_scale, call.weigh, call.keep(), call.dropout)
     out = out.to(call.dtype)
     return (out, weights[..., call.sink :].to(call.dtype)) if call.need_weights else out
 
@@ -168,19 +160,12 @@ def _mask(call: Call) -> Tensor | None:
 def _fused(call: Call) -> Tensor:
     from . import operator
 
-    q, k, v = call.heads or heads(call)
-    lengths = None if call.lengths is None else call.lengths.reshape(-1)
+    q, k, v, inputs, numbers = call.arguments or arguments(call)
+    if call.dropout:
+        numbers = numbers._replace(seed=int(torch.randint(2**63 - 1, (), device="cpu")))
     run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
-    alphas = None if call.alphas is None else call.alphas.reshape(-1)
-    alpha = 2.0 if call.lam else 0.0 if call.alpha is None else call.alpha
-    seed = int(torch.randint(2**63 - 1, (), device="cpu")) if call.dropout else 0
-    out = run(
-        q, k, v, lengths, spans_per_head(call), alphas, call.kernel_bias(), call.mask, tuple(call.q.shape[:-2]), alpha,
-        call.scale, call.causal, call.sink, call.dropout, seed, call.lam,
-    )  # fmt: skip
+    out = run(numbers, q, k, v, *inputs)
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 
 
 sparse_attention.__prepare_scriptable__ = unscriptable("sparse_attention")  # type: ignore[attr-defined]
-
-__all__ = ["plan", "sparse_attention"]

@@ -13,7 +13,7 @@ from ..kernels.native import decoding
 from ..rows.shape import foreign, transformed
 from . import forms
 from .attention import Attends, plan, sparse_attention
-from .call import Call, checked, mapped, named
+from .call import Call, checked, mapped, named, on_gpu
 from .choice import Plan
 from .reading import read as product
 
@@ -55,10 +55,11 @@ class KeyCache:
         self, mapping: Attends = "sparsemax", scale: float | Tensor | None = None, *, slopes: Tensor | None = None,
         window: forms.Window | None = None, sink: Tensor | None = None, **params: Any,
     ):  # fmt: skip
-        _, self._alpha, *_ = mapped(mapping, params)
+        self._alpha = mapped(mapping, params)[1].alpha
         self._mapping, self._params = named(mapping, params)
         self._scale = 1.0 if isinstance(scale, Tensor) else scale
         self._scales = scale if isinstance(scale, Tensor) else None
+        self._asked: Any = scale
         forms.spans_of(1, 1, window, None, None)  # raises for what is no window
         given = {"slopes": slopes, "window": window, "sink": sink}
         self._forms: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
@@ -97,12 +98,18 @@ class KeyCache:
             TypeError: the dtype or device differs from the cache.
         """
         if k.ndim < 2 or k.shape[:-1] != v.shape[:-1]:
-            raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have the same shape except for the last dimension: k [..., G, t, d], v [..., G, t, e]")  # fmt: skip
+            raise ValueError(
+                f"k {tuple(k.shape)} and v {tuple(v.shape)} must have the same shape except for the last dimension: k [..., G, t, d], v [..., G, t, e]"
+            )
         for name, x, held in zip("kv", (k, v), self._held):
             if x.shape[:-2] != held.shape[:-2] or x.shape[-1] != held.shape[-1]:
-                raise ValueError(f"{name} {tuple(x.shape)} does not continue a cache of {tuple(held.shape[:-2])} with {held.shape[-1]} channels")  # fmt: skip
+                raise ValueError(
+                    f"{name} {tuple(x.shape)} does not continue a cache of {tuple(held.shape[:-2])} with {held.shape[-1]} channels"
+                )
             if x.dtype != held.dtype or x.device != held.device:
-                raise TypeError(f"{name} is {x.dtype} on {x.device}, the cache {held.dtype} on {held.device}; convert it")  # fmt: skip
+                raise TypeError(
+                    f"{name} is {x.dtype} on {x.device}, the cache {held.dtype} on {held.device}; convert it"
+                )
         end = self._length + k.shape[-2]
         if self._ready is not None:
             self._ready.step.m = end
@@ -161,14 +168,11 @@ class KeyCache:
         call = self._single(q, mask, lengths, bias)
         if call is not None and self._against_panels(call) is None:
             return self._decoded(call, bias)
-        given: Any = {"mask": mask, "lengths": lengths, "scale": self._scale, **self._params}
-        wide = torch.promote_types(q.dtype, torch.float32)
-        if self._scales is not None:
-            factors = forms.per_head("scale", self._scales, q.to(wide))
-            q, k, v, dtype = q.to(wide) * factors, k.to(wide), v.to(wide), q.dtype
-            return sparse_attention(q, k, v, self._mapping, causal=True, bias=bias, **self._forms, **given).to(dtype)
-        if call is None or self._forms or bias is not None:
-            return sparse_attention(q, k, v, self._mapping, causal=True, bias=bias, **self._forms, **given)
+        given: Any = {"mask": mask, "lengths": lengths, **self._params}
+        if call is None or self._scales is not None or self._forms or bias is not None:
+            given |= {"scale": self._asked, "bias": bias, **self._forms}
+            return sparse_attention(q, k, v, self._mapping, causal=True, **given)
+        given, wide = {**given, "scale": self._scale}, torch.promote_types(q.dtype, torch.float32)
         _, p = sparse_attention(q.to(wide), k.to(wide), k[..., :0].to(wide), self._mapping, need_weights=True, **given)
         return at_support(p, v).to(q.dtype)
 
@@ -178,21 +182,19 @@ class KeyCache:
         """The path that `attend` takes for these arguments, and why; "decode" is the native kernel on 8-bit panels."""
         call = self._single(q, mask, lengths, bias)
         if call is None:
-            return plan(
-                q, self.keys, self.values, self._mapping, mask, True, lengths, self._scale, bias=bias, **self._forms,
-                **self._params,
-            )  # fmt: skip
+            given: Any = {"lengths": lengths, "scale": self._asked, "bias": bias, **self._forms, **self._params}
+            return plan(q, self.keys, self.values, self._mapping, mask, causal=True, **given)
         why = self._against_panels(call)
         return Plan("composition", why) if why else Plan("decode", "one query per head on 8 bit panels of the keys")
 
     def _single(self, q: Tensor, mask: Tensor | None, lengths: Tensor | None, bias: Tensor | None) -> Call | None:
-        """The checked call of a single query, without the forms and the bias; None for several queries or softmax."""
-        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
+        """The checked call of a single query, without the forms and the bias; None for several queries, softmax or a GPU."""
+        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0 or on_gpu(q):
             return None
-        given = (q, self.keys, self.values, self._mapping, mask, False, lengths, self._scale, 0.0, False, self._params)
+        given = q, self.keys, self.values, self._mapping, mask, False, lengths, self._scale
         if bias is not None:
-            checked(*given, bias)
-        return checked(*given)
+            checked(*given, bias=bias, **self._params)
+        return checked(*given, **self._params)
 
     def _against_panels(self, call: Call) -> str | None:
         """The reason why the native kernel cannot process this single query, or None if it can."""
@@ -217,16 +219,15 @@ class KeyCache:
         lengths, heads, m = call.lengths, call.q.shape[:-1].numel(), k.shape[1]
         lengths = None if lengths is None else lengths.reshape(-1).contiguous()  # one per head, in its own memory
         given = {"scale": self._scales, "slopes": self._forms.get("slopes"), "sink": self._forms.get("sink")}
-        like = call.q[..., :0].float()
         scales, slopes, sinks = (
-            None if x is None else forms.per_head(name, x, like).reshape(-1).contiguous() for name, x in given.items()
+            None if x is None else forms.per_head(name, x, call.q).reshape(-1).contiguous() for name, x in given.items()
         )
         left = self._forms.get("window", (None, None))[0]
         assert call.alpha is not None
-        step = decoding.step(
-            heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths, scales=scales, slopes=slopes,
-            sinks=sinks, window=None if left is None else left + 1, factor=mapped(self._mapping, self._params)[3],
-        )  # fmt: skip
+        window, factor = None if left is None else left + 1, mapped(self._mapping, self._params)[1].factor
+        numbers: dict[str, Any] = {"alpha": call.alpha, "scale": call.scale, "window": window, "factor": factor}
+        arrays: dict[str, Any] = {"lengths": lengths, "scales": scales, "slopes": slopes, "sinks": sinks}
+        step = decoding.step(heads, k, v, self._panels, **numbers, **arrays)
         out = call.q.new_empty(*call.q.shape[:-1], v.shape[-1])
         if bias is not None:
             rows = bias.float().expand(*bias.shape[:-1], m)
@@ -270,6 +271,3 @@ def at_support(p: Tensor, v: Tensor) -> Tensor:
     groups = v.unsqueeze(0) if v.ndim == 2 else v.flatten(0, -3)  # [... G, m, e]
     read = groups[row // (len(rows) // len(groups)), column].to(p.dtype) * rows[row, column].unsqueeze(-1)
     return p.new_zeros(len(rows), v.shape[-1]).index_add_(0, row, read).view(*p.shape[:-1], v.shape[-1])
-
-
-__all__ = ["KeyCache", "at_support"]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import registry
+from .. import kernels, registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
@@ -27,13 +27,13 @@ SHARED = ("q", "k", "bias")  # arguments of attention that are also parameters o
 
 @dataclass
 class Call:
-    """The checked arguments; a sink and ALiBi's slopes are already in q, k and v (`forms`).
+    """The checked arguments. Learned scales, slopes and sinks are already in q, k and v, or `expand` puts them there.
 
     The leading shapes of q and k agree, except for their last entry, the number of heads.
 
     alpha: a number if the mapping is an entmax of the scores times ``scale`` (1: softmax, 2: sparsemax). alphas: one for
     each head instead. lam: a number if it is a fusedmax. All None: no kernel; ``why`` says why. map: ``f(scores, mask)
-    -> weights``, applied to the scores times ``plain_scale``.
+    -> weights``, applied to the scores times ``plain_scale`` plus the bias.
     """
 
     q: Tensor  # [..., H, n, d]
@@ -51,23 +51,63 @@ class Call:
     spans: (
         Tensor | None
     )  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen; the sink also
-    bias: Tensor | None  # [..., H, n, m] or broadcastable to it; `map` adds it already
-    sink: bool  # the first key is the sink
+    bias: Tensor | None  # [..., H, n, m] or broadcastable to it
+    scales: Tensor | None  # broadcastable to [..., H, n, 1]
+    slopes: Tensor | None  # [H, 1, 1]
+    sinks: Tensor | None  # [H, 1, 1]
+    later: bool  # some query sees later keys
     dtype: torch.dtype  # of the output
     lengths: Tensor | None  # int64 [..., H]
     causal: bool
     dropout: float
     need_weights: bool
-    heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v in the fused kernel's layout, once computed
+    sink: bool = False  # the first key is the sink
+    arguments: Any = None  # those of the fused kernel, once computed
 
     @property
     def known(self) -> bool:
         """Whether a fused kernel, or torch's, has this mapping."""
         return not (self.alpha is None and self.alphas is None and self.lam is None)
 
-    def kernel_bias(self) -> Tensor | None:
-        """The bias of the scores times ``scale``, which are those that the entmax of ``alpha`` or fusedmax of ``lam`` maps."""
-        return self.bias if self.bias is None or self.factor == 1.0 else self.bias * self.factor
+    def weigh(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """The weights of scores ``x [..., H, n, m]``, to which the bias is added."""
+        return self.map(x if self.bias is None else x + self.bias.to(x.dtype), keep)
+
+    def expand(self) -> None:
+        """Put the scales into q, and slopes and sinks into channels of q and k, or into the bias; see `forms`."""
+        scales, slopes, sinks, entmax = (
+            self.scales,
+            self.slopes,
+            self.sinks,
+            self.alpha is not None or self.alphas is not None,
+        )
+        self.scales = self.slopes = self.sinks = None
+        if scales is None and slopes is None and sinks is None:
+            return
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        q, k, v = (x.to(wide) for x in (self.q, self.k, self.v))
+        q = q if scales is None else q * scales
+        back = forms.places(q.shape[-2], q)  # of the queries
+        logits = seen = None
+        if sinks is not None:
+            logits, seen = forms.present(sinks, entmax)
+        if slopes is not None and (self.later or not (entmax or self.lam)):
+            far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
+            self.bias = far if self.bias is None else self.bias + far
+        elif slopes is not None:
+            q, k = forms.with_slopes(q, k, slopes, self.plain_scale)
+            logits = None if logits is None else logits + slopes * back  # as the row's keys, which lack this constant
+        if logits is not None:
+            self.sink, self.spans = True, None if self.spans is None else self.spans + 1
+            q, k, v = forms.with_sink(q, k, v, logits, self.plain_scale)
+            mask, bias, m = self.mask, self.bias, k.shape[-2] - 1
+            mask = None if mask is None else F.pad(mask.expand(*mask.shape[:-1], m), (1, 0), value=True)
+            if seen is not None:
+                seen = F.pad(seen, (0, m), value=True)
+                mask = seen if mask is None else mask & seen
+            self.mask, self.bias = mask, None if bias is None else F.pad(bias.expand(*bias.shape[:-1], m), (1, 0))
+            self.lengths = None if self.lengths is None else self.lengths + 1
+        self.q, self.k, self.v = q, k, v
 
     def keep(self) -> Tensor | None:
         """The mask of keys that each query sees, broadcastable to ``[..., H, n, m]``; None means all keys."""
@@ -77,6 +117,15 @@ class Call:
         if kept is None or self.mask is None:
             return self.mask if kept is None else kept
         return kept & self.mask
+
+
+class Known(NamedTuple):
+    """A mapping that is alpha-entmax, or fusedmax with lam, of the scores times factor; or why it has no fast path."""
+
+    alpha: float | None = None
+    lam: float | None = None
+    factor: float = 1.0
+    why: str = ""
 
 
 class Named(NamedTuple):
@@ -126,12 +175,12 @@ def takes_bias(mapping: Any) -> bool:
 
 
 def checked(
-    q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
-    scale: float | Tensor | None, dropout: float, need_weights: bool, params: dict[str, Any], bias: Tensor | None = None,
-    slopes: Tensor | None = None, window: forms.Window | None = None, cu_seqlens: Tensor | None = None,
-    sink: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mapping: Any = "sparsemax", mask: Tensor | None = None, causal: bool = False,
+    lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
+    *, bias: Tensor | None = None, slopes: Tensor | None = None, window: forms.Window | None = None,
+    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Call:  # fmt: skip
-    """Check the arguments and return them as a `Call`.
+    """Check the arguments of `sparse_attention` and return them as a `Call`.
 
     Raises:
         TypeError: the tensors are not floating point or have different dtypes, the mask is not boolean, or the lengths
@@ -145,61 +194,39 @@ def checked(
     lead = q.shape[:-2]
     if dropout:
         DROPOUT.check(dropout)
-    dtype = q.dtype
+    scales = None
     if isinstance(scale, Tensor):
-        factors = forms.per_query("scale", scale, q)
-        q, scale = (q if dtype == torch.float64 else q.float()) * factors, 1.0
-        k, v = k.to(q.dtype), v.to(q.dtype)
+        scales, scale = forms.per_query("scale", scale, q), 1.0
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale={scale!r} is not a finite number")
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
     if mask is not None:
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
-    function, alpha, lam, factor, why = mapped(mapping, params, q)
+    function, (alpha, lam, factor, why) = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
     entmax = alpha is not None or alphas is not None
-    given = None if lengths is None else _lengths(lengths, lead, k)
+    visible_keys = None if lengths is None else _lengths(lengths, lead, k)
     spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
     if bias is not None:
         _fits(bias, (*lead, q.shape[-2], k.shape[-2]), "bias")
-    if slopes is not None or sink is not None:
-        if dtype != torch.float64:  # half precision would round positions
-            q, k, v = q.float(), k.float(), v.float()
-        back = forms.places(q.shape[-2], q)  # of the queries
-        slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
-        logits = seen = None
-        if sink is not None:
-            logits, seen = forms.present(forms.per_head("sink", sink, q), entmax)
-        # Does some query see later keys?
-        later = not (causal or certain(q.shape[-2] == 1)) and (window is None or window[1] != 0)
-        if slopes is not None and (later or not (entmax or lam)):
-            far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
-            bias = far if bias is None else bias + far
-        elif slopes is not None:
-            q, k = forms.with_slopes(q, k, slopes, plain)
-            logits = None if logits is None else logits + slopes * back  # as the row's keys, which lack this constant
-        if logits is not None:
-            spans = None if spans is None else spans + 1
-            q, k, v = forms.with_sink(q, k, v, logits, plain)
-            mask = None if mask is None else F.pad(mask.expand(*mask.shape[:-1], k.shape[-2] - 1), (1, 0), value=True)
-            if seen is not None:
-                seen = F.pad(seen, (0, k.shape[-2] - 1), value=True)
-                mask = seen if mask is None else mask & seen
-            bias = None if bias is None else F.pad(bias.expand(*bias.shape[:-1], k.shape[-2] - 1), (1, 0))
-            given = None if given is None else given + 1
-    if bias is not None:
-        function = _added(bias, function)
-    if (entmax or lam) and mask is not None and (padded := _as_lengths(mask, lead, k)) is not None:
-        mask, given = None, padded if given is None else padded.minimum(given)
-    causal = causal and not certain(q.shape[-2] == 1)  # a single query sees all keys
-    return Call(
-        q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
-        float(dropout), need_weights,
-    )  # fmt: skip
+    slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
+    sink = None if sink is None else forms.per_head("sink", sink, q)
+    alone = certain(q.shape[-2] == 1)  # a single query sees all keys
+    later = not (causal or alone) and (window is None or window[1] != 0)
+    shown = mask, spans, bias, scales, slopes, sink, later
+    rest = q.dtype, visible_keys, causal and not alone, float(dropout), need_weights
+    call = Call(q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, *shown, *rest)
+    as_they_are = on_gpu(q) and entmax and alpha != 1.0 and q.dtype != torch.float64
+    if not as_they_are or (foreign(q) and slopes is not None and later):
+        call.expand()
+    if (entmax or lam) and call.mask is not None and (padded := _as_lengths(call.mask, lead, call.k)) is not None:
+        call.mask, call.lengths = None, padded if call.lengths is None else padded.minimum(call.lengths)
+    return call
 
 
-def _added(bias: Tensor, function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
-    return lambda x, keep: function(x + bias.to(x.dtype), keep)
+def on_gpu(q: Tensor) -> bool:
+    """Whether Triton's kernels handle such tensors; after ``kernels.use("triton")``, on CPU tensors too, in its interpreter."""
+    return q.is_cuda or kernels.active() == "triton"
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,7 +241,9 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not q.dtype == k.dtype == v.dtype and not autocasts(q):
         raise TypeError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; convert them to one")
     if q.ndim < 2 or not q.ndim == k.ndim == v.ndim:
-        raise ValueError(f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]")  # fmt: skip
+        raise ValueError(
+            f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]"
+        )
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(f"{shapes}: q [..., n, d] and k [..., m, d] share d, k and v [..., m, e] share m")
     if q.ndim == 2:
@@ -273,14 +302,12 @@ def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None
     return None if lengths is None else lengths.expand(lead)
 
 
-def mapped(
-    mapping: Any, params: dict[str, Any], q: Tensor | None = None
-) -> tuple[Callable[..., Tensor], float | None, float | None, float, str]:
+def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tuple[Callable[..., Tensor], Known]:
     """Resolve a mapping given by name, as a module or as a function.
 
     Parameters that are tensors with one number per head are reshaped for the scores of q ``[..., H, n, d]``.
 
-    Returns ``f(scores, mask)``, alpha, lam, the factor for the scores, and why (alpha, lam and why are explained in `Call`).
+    Returns ``f(scores, mask)`` and what is known of it.
     """
     spec: Spec | None = None
     if isinstance(mapping, Named):
@@ -297,39 +324,36 @@ def mapped(
         name = getattr(mapping, "__name__", "")
         spec = registry.spec(name) if name in registry.names() and registry.spec(name).function is mapping else None
         if spec is None:
-            label = name or type(mapping).__name__
-            return (
-                lambda x, keep: mapping(x, mask=keep, **params),
-                None,
-                None,
-                1.0,
-                f"{label} is not a mapping of this library",
-            )
+            why = f"{name or type(mapping).__name__} is not a mapping of this library"
+            return lambda x, keep: mapping(x, mask=keep, **params), Known(why=why)
     elif isinstance(mapping, Tensor):
         raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; give a mask by name: mask=...")
     else:
-        raise TypeError(f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}")  # fmt: skip
+        raise TypeError(
+            f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}"
+        )
     over_rows(spec)
     if isinstance(mapping, Mapping):
         values = mapping.params
         known = _known(spec.name, values)
         shaped = {name: forms.of_heads(name, x, q) for name, x in values.items()}
         if all(shaped[name] is x for name, x in values.items()):
-            return lambda x, keep: mapping(x, mask=keep, dim=-1), *known
+            return lambda x, keep: mapping(x, mask=keep, dim=-1), known
         own: Any = spec.function
-        return lambda x, keep: own(x, mask=keep, **shaped), *known
+        return lambda x, keep: own(x, mask=keep, **shaped), known
     each = (*spec.inputs, *(param.name for param in spec.params if param.each))
     inputs = {name: params[name] for name in each if name in params}
     values = spec.check({name: value for name, value in params.items() if name not in inputs})
     if spec.function is None:
         made = spec.module(**values)
-        return lambda x, keep: made(x, mask=keep, **inputs), None, None, 1.0, f"{spec.name} has no fused kernel"
+        return lambda x, keep: made(x, mask=keep, **inputs), Known(why=f"{spec.name} has no fused kernel")
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
-        raise ValueError(f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
+        raise ValueError(
+            f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')"
+        )
     function: Any = spec.function
     values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
-    known = _known(spec.name, values)
-    return lambda x, keep: function(x, mask=keep, **values, **inputs), *known
+    return lambda x, keep: function(x, mask=keep, **values, **inputs), _known(spec.name, values)
 
 
 def over_rows(spec: Spec) -> None:
@@ -340,25 +364,19 @@ def over_rows(spec: Spec) -> None:
         raise ValueError(f"{spec.name} {what}; attention takes mappings over rows of scores: {usable}")
 
 
-def _known(name: str, values: dict[str, Any]) -> tuple[float | None, float | None, float, str]:
-    """Returns (alpha, lam, factor, why): the mapping equals alpha-entmax, or fusedmax with lam, of the scores times factor.
-
-    If it is neither, or its alpha has no fast path, alpha and lam are None and ``why`` gives the reason.
-    """
+def _known(name: str, values: dict[str, Any]) -> Known:
     given = {"alpha": 2.0, "gamma": 1.0, "lam": 0.0, **values}
     for key, value in values.items():
         if isinstance(value, Tensor):
-            return None, None, 1.0, f"{key} of {name} is a tensor"
+            return Known(why=f"{key} of {name} is a tensor")
     if name == "fusedmax" and given["lam"] > 0:
-        return None, float(given["lam"]), 1.0 / given["gamma"], ""
-    alpha = {"softmax": 1.0, "fusedmax": 2.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}.get(
-        name
-    )
-    if alpha is None:
-        return None, None, 1.0, f"{name} has no fused kernel"
+        return Known(None, float(given["lam"]), 1.0 / given["gamma"])
+    alphas = {"softmax": 1.0, "fusedmax": 2.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}
+    if (alpha := alphas.get(name)) is None:
+        return Known(why=f"{name} has no fused kernel")
     if alpha != 1.0 and not ALPHAS[0] <= alpha <= ALPHAS[1]:
-        return None, None, 1.0, f"entmax has a fused kernel for alpha {ALPHAS[0]} to {ALPHAS[1]:g}, not for {alpha:g}"
-    return float(alpha), None, 1.0 / (given["gamma"] * (1.0 - given["lam"])), ""
+        return Known(why=f"entmax has a fused kernel for alpha {ALPHAS[0]} to {ALPHAS[1]:g}, not for {alpha:g}")
+    return Known(float(alpha), None, 1.0 / (given["gamma"] * (1.0 - given["lam"])))
 
 
 def _alphas(mapping: Any, params: dict[str, Any], q: Tensor) -> Tensor | None:

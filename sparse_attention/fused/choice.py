@@ -12,6 +12,7 @@ from ..kernels.reference.graph import exporting
 from ..rows.shape import foreign, transformed
 from . import forms
 from .call import Call
+from .forms import Inputs, Numbers
 
 _forward_ad = torch.autograd.forward_ad
 
@@ -29,7 +30,14 @@ class Plan(NamedTuple):
 
 
 def choose(call: Call) -> Plan:
-    """The plan of a checked call."""
+    """The plan of a checked call. Unless it is fused, the call is expanded."""
+    plan = _choose(call)
+    if plan.path != "fused":
+        call.expand()
+    return plan
+
+
+def _choose(call: Call) -> Plan:
     if why := _against_any_kernel(call):
         return Plan("composition", why)
     if call.alpha == 1.0:
@@ -42,10 +50,8 @@ def choose(call: Call) -> Plan:
         return Plan("fused", "as an operator, which chooses again when it gets the tensors")
     from . import operator
 
-    call.heads = heads(call)
-    if why := operator.refusal(
-        *call.heads, call.alpha, call.spans, call.alphas, call.sink, call.bias, call.mask, call.lam
-    ):
+    call.arguments = arguments(call)
+    if why := operator.refusal(*call.arguments):
         return Plan("composition", why)
     if call.lam:
         return Plan("fused", "fusedmax has a fused kernel, which takes these")
@@ -104,26 +110,35 @@ def _as_spans(call: Call) -> bool:
     return True
 
 
-def spans_per_head(call: Call) -> Tensor | None:
-    """The spans ``[1, n, 2]`` or ``[H, n, 2]``, with batch dimensions merged into the heads as in `heads`."""
-    if call.spans is None:
-        return None
-    *lead, n, _ = call.q.shape
-    if all(size == 1 for size in call.spans.shape[:-2]):
-        return call.spans.reshape(1, -1, 2).expand(1, n, 2)
-    return call.spans.expand(*lead, n, 2).reshape(-1, n, 2)
+def arguments(call: Call) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:
+    """Those of the fused kernel: q ``[H, n, d]``, k ``[G, m, d]`` and v ``[G, m, e]``, with batch dimensions merged into the heads.
 
-
-def heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """q ``[H, n, d]``, k ``[G, m, d]`` and v ``[G, m, e]``, contiguous; batch dimensions are merged into the heads.
-
-    They are converted to float32, except on a GPU: if all three have one dtype there, they keep it, and the kernel
-    itself computes in float32.
+    They are converted to contiguous float32, except on a GPU: if all three have one dtype there, they keep it, and the
+    kernel itself computes in float32; k and v may be apart in memory. Bias, slopes and sinks get the mapping's factor.
     """
-    given = (call.q, call.k, call.v)
-    same = call.q.device.type == "cuda" and call.q.dtype == call.k.dtype == call.v.dtype
-    dtype = call.q.dtype if same else torch.float32
-    return tuple(x.reshape(-1, *x.shape[-2:]).to(dtype).contiguous() for x in given)  # type: ignore[return-value]
-
-
-__all__ = ["Plan", "choose", "heads", "spans_per_head"]
+    *lead, n, _ = call.q.shape
+    tensors, cuda = (call.q, call.k, call.v), call.q.device.type == "cuda"
+    dtype = call.q.dtype if cuda and call.q.dtype == call.k.dtype == call.v.dtype else torch.float32
+    q, k, v = (x.reshape(-1, *x.shape[-2:]).to(dtype) for x in tensors)
+    if not cuda:
+        k, v = k.contiguous(), v.contiguous()
+    spans = call.spans
+    if spans is not None and spans.shape[:-2].numel() == 1:
+        spans = spans.reshape(1, -1, 2).expand(1, n, 2)
+    elif spans is not None:
+        spans = spans.expand(*lead, n, 2).reshape(-1, n, 2)
+    scales = None if call.scales is None else call.scales.expand(*lead, n, 1).reshape(-1, n)
+    slopes, sinks = (
+        None if x is None else (x.view(-1) * call.factor).expand(lead).reshape(-1) for x in (call.slopes, call.sinks)
+    )
+    lengths, alphas = (None if x is None else x.reshape(-1) for x in (call.lengths, call.alphas))
+    bias = call.bias if call.bias is None or call.factor == 1.0 else call.bias * call.factor
+    inputs = Inputs(lengths, spans, alphas, bias, call.mask, scales, slopes, sinks)
+    alpha = 2.0 if call.lam else call.alpha or 0.0
+    return (
+        q.contiguous(),
+        k,
+        v,
+        inputs,
+        Numbers(tuple(lead), alpha, call.scale, call.causal, call.sink, call.dropout, lam=call.lam),
+    )

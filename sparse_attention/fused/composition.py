@@ -19,13 +19,15 @@ from ..mappings.entmax import entmax
 from ..mappings.fusedmax import fusedmax
 from ..mappings.sparsemax import sparsemax
 from ..rows.masked import readable
+from .forms import Inputs, Numbers
 from .reading import blank, finite, gathered, read, scores, slopes, times, weighed
+
+Maps = Callable[[Tensor, Tensor | None], Tensor]  # scores [..., H, n, m] and a mask to weights
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Callable[[Tensor, Tensor | None], Tensor],
-    keep: Tensor | None, dropout: float | Tensor = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Maps, keep: Tensor | None, dropout: float | Tensor = 0.0
+) -> tuple[Tensor, Tensor]:
     """Attend with q ``[..., H, n, d]`` to k ``[..., G, m, d]`` and v ``[..., G, m, e]``.
 
     Returns the output ``[..., H, n, e]`` and the weights ``[..., H, n, m]``. Dropout, a share or
@@ -60,9 +62,7 @@ def visible(
     return kept
 
 
-def of_alpha(
-    alpha: float, alphas: Tensor | None = None, lam: float | None = None
-) -> Callable[[Tensor, Tensor | None], Tensor]:
+def of_alpha(alpha: float, alphas: Tensor | None = None, lam: float | None = None) -> Maps:
     """Entmax with a fixed alpha, or with ``alphas [H]`` of the heads, or fusedmax with lam, as a mapping for `attend`."""
     if lam:
         return lambda x, keep: fusedmax(x, lam=lam, mask=keep)
@@ -74,21 +74,58 @@ def of_alpha(
     return lambda x, keep: entmax(x, alpha=alpha, mask=keep)
 
 
+def with_forms(mapping: Maps, inputs: Inputs, lead: tuple[int, ...]) -> Maps:
+    """The mapping of scores ``[H, n, m]`` after scales, slopes, a bias and sinks, whose weights are dropped."""
+
+    def mapped(x: Tensor, keep: Tensor | None) -> Tensor:
+        n, m = x.shape[-2:]
+        if inputs.scales is not None:
+            x = x * inputs.scales.unsqueeze(-1)
+        if inputs.slopes is not None:
+            x = x - inputs.slopes.view(-1, 1, 1) * distances(n, m, x)
+        if inputs.bias is not None:
+            x = x + inputs.bias.to(x.dtype).expand(*lead, n, m).reshape(-1, n, m)
+        if inputs.sinks is None:
+            return mapping(x, keep)
+        x = torch.cat([inputs.sinks.view(-1, 1, 1).expand(-1, n, 1), x], -1)
+        return mapping(x, None if keep is None else F.pad(keep.expand(x.shape[0], n, m), (1, 0), value=True))[..., 1:]
+
+    return mapped
+
+
+def distances(n: int, m: int, like: Tensor) -> Tensor:
+    """How many places apart queries and keys are, ``[n, m]``; the last query stands at the last key."""
+    at = torch.arange(max(n, m), device=like.device, dtype=like.dtype)
+    return (at[:n, None] + (m - n) - at[:m]).abs()
+
+
 def gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
-    causal: bool, pinned: bool, lam: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k and v, computed without autograd from g ``[H, n, e]``, for use inside an operator."""
-    keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans, pinned)
-    x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers
+) -> tuple[Tensor | None, ...]:
+    """The gradients of q, k, v, scales, slopes and sinks, without autograd from g ``[H, n, e]``, for use inside an operator."""
+    n, m, alpha, lam = q.shape[-2], k.shape[-2], numbers.alpha, numbers.lam
+    keep = visible(n, m, inputs.lengths, numbers.causal, q.device, inputs.spans, numbers.pinned)
+    x = products = times(q * numbers.scale, k.transpose(-1, -2))  # [H, n, m]
+    scales = None if inputs.scales is None else inputs.scales.unsqueeze(-1)
+    x = x if scales is None else x * scales
+    if inputs.slopes is not None:
+        x = x - inputs.slopes.view(-1, 1, 1) * distances(n, m, x)
     x = x if keep is None else x.masked_fill(~keep, -torch.inf)
+    sunk = int(inputs.sinks is not None)
+    if inputs.sinks is not None:
+        x = torch.cat([inputs.sinks.view(-1, 1, 1).expand(-1, n, 1), x], -1)
     flat, params = x.view(-1, x.shape[-1]), {"gamma": 1.0} if alpha == 2.0 else {"alpha": alpha}
     params |= {"lam": lam} if lam else {}
     op = "fusedmax" if lam else "sparsemax" if alpha == 2.0 else "entmax"
     kernel = kernels.select(op, flat).OPS[op]
     p, saved = kernel.forward(flat, **params)
     p = p.view(x.shape)
-    dp = slopes(g, p, v).reshape(flat.shape)
-    dx = kernel.backward(dp, p.view(flat.shape), saved, **params).view(x.shape) * scale
+    dp = F.pad(slopes(g, p[..., sunk:], v), (sunk, 0)).reshape(flat.shape)
+    dx = kernel.backward(dp, p.view(flat.shape), saved, **params).view(x.shape)
+    dsinks = dx[..., 0].sum(-1) if sunk else None
+    dx, p = dx[..., sunk:], p[..., sunk:]
+    dslopes = None if inputs.slopes is None else -(dx * distances(n, m, dx)).sum((-2, -1))
+    dscales = None if scales is None else (dx * products).masked_fill(dx == 0, 0.0).sum(-1)
+    dx = (dx if scales is None else dx * scales) * numbers.scale
     dx = dx if not readable(dx) or finite(dx) else dx.masked_fill((p == 0) & ~dx.isfinite(), 0.0)
-    return read(dx, k), gathered(dx, q, k.shape[0]), gathered(p, g, v.shape[0])
+    return read(dx, k), gathered(dx, q, k.shape[0]), gathered(p, g, v.shape[0]), dscales, dslopes, dsinks

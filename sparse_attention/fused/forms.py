@@ -1,13 +1,13 @@
 r"""Forms of attention that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
 
-Windows and packed sequences leave each query one run of keys, a span. ALiBi's slopes and sinks become one more channel
-of queries and keys: slopes because a mapping :math:`\pi(x + c) = \pi(x)` needs :math:`s_h (j - i)` only up to a constant
+Windows and packed sequences leave each query one run of keys, a span. The Triton kernels take ALiBi's slopes and sinks as they are.
+Elsewhere they become one more channel of queries and keys: slopes because a mapping :math:`\pi(x + c) = \pi(x)` needs :math:`s_h (j - i)` only up to a constant
 of the row, sinks because the new channel is 0 for every other key.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,32 @@ from ..rows.masked import readable
 from ..rows.shape import foreign, transformed
 
 Window = tuple[int | None, int | None]
+
+
+class Inputs(NamedTuple):
+    """The tensors of a fused call beside q, k and v, in the kernels' layout; H heads are the product of ``Numbers.lead``."""
+
+    lengths: Tensor | None = None  # int64 [H]
+    spans: Tensor | None = None  # int64 [1 or H, n, 2]
+    alphas: Tensor | None = None  # [H], in place of alpha
+    bias: Tensor | None = None  # broadcastable to [*lead, n, m]
+    mask: Tensor | None = None  # the same
+    scales: Tensor | None = None  # float32 [H, n]; these three only on a GPU, elsewhere they are channels of q and k
+    slopes: Tensor | None = None  # float32 [H]
+    sinks: Tensor | None = None  # float32 [H]
+
+
+class Numbers(NamedTuple):
+    """The numbers of a fused call."""
+
+    lead: tuple[int, ...]
+    alpha: float
+    scale: float
+    causal: bool
+    pinned: bool = False  # every query sees key 0
+    dropout: float = 0.0
+    seed: int = 0
+    lam: float | None = None
 
 
 def spans_of(n: int, m: int, window: Window | None, cu_seqlens: Tensor | None, device: Any) -> Tensor | None:
@@ -72,11 +98,11 @@ def together(a: Tensor, b: Tensor) -> Tensor:
 
 
 def per_head(name: str, x: Tensor, q: Tensor) -> Tensor:
-    """``x [H]`` as ``[H, 1, 1]``. Raises ValueError if q ``[..., H, n, d]`` has another number of heads."""
+    """``x [H]`` as ``[H, 1, 1]``, in float32 at least. Raises ValueError if q ``[..., H, n, d]`` has another number of heads."""
     heads = q.shape[-3] if q.ndim > 2 else 1
     if not isinstance(x, Tensor) or x.shape != (heads,):
         raise ValueError(f"{name} has shape {tuple(getattr(x, 'shape', ()))}; it needs one number per head, ({heads},)")
-    return x.to(q.dtype).view(heads, 1, 1) if q.ndim > 2 else x.to(q.dtype).view(1, 1)
+    return x.to(torch.promote_types(q.dtype, torch.float32)).view((heads, 1, 1) if q.ndim > 2 else (1, 1))
 
 
 def of_heads(name: str, x: Any, q: Tensor | None) -> Any:
@@ -146,17 +172,3 @@ def with_sink(q: Tensor, k: Tensor, v: Tensor, logits: Tensor, scale: float) -> 
 
 def _channel(x: Tensor, values: Tensor) -> Tensor:
     return torch.cat([x, values.expand(*x.shape[:-1], 1)], -1)
-
-
-__all__ = [
-    "Window",
-    "of_heads",
-    "per_head",
-    "per_query",
-    "places",
-    "present",
-    "spans_of",
-    "together",
-    "with_sink",
-    "with_slopes",
-]

@@ -140,6 +140,3 @@ class _Scores(Function):
         q, k = ctx.saved_tensors
         dq = read(g, k) if ctx.needs_input_grad[0] else None
         return dq, gathered(g, q, k.shape[-3] if k.ndim > 2 else 1) if ctx.needs_input_grad[1] else None
-
-
-__all__ = ["blank", "finite", "gathered", "read", "scores", "slopes", "times", "weighed"]

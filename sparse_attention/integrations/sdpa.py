@@ -70,7 +70,7 @@ def scaled_dot_product_attention(
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
     mapping, params = named(mapping, params)
-    _, alpha, _, factor, _ = mapped(mapping, params)
+    _, (alpha, _, factor, _) = mapped(mapping, params)
     special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself
         if factor != 1.0:
@@ -112,22 +112,19 @@ def scaled_dot_product_attention(
     dropout = 0.0 if all_dropped else dropout_p
     if isinstance(scale, Tensor) and not scale.requires_grad:
         scale = float(scale)
+    arguments = {"mask": attn_mask, "causal": is_causal, "scale": scale, "dropout": dropout, "bias": bias, **params}
     try:
-        out = sparse_attention(
-            query, key, value, mapping, attn_mask, is_causal, scale=scale, dropout=dropout, bias=bias, **params
-        )  # fmt: skip
+        out = sparse_attention(query, key, value, mapping, **arguments)
     except (TypeError, ValueError):
-        _raise_as_torch(query, key, value, mapping, attn_mask, is_causal, scale, dropout, params, bias)
+        _raise_as_torch(query, key, value, mapping, arguments)
         raise
     return F.dropout(out, 1.0) if all_dropped else out
 
 
-def _raise_as_torch(
-    q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Any, causal: bool, scale: Any, dropout: float, params: Any, bias: Any
-) -> None:  # fmt: skip
+def _raise_as_torch(q: Tensor, k: Tensor, v: Tensor, mapping: Any, given: dict[str, Any]) -> None:
     """Raise the error of a call's arguments as a RuntimeError, too; nothing if the arguments are fine."""
     try:
-        checked(q, k, v, mapping, mask, causal, None, scale, dropout, False, params, bias)
+        checked(q, k, v, mapping, **given)
     except TypeError as error:
         raise ArgumentTypeError(str(error)) from None
     except ValueError as error:

@@ -336,6 +336,3 @@ def fusedmax_loss(
     Other arguments are those of :func:`sparsemax_loss`.
     """
     return fenchel_young(scores, target, "fusedmax", dim, mask, reduction, lam=lam, gamma=gamma, **options)
-
-
-__all__ = ["entmax_loss", "fenchel_young", "fusedmax_loss", "max_omega", "softmax_loss", "sparsemax_loss"]

@@ -125,6 +125,3 @@ def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tu
     y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)
     total = y.sum(-1, keepdim=True)
     return x, y / torch.where(total == 0, 1.0, total), keep
-
-
-__all__ = ["sparsegen_hinge", "sparsehourglass_hinge"]

@@ -117,9 +117,3 @@ class SparsehourglassHinge(_Hinge):
 
     def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         return sparsehourglass_hinge(scores, target, mask=mask, **self.options)
-
-
-__all__ = [
-    *("EntmaxLoss", "FenchelYoungLoss", "FusedmaxLoss", "SoftmaxLoss", "SparsegenHinge", "SparsehourglassHinge"),
-    "SparsemaxLoss",
-]

@@ -123,5 +123,3 @@ AT_VERTEX: dict[str, Callable[..., Tensor]] = {
 
 # Here Omega is a sum of the same function of every p_i, so two values of that function give Omega of a smoothed class.
 SEPARABLE = ("softmax", "sparsemax", "entmax", "sparsegen_lin")
-
-__all__ = ["AT_VERTEX", "GRIDS", "REGULARISERS", "SEPARABLE", "Regulariser"]

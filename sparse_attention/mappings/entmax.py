@@ -19,9 +19,11 @@ from ..rows.apply import rows
 from .softmax import softmax
 
 ALPHA = Param(
-    "alpha", low=0.0, learned=(1.0, 2.0),
+    "alpha",
+    low=0.0,
+    learned=(1.0, 2.0),
     meaning='1 is softmax, 2 is sparsemax; larger is sparser, below 1 is denser than softmax; a module can learn it: "learned", between 1 and 2',
-)  # fmt: skip
+)
 
 
 @register(

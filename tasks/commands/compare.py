@@ -15,9 +15,9 @@ from typing import Any
 
 from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
-from repro.identity import Cell, asked_id
+from repro.identity import Cell, asked_id, pair
 from repro.plan import published as papers
-from repro.plan.experiment import Experiment, pair
+from repro.plan.experiment import Experiment
 from repro.report import comparison
 from repro.results import records
 from repro.store import Store, outputs_folder

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from repro.plan.experiment import pair
+from repro.identity import pair
 from repro.report.placed import note
 from repro.store import Store
 from tasks.commands import attending, reproduce

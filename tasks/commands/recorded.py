@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from repro.identity import Cell
+from repro.identity import Cell, pair
 from repro.plan import Plan, origin
-from repro.plan.experiment import Experiment, pair
+from repro.plan.experiment import Experiment
 from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive, records

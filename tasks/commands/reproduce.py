@@ -12,8 +12,8 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
-from repro.identity import Cell
-from repro.plan.experiment import Experiment, Row, pair
+from repro.identity import Cell, pair
+from repro.plan.experiment import Experiment, Row
 from repro.results import estimate
 from repro.store import Store
 from tasks.commands.driver import Driver, Planned, drive, notes, refuse_empty

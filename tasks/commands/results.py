@@ -16,8 +16,7 @@ from typing import Any
 
 from repro.files import write_atomic
 from repro.tables import render
-from sparse_attention import properties
-from tasks.commands import claims, recorded
+from tasks.commands import claims, properties, recorded
 from tasks.draw import functions
 
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from repro import identity, plugins
-from repro.plan.experiment import pair
+from repro.identity import pair
 from tasks import data, loggers
 from tasks.config import models, nodes
 from tasks.config.options import CONFIGS, NAME, ConfigError, OptionsError, Problem, near, plain, read, read_each, short

@@ -9,8 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from repro.identity import pair
 from repro.plan import experiment as experiments
-from repro.plan.experiment import Experiment, Row, pair
+from repro.plan.experiment import Experiment, Row
 from repro.plan.published import records
 from repro.tables import claims as paper_claims
 from repro.tables.claims import Claim

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import read_config
-from repro.plan.experiment import pair
+from repro.identity import pair
 from repro.results.records import flatten
 from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.tables.compare import conditions, text

@@ -48,28 +48,53 @@ CASES = [
     ("one key", 1.5, 1, 1, 3, 1, 8, 8, False, None),
     ("excluded and spoilt", 2.0, 1, 1, 4, 20, 4, 4, False, None),
     ("NaN in the padding", 1.5, 2, 2, 5, 40, 4, 4, False, [9, 21]),
+    ("channels in two blocks", 1.5, 2, 1, 18, 37, 40, 36, True, None),
 ]
 HALVES = (torch.float16, torch.bfloat16)
 TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in CASES[:2] for dtype in HALVES]
-# Name, alpha, H, G, n, m, causal, lengths, and of what the spans and the bias consist: windows reach over several blocks,
-# so that the first one seen is not the first; some queries see nothing, or only the pinned key 0.
+# Name, alpha, H, G, n, m, causal, lengths, and of what the spans, the bias and the other forms consist: windows reach over
+# several blocks, so that the first one seen is not the first; some queries see nothing, or only the sink.
+EACH = {
+    "alphas": (1.25, 1.8),
+    "bias": (2, 40, 40),
+    "window": (17, 0),
+    "sinks": (0.75, -0.5),
+    "scales": True,
+    "slopes": (0.25, 0.5),
+}
 FORMS = [
     ("window", 2.0, 2, 1, 60, 70, True, None, {"window": (20, 0)}),
     ("window on both sides, one for each head", 1.5, 2, 2, 40, 40, False, None, {"window": (18, 5), "per head": True}),
     ("packed, lengths", 1.3, 2, 1, 50, 50, False, [50, 43], {"packed": (0, 3, 3, 33, 50)}),
-    ("pinned window", 2.0, 2, 1, 60, 61, True, None, {"window": (16, 0), "pinned": True}),
-    ("pinned, empty spans", 1.5, 1, 1, 40, 41, False, [40], {"empty": True, "pinned": True}),
+    ("sink, window", 2.0, 2, 1, 60, 61, True, None, {"window": (16, 0), "sinks": (1.0, -1.5)}),
+    ("sink, empty spans", 1.5, 1, 1, 40, 41, False, [40], {"empty": True, "sinks": (0.75,)}),
+    ("sinks of -inf and on top", 1.3, 2, 1, 20, 37, True, None, {"sinks": (-torch.inf, 9.0)}),
     ("empty spans", 1.5, 1, 1, 40, 41, False, None, {"empty": True}),
+    ("slopes, causal", 2.0, 2, 1, 40, 50, True, None, {"slopes": (0.125, 0.0)}),
+    ("slopes on both sides, sink", 1.5, 2, 2, 20, 37, False, [37, 9], {"slopes": (0.125, 1.0), "sinks": (0.5, 2.0)}),
+    (
+        "scale per query, sink",
+        1.5,
+        4,
+        2,
+        20,
+        37,
+        True,
+        None,
+        {"scales": True, "sinks": (0.5, 0.0, 2.0, 1.0), "lead": (2, 2)},
+    ),
     ("bias", 1.5, 4, 2, 20, 37, True, None, {"bias": (2, 2, 20, 37), "lead": (2, 2)}),
     ("bias of keys", 2.0, 4, 2, 20, 37, False, None, {"bias": (2, 1, 1, 37), "lead": (2, 2)}),
+    ("bias of a batch", 1.5, 4, 2, 20, 37, True, None, {"bias": (2, 20, 37), "lead": (2, 2)}),
+    ("bias of all", 2.0, 4, 2, 20, 37, True, None, {"bias": (20, 37), "slopes": (0.5, 0.0, 0.25, 1.0), "lead": (2, 2)}),
     ("bias of heads", 1.3, 2, 2, 20, 37, False, [37, 9], {"bias": (2, 20, 1)}),
     ("mask", 2.0, 4, 2, 20, 37, True, None, {"mask": (2, 1, 20, 37), "lead": (2, 2)}),
     ("mask of keys", 1.5, 4, 2, 20, 70, False, None, {"mask": (2, 1, 1, 70), "lead": (2, 2)}),
     ("mask of keys and lengths", 2.0, 2, 2, 20, 70, False, [40, 70], {"mask": (70,)}),
     ("alpha per head", 0.0, 4, 2, 20, 37, True, None, {"alphas": (1.1, 2.0, 1.5, 1.3)}),
-    ("alpha per head, bias, pinned window", 0.0, 2, 2, 40, 40, True, None, {"alphas": (1.25, 1.8), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
-    ("mask and bias, pinned window", 1.5, 2, 2, 40, 40, True, None, {"mask": (40,), "bias": (2, 40, 40), "window": (17, 0), "pinned": True}),
-]  # fmt: skip
+    ("alpha per head and all forms", 0.0, 2, 2, 40, 40, True, None, EACH),
+    ("mask and bias, sink, window", 1.5, 2, 2, 40, 40, True, None, EACH | {"mask": (40,), "alphas": None}),
+]
 
 
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -98,7 +123,7 @@ def test_the_kernels_equal_the_composition(case, dtype, device, launched) -> Non
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     ours, lengths = [x.to(device).contiguous() for x in (q, k, v)], None if lengths is None else lengths.to(device)
     out, saved = attention.forward(*ours, alpha=alpha, scale=0.25, causal=causal, lengths=lengths, block=BLOCK)
-    found = (out, *attention.backward(g.to(device), *ours, saved))
+    found = (out, *attention.gradients(g.to(device), *ours, saved)[:3])
     assert launched == KERNELS
     with sa.kernels.use("reference"):
         expected, weights = composition.attend(*wide, 0.25, composition.of_alpha(alpha), keep)
@@ -132,39 +157,40 @@ def test_forms_equal_the_composition(form, device, launched) -> None:
         at = torch.arange(n) % 20
         spans = torch.stack([at + 15, torch.where(at % 3 == 0, at, at + 17)], -1)[None]
         spans[:, :16] = 5  # a whole block of queries
-    pinned, lead = parts.get("pinned", False), parts.get("lead", (H,))
+    lead = parts.get("lead", (H,))
     mask = torch.rand(parts["mask"], generator=generator) > 0.3 if "mask" in parts else None
     if "of keys" in name and mask is not None:
         mask[..., 50:] = False
     bias = torch.randn(parts["bias"], generator=generator).mul(8).round().div(4) if "bias" in parts else None
     if bias is not None and bias.shape[-1] > 1:
         bias[..., 3] = -torch.inf  # hides the key
-    alphas = torch.tensor(parts["alphas"]) if "alphas" in parts else None
-    given = {"lengths": lengths, "spans": spans, "bias": bias, "mask": mask, "alphas": alphas}
+    scales = torch.randint(-2, 5, (H, n), generator=generator) / 4 if "scales" in parts else None
+    each = [torch.tensor(x) if (x := parts.get(key)) else None for key in ("alphas", "slopes", "sinks")]
+    learned = dict(zip(("bias", "alphas", "scales", "slopes", "sinks"), (bias, each[0], scales, *each[1:])))
+    given = {"lengths": lengths, "spans": spans, "mask": mask, **learned}
     given = {key: None if x is None else x.to(device) for key, x in given.items()}
-    ours = [x.to(device) for x in (q, k, v)]
-    out, saved = attention.forward(
-        *ours, alpha=alpha, scale=0.25, causal=causal, lead=lead, pinned=pinned, block=BLOCK, **given
-    )
+    ours, alphas = [x.to(device) for x in (q, k, v)], each[0]
+    out, saved = attention.forward(*ours, alpha=alpha, scale=0.25, causal=causal, lead=lead, block=BLOCK, **given)
     found = [x for x in (out, *attention.gradients(g.to(device), *ours, saved, given["bias"])) if x is not None]
-    assert launched == KERNELS
+    assert launched == KERNELS + ["attend_bias_backward"] * (bias is not None)
     if "of keys" in name and mask is not None:  # the kernel looks at no block behind the last key
         assert saved.lengths.max() <= 50
-    keep = composition.visible(n, m, lengths, causal, None, spans, pinned)
+    keep = composition.visible(n, m, lengths, causal, None, spans)
     keep = torch.ones(n, m, dtype=torch.bool) if keep is None else keep
     if mask is not None:
         keep = keep & mask.expand(*lead, n, m).reshape(-1, n, m)
-    wide = [x.double().requires_grad_() for x in (q, k, v, bias, alphas) if x is not None]
-    added = torch.zeros(1) if bias is None else wide[3].expand(*lead, n, m).reshape(-1, n, m)
-    keep = keep & (added > -torch.inf)
-    entmax = composition.of_alpha(alpha, None if alphas is None else wide[-1])
+    wide = [x.double().requires_grad_() for x in (q, k, v, *learned.values()) if x is not None]
+    leaves = dict(zip((key for key, x in learned.items() if x is not None), wide[3:]))
+    if bias is not None:
+        keep = keep & (leaves["bias"] > -torch.inf).expand(*lead, n, m).reshape(-1, n, m)
+        leaves["bias"] = leaves["bias"].masked_fill(leaves["bias"] == -torch.inf, 0)
+    entmax = composition.of_alpha(alpha, leaves.pop("alphas", None))
     with sa.kernels.use("reference"):
-        expected, weights = composition.attend(
-            *wide[:3], 0.25, lambda x, keep: entmax(x + added.masked_fill(added == -torch.inf, 0), keep), keep
-        )
+        mapped = composition.with_forms(entmax, forms.Inputs(**leaves), lead)
+        expected, weights = composition.attend(*wide[:3], 0.25, mapped, keep)
         expected = [expected, *torch.autograd.grad(expected, wide, g.double())]
     # the gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1; that of a bias sums differences
-    limit = TOLERANCE[torch.float32] * (8 if "alphas" in parts else 4 if "bias" in parts else 1)
+    limit = TOLERANCE[torch.float32] * (8 if alphas is not None else 4 if {"bias", "slopes"} & parts.keys() else 1)
     assert max(float(relative(*pair).max()) for pair in zip(found, expected, strict=True)) <= limit
     blank = saved.flags.cpu() == 0
     rows, columns = saved.block
@@ -211,6 +237,7 @@ CALLS: list[dict[str, Any]] = [
     {"mapping": "sparsemax", "slopes": torch.tensor([0.5, 0.25])},
     CAUSAL | {"scale": torch.tensor([0.5, 1.5])},
     CAUSAL | {"mask": several(2, 2, 6, 6) > -0.3, "sink": torch.tensor([0.5, -0.5])},
+    CAUSAL | {"scale": several(2, 2, 6, 1).abs(), "slopes": torch.tensor([0.5, 0.25]), "gamma": 0.5, "second": True},
 ]
 
 
@@ -220,6 +247,131 @@ def test_every_public_form_takes_the_kernels(call, device, launched) -> None:
     tensors = [torch.randn(2, 2, 4, 6, generator=torch.Generator().manual_seed(i)).mT for i in range(3)]
     assert max(float(x.max()) for x in apart(tensors, device, torch.float32, **call)) < 3e-6
     assert launched[:3] == KERNELS
+
+
+LEARNED: dict[str, Any] = {
+    "scale": torch.tensor([0.5, 1.5]),
+    "slopes": torch.tensor([0.5, 0.25]),
+    "sink": torch.tensor([0.5, -9.0]),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_learned_forms_keep_half_precision(dtype, device, launched, monkeypatch) -> None:
+    types = []
+    forward = attention.forward
+    monkeypatch.setattr(
+        attention, "forward", lambda q, *rest, **given: types.append(q.dtype) or forward(q, *rest, **given)
+    )
+    tensors = [torch.randn(2, 2, 6, 4, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    errors = apart([x.to(dtype) for x in tensors], device, dtype, **CAUSAL, **LEARNED)
+    assert types == [dtype if device == "cuda" else torch.float32] and launched[:3] == KERNELS
+    assert max(float(x.max()) for x in errors) < TOLERANCE[dtype] * 2
+
+
+def test_the_composition_knows_learned_forms(device, launched) -> None:
+    given = {key: x.to(device) for key, x in LEARNED.items()}
+    q, k, v = (x.to(device) for x in drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)))
+    out, p = sa.sparse_attention(q, k, v, **CAUSAL, **given, need_weights=True)
+    assert not {*launched} & {*KERNELS} and p.shape == (1, 2, 9, 9)
+    assert float(relative(sa.sparse_attention(q, k, v, **CAUSAL, **given), out.double()).max()) < 1e-5
+
+
+def test_compiled_calls_take_learned_forms(device, launched) -> None:
+    leaves = [
+        x.to(device).requires_grad_() for x in (*drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values())
+    ]
+
+    def attend(q, k, v, *learned):
+        return sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))
+
+    both = [f(*leaves) for f in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True))]
+    plain, compiled = ([out, *torch.autograd.grad(out.square().sum(), leaves)] for out in both)
+    assert max(float(relative(*pair).max()) for pair in zip(compiled, plain)) < 1e-5
+    assert launched == [*KERNELS[:1] * 2, *KERNELS[1:], *KERNELS]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_kernel_that_does_not_start_is_replaced_in_the_backward(compiled, device, monkeypatch) -> None:
+    from sparse_attention.fused import operator
+    from sparse_attention.kernels.triton import LaunchFailed
+
+    def broken(*_: Any) -> None:
+        raise LaunchFailed("no room")
+
+    leaves = [
+        x.to(device).requires_grad_() for x in (*drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values())
+    ]
+    attend = lambda q, k, v, *learned: sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))  # noqa: E731
+    expected = torch.autograd.grad(attend(*leaves).square().sum(), leaves)
+    given_up: list[str] = []
+    monkeypatch.setattr(operator, "give_up", lambda op, error: given_up.append(f"{op}: {error}"))
+    monkeypatch.setattr(attention, "gradients", broken)
+    attend = torch.compile(attend, backend="aot_eager") if compiled else attend
+    found = torch.autograd.grad(attend(*leaves).square().sum(), leaves)
+    assert given_up == ["attention: no room"]
+    assert max(float(relative(*pair).max()) for pair in zip(found, expected)) < 1e-5
+
+
+FEW: list[tuple[str, float, int, bool, dict[str, Any]]] = [
+    ("one query", 2.0, 1, False, {}),
+    (
+        "causal, window and forms",
+        1.5,
+        3,
+        True,
+        {"window": (90, 0), "sinks": (0.5, 1.0, -9.0, 3.0), "slopes": (0.125, 0.0, 0.25, 0.5), "scales": True},
+    ),
+    ("lengths, bias, mask", 1.3, 2, False, {"lengths": (150, 0, 3, 70), "bias": True}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", FEW, ids=[case[0] for case in FEW])
+def test_few_queries_read_a_cache_in_place(case, dtype, device, launched) -> None:
+    """The cache has free memory, filled with NaN, behind the keys of a group. Hidden values may be NaN, too."""
+    _, alpha, n, causal, parts = case
+    H, G, m, room = 4, 2, 150, 200
+    q, k, v = (x.to(dtype) for x in drawn(n, (H, n, 40), (G, room, 40), (G, room, 36)))
+    k[:, m:], v[:, m:] = torch.nan, torch.nan
+    each = {key: torch.tensor(parts[key]) for key in ("lengths", "sinks", "slopes") if key in parts}
+    if "scales" in parts:
+        each["scales"] = torch.randint(1, 5, (H, n), generator=torch.Generator().manual_seed(1)) / 4
+    spans = forms.spans_of(n, m, parts["window"], None, None)[None] if "window" in parts else None
+    bias, mask = (several(n, m), several(2, 2, 1, m) > -0.5) if "bias" in parts else (None, None)
+    given = {
+        key: None if x is None else x.to(device)
+        for key, x in {**each, "spans": spans, "bias": bias, "mask": mask}.items()
+    }
+    there = [x.to(device) for x in (q, k, v)]
+    views = [there[0], *(x[:, :m] for x in there[1:])]
+    assert attention._together(*views[1:])[0].data_ptr() == there[1].data_ptr()
+    out, saved = attention.forward(*views, alpha=alpha, scale=0.25, causal=causal, lead=(2, 2), save=False, **given)
+    assert launched == ["decode_scores", "simplex_forward", "decode_values"] and saved is None
+    keep = composition.visible(n, m, each.pop("lengths", None), causal, None, spans)
+    keep = torch.ones(H, n, m, dtype=torch.bool) if keep is None else keep.expand(H, n, m)
+    keep = keep if mask is None else keep & mask.expand(2, 2, n, m).reshape(H, n, m)
+    mapped = composition.with_forms(composition.of_alpha(alpha), forms.Inputs(bias=bias, **each), (2, 2))
+    with sa.kernels.use("reference"):
+        expected, _ = composition.attend(q.double(), k[:, :m].double(), v[:, :m].double(), 0.25, mapped, keep)
+    assert float(relative(out, expected).max()) <= TOLERANCE[dtype]
+    if not (causal or parts):  # the same with the kernels of many queries
+        again = attention.forward(*views, alpha=alpha, scale=0.25, save=True, block=BLOCK)[0]
+        assert float(relative(again, expected).max()) <= TOLERANCE[dtype]
+
+
+def test_a_cache_on_a_gpu_copies_no_keys(device, launched) -> None:
+    cache = sa.KeyCache(
+        "entmax", alpha=1.5, scale=torch.tensor([0.5, 1.0]), window=(40, 0), sink=torch.tensor([0.0, 1.0])
+    )
+    q, k, v = (x.to(device) for x in drawn(7, (2, 1, 8), (1, 100, 8), (1, 100, 8)))
+    cache.append(k[:, :60], v[:, :60]).append(k[:, 60:], v[:, 60:])
+    assert cache.plan(q).path == "fused"
+    out = cache.attend(q)
+    assert launched == ["decode_scores", "simplex_forward", "decode_values"]
+    with sa.kernels.use("reference"):
+        expected = cache.attend(q.cpu() if device == "cpu" else q)
+    assert float(relative(out, expected).max()) < 1e-5
 
 
 # H, G, n, m, d, causal; half of the heads are padded. Tolerances of the output, and of 99 % of the entries of a gradient:
@@ -267,14 +419,14 @@ def test_hooks_and_checkpoints_see_what_is_saved(device, launched) -> None:
 def test_no_keys_give_zeros(device) -> None:
     q, empty = torch.ones(2, 3, 4, device=device), torch.ones(1, 0, 4, device=device)
     out, saved = attention.forward(q, empty, empty, alpha=2.0, scale=1.0)
-    dq, dk, _ = attention.backward(q, q, empty, empty, saved)
+    dq, dk, _ = attention.gradients(q, q, empty, empty, saved)[:3]
     assert not out.any() and not dq.any() and dk.shape == empty.shape
 
 
 def test_what_the_kernels_refuse(device) -> None:
     q = torch.ones(2, 3, 4, device=device)
-    wide = torch.ones(1, 2, 129, device=device)
-    assert "129 and 129 channels" in attention.refusal(wide, wide, wide, 2.0)
+    wide = torch.ones(1, 2, 257, device=device)
+    assert "257 and 257 channels" in attention.refusal(wide, wide, wide, 2.0)
     assert "alpha is 1.05" in attention.refusal(q, q, q, 1.05)
     assert "torch.float64" in attention.refusal(q.double(), q.double(), q.double(), 2.0)
     assert "torch.float16" in attention.refusal(q, q.half(), q, 2.0)

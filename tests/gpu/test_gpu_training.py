@@ -16,11 +16,19 @@ WORDS = (*TEXTS, "model.embed_dim=16")
 PICTURES = (*SMALL, "data.input=pixels", "data.dev_share=0.2", "encode.min_answer_count=1", "model.ff_dim=16")
 CELLS = {
     "LSTM": ("task=toy", *WORDS, "mapping=fusedmax"),
-    "transformer": ("task=toy", *TEXTS, "model=transformer_small", "model.ff_dim=16", "model.heads=2", "encode.joint=true", "mapping=entmax"),
+    "transformer": (
+        "task=toy",
+        *TEXTS,
+        "model=transformer_small",
+        "model.ff_dim=16",
+        "model.heads=2",
+        "encode.joint=true",
+        "mapping=entmax",
+    ),
     "IMDB": ("task=imdb", "data=toy_reviews", *WORDS, "mapping=continuous_sparsemax", "model.discrete=softmax"),
     "SNLI": ("task=snli", "data=toy_entailment", *WORDS, "mapping=oscarmax"),
     "VQA": ("task=vqa", "data=vqa2", *PICTURES, "mapping=sparsehourglass"),
-}  # fmt: skip
+}
 COUNTED = (3, 4)  # updates in which waits are counted; the first ones allocate and compile
 
 

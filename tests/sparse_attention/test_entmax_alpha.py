@@ -93,10 +93,19 @@ def test_second_derivatives_and_loss_on_both_sides(kernel):
 
 
 OUT = [
-    ("entmax", "alpha", 0.0), ("fusedmax", "lam", -0.5), ("fusedmax", "gamma", 0.0), ("oscarmax", "lam", -1.0),
-    ("pnormmax", "p", 1.0), ("pnormmax", "p", 2.5), ("sparsemax", "gamma", 0.0), ("softmax", "gamma", -1.0),
-    ("sparsegen_lin", "lam", 1.0), ("sparsegen_exp", "lam", 2.0), ("sparsehourglass", "q", -1.0), ("sparsecone", "q", -1.0),
-]  # fmt: skip
+    ("entmax", "alpha", 0.0),
+    ("fusedmax", "lam", -0.5),
+    ("fusedmax", "gamma", 0.0),
+    ("oscarmax", "lam", -1.0),
+    ("pnormmax", "p", 1.0),
+    ("pnormmax", "p", 2.5),
+    ("sparsemax", "gamma", 0.0),
+    ("softmax", "gamma", -1.0),
+    ("sparsegen_lin", "lam", 1.0),
+    ("sparsegen_exp", "lam", 2.0),
+    ("sparsehourglass", "q", -1.0),
+    ("sparsecone", "q", -1.0),
+]
 
 
 @pytest.mark.parametrize("name, parameter, value", OUT)

@@ -15,7 +15,12 @@ from sparse_attention.losses import fenchel_young
 
 D = torch.float64
 ROWS = [n for n in sa.losses.REGULARISERS if not n.startswith("constrained")]
-PARAMS = {"entmax": {"alpha": 1.3}, "fusedmax": {"lam": 0.3}, "sparsegen_lin": {"lam": 0.4}, "pnormmax": {"p": 1.7, "gamma": 0.6}}  # fmt: skip
+PARAMS = {
+    "entmax": {"alpha": 1.3},
+    "fusedmax": {"lam": 0.3},
+    "sparsegen_lin": {"lam": 0.4},
+    "pnormmax": {"p": 1.7, "gamma": 0.6},
+}
 
 
 def data(rows=7, n=5):
@@ -208,9 +213,11 @@ def test_functions_and_modules():
     options = {"weight": w, "ignore_index": 3, "label_smoothing": 0.1, "reduction": "sum"}
     losses = sa.losses
     for module, function, params in (
-        (losses.SparsemaxLoss, losses.sparsemax_loss, {}), (losses.SoftmaxLoss, losses.softmax_loss, {}),
-        (losses.EntmaxLoss, losses.entmax_loss, {"alpha": 1.4}), (losses.FusedmaxLoss, losses.fusedmax_loss, {"lam": 0.2}),
-    ):  # fmt: skip
+        (losses.SparsemaxLoss, losses.sparsemax_loss, {}),
+        (losses.SoftmaxLoss, losses.softmax_loss, {}),
+        (losses.EntmaxLoss, losses.entmax_loss, {"alpha": 1.4}),
+        (losses.FusedmaxLoss, losses.fusedmax_loss, {"lam": 0.2}),
+    ):
         made = module(**params, **options)
         expected = function(x, y, **params, **options)
         assert torch.equal(made(x, y), expected)
@@ -218,7 +225,10 @@ def test_functions_and_modules():
         assert list(made.float().state_dict()) == ["weight"] and made.weight.dtype == torch.float32
         assert torch.equal(module(dim=0, **params)(x.T, y), function(x, y, **params))
     labels = one_hot(y, 5).to(D)
-    hinges = ((losses.SparsegenHinge(0.3, half_pairs=True), losses.sparsegen_hinge(x, labels, 0.3, half_pairs=True)), (losses.SparsehourglassHinge(q=0.5), losses.sparsehourglass_hinge(x, labels, 0.5)))  # fmt: skip
+    hinges = (
+        (losses.SparsegenHinge(0.3, half_pairs=True), losses.sparsegen_hinge(x, labels, 0.3, half_pairs=True)),
+        (losses.SparsehourglassHinge(q=0.5), losses.sparsehourglass_hinge(x, labels, 0.5)),
+    )
     for made, expected in hinges:
         assert torch.equal(made(x, labels), expected)
     learned = losses.EntmaxLoss(alpha="learned")

@@ -50,8 +50,12 @@ CHANGES = {
     "one_projection": lambda a: setattr(a, "k_proj_weight", a.q_proj_weight),
     "tensors": tensors_alone,
     "frozen": lambda a: a.requires_grad_(False),
-    "more": lambda a: (setattr(a, "note", "own"), a.register_buffer("seen", torch.ones(2)), a.add_module("inner", nn.Linear(2, 2))),
-}  # fmt: skip
+    "more": lambda a: (
+        setattr(a, "note", "own"),
+        a.register_buffer("seen", torch.ones(2)),
+        a.add_module("inner", nn.Linear(2, 2)),
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", [nn.MultiheadAttention, Derived])
@@ -69,9 +73,11 @@ def test_replacing_changes_only_how_a_module_attends(change, kind):
         return {
             **{name: (id(p), p.requires_grad) for name, p in model.named_parameters()},
             **{name: id(part) for name, part in model.named_modules() if not name.startswith("attend.mapping")},
-            **{name: id(x) for name, x in vars(attend).items() if name not in ("_reads_out_proj", "_forward_pre_hooks")},
+            **{
+                name: id(x) for name, x in vars(attend).items() if name not in ("_reads_out_proj", "_forward_pre_hooks")
+            },
             "hooks": [hook for hook in attend._forward_pre_hooks.values() if hook is not sa.nn._unfused],
-        }  # fmt: skip
+        }
 
     kept = attend(*rows)[0]
     before, keys = state(), list(model.state_dict())

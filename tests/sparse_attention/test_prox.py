@@ -96,7 +96,10 @@ def test_dimension_mask_types_and_transforms(name):
 def test_masked_positions_are_removed():
     x = torch.randn(4, 7)
     keep = torch.tensor([1, 1, 0, 1, 0, 1, 1]).bool()
-    for whole, part in ((tv1d(x, 0.3, mask=keep), tv1d(x[:, keep], 0.3)), (oscar(x, 0.1, mask=keep), oscar(x[:, keep], 0.1))):  # fmt: skip
+    for whole, part in (
+        (tv1d(x, 0.3, mask=keep), tv1d(x[:, keep], 0.3)),
+        (oscar(x, 0.1, mask=keep), oscar(x[:, keep], 0.1)),
+    ):
         torch.testing.assert_close(whole[:, keep], part)
         assert (whole[:, ~keep] == 0).all()
     weights = torch.linspace(1, 0.1, 7)

@@ -19,13 +19,10 @@ from sparse_attention.mappings import continuous
 # Modules that need the package they are written for.
 NEEDS = {
     "integrations.transformers": "transformers",
-    **dict.fromkeys(
-        [
-            f"kernels.triton.{name}"
-            for name in ("attention_blocks", "attention_kernels", "rows", "simplex", "structured")
-        ],
-        "triton",
-    ),
+    **{
+        f"kernels.triton.{name}": "triton"
+        for name in ("attention_blocks", "attention_kernels", "decoding_kernels", "rows", "simplex", "structured")
+    },
 }
 # An interpreter that sees the standard library, torch and what torch itself requires, and nothing else.
 ALONE = """
@@ -64,16 +61,33 @@ def own_names() -> set[str]:
 
 
 # What a call that leaves an argument out has always meant; the functions named differ from the rest.
-DEFAULTS = {
-    "dim": -1, "mask": None, "causal": False, "lengths": None, "need_weights": False, "dropout": 0.0,
-    "reduction": "mean", "weight": None, "ignore_index": -100, "label_smoothing": 0.0, "half_pairs": False, "corrected": False,
-    "gamma": 1.0, "k": 8, "mass": 0.9, "p": 1.5, "q": 1.0, "mode": "exact", "solver": "exact", "tol": 0.01, "l1": 0.0, "tau": 0.0, "share": 1.0,
-    "return_gap": False, "return_structures": False, "start": None, "stop": None, "bounds": None, "lower": None,
-    "ridge": 0.01, "quadrature": "auto", "max_components": 4, "penalty": 5.0, "iterations": 10, "restarts": 3, "initial_variance": 0.001,
-    "floor": 1e-6, "min_sigma_sq": 1e-6, "order": 1, "grid": (14, 14), "moment_match": "exact", "positions": "cell_centre",
-    "add_bias_kv": False, "add_zero_attn": False, "batch_first": False, "window": None,
-    "cu_seqlens": None, "slopes": None, "sink": None,
-}  # fmt: skip
+DEFAULTS: dict[str, object] = {
+    **dict.fromkeys(("mask", "lengths", "weight", "start", "stop", "bounds", "lower", "window"), None),
+    **dict.fromkeys(("cu_seqlens", "slopes", "sink"), None),
+    **dict.fromkeys(("causal", "need_weights", "half_pairs", "corrected", "return_gap"), False),
+    **dict.fromkeys(("return_structures", "add_bias_kv"), False),
+    **dict.fromkeys(("add_zero_attn", "batch_first"), False),
+    **dict.fromkeys(("dropout", "label_smoothing", "l1", "tau"), 0.0),
+    **dict.fromkeys(("gamma", "q", "share"), 1.0),
+    **dict.fromkeys(("mode", "solver", "moment_match"), "exact"),
+    **dict.fromkeys(("tol", "ridge"), 0.01),
+    **dict.fromkeys(("floor", "min_sigma_sq"), 1e-06),
+    "dim": -1,
+    "reduction": "mean",
+    "ignore_index": -100,
+    "k": 8,
+    "mass": 0.9,
+    "p": 1.5,
+    "quadrature": "auto",
+    "max_components": 4,
+    "penalty": 5.0,
+    "iterations": 10,
+    "restarts": 3,
+    "initial_variance": 0.001,
+    "order": 1,
+    "grid": (14, 14),
+    "positions": "cell_centre",
+}
 OWN_DEFAULTS = {
     "alpha": {
         "entmax Entmax entmax_loss EntmaxLoss alpha_relu AlphaRelu": 1.5,
@@ -156,10 +170,23 @@ def test_the_users_file_passes_mypy_strict(tmp_path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import sparse_attention as sa\n\nsa.make(3)\nx: int = sa.names()\nsa.sparsemacks\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache"),
-         str(USER), str(wrong)],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "MYPYPATH": ours}, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--follow-imports=silent",
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            str(USER),
+            str(wrong),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": ours},
+        check=False,
+    )
     said = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert [line for line in said if "wrong.py" not in line] == []
     assert [re.findall(r"\[([\w-]+)\]$", line)[0] for line in said] == ["arg-type", "assignment", "attr-defined"]

@@ -14,7 +14,11 @@ import sparse_attention as sa
 X = torch.randn(3, 4)
 MASK = X < 9
 WRONG = [
-    (lambda: sa.fusedmax(X, 0.1), TypeError, r"fusedmax\(scores, dim, lam, gamma, mask\): dim=0.1 .* did you mean lam=0.1\?"),
+    (
+        lambda: sa.fusedmax(X, 0.1),
+        TypeError,
+        r"fusedmax\(scores, dim, lam, gamma, mask\): dim=0.1 .* did you mean lam=0.1\?",
+    ),
     (lambda: sa.fusedmax(X, 1.0), TypeError, r"did you mean lam=1.0\?"),  # 1.0 == 1 == X.ndim - 1
     (lambda: sa.entmax(X, 1.5), TypeError, r"did you mean alpha=1.5\?"),
     (lambda: sa.sparsegen_lin(X, 0.3), TypeError, r"sparsegen_lin.* did you mean lam=0.3\?"),
@@ -34,7 +38,11 @@ WRONG = [
     (lambda: sa.sparsemax(X, mask=MASK.float()), TypeError, "must be boolean.*which is added: mask == 0"),
     (lambda: sa.sparsemax(X, mask=MASK.long()), TypeError, "must be boolean.*from lengths: torch.arange"),
     (lambda: sa.sparse_attention(X, X, X, is_causal=True), TypeError, "torch's name; here it is causal"),
-    (lambda: sa.sparse_attention(X, X, X, MASK), TypeError, r"mapping is a tensor of shape \(3, 4\); give a mask by name"),
+    (
+        lambda: sa.sparse_attention(X, X, X, MASK),
+        TypeError,
+        r"mapping is a tensor of shape \(3, 4\); give a mask by name",
+    ),
     (lambda: sa.sparsmax, AttributeError, r"did you mean 'sparsemax'\?"),
     (lambda: sa.Sparsemax(1), TypeError, r"did you mean Sparsemax\(dim=1\)\?.* or gamma=1.0 for a gamma of 1"),
     (lambda: sa.Softmax(-1), TypeError, r"did you mean Softmax\(dim=-1\)\?"),
@@ -43,8 +51,12 @@ WRONG = [
     (lambda: sa.Sparsemax(dim=0.5), TypeError, "dim=0.5 is not a whole number"),
     (lambda: sa.Tvmax(dim=1), ValueError, "tvmax has no parameter 'dim'"),
     (lambda: sa.losses.sparsemax_loss(X, torch.tensor([0, 1, 2]), 0.5), TypeError, "dim=0.5|'float'"),
-    (lambda: sa.losses.fenchel_young(X, torch.tensor([0, 1, 2]), sa.Sparsemax(dim=0)), ValueError, "give the loss dim=0"),
-]  # fmt: skip
+    (
+        lambda: sa.losses.fenchel_young(X, torch.tensor([0, 1, 2]), sa.Sparsemax(dim=0)),
+        ValueError,
+        "give the loss dim=0",
+    ),
+]
 
 
 @pytest.mark.parametrize("call, error, message", WRONG)

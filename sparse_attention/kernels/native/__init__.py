@@ -164,12 +164,7 @@ class _Alpha(_Rows):
     def forward(self, x: Tensor, alpha: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         if alpha < masked.LOWEST_ALPHA:
             return reference.OPS[self.name].forward(x, alpha=alpha)
-        x = dense(x)
-        p = torch.empty_like(x)
-        rows, n = x.shape
-        if self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, alpha, _threads()):
-            _fail(p)
-        return p, ()
+        return _Gamma.forward(self, x, alpha)  # type: ignore[arg-type]
 
     def backward(self, g: Tensor, p: Tensor, saved: Any, alpha: float) -> Tensor:
         return _Gamma.backward(self, g, p, saved, alpha)  # type: ignore[arg-type]
@@ -326,10 +321,8 @@ class _Sparsemap(_Rows):
         rows, length, width = g.shape
         capacity = structures.shape[1]
         dt = g.new_empty(rows, width, width) if steps else None
-        pointers = (
-            address(g, g.dtype, g.numel()), address(structures, torch.int16, rows * capacity * length),
-            address(counts, torch.int64, 2 * rows), dx.data_ptr(), None if dt is None else dt.data_ptr(),
-        )  # fmt: skip
+        given = address(structures, torch.int16, rows * capacity * length), address(counts, torch.int64, 2 * rows)
+        pointers = address(g, g.dtype, g.numel()), *given, dx.data_ptr(), None if dt is None else dt.data_ptr()
         if self._backward[g.dtype](*pointers, *g.shape, capacity, _threads()):
             _fail(g)
         return dx, dt

@@ -104,26 +104,6 @@ class Saved:
         allowed = pairs(self.of)
         return int(self.row_pointers[-1]) / allowed if allowed else 0.0
 
-    @property
-    def columns(self) -> Tensor:
-        """The keys of all entries, int32 [entries], increasing within a row."""
-        assert _library is not None
-        entries, rows = int(self.row_pointers[-1]), self.row_pointers.numel() - 1
-        found = torch.empty(entries + 16, dtype=torch.int32)  # the library writes full vectors
-        at = address(self.row_pointers, torch.int64, rows + 1), self.held.data_ptr()
-        _library.attention_columns(*at, rows, self.of.shape.m, found.data_ptr())
-        return found[:entries]
-
-    def weights(self) -> Tensor:
-        """P as a dense tensor [H, n, m]. Raises ``ValueError`` if P was not stored."""
-        if self.weights_ is None:
-            raise ValueError("P was not kept; call forward(..., weights=True)")
-        s: Any = self.of.shape
-        p = self.weights_.new_zeros(s.heads * s.n, s.m)
-        rows = torch.repeat_interleave(torch.arange(p.shape[0]), self.row_pointers.diff())
-        p[rows, self.columns.long()] = self.weights_.abs()
-        return p.view(s.heads, s.n, s.m)
-
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, decoding: bool = False) -> str | None:
     """Why the fused kernel cannot take these tensors, as a clause, or None. The first call builds the library.
@@ -190,12 +170,9 @@ def _addresses(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
-    spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
-    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0,
-    save: bool = True, weights: bool = False, lam: float | None = None,
-) -> tuple[Tensor, Saved | None]:  # fmt: skip
-    """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P (before dropout) if ``weights``.
+    q: Tensor, k: Tensor, v: Tensor, *, save: bool = True, weights: bool = False, lam: float | None = None, **call: Any
+) -> tuple[Tensor, Saved | None]:
+    """Attention as the call says, by the names above. Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P (before dropout) if ``weights``.
 
     Call it only with tensors for which ``refusal`` returns None. Raises ``MemoryError``.
     """
@@ -203,23 +180,12 @@ def forward(
     assert library is not None, _failure
     q, k, v = (dense(x.detach()) for x in (q, k, v))
     (heads, n, _), m = q.shape, k.shape[1]
-    of = given(
-        q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, alphas=alphas, pinned=pinned,
-        bias=bias, mask=mask, lead=lead, dropout=dropout, seed=seed, lam=lam,
-    )  # fmt: skip
+    of = given(q, k, v, lam=lam, **call)
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 2, dtype=torch.int64) if save else None
     held, p = ctypes.c_void_p(), ctypes.c_void_p() if save and (weights or lam) else None
-    failed = library.attention_forward(
-        of.shape,
-        *_addresses(q, k, v),
-        out.data_ptr(),
-        None if pointers is None else pointers.data_ptr(),
-        held,
-        p,
-        torch.get_num_threads(),
-    )
-    if failed:
+    places = out.data_ptr(), None if pointers is None else pointers.data_ptr(), held, p
+    if library.attention_forward(of.shape, *_addresses(q, k, v), *places, torch.get_num_threads()):
         raise MemoryError(
             f"no memory for the support of {heads} x {n} queries over {m} keys; use fewer heads at a time"
         )
@@ -228,54 +194,31 @@ def forward(
     entries, size = pointers[-2:].tolist()
     kept = None if p is None else _adopt(p.value, entries, ctypes.c_float, torch.float32)
     support = _adopt(held.value, size, ctypes.c_uint8, torch.uint8)
-    return out, Saved(pointers[:-1], support, kept, of, lead or (heads,))
+    return out, Saved(pointers[:-1], support, kept, of, call.get("lead") or (heads,))
 
 
-def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients dq, dk and dv for ``grad_out`` [H, n, e]. Raises ``MemoryError``."""
-    found = gradients(grad_out, q, k, v, saved)
-    return found.q, found.k, found.v
-
-
-def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of_bias: bool = False) -> Gradients:
-    """The gradients for ``grad_out`` [H, n, e], with that of the bias if ``of_bias``. Raises ``MemoryError``."""
+def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, bias: Tensor | None = None) -> Gradients:
+    """The gradients for ``grad_out`` [H, n, e], with that of the ``bias`` if it is given. Raises ``MemoryError``."""
     assert _library is not None
     g, q, k, v = (dense(x.detach()) for x in (grad_out, q, k, v))
     pointers, of = saved.row_pointers, saved.of
     rows, m = q.shape[0] * q.shape[1], k.shape[1]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dalphas = None if of.alphas is None else torch.empty(*q.shape[:2], dtype=torch.float64)
-    scores = torch.empty(int(pointers[-1])) if of_bias and of.bias is not None else None
-    failed = _library.attention_backward(
-        of.shape,
-        *_addresses(q, k, v),
+    scores = torch.empty(int(pointers[-1])) if bias is not None else None
+    support = address(pointers, torch.int64, rows + 1), address(saved.held, torch.uint8, saved.held.numel())
+    kept = saved.weights_, dq, dk, dv, dalphas, scores
+    places = (
         address(g, torch.float32, rows * v.shape[2]),
-        address(pointers, torch.int64, rows + 1),
-        address(saved.held, torch.uint8, saved.held.numel()),
-        None if saved.weights_ is None else saved.weights_.data_ptr(),
-        dq.data_ptr(),
-        dk.data_ptr(),
-        dv.data_ptr(),
-        None if dalphas is None else dalphas.data_ptr(),
-        None if scores is None else scores.data_ptr(),
-        torch.get_num_threads(),
+        *support,
+        *(None if x is None else x.data_ptr() for x in kept),
     )
-    if failed:
+    if _library.attention_backward(of.shape, *_addresses(q, k, v), *places, torch.get_num_threads()):
         raise MemoryError(f"no memory for the gradients at {int(pointers[-1])} entries; use fewer heads at a time")
     dbias = None
-    if scores is not None and of.bias is not None:
-        dbias = torch.zeros(of.bias.shape, dtype=torch.float64)
+    if scores is not None and bias is not None:
+        dbias = torch.zeros(bias.shape, dtype=torch.float64)
         (at, row, key), room = layout(dbias, saved.lead), torch.empty(m + 16, dtype=torch.int32)
-        _library.attention_scatter(
-            of.shape, pointers.data_ptr(), saved.held.data_ptr(), scores.data_ptr(), dbias.data_ptr(), at.data_ptr(), row, key,
-            room.data_ptr(),
-        )  # fmt: skip
+        arrays = (x.data_ptr() for x in (pointers, saved.held, scores, dbias, at))
+        _library.attention_scatter(of.shape, *arrays, row, key, room.data_ptr())
     return Gradients(dq, dk, dv, None if dalphas is None else dalphas.sum(1), dbias)
-
-
-def instruction_set() -> str:
-    """``avx512``, ``avx2`` or ``portable``. Raises ``RuntimeError`` if there is no library."""
-    library = _load()
-    if library is None:
-        raise RuntimeError(f"the fused attention is unavailable: {_failure}")
-    return str(library.sparse_attention_isa().decode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +50,6 @@ class Given:
     alphas: Tensor | None
     lengths: Tensor | None
     spans: Tensor | None
-    bias: Tensor | None = None
     rest: tuple[Tensor, ...] = ()
 
 
@@ -75,9 +75,9 @@ def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:
 
 
 def given(
-    q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool, lengths: Tensor | None,
-    spans: Tensor | None, alphas: Tensor | None, pinned: bool, bias: Tensor | None, mask: Tensor | None,
-    lead: tuple[int, ...] | None, dropout: float = 0.0, seed: int = 0, lam: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
+    spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
+    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0, lam: float | None = None,
 ) -> Given:  # fmt: skip
     """Check the optional arguments of a call; they are described in ``attention``. Raises ``ValueError``."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
@@ -86,13 +86,13 @@ def given(
         raise ValueError(f"spans has shape {tuple(spans.shape)}; pass (1, {n}, 2) or ({heads}, {n}, 2)")
     spans = None if spans is None else dense(spans)
     alphas = None if alphas is None else dense(alphas.detach().to(torch.float64))
-    shape = Shape(
-        heads, groups, n, m, d, e, scale, causal,
-        None if lengths is None else address(lengths, torch.int64, heads),
-        None if spans is None else address(spans, torch.int64, spans.numel()),
-        spans is not None and spans.shape[0] > 1, pinned, alpha,
-        None if alphas is None else address(alphas, torch.float64, heads),
-    )  # fmt: skip
+    each = spans is not None and spans.shape[0] > 1
+    of_spans = None if spans is None else address(spans, torch.int64, spans.numel())
+    of_lengths, of_alphas = (
+        None if x is None else address(x, dtype, heads)
+        for x, dtype in ((lengths, torch.int64), (alphas, torch.float64))
+    )
+    shape = Shape(heads, groups, n, m, d, e, scale, causal, of_lengths, of_spans, each, pinned, alpha, of_alphas)
     shape.dropout, shape.seed, shape.lam = dropout, seed, lam or 0.0
     rest = []
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
@@ -104,7 +104,7 @@ def given(
         setattr(shape, f"{name}_at", address(at, torch.int64, heads))
         setattr(shape, f"{name}_row", row)
         rest += [x, at]
-    return Given(shape, alphas, lengths, spans, bias, tuple(rest))
+    return Given(shape, alphas, lengths, spans, tuple(rest))
 
 
 def per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
@@ -131,8 +131,7 @@ def pairs(of: Given) -> int:
     return int(limits.sum()) * (s.heads * s.n // limits.numel() if limits.numel() else 0)
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(NamedTuple):
     """dq ``[H, n, d]``, dk ``[G, m, d]``, dv ``[G, m, e]``; dalphas ``[H]``; dbias in the bias' shape, float64."""
 
     q: Tensor
@@ -140,6 +139,3 @@ class Gradients:
     v: Tensor
     alphas: Tensor | None
     bias: Tensor | None
-
-
-__all__ = ["ALPHAS", "Given", "Gradients", "Shape", "given", "layout", "pairs", "per_head"]

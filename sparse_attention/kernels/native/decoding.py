@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,14 +11,13 @@ from torch import Tensor
 from ...describe import InvalidValue
 from . import attention
 from .attention import _POINTER, _POWERS, ELEMENTS
-from .attention_shape import per_head
-from .memory import address, dense
+from .memory import address
 
 
 class KeyPanels:
     """Keys [G, m, d] rounded to 8 bits, in panels of ``panel_keys`` keys, with bounds.
 
-    ``decode`` uses them to find candidate keys. Call ``append``, ``crop`` and ``reorder`` whenever you change the keys
+    A `step` uses them to find candidate keys. Call ``append``, ``crop`` and ``reorder`` whenever you change the keys
     in the same way. Only complete panels are rounded. The centre and spread of the channels are computed from the keys
     at the first append that completes a panel. Later keys may be distributed differently, since the bounds are measured
     for each panel. The panels take d + 0.5 bytes per key. If there is no 8-bit path (portable builds, or d > 1024),
@@ -120,21 +120,18 @@ class Step(ctypes.Structure):
         return out
 
 
-def _step(
-    k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, lengths: Tensor | None = None, scale: float = 0.0,
-    power: int = 1, given: tuple[Tensor | None, ...] = (None, None, None), window: int = 2**62, factor: float = 1.0,
-) -> Step:  # fmt: skip
+def _step(k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, **fields: Any) -> Step:
     if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
         said = f"{heads} heads, k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} groups and channels do not fit"
         raise InvalidValue(said, key="panels", value=panels.of)
-    at = None if lengths is None else address(lengths, torch.int64, heads)
-    each = next((x.numel() for x in given if x is not None), 1)
-    forms = [None if x is None else address(x, torch.float32, each) for x in given]
-    memory = (k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held))
+    memory = k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held)
+    sizes = panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2]
     return Step(
-        *memory, panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2], scale, at, power, ELEMENTS[k.dtype],
-        *forms, each, window, factor,
-    )  # fmt: skip
+        *memory,
+        *sizes,
+        element=ELEMENTS[k.dtype],
+        **{"power": 1, "form_heads": 1, "window": 2**62, "factor": 1.0, **fields},
+    )
 
 
 def _rows_together(name: str, x: Tensor, dtype: torch.dtype) -> None:
@@ -147,32 +144,33 @@ def _rows_together(name: str, x: Tensor, dtype: torch.dtype) -> None:
 
 
 def step(
-    heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None,
-    scales: Tensor | None = None, slopes: Tensor | None = None, sinks: Tensor | None = None, window: int | None = None,
+    heads: int,
+    k: Tensor,
+    v: Tensor,
+    panels: KeyPanels,
+    *,
+    alpha: float,
+    scale: float,
     factor: float = 1.0,
-) -> Step:  # fmt: skip
+    **given: Any,
+) -> Step:
     """Prepare attention of one query per head to k [G, m, d] and v [G, m, e], as ``forward`` computes for n = 1.
 
     For inference only. ``panels`` belong to k but need not cover all of it: the scores of the other keys are computed
     in float32. ``lengths`` is int64 [heads]. k and v are of one of ``ELEMENTS``. Only their first stride is arbitrary, so
     they may be views of a longer buffer. Raises ``ValueError`` for other strides.
 
-    ``scales``, ``slopes`` and ``sinks`` are float32 [h] for a divisor h of the heads. The scores of a head are multiplied by
+    given: ``lengths``, ``scales``, ``slopes``, ``sinks``, ``window``. ``scales``, ``slopes`` and ``sinks`` are float32 [h] for a divisor h of the heads. The scores of a head are multiplied by
     ``scale`` and its own scale; slopes and sinks are as in `sparse_attention`, they and the bias multiplied by ``factor``.
     Only the last ``window`` keys are seen.
     """
     _rows_together("k", k, k.dtype)
     _rows_together("v", v, k.dtype)
-    seen = {} if window is None else {"window": window}
-    return _step(
-        k, v, panels, panels.panels, heads, lengths, scale, _POWERS[alpha], (scales, slopes, sinks), factor=factor, **seen
-    )  # fmt: skip
-
-
-def decode(
-    q: Tensor, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None
-) -> Tensor:
-    """Prepare and run a `step`: q [H, d] -> [H, e]. Raises ``ValueError`` or ``MemoryError``."""
-    lengths = per_head(lengths, q.shape[0], k.shape[0])
-    ready = step(q.shape[0], k, v, panels, alpha=alpha, scale=scale, lengths=lengths)
-    return ready(dense(q), q.new_empty(q.shape[0], v.shape[2]))
+    given = {name: x for name, x in given.items() if x is not None}
+    forms = {name: given.pop(name) for name in ("scales", "slopes", "sinks") if name in given}
+    each = next((x.numel() for x in forms.values()), 1)
+    if "lengths" in given:
+        given["lengths"] = address(given["lengths"], torch.int64, heads)
+    fields = given | {name: address(x, torch.float32, each) for name, x in forms.items()}
+    fields |= {"scale": scale, "power": _POWERS[alpha], "form_heads": each, "factor": factor}
+    return _step(k, v, panels, panels.panels, heads, **fields)

@@ -63,6 +63,3 @@ def nowhere(x: Tensor) -> int:
 
 def _no_memory(x: Tensor) -> int:
     raise NoMemory(f"a tensor of shape {tuple(x.shape)} has no memory to compute on; pass a copy, x.clone()")
-
-
-__all__ = ["ByType", "address", "dense", "nowhere"]

@@ -4,42 +4,22 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .constrained import constrained_sparsemax_backward, constrained_sparsemax_forward
+from . import constrained, structured, threshold
 from .rows import NoMemory, Op
-from .structured import fusedmax_forward, grouped_backward, oscarmax_forward
-from .threshold import (
-    entmax_alpha_gradient,
-    entmax_backward,
-    entmax_forward,
-    pnormmax_backward,
-    pnormmax_forward,
-    pnormmax_gamma_gradient,
-    pnormmax_p_gradient,
-    softmax_backward,
-    softmax_forward,
-    sparsemax_backward,
-    sparsemax_forward,
-    sparsemax_gamma_gradient,
-)
 
+_ENTMAX = threshold.entmax_forward, threshold.entmax_backward, ("alpha",), True, "nothing"
+_SPARSEMAX = threshold.sparsemax_forward, threshold.sparsemax_backward, ("gamma",), True, "nothing"
+_PNORMMAX = threshold.pnormmax_forward, threshold.pnormmax_backward, ("p", "gamma"), True, "nothing"
+_BOUNDED = constrained.constrained_sparsemax_forward, constrained.constrained_sparsemax_backward
+_FUSED, _OSCAR, _GROUPED = structured.fusedmax_forward, structured.oscarmax_forward, structured.grouped_backward
 OPS = {
-    "softmax": Op(softmax_forward, softmax_backward, ("gamma",), True, None),
-    "sparsemax": Op(
-        sparsemax_forward, sparsemax_backward, ("gamma",), True, "nothing", gamma_gradient=sparsemax_gamma_gradient
-    ),
-    "entmax": Op(entmax_forward, entmax_backward, ("alpha",), True, "nothing", entmax_alpha_gradient),
-    "pnormmax": Op(
-        pnormmax_forward,
-        pnormmax_backward,
-        ("p", "gamma"),
-        True,
-        "nothing",
-        pnormmax_p_gradient,
-        pnormmax_gamma_gradient,
-    ),
-    "fusedmax": Op(fusedmax_forward, grouped_backward, ("lam", "gamma"), False, "scores"),
-    "oscarmax": Op(oscarmax_forward, grouped_backward, ("lam", "gamma"), False, "blocks"),
-    "constrained_sparsemax": Op(constrained_sparsemax_forward, constrained_sparsemax_backward, (), False, "threshold"),
+    "softmax": Op(threshold.softmax_forward, threshold.softmax_backward, ("gamma",), True, None),
+    "sparsemax": Op(*_SPARSEMAX, gamma_gradient=threshold.sparsemax_gamma_gradient),
+    "entmax": Op(*_ENTMAX, threshold.entmax_alpha_gradient),
+    "pnormmax": Op(*_PNORMMAX, threshold.pnormmax_p_gradient, threshold.pnormmax_gamma_gradient),
+    "fusedmax": Op(_FUSED, _GROUPED, ("lam", "gamma"), False, "scores"),
+    "oscarmax": Op(_OSCAR, _GROUPED, ("lam", "gamma"), False, "blocks"),
+    "constrained_sparsemax": Op(*_BOUNDED, (), False, "threshold"),
 }
 
 

@@ -153,12 +153,20 @@ def _like(x: Tensor, form: Form) -> Tensor:
     return torch.empty(x.shape, dtype=form.dtype or x.dtype, device=x.device)
 
 
+class Kernel(NamedTuple):
+    """The forward and backward of one operation."""
+
+    forward: Callable[..., Result]
+    backward: Callable[..., Tensor]
+
+
 def _project(x: Tensor, form: Form, rule: str, scale: float = 1.0, r: float = 0.0) -> Tensor:
     (rows, n), p, (bits, masked), simplex = x.shape, _like(x, form), _masked(x, form), _load()[0]
-    launch(
-        simplex.simplex_forward, rows, x, bits, p, rows, n, *form.layout, scale, r,
-        RULE=getattr(simplex, rule), MASKED=masked, **_sizes(n),
-    )  # fmt: skip
+    sizes, constants = (
+        (rows, n, *form.layout, scale, r),
+        {"RULE": getattr(simplex, rule), "MASKED": masked, **_sizes(n)},
+    )
+    launch(simplex.simplex_forward, rows, x, bits, p, *sizes, **constants)
     return p
 
 
@@ -168,35 +176,25 @@ def _weighted(g: Tensor, p: Tensor, form: Form, scale: float, exponent: float) -
     return dx
 
 
-def _scaled(rule: str) -> Callable[..., Result]:
-    def forward(x: Tensor, form: Form = PLAIN, *, gamma: float) -> Result:
-        return _project(x, form, rule, 1 / gamma), ()
+def _simplex(rule: Callable[..., tuple[str, float, float]], slope: Callable[..., tuple[float, float]]) -> Kernel:
+    """A mapping with a threshold: ``rule`` gives the rule, scale and r of `_project`, and ``slope`` what `_weighted` takes."""
 
-    return forward
+    def forward(x: Tensor, form: Form = PLAIN, **params: float) -> Result:
+        return _project(x, form, *rule(**params)), ()
 
+    def backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, **params: float) -> Tensor:
+        return _weighted(g, p, form, *slope(**params))
 
-def _softmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, *, gamma: float) -> Tensor:
-    return _weighted(g, p, form, 1 / gamma, 1.0)
-
-
-def _sparsemax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, *, gamma: float) -> Tensor:
-    return _weighted(g, p, form, 1 / gamma, 0.0)
+    return Kernel(forward, backward)
 
 
-def _entmax(x: Tensor, form: Form = PLAIN, *, alpha: float) -> Result:
-    if alpha == 2:
-        return _project(x, form, "SPARSEMAX"), ()
-    return _project(x, form, "ENTMAX15" if alpha == 1.5 else "ENTMAX", alpha - 1, 1 / (alpha - 1)), ()
+def _of_alpha(alpha: float) -> tuple[str, float, float]:
+    rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(alpha, "ENTMAX")
+    return rule, alpha - 1, 1 / (alpha - 1)
 
 
-def _entmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, *, alpha: float) -> Tensor:
-    return _weighted(g, p, form, 1.0, 2 - alpha)
-
-
-def _pnormmax(x: Tensor, form: Form = PLAIN, *, p: float, gamma: float) -> Result:
-    if p == 2:
-        return _project(x, form, "SPARSEMAX", 1 / gamma), ()
-    return _project(x, form, "PNORMMAX", 1 / gamma, p / (p - 1)), ()
+def _of_norm(p: float, gamma: float) -> tuple[str, float, float]:
+    return "SPARSEMAX" if p == 2 else "PNORMMAX", 1 / gamma, p / (p - 1)
 
 
 def _pnormmax_backward(g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, *, p: float, gamma: float) -> Tensor:
@@ -213,10 +211,9 @@ def _cone(rule: str) -> Kernel:
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, q: float) -> Tensor:
         (rows, n), dx, (bits, masked) = p.shape, _like(saved[0], form), _masked(p, form)
-        launch(
-            _load()[0].cone_backward, rows, g.contiguous(), p, saved[0], bits, dx, rows, n, *form.layout, q,
-            MIRRORED=rule == "HOURGLASS", MASKED=masked, **_sizes(n),
-        )  # fmt: skip
+        arrays, sizes = (g.contiguous(), p, saved[0], bits, dx), (rows, n, *form.layout, q)
+        constants = {"MIRRORED": rule == "HOURGLASS", "MASKED": masked, **_sizes(n)}
+        launch(_load()[0].cone_backward, rows, *arrays, *sizes, **constants)
         return dx
 
     return Kernel(forward, backward)
@@ -229,11 +226,9 @@ def _marks(x: Tensor) -> Tensor:
 def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
     (rows, n), p, marks, (bits, masked) = x.shape, _like(x, form), _marks(x), _masked(x, form)
     side_by_side = min(32, 1 << max(0, (rows // _PROGRAMS).bit_length() - 1) if rows >= _PROGRAMS else 1)
-    launch(
-        _load()[1].fusedmax_forward, -(-rows // side_by_side), x, bits, p, marks,
-        torch.empty(2, rows, n, dtype=torch.float32, device=x.device), rows, n, *form.layout, 1 / gamma, lam,
-        MASKED=masked, ROWS=side_by_side, **_sizes(n),
-    )  # fmt: skip
+    work = torch.empty(2, rows, n, dtype=torch.float32, device=x.device)
+    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), {"MASKED": masked, "ROWS": side_by_side, **_sizes(n)}
+    launch(_load()[1].fusedmax_forward, -(-rows // side_by_side), x, bits, p, marks, work, *sizes, **constants)
     return p, (marks,)
 
 
@@ -242,30 +237,25 @@ def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
     order = torch.empty(rows, n, dtype=torch.int16, device=x.device)
     block = _sizes(n)["BLOCK"]
     warps = max(1, min(32, block // 128))
-    launch(
-        _load()[1].oscarmax_forward, rows, x, bits, p, marks, order,
-        torch.empty(rows, n + 1, dtype=torch.float64, device=x.device),
-        torch.empty(rows, n + 1, dtype=torch.int32, device=x.device), rows, n, *form.layout, 1 / gamma, lam,
-        MASKED=masked, CHUNK=max(1, min(16, 2048 * warps // block)), BLOCK=block, num_warps=warps,
-    )  # fmt: skip
+    work, starts = (torch.empty(rows, n + 1, dtype=t, device=x.device) for t in (torch.float64, torch.int32))
+    constants = {
+        "MASKED": masked,
+        "CHUNK": 4 if block > 4096 else min(16, 2048 * warps // block),
+        "BLOCK": block,
+        "num_warps": warps,
+    }
+    sizes = rows, n, *form.layout, 1 / gamma, lam
+    launch(_load()[1].oscarmax_forward, rows, x, bits, p, marks, order, work, starts, *sizes, **constants)
     return p, (marks, order)
 
 
 def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
     (rows, n), dx = p.shape, _like(p, form)
-    launch(
-        _load()[1].grouped_backward, rows, g.contiguous(), saved[0], saved[-1], dx,
-        torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device), n, 1 / gamma,
-        ORDERED=len(saved) == 2, **_sizes(n),
-    )  # fmt: skip
+    work, constants = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device), _sizes(n)
+    constants["num_warps"] = max(constants["num_warps"], constants["BLOCK"] // 256)  # sums are float64
+    arrays = g.contiguous(), saved[0], saved[-1], dx, work
+    launch(_load()[1].grouped_backward, rows, *arrays, n, 1 / gamma, ORDERED=len(saved) == 2, **constants)
     return dx
-
-
-class Kernel(NamedTuple):
-    """The forward and backward of one operation."""
-
-    forward: Callable[..., Result]
-    backward: Callable[..., Tensor]
 
 
 def _or_reference(op: str, kernel: Kernel) -> Kernel:
@@ -283,10 +273,12 @@ def _or_reference(op: str, kernel: Kernel) -> Kernel:
 
 
 OPS = {
-    "softmax": Kernel(_scaled("SOFTMAX"), _softmax_backward),
-    "sparsemax": Kernel(_scaled("SPARSEMAX"), _sparsemax_backward),
-    "entmax": _or_reference("entmax", Kernel(_entmax, _entmax_backward)),
-    "pnormmax": _or_reference("pnormmax", Kernel(_pnormmax, _pnormmax_backward)),
+    "softmax": _simplex(lambda gamma: ("SOFTMAX", 1 / gamma, 0.0), lambda gamma: (1 / gamma, 1.0)),
+    "sparsemax": _simplex(lambda gamma: ("SPARSEMAX", 1 / gamma, 0.0), lambda gamma: (1 / gamma, 0.0)),
+    "entmax": _or_reference("entmax", _simplex(_of_alpha, lambda alpha: (1.0, 2 - alpha))),
+    "pnormmax": _or_reference(
+        "pnormmax", _simplex(_of_norm, lambda **_: (0.0, 0.0))._replace(backward=_pnormmax_backward)
+    ),
     "sparsecone": _cone("CONE"),
     "sparsehourglass": _cone("HOURGLASS"),
     "fusedmax": Kernel(_fusedmax, _grouped_backward),

@@ -1,13 +1,20 @@
 """Fused attention on the GPU: ``entmax(scale q k') v`` without the matrix of scores; kernels: ``attention_kernels``.
 
-The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16. Scores, thresholds and sums are
-float32. For half-precision inputs, as in flash attention, the weights are rounded to half precision before they are
-multiplied by the values, and the gradients of the scores before they are multiplied by queries and keys. No call here waits
-for the device; with one alpha per head, `sa.sparse_attention` has read their range before. Results are deterministic.
+The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16, with forms that are channels there:
+
+    ``scales``   float32 [H, n], factors of each query's scores
+    ``slopes``   float32 [H]: ``slopes[h] * |i + m - n - j|`` is subtracted from the score of query i and key j
+    ``sinks``    float32 [H], the score of one more key, whose value is 0
+
+All of them have gradients. Scores, thresholds and sums are float32. For half-precision inputs, as in flash attention, the
+weights are rounded to half precision before they are multiplied by the values, and the gradients of the scores before they
+are multiplied by queries and keys. No call here waits for the device; with one alpha per head, `sa.sparse_attention` has
+read their range before. Results are deterministic.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -17,15 +24,20 @@ from .. import triton as rows
 from ..native.attention_shape import layout
 
 ALPHAS = (1.1, 2.0)  # where float32 is enough
-WIDEST = 128  # the most channels; wider blocks do not fit into the memory of a multiprocessor
+WIDEST = 256  # the most channels; wider blocks do not fit into the memory of a multiprocessor
 
-
-_HERE: Any = object()
+TENSORS = 11  # of `Saved`
 _FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
+# Up to this many queries of a group, without gradients, their scores are stored; see ``decoding_kernels``
+_DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 
 
 class Saved(NamedTuple):
-    """Data for the backward: each query's largest score, the threshold relative to it, and the blocks with support."""
+    """Data for the backward: `TENSORS` tensors, then numbers.
+
+    They are each query's largest score, the threshold relative to it, the blocks with support, and the forms, which decide
+    which keys a query sees, and their scores.
+    """
 
     top: Tensor  # float32 [H, n], the maximum of (alpha - 1) scale q k'
     tau: Tensor  # float32 [H, n]
@@ -35,17 +47,38 @@ class Saved(NamedTuple):
     spans: Tensor | None
     bias: Tensor | None  # -inf where the mask hides a key
     powers: Tensor | None  # float32 [H], 1 / (alpha - 1) if each head has its own
+    scales: Tensor | None
+    slopes: Tensor | None
+    sinks: Tensor | None
     lead: tuple[int, ...]
     alpha: float
     scale: float
     causal: bool
-    pinned: bool
     block: tuple[int, int]
 
 
-def _block(q: Tensor) -> tuple[int, int]:
-    """The queries and keys of a block: of those tried, the largest whose numbers stay in registers."""
-    return (32, 32) if q.dtype == torch.float32 else (64, 64)
+class Gradients(NamedTuple):
+    """Those of q, k and v in their dtype; in float32 those of the bias, the alphas [H], and the scales, slopes and sinks."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    alphas: Tensor | None
+    scales: Tensor | None
+    slopes: Tensor | None
+    sinks: Tensor | None
+
+
+def _block(q: Tensor, v: Tensor, laden: bool) -> tuple[int, int]:
+    """The queries and keys of a block: of those tried, the largest whose numbers stay in registers.
+
+    laden: there are alphas, scales, slopes, a bias or a mask.
+    """
+    wide, single = max(q.shape[2], v.shape[2]), q.dtype == torch.float32
+    size = (32 if single else 64) // (2 if wide > 128 else 1)
+    fewer_keys = (single and 96 < wide <= 128) or (laden and not single and 64 < wide <= 128)
+    return size, size // 2 if fewer_keys else size
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
@@ -64,77 +97,152 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
-    spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
-    mask: Tensor | None = None, lead: tuple[int, ...] | None = None, save: bool = True, block: tuple[int, int] | None = None,
-) -> tuple[Tensor, Saved | None]:  # fmt: skip
-    """q [H, n, d], k [G, m, d] and v [G, m, e] are contiguous; out [H, n, e] has q's dtype.
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    alpha: float,
+    scale: float,
+    causal: bool = False,
+    save: bool = True,
+    **given: Any,
+) -> tuple[Tensor, Saved | None]:
+    """q [H, n, d], k [G, m, d] and v [G, m, e]; out [H, n, e] has q's dtype. The groups of k and v may be apart in memory.
 
-    The other arguments are those of ``kernels.native.attention``; alphas are float ``[H]`` and replace alpha. A mask is
-    added to the bias as -inf. block: the numbers of queries and keys computed together.
+    given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes,
+    sinks, lead, and block, the numbers of queries and keys computed together.
     """
     from . import attention_kernels
 
     (heads, n, _), m = q.shape, k.shape[1]
-    block = _block(q) if block is None else block
+    lead, block = given.get("lead") or (heads,), given.get("block")
+    k, v, room = _together(k, v)
+    names = "lengths", "spans", "scales", "slopes", "sinks"
+    lengths, spans, scales, slopes, sinks = (
+        None if (x := given.get(name)) is None else x.detach().contiguous() for name in names
+    )
+    mask, bias, alphas = (given.get(name) for name in ("mask", "bias", "alphas"))
+    if mask is not None:
+        lengths = _ends(mask, lengths, lead, m)
+    bias = None if bias is None else bias.detach().resolve_neg()
+    powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
+    most = _DECODED[q.dtype] * len(k)
+    few = not save and block is None and alphas is None and heads * n <= most and 0 < m < rows._LONGEST
+    laden = any(x is not None for x in (alphas, scales, slopes, bias, mask))
+    block = _block(q, v, laden) if block is None else block
+    forms = lengths, spans, bias, powers, scales, slopes, sinks
+    saved = Saved(q, q, q, q, *forms, lead, alpha, scale, causal, block)
+    if few:
+        return _decoded(q, k, v, room, mask, saved), None
     out = q.new_empty(heads, n, v.shape[2])
     top, tau = torch.empty(2, heads, n, dtype=torch.float32, device=q.device)
     mean = torch.empty(heads, n, v.shape[2], dtype=torch.float32, device=q.device) if save else top
-    lengths, spans = (None if x is None else x.contiguous() for x in (lengths, spans))
-    bias = None if bias is None else bias.detach().resolve_neg()
     if mask is not None:
-        lengths = _ends(mask, lengths, lead or (heads,), m)
         plain = torch.zeros((), dtype=torch.float16, device=q.device) if bias is None else bias
         bias = torch.where(mask, plain, -torch.inf)
     flags = torch.zeros(heads, -(-n // block[0]), -(-m // block[1]), dtype=torch.int8, device=q.device)
-    powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    saved = Saved(
-        top, tau, flags, mean, lengths, spans, bias, powers, lead or (heads,), alpha, scale, causal, pinned, block
-    )  # fmt: skip
-    visible, steps = _visible(q, saved)
-    rows.launch(
-        attention_kernels.attend_forward, heads * flags.shape[1], q, k, v, *visible, out, mean, top, tau, flags, _list(flags),
-        *_sizes(q, k, v), *steps, *_factors(saved), SAVE=save,
-        LAYERS=4 if alpha == 1.5 and alphas is None else 3, START=0 if spans is not None and bias is None else 1,
-        **_constants(q, v, saved, stages=3),
-    )  # fmt: skip
+    saved = saved._replace(top=top, tau=tau, flags=flags, mean=mean, bias=bias)
+    visible, numbers = _visible(q, saved)
+    arrays, sizes = (q, k, v, *visible, out, mean, top, tau, flags, _list(flags)), (*_sizes(q, k, v), room, *numbers)
+    layers, start = 4 if alpha == 1.5 and alphas is None else 3, 0 if spans is not None and bias is None else 1
+    constants = {"SAVE": save, "LAYERS": layers, "START": start, **_constants(q, v, saved, stages=3)}
+    rows.launch(attention_kernels.attend_forward, heads * flags.shape[1], *arrays, *sizes, **constants)
     return out, saved if save else None
 
 
-def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients dq, dk, dv for the q, k, v of `forward`; grad_out [H, n, e] is contiguous and has their dtype."""
-    return gradients(grad_out, q, k, v, saved)[:3]
+def _decoded(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, saved: Saved) -> Tensor:
+    """`forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device."""
+    from . import decoding_kernels
+
+    (heads, n, d), (groups, m, e) = q.shape, v.shape
+    size, single = heads // groups * n, q.dtype == torch.float32
+    keys = 32 if single else 64
+    blocks = -(-m // keys)
+    x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=q.device)
+    constants: dict[str, Any] = {
+        "ROWS": max(16, 1 << (size - 1).bit_length()),
+        "KEYS": keys,
+        "num_warps": 8 if single else 4,
+    }
+    seen = {"CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None, "SPANS": saved.spans is not None}
+    forms = [q if y is None else y for y in (saved.lengths, saved.spans, saved.scales, saved.slopes, saved.sinks)]
+    numbers = n, m, d, heads // groups, room, _per_head(saved, n), saved.scale
+    programs, scored = (
+        groups * -(-x.shape[2] // keys),
+        {**seen, "FORMS": _bits(saved), **_channels("D", d), **constants},
+    )
+    rows.launch(decoding_kernels.decode_scores, programs, q, k, *forms, x, *numbers, **scored)
+    scores = x.view(*saved.lead, n, -1)[..., :m]
+    if saved.bias is not None:
+        scores += saved.bias
+    if mask is not None:
+        scores.masked_fill_(~mask, -torch.inf)
+    op, params = ("sparsemax", {"gamma": 1.0}) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
+    p, _ = rows.OPS[op].forward(x.view(-1, x.shape[2]), **params)
+    turns = max(1, groups * blocks // (2 * _FEW))
+    out = torch.empty(groups, -(-blocks // turns), size, e, dtype=torch.float32, device=q.device)
+    sizes, constants = (x.shape[2], m, e, size, room, turns), {**_channels("E", e), **constants}
+    rows.launch(decoding_kernels.decode_values, groups * out.shape[1], p, v, out, *sizes, **constants)
+    return out.sum(1).view(heads, n, e).to(q.dtype)
 
 
-def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None) -> Any:
-    """The gradients of `backward` and, in float32, those of the bias ``of`` and of the alphas [H], or None."""
+def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None) -> Gradients:
+    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out [H, n, e] is contiguous."""
     from . import attention_kernels
 
     (heads, n, _), (groups, m, _) = q.shape, k.shape
     repeat = heads // max(groups, 1)
+    k, v, room = _together(k, v)
     parts = repeat if groups * saved.flags.shape[2] < _FEW else 1
     wide = torch.float32 if parts > 1 else k.dtype
     dq, dk, dv = torch.empty_like(q), *(x.new_empty(groups * parts, *x.shape[1:], dtype=wide) for x in (k, v))
-    dbias = None if of is None else torch.zeros(heads, n, m, dtype=torch.float32, device=q.device)
-    dalphas = None if saved.powers is None else torch.empty(heads, n, dtype=torch.float32, device=q.device)
-    visible, steps = _visible(q, saved)
+    learned = saved.scales, saved.slopes, saved.sinks, saved.powers
+    dforms = torch.empty(
+        4, heads, n if any(x is not None for x in learned) else 0, dtype=torch.float32, device=q.device
+    )
+    visible, numbers = _visible(q, saved)
     given, along, places = (grad_out, q, k, v, *visible), torch.empty_like(saved.top), _list(saved.flags)
-    sizes = (*_sizes(q, k, v), *steps, *_factors(saved), saved.scale)
+    sizes = (*_sizes(q, k, v), room, *numbers)
     stages = 1 if q.dtype == torch.float32 else 2  # more than that spills registers
-    constants, thresholds = _constants(q, v, saved, stages), (saved.top, saved.tau, saved.flags, places, along)
+    constants, thresholds = _constants(q, v, saved, stages), (saved.top, saved.tau, saved.flags)
+    _, blocks, key_blocks = saved.flags.shape
+    arrays = *given, saved.mean, *thresholds, places, along, dq, dforms
+    rows.launch(attention_kernels.attend_queries_backward, heads * blocks, *arrays, *sizes, saved.scale, **constants)
+    arrays = *given, *thresholds, places, along, dk, dv
     rows.launch(
-        attention_kernels.attend_queries_backward, heads * saved.flags.shape[1], *given, saved.mean, *thresholds, dq,
-        *(q if x is None else x for x in (dbias, dalphas)), *sizes, **(constants if dbias is None else constants | {"BIAS": 2}),
-    )  # fmt: skip
-    rows.launch(
-        attention_kernels.attend_keys_backward, len(dk) * saved.flags.shape[2], *given, *thresholds, dk, dv, *sizes, parts,
-        **constants,
-    )  # fmt: skip
+        attention_kernels.attend_keys_backward, len(dk) * key_blocks, *arrays, *sizes, saved.scale, parts, **constants
+    )
     if parts > 1:
         dk, dv = (x.view(groups, parts, *x.shape[1:]).sum(1).to(q.dtype) for x in (dk, dv))
-    if of is not None and dbias is not None:
-        dbias = dbias.view(*saved.lead, n, m).sum_to_size(of.shape)
-    return dq, dk, dv, dbias, None if dalphas is None else dalphas.sum(1)
+    dbias = None
+    if of is not None:
+        matrices, over = _sharing(of, saved.lead)
+        dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
+        programs, numbers = len(matrices) * key_blocks * (1 if over else blocks), (*sizes, matrices.shape[1])
+        arrays = *given, *thresholds, matrices, along, dbias
+        rows.launch(attention_kernels.attend_bias_backward, programs, *arrays, *numbers, OVER=over, **constants)
+        dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
+    each = zip(dforms, learned)
+    dscales, dslopes, dsinks, dalphas = (None if y is None else x if y is saved.scales else x.sum(1) for x, y in each)
+    return Gradients(dq, dk, dv, dbias, dalphas, dscales, dslopes, dsinks)
+
+
+def _sharing(of: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
+    """The heads ``[matrices, heads]`` that share a matrix of a bias, and whether all queries share its rows."""
+    shape = (*[1] * (len(lead) + 2 - of.ndim), *of.shape)
+    own = [i for i in range(len(lead)) if shape[i] > 1]
+    order = [*own, *(i for i in range(len(lead)) if i not in own)]
+    heads = torch.arange(math.prod(lead), device=of.device).view(lead).permute(order)
+    return heads.reshape(math.prod(shape[i] for i in own), -1).contiguous(), shape[-2] == 1
+
+
+def _together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
+    """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
+    k, v = (x.detach().resolve_neg() for x in (k, v))
+    room = k.stride(0) // k.shape[2]
+    if all(x.stride() == (room * x.shape[2], x.shape[2], 1) for x in (k, v)):
+        return k, v, room
+    return k.contiguous(), v.contiguous(), k.shape[1]
 
 
 def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
@@ -147,55 +255,50 @@ def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -
     return ends if lengths is None else lengths.minimum(ends)
 
 
-def apart(saved: Saved) -> tuple[list[Tensor], list[Any]]:
-    """The tensors of `Saved`, which autograd must keep so that hooks and checkpoints see them, and the rest, for `together`."""
-    return [x for x in saved if isinstance(x, Tensor)], [_HERE if isinstance(x, Tensor) else x for x in saved]
-
-
-def together(tensors: list[Tensor], rest: list[Any]) -> Saved:
-    """The inverse of `apart`."""
-    following = iter(tensors)
-    parts: list[Any] = [next(following) if x is _HERE else x for x in rest]
-    return Saved(*parts)
-
-
 def _list(flags: Tensor) -> Tensor:
     return torch.empty(flags.shape, dtype=torch.int32, device=flags.device)
 
 
-def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The tensors that say what queries see (q for those that are not given), and the steps in their memory."""
-    at, row, key = q, 0, 0
-    if saved.bias is not None:
-        at, row, key = layout(saved.bias, saved.lead)
-    per_head = 0 if saved.spans is None or len(saved.spans) == 1 else 2 * q.shape[1]
-    tensors = (
-        *(q if x is None else x for x in (saved.lengths, saved.spans, saved.bias)),
-        at,
-        q if saved.powers is None else saved.powers,
-    )
-    return tensors, (per_head, row, key)
+def _per_head(saved: Saved, n: int) -> int:
+    return 0 if saved.spans is None or len(saved.spans) == 1 else 2 * n
 
 
-def _factors(saved: Saved) -> tuple[float, float]:
-    """The factor of the scores, (alpha - 1) scale, and r; where each head has its own r, it divides the factor."""
-    return (saved.scale, 0.0) if saved.powers is not None else (saved.scale * (saved.alpha - 1), 1 / (saved.alpha - 1))
+def _bits(saved: Saved) -> int:
+    """FORMS: 1 with scales, 2 with slopes, 4 with sinks."""
+    return sum(1 << i for i, x in enumerate((saved.scales, saved.slopes, saved.sinks)) if x is not None)
+
+
+def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
+    """The tensors of the forms (q for those that are not given), and the numbers: steps, the factor of the scores, and r.
+
+    The factor is (alpha - 1) scale; where each head has its own r, it divides the factor.
+    """
+    alpha = saved.alpha
+    at, row, key = (q, 0, 0) if saved.bias is None else layout(saved.bias, saved.lead)
+    tensors: list[Any] = [q if x is None else x for x in saved[4:TENSORS]]
+    steps = (_per_head(saved, q.shape[1]), row, key)
+    factors = (saved.scale, 0.0) if saved.powers is not None else (saved.scale * (alpha - 1), 1 / (alpha - 1))
+    return (*tensors[:3], at, *tensors[3:]), (*steps, *factors)
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
     return q.shape[1], k.shape[1], q.shape[2], v.shape[2], q.shape[0] // max(k.shape[0], 1)
 
 
+def _channels(name: str, width: int) -> dict[str, int]:
+    """The channels of a block as one power of two from 16 or a sum of two: 80 are 64 and 16."""
+    first = max(16, 1 << (width.bit_length() - 1))
+    second = max(16, 1 << (width - first - 1).bit_length()) if width > first else 0
+    return {name: 2 * first, f"{name}2": 0} if second == first else {name: first, f"{name}2": second}
+
+
 def _constants(q: Tensor, v: Tensor, saved: Saved, stages: int) -> dict[str, Any]:
-    width, values = (max(16, 1 << (x.shape[2] - 1).bit_length()) for x in (q, v))
-    rule = "EACH" if saved.powers is not None else {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(saved.alpha, "ANY")
     from . import attention_blocks
 
-    return {
-        "RULE": getattr(attention_blocks, rule), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None,
-        "SPANS": saved.spans is not None, "PINNED": saved.pinned and saved.spans is not None,
-        "BIAS": int(saved.bias is not None), "ROWS": saved.block[0], "KEYS": saved.block[1], "WIDTH": width, "VALUES": values,
-        "CHUNK": 16 if rows._INTERPRETED else 256,
-        "num_warps": 8 if q.dtype == torch.float32 or saved.bias is not None or rule == "EACH" else 4,
-        "num_stages": stages,
-    }  # fmt: skip
+    rule = "EACH" if saved.powers is not None else {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(saved.alpha, "ANY")
+    wide = q.dtype == torch.float32 or saved.bias is not None or rule == "EACH" or max(q.shape[2], v.shape[2]) > 128
+    seen = {"CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None, "SPANS": saved.spans is not None}
+    forms = {"RULE": getattr(attention_blocks, rule), "BIAS": int(saved.bias is not None), "FORMS": _bits(saved)}
+    sizes = {"ROWS": saved.block[0], "KEYS": saved.block[1], "CHUNK": 16 if rows._INTERPRETED else 256}
+    channels = {**_channels("D", q.shape[2]), **_channels("E", v.shape[2])}
+    return {**seen, **forms, **sizes, **channels, "num_warps": 8 if wide else 4, "num_stages": stages}

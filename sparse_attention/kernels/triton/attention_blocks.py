@@ -9,7 +9,8 @@ from .rows import power
 
 SPARSEMAX, ENTMAX15, ANY, EACH = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 PART, WHOLE = tl.constexpr(1), tl.constexpr(2)  # flags of blocks with support; in whole ones, all rows see all keys
-SIZES = ["n", "m", "repeat", "per_head"]  # one compiled kernel for all values
+SCALE, SLOPE, SINK = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)  # bits of FORMS
+SIZES = ["n", "m", "repeat", "room", "per_head"]  # one compiled kernel for all values
 
 
 @triton.jit
@@ -50,20 +51,68 @@ def moves(step, tau, h, size, small, RULE: tl.constexpr):
 
 
 @triton.jit
-def of_head(r_ptr, head, r, factor, RULE: tl.constexpr):
-    """r and the factor of the scores: those of all heads, or with EACH the head's own r, which divides the factor."""
-    if RULE == EACH:
-        r = tl.load(r_ptr + head)
-        factor = factor / r
-    return r, factor
+def rows_of(x_ptr, start, at, first, end, width, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """Rows ``at`` of an array [., width] that begins at row ``start`` in memory, with 0 outside first <= at < end.
+
+    Their channels come in two blocks of LEFT and RIGHT (powers of two); if RIGHT is 0, the second block is the first again.
+    """
+    channel = tl.arange(0, LEFT)
+    inside = ((at >= first) & (at < end))[:, None]
+    x_ptr += (start + at)[:, None] * width
+    left = tl.load(x_ptr + channel[None, :], mask=inside & (channel < width)[None, :], other=0.0)
+    right = left
+    if RIGHT > 0:
+        channel = LEFT + tl.arange(0, RIGHT)
+        right = tl.load(x_ptr + channel[None, :], mask=inside & (channel < width)[None, :], other=0.0)
+    return left, right
 
 
 @triton.jit
-def block_of(x_ptr, start, at, size, width, CHANNELS: tl.constexpr):
-    """Rows ``at`` of an array [size, width] that begins at row ``start`` in memory: [len(at), CHANNELS], 0 outside."""
-    channel = tl.arange(0, CHANNELS)
-    inside = (at < size)[:, None] & (channel < width)[None, :]
-    return tl.load(x_ptr + (start + at)[:, None] * width + channel[None, :], mask=inside, other=0.0)
+def store_rows(x_ptr, start, at, end, width, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """The inverse of `rows_of`."""
+    channel = tl.arange(0, LEFT)
+    x_ptr += (start + at)[:, None] * width
+    tl.store(x_ptr + channel[None, :], left, mask=(at < end)[:, None] & (channel < width)[None, :])
+    if RIGHT > 0:
+        channel = LEFT + tl.arange(0, RIGHT)
+        tl.store(x_ptr + channel[None, :], right, mask=(at < end)[:, None] & (channel < width)[None, :])
+
+
+@triton.jit
+def zeros_of(ROWS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """Sums for `added`."""
+    left = tl.zeros([ROWS, LEFT], tl.float32)
+    right = left
+    if RIGHT > 0:
+        right = tl.zeros([ROWS, RIGHT], tl.float32)
+    return left, right
+
+
+@triton.jit
+def added(weights, x, left, right, RIGHT: tl.constexpr):
+    """The two blocks of channels of a sum, and ``weights @ x``."""
+    left = tl.dot(weights, x[0], left, input_precision="ieee")
+    if RIGHT > 0:
+        right = tl.dot(weights, x[1], right, input_precision="ieee")
+    return left, right
+
+
+@triton.jit
+def inner(a, b, RIGHT: tl.constexpr):
+    """``a b'``, of rows in two blocks of channels."""
+    x = tl.dot(a[0], tl.trans(b[0]), input_precision="ieee")
+    if RIGHT > 0:
+        x = tl.dot(a[1], tl.trans(b[1]), x, input_precision="ieee")
+    return x
+
+
+@triton.jit
+def along_rows(a, b, RIGHT: tl.constexpr):
+    """The inner product of each row of a with that of b, [ROWS]."""
+    x = tl.sum(a[0].to(tl.float32) * b[0].to(tl.float32), 1)
+    if RIGHT > 0:
+        x += tl.sum(a[1].to(tl.float32) * b[1].to(tl.float32), 1)
+    return x
 
 
 @triton.jit
@@ -92,91 +141,102 @@ def live_blocks(flags_ptr, step, size, list_ptr, CHUNK: tl.constexpr):
 
 @triton.jit
 def visible(
-    lengths_ptr, spans_ptr, head, rows, n, m, per_head,
-    CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """The keys that rows see: from start to below stop [ROWS], and key 0 where pinned [ROWS].
-
-    Also the first key seen by any row, except key 0 if PINNED, then the first block and the end of a loop over their blocks.
-    If PINNED, the first turn of the loop is for key 0 (see `place_of`). Last the first and the end of the blocks in which all
-    rows see all keys.
-    """
+    lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr
+):
+    """The keys that rows see: from start to below stop [ROWS]."""
     stop = tl.where(rows < n, m, 0)
     if LENGTHS:
         stop = tl.minimum(stop, tl.maximum(tl.load(lengths_ptr + head), 0).to(tl.int32))
     if CAUSAL:
         stop = tl.minimum(stop, tl.maximum(rows + 1 + (m - n), 0))
     start = 0 * stop
-    pinned = stop > m
-    least = 0
-    first = 0
     if SPANS:
-        if PINNED:
-            pinned = stop > 0
         span = spans_ptr + head * per_head + 2 * rows
         start = tl.maximum(tl.load(span, mask=rows < n, other=0), 0).to(tl.int32)
         stop = tl.minimum(stop, tl.load(span + 1, mask=rows < n, other=0).to(tl.int32))
-        least = tl.min(tl.where(start < stop, start, m), 0)
-        first = least // KEYS * KEYS
-    end = tl.maximum(tl.max(stop, 0), tl.max(pinned.to(tl.int32), 0))
-    if PINNED:
-        first = tl.minimum(tl.maximum(first - KEYS, 0), tl.maximum(end - 1, 0) // KEYS * KEYS)
-    whole = (tl.max(start, 0) + KEYS - 1) // KEYS * KEYS
-    if PINNED:
-        whole = tl.maximum(whole, first + KEYS)
-    whole_end = tl.maximum(tl.min(stop, 0) // KEYS * KEYS, whole)
-    return start, stop, pinned, least, first, end, tl.minimum(whole, end), tl.minimum(whole_end, end)
+    return start, stop
 
 
 @triton.jit
-def place_of(turn, first, PINNED: tl.constexpr):
-    """The first key of the block of a turn."""
-    place = turn
-    if PINNED:
-        place = tl.where(turn == first, 0, turn)
-    return place
+def head_of(inputs, head, rows, n, m, form: tl.constexpr):
+    """What rows of a head see (`visible`), what `scores` needs of the head, and the scales of the rows [ROWS], or 1.
 
-
-@triton.jit
-def keys_of(x_ptr, start, columns, least, end, width, PINNED: tl.constexpr, CHANNELS: tl.constexpr):
-    """A block of keys or values, with 0 for those that no row may see: a weight of 0 times NaN would be NaN."""
-    channel = tl.arange(0, CHANNELS)
-    seen = columns >= least
-    if PINNED:
-        seen = seen | (columns == 0)
-    inside = (seen & (columns < end))[:, None] & (channel < width)[None, :]
-    return tl.load(x_ptr + (start + columns)[:, None] * width + channel[None, :], mask=inside, other=0.0)
-
-
-@triton.jit
-def shown(keys, x, BIAS: tl.constexpr):
-    """`keys_of` without those that a mask or a bias of -inf hides from all rows; x are the scores of the block."""
-    if BIAS:
-        keys = tl.where((tl.max((x != -float("inf")).to(tl.int32), 0) > 0)[:, None], keys, 0.0).to(keys.dtype)
-    return keys
-
-
-@triton.jit
-def scores(
-    q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor,
-    r, PINNED: tl.constexpr, BIAS: tl.constexpr, FREE: tl.constexpr,
-):  # fmt: skip
-    """factor q k' + (alpha - 1) bias, or -inf where a query does not see a key or the bias is -inf. FREE: nothing is hidden.
-
-    The forward and backward kernels use the same formula, so they get the same bits.
+    The second is its bias with the steps of rows and keys, its factor (for each row with SCALE), its slope times alpha - 1, and r.
+    With EACH, r is the head's own and divides the factor. inputs and form: see ``attention_kernels``.
     """
-    x = tl.dot(q, tl.trans(k), input_precision="ieee") * factor
+    lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r = inputs
+    RULE: tl.constexpr = form[0]
+    BIAS: tl.constexpr = form[4]
+    FORMS: tl.constexpr = form[5]
+    if BIAS:
+        bias_ptr += tl.load(at_ptr + head)
+    if RULE == EACH:
+        r = tl.load(r_ptr + head)
+        factor = factor / r
+    slope = 0.0
+    if SLOPE & FORMS:
+        slope = tl.load(slopes_ptr + head) / r
+    scale = 1.0
+    if SCALE & FORMS:
+        scale = tl.load(scales_ptr + head * n + rows, mask=rows < n, other=0.0)
+        factor = (factor * scale)[:, None]
+    seen = visible(lengths_ptr, spans_ptr, head, rows, n, m, per_head, form[1], form[2], form[3])
+    return seen, (bias_ptr, row, key, factor, slope, r), scale
+
+
+@triton.jit
+def blocks_seen(seen, m, KEYS: tl.constexpr):
+    """Of the keys that rows see: the first and the end; then the first and the end of the blocks in which all rows see all."""
+    start, stop = seen
+    least = tl.min(tl.where(start < stop, start, m), 0)
+    end = tl.max(stop, 0)
+    whole = (tl.max(start, 0) + KEYS - 1) // KEYS * KEYS
+    whole_end = tl.maximum(tl.min(stop, 0) // KEYS * KEYS, whole)
+    return least, end, tl.minimum(whole, end), tl.minimum(whole_end, end)
+
+
+@triton.jit
+def shown(x, scores, BIAS: tl.constexpr, RIGHT: tl.constexpr):
+    """`rows_of` keys or values without those that a mask or a bias of -inf hides from all rows: 0 times NaN would be NaN."""
+    left, right = x
+    if BIAS:
+        seen = (tl.max((scores != -float("inf")).to(tl.int32), 0) > 0)[:, None]
+        left = tl.where(seen, left, 0.0).to(left.dtype)
+        right = left
+        if RIGHT > 0:
+            right = tl.where(seen, x[1], 0.0).to(left.dtype)
+    return left, right
+
+
+@triton.jit
+def scores(q, k, rows, columns, n, m, seen, weights, FREE: tl.constexpr, form: tl.constexpr, RIGHT: tl.constexpr):
+    """factor q k' + (alpha - 1) (bias - slope |i - j|), or -inf where a query does not see a key or the bias is -inf.
+
+    seen and weights: see `head_of`. FREE: nothing is hidden. The forward and backward kernels use the same formula, so
+    they get the same bits.
+    """
+    bias_ptr, row, key, factor, slope, r = weights
+    BIAS: tl.constexpr = form[4]
+    FORMS: tl.constexpr = form[5]
+    start, stop = seen
+    x = inner(q, k, RIGHT) * factor
+    if SLOPE & FORMS:
+        x -= slope * distances(rows, columns, n, m)
     if not FREE:
-        seen = (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
-        if PINNED:
-            seen = seen | ((columns == 0)[None, :] & pinned[:, None])
+        shows = (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
         if BIAS:
             at = rows.to(tl.int64)[:, None] * row + columns.to(tl.int64)[None, :] * key
             bias = tl.load(bias_ptr + at, mask=(rows < n)[:, None] & (columns < m)[None, :], other=0.0).to(tl.float32)
-            seen = seen & (bias != -float("inf"))
+            shows = shows & (bias != -float("inf"))
             x += bias * (1.0 / r)
-        x = tl.where(seen, x, -float("inf"))
+        x = tl.where(shows, x, -float("inf"))
     return x
+
+
+@triton.jit
+def distances(rows, columns, n, m):
+    """How many places apart queries and keys are; the last query stands at the last key."""
+    return tl.abs(rows[:, None] + (m - n) - columns[None, :]).to(tl.float32)
 
 
 @triton.jit
@@ -190,3 +250,27 @@ def sums(x, top, tau, r, RULE: tl.constexpr):
     """For each row, the sums of d^r and d^(r - 1)."""
     upper, lower = powers(excess(x, top[:, None], tau[:, None]), r, RULE)
     return tl.sum(upper, 1), tl.sum(lower, 1)
+
+
+@triton.jit
+def gradient_of(
+    inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, FREE: tl.constexpr, form: tl.constexpr, shape: tl.constexpr
+):
+    """p and the gradient of the scores of a block at a head, rows and columns; the scales of its rows, and its q and g."""
+    n, m, d, e = sizes
+    top_ptr, tau_ptr, along_ptr = thresholds
+    head, rows, columns = at
+    D2: tl.constexpr = shape[1]
+    E2: tl.constexpr = shape[3]
+    seen, weights, own = head_of(inputs, head, rows, n, m, form)
+    q = rows_of(q_ptr, head * n, rows, 0, n, d, shape[0], D2)
+    g = rows_of(g_ptr, head * n, rows, 0, n, e, shape[2], E2)
+    top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
+    tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
+    along = tl.load(along_ptr + head * n + rows, mask=rows < n, other=0.0)
+    x = scores(q, k, rows, columns, n, m, seen, weights, FREE, form, D2)
+    p, s = powers(excess(x, top[:, None], tau[:, None]), weights[5], form[0])
+    ds = s * (inner(g, v, E2) - along[:, None])
+    if not FREE:  # a hidden value may be NaN
+        ds = tl.where(s == 0, 0.0, ds)
+    return p, ds, own, q, g

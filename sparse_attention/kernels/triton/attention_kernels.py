@@ -13,7 +13,11 @@ exceeds it, it is the threshold of all keys. Otherwise, it is a lower bound, and
 that may have support. The r-norm of (x - top - tau)_+ is convex in tau, so tau increases to the root and never passes
 it, and a block whose scores are all below the threshold stays below it. The last pass multiplies weights and values.
 
-A row that sees no key has top = +inf; a row with NaN or +inf among its scores has top = NaN.
+A sink is a candidate from the beginning, and a key in each pass, with the value 0. A row that sees no key has top = +inf;
+a row with NaN or +inf among its scores has top = NaN.
+
+``d`` channels of queries and keys are two blocks of D and D2, powers of two, so that 80 are 64 and 16; ``e`` channels of values are E
+and E2. D2 and E2 may be 0.
 """
 
 from __future__ import annotations
@@ -21,58 +25,40 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attention_blocks import (
-    EACH,
-    PART,
-    SIZES,
-    WHOLE,
-    block_of,
-    excess,
-    keys_of,
-    largest_of,
-    live_blocks,
-    moves,
-    newton_step,
-    of_head,
-    place_of,
-    powers,
-    scores,
-    shown,
-    sums,
-    visible,
-)
+from . import attention_blocks as tile
+from .attention_blocks import SIZES
 
 
 @triton.jit(do_not_specialize=SIZES)
 def attend_forward(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, out_ptr, mean_ptr, top_ptr, tau_ptr, flags_ptr,
-    list_ptr, n, m, d, e, repeat, per_head, row, key, factor, r,
-    RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
-    BIAS: tl.constexpr, SAVE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    VALUES: tl.constexpr, CHUNK: tl.constexpr, LAYERS: tl.constexpr, START: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, mean_ptr,
+    top_ptr, tau_ptr, flags_ptr, list_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r,
+    SAVE: tl.constexpr, LAYERS: tl.constexpr, START: tl.constexpr, RULE: tl.constexpr, CAUSAL: tl.constexpr,
+    LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Writes out [H, n, e], top and tau [H, n], and flags int8 [H, query blocks, key blocks].
+    """out [H, n, e] from q [H, n, d], k [G, m, d] and v [G, m, e], of which groups are ``room`` rows apart.
 
-    A flag is PART or WHOLE if its pair of blocks has support; the flags must be zeros before the call. If SAVE, it also writes mean
-    float32 [H, n, e], the mean of v weighted by s = p^(2 - alpha). The inputs are q [H, n, d], k [H / repeat, m, d] and
-    v [H / repeat, m, e]; spans are int64 [1 or H, n, 2] (per_head is the step from one head to the next), and the bias of
-    head h begins at ``at[h]`` in memory, with steps row and key. list is int32, of the flags' shape. One program handles
-    ROWS queries of a head.
+    With SAVE it also writes the mean of v weighted by p^(2 - alpha), which the backward needs, to mean [H, n, e]. Also
+    writes flags [H, query blocks, key blocks]: WHOLE or PART for the blocks in which some p is not 0.
+    lengths: int64 [H]. spans: int64 [1 or H, n, 2] (per_head is the step from one head to the next). The bias of
+    head h begins at ``at[h]`` in memory, with steps row and key. scales: float32 [H, n], slopes and sinks [H], those that
+    FORMS names. list is int32, of the flags' shape. One program handles ROWS queries of a head.
     """
     blocks = tl.cdiv(n, ROWS)
     key_blocks = tl.cdiv(m, KEYS)
     program = tl.program_id(0)
     block = blocks - 1 - program % blocks  # with a causal mask, the longest blocks run first
     head = (program // blocks).to(tl.int64)
-    keys = head // repeat * m
+    keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
-    q = block_of(q_ptr, head * n, rows, n, d, WIDTH)
-    start, stop, pinned, least, first, end, whole, whole_end = visible(
-        lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
-    )
-    r, factor = of_head(r_ptr, head, r, factor, RULE)
-    if BIAS:
-        bias_ptr += tl.load(at_ptr + head)
+    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
+    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
+    least, end, whole, whole_end = tile.blocks_seen(seen, m, KEYS)
+    first = least // KEYS * KEYS
+    r = weights[5]
     flags = flags_ptr + (head * blocks + block) * key_blocks
     live = list_ptr + (head * blocks + block) * key_blocks
 
@@ -83,6 +69,10 @@ def attend_forward(
     top = tl.full([ROWS], -float("inf"), tl.float32)
     lost = top
     low = top
+    if tile.SINK & FORMS:
+        sink = tl.load(sinks_ptr + head) / r + tl.zeros([ROWS], tl.float32)
+        one = tl.where((tl.arange(0, KEYS) == 0)[None, :], sink[:, None], one)
+        top = sink
     # Blocks in which something is hidden come first, then whole ones, backwards from the query's own place: where keys are
     # most alike nearby, the bound is soon so high that most blocks need no further look.
     for part in tl.static_range(START, 3 - (BIAS > 0)):
@@ -93,20 +83,17 @@ def attend_forward(
             begin, turns = whole, tl.cdiv(whole_end - whole, KEYS)
             turned = tl.minimum(tl.maximum((block * ROWS + m - n - whole) // KEYS, 0), tl.maximum(turns - 1, 0))
         for i in range(0, turns):
-            turn = begin + i * KEYS
+            j = begin + i * KEYS
             if part == 2:
-                turn = begin + tl.where(i <= turned, turned - i, turns + turned - i) * KEYS
-            j = place_of(turn, first, PINNED)
+                j = begin + tl.where(i <= turned, turned - i, turns + turned - i) * KEYS
             columns = j + tl.arange(0, KEYS)
-            k = block_of(k_ptr, keys, columns, m, d, WIDTH)
-            x = scores(
-                q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS, part == 2
-            )
-            largest = tl.reduce(x, 1, largest_of)
+            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 2, form, D2)
+            largest = tl.reduce(x, 1, tile.largest_of)
             may = tl.max((~(largest <= low)).to(tl.int32), 0)
             if may == 1:
                 after = tl.minimum(one, x)
-                one = largest_of(one, x)
+                one = tile.largest_of(one, x)
                 next_ = tl.minimum(two, after)
                 two = tl.maximum(two, after)
                 after = tl.minimum(three, next_)
@@ -121,13 +108,13 @@ def attend_forward(
                 bound = tl.maximum(low + slack, top - 1.0)
                 if i % 8 == 0:  # a higher bound, by a Newton step for the largest candidate of each column
                     above = tl.where(one > bound[:, None], one - bound[:, None], 0.0)
-                    upper, lower = powers(above, r, RULE)
+                    upper, lower = tile.powers(above, r, RULE)
                     f = tl.sum(upper, 1)
-                    bound += tl.where(f > 1.0, newton_step(f, tl.sum(lower, 1), r, RULE), 0.0)
+                    bound += tl.where(f > 1.0, tile.newton_step(f, tl.sum(lower, 1), r, RULE), 0.0)
                 low = tl.maximum(low, bound - slack)
-            tl.store(flags + j // KEYS, (may * (WHOLE if part == 2 else PART)).to(tl.int8))
+            tl.store(flags + j // KEYS, (may * (tile.WHOLE if part == 2 else tile.PART)).to(tl.int8))
 
-    top = tl.reduce(one, 1, largest_of)
+    top = tl.reduce(one, 1, tile.largest_of)
     spoilt = (top != top) | (top == float("inf"))
     idle = (top == -float("inf")) | spoilt
     tau = tl.where(idle, -1.0, tl.maximum(low - top, -1.0))
@@ -136,164 +123,152 @@ def attend_forward(
     size = tl.zeros([ROWS], tl.float32)
     passes = 0
     while tl.max(moving, 0) == 1:
-        f, h = sums(one, top, tau, r, RULE)
-        more, wider = sums(two, top, tau, r, RULE)
+        f, h = tile.sums(one, top, tau, r, RULE)
+        more, wider = tile.sums(two, top, tau, r, RULE)
         f, h = f + more, h + wider
-        more, wider = sums(three, top, tau, r, RULE)
+        more, wider = tile.sums(three, top, tau, r, RULE)
         f, h = f + more, h + wider
         if LAYERS == 4:
-            more, wider = sums(four, top, tau, r, RULE)
+            more, wider = tile.sums(four, top, tau, r, RULE)
             f, h = f + more, h + wider
-        step = newton_step(f, h, r, RULE)
-        on = moves(step, tau, h, size, 4e-6, RULE) & (passes < 60)
+        step = tile.newton_step(f, h, r, RULE)
+        on = tile.moves(step, tau, h, size, 4e-6, RULE) & (passes < 60)
         tau = tl.where(moving == 1, tau + step, tau)
         moving = tl.where((moving == 1) & on, 1, 0)
         size = h
         passes += 1
 
     moving = (((lost - top) - tau > 0) & ~idle).to(tl.int32)
-    entire, count = live_blocks(flags, 1, key_blocks, live, CHUNK)
+    entire, count = tile.live_blocks(flags, 1, key_blocks, live, CHUNK)
     size = tl.zeros([ROWS], tl.float32)
     passes = 0
     while tl.max(moving, 0) == 1:
         f = tl.zeros([ROWS], tl.float32)
         h = tl.zeros([ROWS], tl.float32)
+        if tile.SINK & FORMS:
+            f, h = tile.powers(tile.excess(sink, top, tau), r, RULE)
         for part in tl.static_range(BIAS > 0, 2):
             for i in range(0 if part == 0 else entire, entire if part == 0 else count):
                 columns = tl.load(live + i) * KEYS + tl.arange(0, KEYS)
-                k = block_of(k_ptr, keys, columns, m, d, WIDTH)
-                x = scores(
-                    q,
-                    k,
-                    rows,
-                    columns,
-                    n,
-                    m,
-                    start,
-                    stop,
-                    pinned,
-                    bias_ptr,
-                    row,
-                    key,
-                    factor,
-                    r,
-                    PINNED,
-                    BIAS,
-                    part == 0,
-                )
-                more, wider = sums(x, top, tau, r, RULE)
+                k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
+                x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+                more, wider = tile.sums(x, top, tau, r, RULE)
                 f, h = f + more, h + wider
-        step = newton_step(f, h, r, RULE)
-        on = moves(step, tau, h, size, 3e-4, RULE) & (passes < 60)
+        step = tile.newton_step(f, h, r, RULE)
+        on = tile.moves(step, tau, h, size, 3e-4, RULE) & (passes < 60)
         tau = tl.where(moving == 1, tau + step, tau)
         moving = tl.where((moving == 1) & on, 1, 0)
         size = h
         passes += 1
 
     top = tl.where(spoilt, float("nan"), top)
-    out = tl.zeros([ROWS, VALUES], tl.float32)
-    mean = out
+    out, out2 = tile.zeros_of(ROWS, E, E2)
+    mean, mean2 = tile.zeros_of(ROWS, E, E2)
     mass = tl.zeros([ROWS], tl.float32)
+    if tile.SINK & FORMS:
+        _, mass = tile.powers(tile.excess(sink, top, tau), r, RULE)
     for part in tl.static_range(BIAS > 0, 2):
         for i in range(0 if part == 0 else entire, entire if part == 0 else count):
             j = tl.load(live + i)
             columns = j * KEYS + tl.arange(0, KEYS)
-            k = block_of(k_ptr, keys, columns, m, d, WIDTH)
-            x = scores(
-                q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS, part == 0
-            )
-            p, s = powers(excess(x, top[:, None], tau[:, None]), r, RULE)
-            v = shown(keys_of(v_ptr, keys, columns, least, end, e, PINNED, VALUES), x, BIAS)
-            out = tl.dot(p.to(v.dtype), v, out, input_precision="ieee")
+            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+            p, s = tile.powers(tile.excess(x, top[:, None], tau[:, None]), r, RULE)
+            v = tile.shown(tile.rows_of(v_ptr, keys, columns, least, end, e, E, E2), x, BIAS, E2)
+            out, out2 = tile.added(p.to(v[0].dtype), v, out, out2, E2)
             if SAVE:
-                s = s.to(v.dtype)
+                s = s.to(v[0].dtype)
                 mass += tl.sum(s.to(tl.float32), 1)
-                mean = tl.dot(s, v, mean, input_precision="ieee")
+                mean, mean2 = tile.added(s, v, mean, mean2, E2)
             on = tl.max((tl.sum(p, 1) != 0).to(tl.int32), 0)
-            tl.store(flags + j, (on * (WHOLE if part == 0 else PART)).to(tl.int8))
-    channel = tl.arange(0, VALUES)
-    at = (head * n + rows)[:, None] * e + channel[None, :]
-    inside = (rows < n)[:, None] & (channel < e)[None, :]
-    tl.store(out_ptr + at, tl.where(spoilt[:, None], float("nan"), out), mask=inside)
+            tl.store(flags + j, (on * (tile.WHOLE if part == 0 else tile.PART)).to(tl.int8))
+    nan = tl.where(spoilt, float("nan"), 0.0)[:, None]
+    tile.store_rows(out_ptr, head * n, rows, n, e, out + nan, out2 + nan, E, E2)
     if SAVE:
-        mean = mean / tl.where(mass == 0, 1.0, mass)[:, None]
-        tl.store(mean_ptr + at, tl.where(spoilt[:, None], float("nan"), mean), mask=inside)
+        share = (1.0 / tl.where(mass == 0, 1.0, mass))[:, None]
+        tile.store_rows(mean_ptr, head * n, rows, n, e, mean * share + nan, mean2 * share + nan, E, E2)
     tl.store(top_ptr + head * n + rows, top, mask=rows < n)
     tl.store(tau_ptr + head * n + rows, tau, mask=rows < n)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def attend_queries_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, mean_ptr, top_ptr, tau_ptr, flags_ptr,
-    list_ptr, along_ptr, dq_ptr, dbias_ptr, dalpha_ptr, n, m, d, e, repeat, per_head, row, key, factor, r, scale,
-    RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
-    BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-    CHUNK: tl.constexpr,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, mean_ptr,
+    top_ptr, tau_ptr, flags_ptr, list_ptr, along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale,
+    RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
+    FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
+    E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """dq = scale (s (g v' - along)) k with s = p^(2 - alpha); along is g times the forward's mean.
 
-    If BIAS is 2, it also writes s (g v' - along) to dbias [H, n, m], which must be zeros before the call.
-    With EACH, it also writes dalpha [H, n], the gradient of the head's alpha from each query:
+    Also writes along [H, n], which the other kernels need, and dforms [4, H, n]: the gradients of the scale, the slope, the sink
+    (those in FORMS) and, with EACH, the alpha of the head, from each query. That of alpha is
     r^2 sum (g v' - along) p (1 - log d) with d = x - top - tau, since p = d^r and tau moves so that the sum of p stays 1.
-    Also writes along [H, n], which the kernel for the keys needs.
     """
     blocks = tl.cdiv(n, ROWS)
     key_blocks = tl.cdiv(m, KEYS)
     program = tl.program_id(0)
     block = blocks - 1 - program % blocks
     head = (program // blocks).to(tl.int64)
-    keys = head // repeat * m
+    keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
-    q = block_of(q_ptr, head * n, rows, n, d, WIDTH)
-    g = block_of(g_ptr, head * n, rows, n, e, VALUES)
-    along = tl.sum(block_of(mean_ptr, head * n, rows, n, e, VALUES) * g.to(tl.float32), 1)
+    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
+    g = tile.rows_of(g_ptr, head * n, rows, 0, n, e, E, E2)
+    along = tile.along_rows(tile.rows_of(mean_ptr, head * n, rows, 0, n, e, E, E2), g, E2)
     tl.store(along_ptr + head * n + rows, along, mask=rows < n)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
-    start, stop, pinned, least, _, end, _, _ = visible(
-        lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
-    )
-    r, factor = of_head(r_ptr, head, r, factor, RULE)
-    if BIAS:
-        bias_ptr += tl.load(at_ptr + head)
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
+    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    seen, weights, own = tile.head_of(inputs, head, rows, n, m, form)
+    least, end, _, _ = tile.blocks_seen(seen, m, KEYS)
+    r = weights[5]
     live = list_ptr + (head * blocks + block) * key_blocks
-    entire, count = live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live, CHUNK)
+    entire, count = tile.live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live, CHUNK)
 
-    dq = tl.zeros([ROWS, WIDTH], tl.float32)
+    dq, dq2 = tile.zeros_of(ROWS, D, D2)
     dalpha = tl.zeros([ROWS], tl.float32)
+    dslope = tl.zeros([ROWS], tl.float32)
     for part in tl.static_range(BIAS > 0, 2):
         for i in range(0 if part == 0 else entire, entire if part == 0 else count):
             columns = tl.load(live + i) * KEYS + tl.arange(0, KEYS)
-            k = keys_of(k_ptr, keys, columns, least, end, d, PINNED, WIDTH)
-            v = keys_of(v_ptr, keys, columns, least, end, e, PINNED, VALUES)
-            x = scores(
-                q, k, rows, columns, n, m, start, stop, pinned, bias_ptr, row, key, factor, r, PINNED, BIAS, part == 0
-            )
-            above = excess(x, top[:, None], tau[:, None])
-            p, s = powers(above, r, RULE)
-            apart = tl.dot(g, tl.trans(shown(v, x, BIAS)), input_precision="ieee") - along[:, None]
+            k = tile.rows_of(k_ptr, keys, columns, least, end, d, D, D2)
+            v = tile.rows_of(v_ptr, keys, columns, least, end, e, E, E2)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+            above = tile.excess(x, top[:, None], tau[:, None])
+            p, s = tile.powers(above, r, RULE)
+            apart = tile.inner(g, tile.shown(v, x, BIAS, E2), E2) - along[:, None]
             ds = s * apart
-            dq = tl.dot(ds.to(k.dtype), shown(k, x, BIAS), dq, input_precision="ieee")
-            if RULE == EACH:
+            dq, dq2 = tile.added(ds.to(k[0].dtype), tile.shown(k, x, BIAS, D2), dq, dq2, D2)
+            if RULE == tile.EACH:
                 dalpha += tl.sum(apart * p * (1.0 - tl.log(tl.where(above > 0, above, 1.0))), 1)
-            if BIAS == 2:
-                at = (head * n + rows)[:, None] * m + columns[None, :]
-                tl.store(dbias_ptr + at, ds, mask=(rows < n)[:, None] & (columns < m)[None, :])
-    if RULE == EACH:
-        tl.store(dalpha_ptr + head * n + rows, r * r * dalpha, mask=rows < n)
-    channel = tl.arange(0, WIDTH)
-    at = (head * n + rows)[:, None] * d + channel[None, :]
-    dq = tl.where((top != top)[:, None], float("nan"), dq * scale)
-    tl.store(dq_ptr + at, dq, mask=(rows < n)[:, None] & (channel < d)[None, :])
+            if tile.SLOPE & FORMS:
+                dslope -= tl.sum(ds * tile.distances(rows, columns, n, m), 1)
+    at = dforms_ptr + head * n + rows
+    step = (tl.num_programs(0) // blocks).to(tl.int64) * n
+    if tile.SCALE & FORMS:
+        tl.store(at, scale * tile.along_rows(q, (dq, dq2), D2), mask=rows < n)
+    if tile.SLOPE & FORMS:
+        tl.store(at + step, dslope, mask=rows < n)
+    if tile.SINK & FORMS:
+        above = tile.excess(tl.load(sinks_ptr + head) / r, top, tau)
+        p, s = tile.powers(above, r, RULE)
+        tl.store(at + 2 * step, -along * s, mask=rows < n)
+        if RULE == tile.EACH:
+            dalpha -= along * p * (1.0 - tl.log(tl.where(above > 0, above, 1.0)))
+    if RULE == tile.EACH:
+        tl.store(at + 3 * step, r * r * dalpha, mask=rows < n)
+    by = (tl.where(top != top, float("nan"), scale) * own)[:, None]
+    tile.store_rows(dq_ptr, head * n, rows, n, d, dq * by, dq2 * by, D, D2)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "parts"])
 def attend_keys_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, top_ptr, tau_ptr, flags_ptr, list_ptr,
-    along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, per_head, row, key, factor, r, scale, parts,
-    RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, PINNED: tl.constexpr,
-    BIAS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-    CHUNK: tl.constexpr,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
+    top_ptr, tau_ptr, flags_ptr, list_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale, parts,
+    RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
+    FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
+    E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """dk [parts G, m, d] and dv [parts G, m, e] for KEYS keys and repeat / parts heads of a group.
 
@@ -304,17 +279,21 @@ def attend_keys_backward(
     program = tl.program_id(0)
     key_block = program % key_blocks
     part = (program // key_blocks).to(tl.int64)
-    group = part // parts
     heads = repeat // parts
     columns = key_block * KEYS + tl.arange(0, KEYS)
-    k = block_of(k_ptr, group * m, columns, m, d, WIDTH)
-    v = block_of(v_ptr, group * m, columns, m, e, VALUES)
+    k = tile.rows_of(k_ptr, part // parts * room, columns, 0, m, d, D, D2)
+    v = tile.rows_of(v_ptr, part // parts * room, columns, 0, m, e, E, E2)
     blocks = tl.cdiv(n, ROWS)
-    dk = tl.zeros([KEYS, WIDTH], tl.float32)
-    dv = tl.zeros([KEYS, VALUES], tl.float32)
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
+    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    thresholds = top_ptr, tau_ptr, along_ptr
+    sizes = n, m, d, e
+    shape: tl.constexpr = (D, D2, E, E2)
+    dk, dk2 = tile.zeros_of(KEYS, D, D2)
+    dv, dv2 = tile.zeros_of(KEYS, E, E2)
     live = list_ptr + (part * key_blocks + key_block) * heads * blocks
     # The flags of a group's heads lie one after another
-    entire, count = live_blocks(
+    entire, count = tile.live_blocks(
         flags_ptr + part * heads * blocks * key_blocks + key_block, key_blocks, heads * blocks, live, CHUNK
     )
     for section in tl.static_range(BIAS > 0, 2):
@@ -322,29 +301,60 @@ def attend_keys_backward(
             turn = tl.load(live + i)
             head = part * heads + turn // blocks
             rows = turn % blocks * ROWS + tl.arange(0, ROWS)
-            start, stop, pinned, _, _, _, _, _ = visible(
-                lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS, PINNED, KEYS
+            p, ds, own, q, g = tile.gradient_of(
+                inputs, thresholds, q_ptr, g_ptr, k, v, (head, rows, columns), sizes, section == 0, form, shape
             )
-            own, weight = of_head(r_ptr, head, r, factor, RULE)
-            bias = bias_ptr
-            if BIAS:
-                bias += tl.load(at_ptr + head)
-            q = block_of(q_ptr, head * n, rows, n, d, WIDTH)
-            g = block_of(g_ptr, head * n, rows, n, e, VALUES)
-            top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
-            tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
-            along = tl.load(along_ptr + head * n + rows, mask=rows < n, other=0.0)
-            x = scores(
-                q, k, rows, columns, n, m, start, stop, pinned, bias, row, key, weight, own, PINNED, BIAS, section == 0
-            )
-            p, s = powers(excess(x, top[:, None], tau[:, None]), own, RULE)
-            ds = s * (tl.dot(g, tl.trans(v), input_precision="ieee") - along[:, None])
-            if section == 1:  # a hidden value may be NaN
-                ds = tl.where(s == 0, 0.0, ds)
-            dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision="ieee")
-            dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision="ieee")
-    channel, value = tl.arange(0, WIDTH), tl.arange(0, VALUES)
-    start = (part * m + columns)[:, None]
-    inside = (columns < m)[:, None]
-    tl.store(dk_ptr + start * d + channel[None, :], dk * scale, mask=inside & (channel < d)[None, :])
-    tl.store(dv_ptr + start * e + value[None, :], dv, mask=inside & (value < e)[None, :])
+            if tile.SCALE & FORMS:
+                ds = ds * own[:, None]
+            dv, dv2 = tile.added(tl.trans(p.to(g[0].dtype)), g, dv, dv2, E2)
+            dk, dk2 = tile.added(tl.trans(ds.to(q[0].dtype)), q, dk, dk2, D2)
+    tile.store_rows(dk_ptr, part * m, columns, m, d, dk * scale, dk2 * scale, D, D2)
+    tile.store_rows(dv_ptr, part * m, columns, m, e, dv, dv2, E, E2)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "shared"])
+def attend_bias_backward(
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
+    top_ptr, tau_ptr, flags_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, shared,
+    OVER: tl.constexpr, RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
+    FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
+    E2: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the scores, db [matrices, n, m], summed over the heads ``heads_ptr`` [matrices, shared] that share a bias.
+
+    With OVER, it is also summed over the queries: db [matrices, m].
+    """
+    blocks, key_blocks = tl.cdiv(n, ROWS), tl.cdiv(m, KEYS)
+    program = tl.program_id(0)
+    columns = program % key_blocks * KEYS + tl.arange(0, KEYS)
+    matrix = (program // key_blocks).to(tl.int64)
+    own_block = 0
+    turns = shared * blocks
+    if not OVER:
+        own_block = program // key_blocks % blocks
+        matrix = matrix // blocks
+        turns = shared
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
+    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    thresholds = top_ptr, tau_ptr, along_ptr
+    sizes = n, m, d, e
+    shape: tl.constexpr = (D, D2, E, E2)
+    total = tl.zeros([ROWS, KEYS], tl.float32)
+    for i in range(0, turns):
+        head = tl.load(heads_ptr + matrix * shared + i % shared)
+        block = own_block
+        if OVER:
+            block = i // shared
+        if tl.load(flags_ptr + (head * blocks + block) * key_blocks + program % key_blocks) != 0:
+            k = tile.rows_of(k_ptr, head // repeat * room, columns, 0, m, d, D, D2)
+            v = tile.rows_of(v_ptr, head // repeat * room, columns, 0, m, e, E, E2)
+            rows = block * ROWS + tl.arange(0, ROWS)
+            at = head, rows, columns
+            _, ds, _, _, _ = tile.gradient_of(inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, False, form, shape)
+            total += ds
+    if OVER:
+        tl.store(db_ptr + matrix * m + columns, tl.sum(total, 0), mask=columns < m)
+    else:
+        rows = own_block * ROWS + tl.arange(0, ROWS)
+        at = (matrix * n + rows)[:, None] * m + columns[None, :]
+        tl.store(db_ptr + at, total, mask=(rows < n)[:, None] & (columns < m)[None, :])

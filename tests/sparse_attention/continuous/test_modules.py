@@ -258,9 +258,12 @@ def test_registry_knows_the_transforms():
     names = registry.names("continuous")
     alphas = {name: registry.make(name).alpha for name in names}
     assert alphas == {
-        "continuous_softmax": 1.0, "continuous_triweight": 4 / 3, "continuous_biweight": 1.5, "continuous_sparsemax": 2.0,
+        "continuous_softmax": 1.0,
+        "continuous_triweight": 4 / 3,
+        "continuous_biweight": 1.5,
+        "continuous_sparsemax": 2.0,
         "continuous_mixture": 1.0,
-    }  # fmt: skip
+    }
     assert all(registry.spec(n).over == "density" and registry.spec(n).kind == "continuous" for n in names)
     mu, sigma_sq = torch.tensor([0.4]), torch.tensor([0.1])
     made = registry.make("continuous_sparsemax")

@@ -10,8 +10,13 @@ from attention_oracles import bisected, distances, formula, named, visible
 
 import sparse_attention as sa
 
-MAPPINGS = [("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("softmax", {"gamma": 2.0}), ("fusedmax", {"lam": 0.1}),
-            ("sparsehourglass", {})]  # fmt: skip
+MAPPINGS = [
+    ("sparsemax", {}),
+    ("entmax", {"alpha": 1.5}),
+    ("softmax", {"gamma": 2.0}),
+    ("fusedmax", {"lam": 0.1}),
+    ("sparsehourglass", {}),
+]
 FUSED = ("sparsemax", "entmax", "fusedmax")
 SLOPES = torch.tensor([0.5, 0.1, 0.02, 0.0], dtype=torch.float64)
 ENDS = [0, 3, 3, 20, 40]
@@ -69,7 +74,11 @@ FORMS = {
     ),
     "sink, slopes, lengths": (
         {"sink": SLOPES, "slopes": SLOPES, "causal": True, "lengths": torch.tensor([0, 33])},
-        {"sink": SLOPES, "added": ALiBi, "keep": CAUSAL & (torch.arange(40) < torch.tensor([[0], [33]]))[:, None, None]},
+        {
+            "sink": SLOPES,
+            "added": ALiBi,
+            "keep": CAUSAL & (torch.arange(40) < torch.tensor([[0], [33]]))[:, None, None],
+        },
     ),
     "bias per key": ({"bias": BIAS[:, :1]}, {"added": BIAS[:, :1]}),
     "bias per entry": ({"bias": BIAS[:2, None]}, {"added": BIAS[:2, None]}),
@@ -81,7 +90,7 @@ FORMS = {
     ),
     "mask with gaps and sink": ({"mask": GAPS, "sink": SLOPES}, {"sink": SLOPES, "keep": GAPS}),
     "bias and sink": ({"bias": BIAS, "sink": SLOPES}, {"sink": SLOPES, "added": BIAS}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -220,8 +229,14 @@ def test_a_tensor_with_one_number_per_head_is_read_per_head(n):
         sa.sparse_attention(q, k, v, "entmax", alpha=alpha[:3])
 
 
-SHAPES = [("alpha", (4, 1)), ("alpha", (4, 1, 1)), ("alpha", (2, 1, 1, 1)),
-          ("scale", ()), ("scale", (4, 1, 1)), ("scale", (1, 4, 1, 1))]  # fmt: skip
+SHAPES = [
+    ("alpha", (4, 1)),
+    ("alpha", (4, 1, 1)),
+    ("alpha", (2, 1, 1, 1)),
+    ("scale", ()),
+    ("scale", (4, 1, 1)),
+    ("scale", (1, 4, 1, 1)),
+]
 
 
 @pytest.mark.parametrize(("name", "shape"), SHAPES, ids=str)

@@ -60,8 +60,22 @@ def chosen(seed: int, mapping: str = "entmax") -> dict[str, object]:
     return call
 
 
-def exact_output(q, k, v, alpha=None, causal=False, lengths=None, window=(), cu_seqlens=None, slopes=None, sink=None, bias=0.0, mask=True,
-                 scale=None, lam=None):  # fmt: skip
+def exact_output(
+    q,
+    k,
+    v,
+    alpha=None,
+    causal=False,
+    lengths=None,
+    window=(),
+    cu_seqlens=None,
+    slopes=None,
+    sink=None,
+    bias=0.0,
+    mask=True,
+    scale=None,
+    lam=None,
+):
     """The output and, for each row, how near a score comes to the threshold, which decides whether it has a gradient."""
     (B, H, n, _), m = q.shape, k.shape[-2]
     keep = (visible(n, m, *window, causal=causal, lengths=lengths, ends=cu_seqlens) & mask).expand(B, H, n, m)

@@ -16,7 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 import sparse_attention as sa
 from sparse_attention.kernels.native import attention as native
 
-MAPPINGS = [("sparsemax", {}), ("sparsemax", {"gamma": 0.3}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.2}), ("softmax", {})]  # fmt: skip
+MAPPINGS = [
+    ("sparsemax", {}),
+    ("sparsemax", {"gamma": 0.3}),
+    ("entmax", {"alpha": 1.5}),
+    ("entmax", {"alpha": 1.2}),
+    ("softmax", {}),
+]
 
 
 def tensors(B=2, H=4, G=2, m=70, d=16, e=12, dtype=torch.float32):
@@ -171,7 +177,10 @@ def test_masks_lengths_and_beams():
         cache.attend(q[:, :, -1:], mask=mask[0, 0, 0]), cache.attend(q[:, :, -1:], mask=mask[:1])
     )
     cache.reorder(torch.tensor([1, 1])).crop(60)
-    torch.testing.assert_close(cache.attend(q[:1, :, -1:].expand(2, -1, -1, -1))[0], sa.sparse_attention(q[0, :, -1:], k[1, :, :60], v[1, :, :60]))  # fmt: skip
+    torch.testing.assert_close(
+        cache.attend(q[:1, :, -1:].expand(2, -1, -1, -1))[0],
+        sa.sparse_attention(q[0, :, -1:], k[1, :, :60], v[1, :, :60]),
+    )
     assert len(cache.append(k[:, :, :5], v[:, :, :5])) == 65 and torch.equal(cache.keys[:, :, 60:], k[:, :, :5])
 
 

@@ -38,7 +38,11 @@ def spoilt(q, k, v, name, params, told, kernels="auto", weights=False):
 def test_what_hidden_keys_hold_never_matters(name, params, told):
     q, k, v = tensors()
     keep = (torch.arange(40) < torch.tensor([[40], [30]]))[:, None, None].expand(2, 1, 33, 40)
-    given = {"mask": keep.contiguous()} if told == "mask" else {"lengths": torch.tensor([40, 30]), "causal": "causal" in told}  # fmt: skip
+    given = (
+        {"mask": keep.contiguous()}
+        if told == "mask"
+        else {"lengths": torch.tensor([40, 30]), "causal": "causal" in told}
+    )
     dirty_k, dirty_v = k.clone(), v.clone()
     dirty_k[1, :, 33] = dirty_v[1, :, 31] = torch.nan
     dirty_v[1, 0, 35], dirty_v[1, 0, 36] = torch.inf, -torch.inf
@@ -82,7 +86,12 @@ def test_a_spoilt_value_reaches_the_queries_that_weight_it(name, params):
 @pytest.mark.parametrize(("name", "params"), NAN_RULE, ids=str)
 def test_shapes_on_meta_and_of_fake_tensors(name, params):
     def check(q, k, v, device):
-        for given in ({}, {"causal": True}, {"lengths": torch.full((2,), 3, device=device)}, {"mask": torch.ones(33, 40, dtype=torch.bool, device=device)}):  # fmt: skip
+        for given in (
+            {},
+            {"causal": True},
+            {"lengths": torch.full((2,), 3, device=device)},
+            {"mask": torch.ones(33, 40, dtype=torch.bool, device=device)},
+        ):
             out = sa.sparse_attention(q, k, v, name, **given, **params)
             assert out.shape == (2, 4, 33, 8) and out.dtype == q.dtype and out.device.type == device
             out, p = sa.sparse_attention(q, k, v, name, need_weights=True, **given, **params)

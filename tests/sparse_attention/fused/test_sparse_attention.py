@@ -15,8 +15,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import sparse_attention as sa
 from sparse_attention.kernels.native import attention as native
 
-SPARSE = [("sparsemax", {}), ("sparsemax", {"gamma": 0.5}), ("entmax", {"alpha": 1.5}), ("sparsegen_lin", {"lam": 0.3}),
-          ("fusedmax", {"lam": 0.1}), ("fusedmax", {"lam": 0.3, "gamma": 0.5}), ("fusedmax", {"lam": 0.0})]  # fmt: skip
+SPARSE = [
+    ("sparsemax", {}),
+    ("sparsemax", {"gamma": 0.5}),
+    ("entmax", {"alpha": 1.5}),
+    ("sparsegen_lin", {"lam": 0.3}),
+    ("fusedmax", {"lam": 0.1}),
+    ("fusedmax", {"lam": 0.3, "gamma": 0.5}),
+    ("fusedmax", {"lam": 0.0}),
+]
 MAPPINGS_OF_ROWS = [
     n
     for kind in ("simplex", "unnormalised")
@@ -100,9 +107,11 @@ FAST = {
 
 @pytest.mark.parametrize(
     ("name", "causal", "form"),
-    [pytest.param(*one, marks=[] if one in FAST else pytest.mark.slow)
-     for one in itertools.product(("softmax", "sparsemax", "sigmoid"), (False, True), ("plain", "slopes"))],
-)  # fmt: skip
+    [
+        pytest.param(*one, marks=[] if one in FAST else pytest.mark.slow)
+        for one in itertools.product(("softmax", "sparsemax", "sigmoid"), (False, True), ("plain", "slopes"))
+    ],
+)
 def test_a_recorded_graph_takes_other_lengths(name, causal, form):
     form = {"slopes": torch.tensor([0.5, 0.25])} if form == "slopes" else {}
 
@@ -347,8 +356,12 @@ def test_what_is_refused_says_what_to_do(wrong, error, says):
             sa.fused.plan(q, k, v, **wrong)
 
 
-SHARED = [("top_k", {"k": 3}), ("sparsehourglass", {"q": 2.0}), ("sparsecone", {"q": torch.tensor([0.5, 2.0, 1.0, 3.0])}),
-          ("sigmoid", {"bias": -1.0})]  # fmt: skip
+SHARED = [
+    ("top_k", {"k": 3}),
+    ("sparsehourglass", {"q": 2.0}),
+    ("sparsecone", {"q": torch.tensor([0.5, 2.0, 1.0, 3.0])}),
+    ("sigmoid", {"bias": -1.0}),
+]
 
 
 @pytest.mark.parametrize(("name", "params"), SHARED, ids=str)

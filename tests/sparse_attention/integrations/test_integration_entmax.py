@@ -36,14 +36,25 @@ def test_signatures(name):
 @pytest.mark.parametrize(
     "name, options",
     [
-        ("sparsemax", {}), ("sparsemax", {"k": 3}), ("entmax15", {}), ("entmax15", {"k": 2}), ("sparsemax_bisect", {}),
-        ("sparsemax_bisect", {"n_iter": 60}), ("entmax_bisect", {"alpha": 1.2}), ("entmax_bisect", {"alpha": 2}),
-        ("entmax_bisect", {"alpha": 3.0, "n_iter": 60}), ("entmax_bisect", {"alpha": 0.6}),
-        ("entmax_bisect", {"ensure_sum_one": False, "n_iter": 60}), ("normmax_bisect", {}),
-        ("normmax_bisect", {"alpha": 1.3, "n_iter": 90}), ("normmax_bisect", {"alpha": 1000, "n_iter": 60}),
-        ("budget_bisect", {}), ("budget_bisect", {"budget": 1.4}), ("budget_bisect", {"budget": 1}),
+        ("sparsemax", {}),
+        ("sparsemax", {"k": 3}),
+        ("entmax15", {}),
+        ("entmax15", {"k": 2}),
+        ("sparsemax_bisect", {}),
+        ("sparsemax_bisect", {"n_iter": 60}),
+        ("entmax_bisect", {"alpha": 1.2}),
+        ("entmax_bisect", {"alpha": 2}),
+        ("entmax_bisect", {"alpha": 3.0, "n_iter": 60}),
+        ("entmax_bisect", {"alpha": 0.6}),
+        ("entmax_bisect", {"ensure_sum_one": False, "n_iter": 60}),
+        ("normmax_bisect", {}),
+        ("normmax_bisect", {"alpha": 1.3, "n_iter": 90}),
+        ("normmax_bisect", {"alpha": 1000, "n_iter": 60}),
+        ("budget_bisect", {}),
+        ("budget_bisect", {"budget": 1.4}),
+        ("budget_bisect", {"budget": 1}),
     ],
-)  # fmt: skip
+)
 def test_functions_and_modules_give_the_same(name, options, dim):
     if "k" in options:
         dim %= X.ndim  # theirs fails with a negative one
@@ -55,7 +66,10 @@ def test_functions_and_modules_give_the_same(name, options, dim):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 1, 1), (2, 3, 5, 1)])
-@pytest.mark.parametrize("name, argument, low", [("entmax_bisect", "alpha", 1.1), ("normmax_bisect", "alpha", 1.2), ("budget_bisect", "budget", 0.5)])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, argument, low",
+    [("entmax_bisect", "alpha", 1.1), ("normmax_bisect", "alpha", 1.2), ("budget_bisect", "budget", 0.5)],
+)
 def test_tensors_for_alpha_and_budget(name, argument, low, shape):
     value = low + 2 * torch.rand(shape, dtype=torch.float64)
     found = getattr(ours, name)(X, **{argument: value})
@@ -89,9 +103,12 @@ def test_gradients_of_theirs_and_beyond():
 
 
 LOSSES = {
-    "SparsemaxLoss": [{}, {"k": 4}], "Entmax15Loss": [{}, {"k": 3}, {"k": None}], "SparsemaxBisectLoss": [{}, {"n_iter": 60}],
-    "EntmaxBisectLoss": [{}, {"alpha": 1.7}, {"alpha": 2.4}], "NormmaxBisectLoss": [{}, {"alpha": 1.4, "n_iter": 80}],
-}  # fmt: skip
+    "SparsemaxLoss": [{}, {"k": 4}],
+    "Entmax15Loss": [{}, {"k": 3}, {"k": None}],
+    "SparsemaxBisectLoss": [{}, {"n_iter": 60}],
+    "EntmaxBisectLoss": [{}, {"alpha": 1.7}, {"alpha": 2.4}],
+    "NormmaxBisectLoss": [{}, {"alpha": 1.4, "n_iter": 80}],
+}
 
 
 @pytest.mark.parametrize("reduction", ["elementwise_mean", "sum", "none"])

@@ -15,8 +15,24 @@ import sparse_attention as sa
 
 tf = pytest.importorskip("transformers")
 
-S = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 60, "max_position_embeddings": 64}  # fmt: skip
-B = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 60}  # fmt: skip
+S = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "vocab_size": 60,
+    "max_position_embeddings": 64,
+}
+B = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "vocab_size": 60,
+}
 T = {
     "d_model": 32,
     "d_kv": 8,
@@ -30,23 +46,45 @@ G = {"num_key_value_heads": 2}
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 DECODERS = {
     "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=60, n_positions=64)),
-    "opt": lambda: tf.OPTForCausalLM(tf.OPTConfig(hidden_size=32, word_embed_proj_dim=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, vocab_size=60, max_position_embeddings=64)),
+    "opt": lambda: tf.OPTForCausalLM(
+        tf.OPTConfig(
+            hidden_size=32,
+            word_embed_proj_dim=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_dim=48,
+            vocab_size=60,
+            max_position_embeddings=64,
+        )
+    ),
     "llama": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**S, **G)),
     "qwen3": lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**S, **G, head_dim=8)),
     "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**S, **G, head_dim=8, sliding_window=4)),
-    "gemma2": lambda: tf.Gemma2ForCausalLM(tf.Gemma2Config(**S, **G, head_dim=8, sliding_window=4, attn_logit_softcapping=5.0)),
-    "gpt_oss": lambda: tf.GptOssForCausalLM(tf.GptOssConfig(**S, **G, head_dim=8, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)),
-}  # fmt: skip
+    "gemma2": lambda: tf.Gemma2ForCausalLM(
+        tf.Gemma2Config(**S, **G, head_dim=8, sliding_window=4, attn_logit_softcapping=5.0)
+    ),
+    "gpt_oss": lambda: tf.GptOssForCausalLM(
+        tf.GptOssConfig(**S, **G, head_dim=8, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
+    ),
+}
 ENCODERS = {
     "bert": lambda: tf.BertModel(tf.BertConfig(**S)),
     "roberta": lambda: tf.RobertaModel(tf.RobertaConfig(**S)),
-    "modernbert": lambda: tf.ModernBertModel(tf.ModernBertConfig(**S, **ENDS, sep_token_id=2, cls_token_id=1, local_attention=4)),
-}  # fmt: skip
+    "modernbert": lambda: tf.ModernBertModel(
+        tf.ModernBertConfig(**S, **ENDS, sep_token_id=2, cls_token_id=1, local_attention=4)
+    ),
+}
 BOTH = {
     "t5": lambda: tf.T5ForConditionalGeneration(tf.T5Config(**T)),
-    "bart": lambda: tf.BartForConditionalGeneration(tf.BartConfig(**B, **ENDS, decoder_start_token_id=2, max_position_embeddings=64)),
-    "whisper": lambda: tf.WhisperForConditionalGeneration(tf.WhisperConfig(**B, **ENDS, num_mel_bins=8, max_source_positions=16, max_target_positions=64, decoder_start_token_id=3)),
-}  # fmt: skip
+    "bart": lambda: tf.BartForConditionalGeneration(
+        tf.BartConfig(**B, **ENDS, decoder_start_token_id=2, max_position_embeddings=64)
+    ),
+    "whisper": lambda: tf.WhisperForConditionalGeneration(
+        tf.WhisperConfig(
+            **B, **ENDS, num_mel_bins=8, max_source_positions=16, max_target_positions=64, decoder_start_token_id=3
+        )
+    ),
+}
 ALL = {**DECODERS, **ENCODERS, **BOTH}
 SPARSE = ("sparsemax", "fusedmax")
 SIX_WORDS = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
@@ -133,7 +171,16 @@ def test_a_long_cache_is_read_at_the_support(monkeypatch):
 
 
 @pytest.mark.parametrize("hidden", [0, 3], ids=["whole", "left padded"])
-@pytest.mark.parametrize(("name", "mapping"), [("llama", "sparsemax"), ("gpt2", "sparsemax"), ("mistral", "sparsemax"), ("gpt_oss", "sparsemax"), ("llama", "fusedmax")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "mapping"),
+    [
+        ("llama", "sparsemax"),
+        ("gpt2", "sparsemax"),
+        ("mistral", "sparsemax"),
+        ("gpt_oss", "sparsemax"),
+        ("llama", "fusedmax"),
+    ],
+)
 def test_a_held_cache_changes_nothing(name, mapping, hidden):
     """Windows (mistral, gpt_oss), learned sinks (gpt_oss), mappings without a kernel; beams reorder the cache."""
     model, given = made(name, mapping), inputs(name, hidden, left=True)
@@ -178,7 +225,11 @@ def test_weights_are_given_when_asked_for(name):
     model, given = made(name, "sparsemax"), inputs(name, 3)
     with torch.no_grad():
         asked, plain = out(model, name, given, output_attentions=True), out(model, name, given)
-    found = [p for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions") for p in getattr(asked, key, None) or ()]  # fmt: skip
+    found = [
+        p
+        for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+        for p in getattr(asked, key, None) or ()
+    ]
     assert torch.allclose(asked[0], plain, atol=1e-4 * float(plain.abs().max()))  # the fused way and the composed
     assert len(found) == (6 if name in BOTH else 2)
     for p in found:
@@ -204,7 +255,13 @@ def test_the_fused_kernel_is_told_causality_and_lengths(monkeypatch):
         made("llama")(**inputs("llama", 3, left=True))
         made("bert")(**inputs("bert", 3))
         made("bert")(input_ids=WORDS)
-    assert seen[::2] == [(True, True, None), (True, True, [9, 6]), (False, False, None), (True, False, [9, 6]), (True, False, None)]  # fmt: skip
+    assert seen[::2] == [
+        (True, True, None),
+        (True, True, [9, 6]),
+        (False, False, None),
+        (True, False, [9, 6]),
+        (True, False, None),
+    ]
 
 
 def test_a_mask_that_was_written_to_is_read():
@@ -244,7 +301,9 @@ def test_one_graph_under_compile(name):
 def test_what_is_refused():
     register = integration().register
     assert register("entmax", alpha=1.3) == register("entmax", alpha=1.3) == "sa_entmax"
-    with pytest.raises(ValueError, match=r"'sa_entmax' is registered with entmax\(alpha=1.3\).*entmax\(alpha=1.7\) another name"):  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"'sa_entmax' is registered with entmax\(alpha=1.3\).*entmax\(alpha=1.7\) another name"
+    ):
         register("entmax", alpha=1.7)
     assert register("entmax", name="sharper", alpha=1.7) == "sharper"
     with pytest.raises(ValueError, match="cannot learn parameters; give a number"):
@@ -302,7 +361,11 @@ def test_checkpoints_run_attention_again_in_the_backward_pass():
 
 
 def test_torch_attention_within_a_model_is_replaced_first():
-    vision = {k: v for k, v in S.items() if k in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}  # fmt: skip
+    vision = {
+        k: v
+        for k, v in S.items()
+        if k in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    }
     model = tf.SiglipVisionModel(tf.SiglipVisionConfig(**vision, image_size=16, patch_size=8)).eval()
     with pytest.raises(ValueError, match=r"call sa.nn.replace\(model, 'sparsemax'\) first"):
         integration().use(model, "sparsemax")

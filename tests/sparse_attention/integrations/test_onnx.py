@@ -17,10 +17,17 @@ SHAPES = [(1, 1), (2, 1), (3, 17), (5, 2), (4, 9)]
 ROWS = [n for n in sa.names() if sa.spec(n).over == "row" and not sa.spec(n).stateful]
 PARAMS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ROWS),
-    ("entmax", {"alpha": 0.5}), ("entmax", {"alpha": 1.3}), ("entmax", {"alpha": 3.0}), ("entmax", {"alpha": "learned"}),
-    ("entmax", {"alpha": torch.tensor(2.5)}), ("pnormmax", {"p": 1.1, "gamma": 0.5}), ("fusedmax", {"lam": torch.tensor(0.3)}),
-    ("oscarmax", {"lam": torch.tensor(0.3)}), ("oscarmax", {"lam": 0.1, "mode": "paper"}), ("group_sparsemax", {"groups": 2}),
-]  # fmt: skip
+    ("entmax", {"alpha": 0.5}),
+    ("entmax", {"alpha": 1.3}),
+    ("entmax", {"alpha": 3.0}),
+    ("entmax", {"alpha": "learned"}),
+    ("entmax", {"alpha": torch.tensor(2.5)}),
+    ("pnormmax", {"p": 1.1, "gamma": 0.5}),
+    ("fusedmax", {"lam": torch.tensor(0.3)}),
+    ("oscarmax", {"lam": torch.tensor(0.3)}),
+    ("oscarmax", {"lam": 0.1, "mode": "paper"}),
+    ("group_sparsemax", {"groups": 2}),
+]
 FAST = ["sparsemax"]
 
 
@@ -73,9 +80,13 @@ def drawn(name: str, case: int, size: int) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize(
     ("name", "params"),
-    [pytest.param(n, p, marks=[] if n in FAST and not p else pytest.mark.slow, id=f"{n}-{'-'.join(map(str, p.values()))}")
-     for n, p in PARAMS],
-)  # fmt: skip
+    [
+        pytest.param(
+            n, p, marks=[] if n in FAST and not p else pytest.mark.slow, id=f"{n}-{'-'.join(map(str, p.values()))}"
+        )
+        for n, p in PARAMS
+    ],
+)
 def test_every_mapping_over_rows(name, params):
     size = params.get("groups", 1)  # rows are multiples
     m = sa.make(name, **({"groups": 1} if "groups" in sa.spec(name).inputs else {}) | params)
@@ -106,20 +117,34 @@ def test_the_older_exporter_keeps_lengths_free(name):
     ).eval()
     file = io.BytesIO()
     torch.onnx.export(
-        attends, (torch.randn(2, 3, 7, 8),), file, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch", 2: "n"}}
-    )  # fmt: skip
+        attends,
+        (torch.randn(2, 3, 7, 8),),
+        file,
+        dynamo=False,
+        input_names=["x"],
+        dynamic_axes={"x": {0: "batch", 2: "n"}},
+    )
     session = runtime.InferenceSession(file.getvalue())
     for batch, n in ((1, 1), (3, 5), (2, 12)):
         x = torch.randn(batch, 3, n, 8)
-        torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), attends(x), atol=1e-6, rtol=0.0)  # fmt: skip
+        torch.testing.assert_close(
+            torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), attends(x), atol=1e-6, rtol=0.0
+        )
 
 
 FORMS: dict[str, dict[str, Any]] = {
-    "sparsemax": {}, "softmax": {"mapping": "softmax"}, "fusedmax": {"mapping": "fusedmax"}, "window": {"window": (3, 0)},
+    "sparsemax": {},
+    "softmax": {"mapping": "softmax"},
+    "fusedmax": {"mapping": "fusedmax"},
+    "window": {"window": (3, 0)},
     "slopes": {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0])},
     "sink": {"mapping": "entmax", "sink": torch.tensor([0.0, 1.0, -1.0, 0.5])},
-    "scale": {"mapping": "entmax", "alpha": torch.tensor([1.2, 1.5, 2.0, 3.0]), "scale": torch.tensor([0.2, 0.4, 0.8, 1.6])},
-}  # fmt: skip
+    "scale": {
+        "mapping": "entmax",
+        "alpha": torch.tensor([1.2, 1.5, 2.0, 3.0]),
+        "scale": torch.tensor([0.2, 0.4, 0.8, 1.6]),
+    },
+}
 
 
 @pytest.mark.slow
@@ -190,7 +215,9 @@ def _theirs(name: str) -> nn.Module:
         model = tf.BertModel(tf.BertConfig(**sizes, **given))
     else:
         ends = {"bos_token_id": 1, "eos_token_id": 2}
-        model = tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False, **ends, **given))  # fmt: skip
+        model = tf.GPT2LMHeadModel(
+            tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False, **ends, **given)
+        )
     with torch.no_grad():
         for parameter in model.parameters():  # for scores large enough for zeros
             parameter.mul_(4.0 if parameter.ndim == 2 else 1.0)
@@ -288,7 +315,11 @@ def test_script_refuses_with_the_way_out():
     def attends(x: Tensor) -> Tensor:
         return sa.sparse_attention(x, x, x)
 
-    for thing, name in ((direct, "sparsemax"), (sa.make("entmax"), "entmax"), (attends, "sparse_attention"),
-                        (nn.Sequential(sa.make("top_k")), "top_k")):  # fmt: skip
+    for thing, name in (
+        (direct, "sparsemax"),
+        (sa.make("entmax"), "entmax"),
+        (attends, "sparse_attention"),
+        (nn.Sequential(sa.make("top_k")), "top_k"),
+    ):
         with pytest.raises(NotImplementedError, match=f"torch.jit.script cannot compile {name}; record"):
             torch.jit.script(thing)

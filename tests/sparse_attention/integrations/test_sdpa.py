@@ -121,8 +121,11 @@ def test_shapes_broadcast_as_in_torch(name, q, k, v, grouped):
 def test_half_precision(dtype, mask):
     q, k, v = (x.detach().to(dtype) for x in made(64, 64))
     seen = {
-        None: None, "bool": torch.rand(64, 64) < 0.5, "own": torch.randn(64, 64).to(dtype), "single": torch.randn(64, 64),
-    }[mask]  # fmt: skip
+        None: None,
+        "bool": torch.rand(64, 64) < 0.5,
+        "own": torch.randn(64, 64).to(dtype),
+        "single": torch.randn(64, 64),
+    }[mask]
     for name, (ours, f) in MAPPINGS.items():
         out = sdpa.scaled_dot_product_attention(q, k, v, seen, **ours)
         if name == "softmax":

@@ -115,11 +115,15 @@ def inputs(model: Any) -> list[dict[str, torch.Tensor]]:
     words["attention_mask"] = words["attention_mask"].long()
     found = []
     for one in (
-        words, {"pixel_values": normal(2, *picture)}, {"input_values": normal(2, 8000)},
-        {"input_features": normal(2, bins, 32)}, {"input_features": normal(2, 32, bins)},
-        {**words, "pixel_values": normal(2, *picture)}, {"pixel_values": normal(2, frames, *picture)},
+        words,
+        {"pixel_values": normal(2, *picture)},
+        {"input_values": normal(2, 8000)},
+        {"input_features": normal(2, bins, 32)},
+        {"input_features": normal(2, 32, bins)},
+        {**words, "pixel_values": normal(2, *picture)},
+        {"pixel_values": normal(2, frames, *picture)},
         {"pixel_values_videos": normal(2, frames, *picture)},
-    ):  # fmt: skip
+    ):
         one = {k: v for k, v in one.items() if k in takes or "kwargs" in takes}
         if one and set(one) != {"attention_mask"}:
             found += [{**one, "decoder_input_ids": ids[:, :5]}] if "decoder_input_ids" in takes else []

@@ -1,6 +1,6 @@
 """Compile the Triton kernels for GPUs that are not there, as the launchers would, and read what the binaries need.
 
-`python tests/sparse_attention/kernels/ahead_of_time.py` prints the table of docs/results/gpu/binaries.md for the installed Triton.
+`python tests/sparse_attention/kernels/ahead_of_time.py attention 90` prints the numbers of docs/reference/gpu.md for the installed Triton.
 """
 
 from __future__ import annotations
@@ -27,9 +27,16 @@ from sparse_attention.kernels.triton import attention
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
 STACK = 512  # bytes of a thread: more are registers spilled to memory
 TYPES = {
-    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int8: "i8", torch.uint8: "u8",
-    torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
-}  # fmt: skip
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float64: "fp64",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
 OPTIONS = ("num_warps", "num_stages")
 
 
@@ -90,11 +97,17 @@ def attend(d: int, dtype: torch.dtype, alpha: float = 2.0, n: int = 256, **given
 
 
 MAPPINGS = (
-    ("softmax", {"gamma": 1.0}), ("sparsemax", {"gamma": 1.0}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}),
-    ("pnormmax", {"p": 1.5, "gamma": 1.0}), ("sparsecone", {"q": 3.0}), ("sparsehourglass", {"q": 0.5}),
-    ("fusedmax", {"lam": 0.1, "gamma": 1.0}), ("oscarmax", {"lam": 0.1, "gamma": 1.0}),
-)  # fmt: skip
-WIDTHS = (32, 64, 80, 96, 128)
+    ("softmax", {"gamma": 1.0}),
+    ("sparsemax", {"gamma": 1.0}),
+    ("entmax", {"alpha": 1.5}),
+    ("entmax", {"alpha": 1.3}),
+    ("pnormmax", {"p": 1.5, "gamma": 1.0}),
+    ("sparsecone", {"q": 3.0}),
+    ("sparsehourglass", {"q": 0.5}),
+    ("fusedmax", {"lam": 0.1, "gamma": 1.0}),
+    ("oscarmax", {"lam": 0.1, "gamma": 1.0}),
+)
+WIDTHS = (32, 64, 80, 96, 128, 256)
 
 
 def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
@@ -118,14 +131,30 @@ def attention_cases() -> Iterator[Case]:
         for d in WIDTHS:
             yield from launches(f"{TYPES[dtype]} d={d}", partial(attend, d, dtype, causal=True))
     spans, lengths = torch.zeros(1, 256, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    learned = {"scales": torch.empty(2, 256), "slopes": torch.empty(2), "sinks": torch.empty(2)}
     for dtype, d in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 128)):
         forms: dict[str, dict[str, Any]] = {
-            "1.5": {"alpha": 1.5}, "1.3": {"alpha": 1.3}, "spans": {"spans": spans, "pinned": True, "lengths": lengths},
+            "1.5": {"alpha": 1.5},
+            "1.3": {"alpha": 1.3},
+            "spans": {"spans": spans, "lengths": lengths, "sinks": torch.empty(2)},
+            "learned": {"alpha": 1.5, "causal": True, **learned},
             "bias": {"alpha": 1.5, "bias": torch.empty(2, 256, 256, dtype=dtype), "causal": True},
-            "each": {"alpha": 0.0, "alphas": torch.tensor([1.2, 1.7]), "bias": torch.empty(256), "mask": spans[0, :, :1] == 0},
-        }  # fmt: skip
+            "each": {
+                "alpha": 0.0,
+                "alphas": torch.tensor([1.2, 1.7]),
+                "bias": torch.empty(256),
+                "mask": spans[0, :, :1] == 0,
+            },
+        }
         for name, given in forms.items():
             yield from launches(f"{TYPES[dtype]} d={d} {name}", partial(attend, d, dtype, **given))
+    for dtype in (torch.bfloat16, torch.float32):
+        for d, size in ((64, 1), (80, attention._DECODED[dtype]), (256, attention._DECODED[dtype])):
+            q, k = torch.empty(2 * size, 1, d, dtype=dtype), torch.empty(2, 256, d, dtype=dtype)
+            forms = {} if d == 64 else {name: x[:, :1] if x.ndim > 1 else x for name, x in learned.items()}
+            forms = {name: x.repeat_interleave(size, 0) for name, x in forms.items()}
+            call = partial(attention.forward, q, k, k, alpha=1.5, scale=0.1, save=False, **forms)
+            yield from launches(f"{TYPES[dtype]} d={d} decoding, {size} heads a group", call)
 
 
 def binary(case: Case, capability: int) -> dict[str, Any]:
@@ -160,9 +189,16 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
         ).stdout
     registers, stack = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
     return {
-        "label": case.label, "name": case.name, "registers": registers, "stack": stack, "shared": compiled.metadata.shared, "seconds": seconds,
-        "warps": dict(case.constants)["num_warps"], "copies": compiled.asm["ptx"].count("cp.async.c"), "target": compiled.asm["ptx"].count(f".target sm_{capability}"),
-    }  # fmt: skip
+        "label": case.label,
+        "name": case.name,
+        "registers": registers,
+        "stack": stack,
+        "shared": compiled.metadata.shared,
+        "seconds": seconds,
+        "warps": dict(case.constants)["num_warps"],
+        "copies": compiled.asm["ptx"].count("cp.async.c"),
+        "target": compiled.asm["ptx"].count(f".target sm_{capability}"),
+    }
 
 
 def _try(index: int, of: str, capability: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import entmax
 import pytest
 import torch
 from attention_oracles import formula, named, visible
+from kernel_oracles import columns, decoded, dense_weights
 from torch import Tensor
 
 from sparse_attention.kernels.native import attention, decoding
@@ -62,7 +63,7 @@ def compare(
 
     # a score is off by about d units in the last place of |q| |k|, and a probability by as much
     off = 1e-6 + 6e-7 * abs(scale) * float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max())
-    got = saved.weights().double()
+    got = dense_weights(saved).double()
     pairs = int(seen(q.shape[0], q.shape[1], k.shape[1], causal, lengths).sum())
     assert saved.density == pytest.approx(int((got > 0).sum()) / pairs, abs=1e-12)
     assert float((got - p).abs().max()) <= 3 * off
@@ -75,7 +76,7 @@ def compare(
     )
 
     g = torch.randn_like(out)
-    gradients = attention.backward(g, q, k, v, saved)
+    gradients = attention.gradients(g, q, k, v, saved)[:3]
     if torch.equal(got > 0, p > 0):
         for mine, right in zip(gradients, torch.autograd.grad(expected, exact, g.double()), strict=True):
             slack = {1.5: 1e-4, 2.0: 2e-5, "fusedmax": 2e-5}.get(alpha, 5e-5)  # powers of small probabilities
@@ -179,9 +180,9 @@ def test_any_scale(scale: float, alpha: Alpha) -> None:
 def test_no_keys_give_zeros() -> None:
     q, k, v = drawn(2, 1, 5, 0, 8, 4)
     out, saved = attention.forward(q, k, v, alpha=2.0, scale=1.0, weights=True)
-    assert saved is not None and saved.density == 0 and not saved.weights().numel()
+    assert saved is not None and saved.density == 0 and not dense_weights(saved).numel()
     assert torch.equal(out, torch.zeros(2, 5, 4))
-    assert all(not x.any() for x in attention.backward(out + 1, q, k, v, saved))
+    assert all(not x.any() for x in attention.gradients(out + 1, q, k, v, saved)[:3])
 
 
 @pytest.mark.parametrize("alpha", ANY)
@@ -194,7 +195,7 @@ def test_scores_that_are_not_finite(alpha: Alpha) -> None:
     out, saved = attention.forward(q, k, v, **given(alpha), scale=0.3, weights=True)
     expected, p = composition(q.double(), k[:, kept].double(), v[:, kept].double(), alpha, 0.3, False, None)
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=0)
-    assert saved is not None and torch.equal(saved.weights()[:, :, kept] > 0, p > 0)
+    assert saved is not None and torch.equal(dense_weights(saved)[:, :, kept] > 0, p > 0)
 
     k[0, 7, 0] = 0.5
     for bad in (
@@ -207,7 +208,7 @@ def test_scores_that_are_not_finite(alpha: Alpha) -> None:
         out, saved = attention.forward(one, k.abs() * 4, v, **given(alpha), scale=1.0)
         assert saved is not None
         assert out[0, 3].isnan().all() and not out[0, :3].isnan().any() and not out[0, 4:].isnan().any()
-        dq, dk, _ = attention.backward(torch.ones_like(out), one, k, v, saved)
+        dq, dk, _ = attention.gradients(torch.ones_like(out), one, k, v, saved)[:3]
         assert dq[0, 3].isnan().all() and not dq[0, :3].isnan().any() and dk.isnan().all()
 
 
@@ -220,11 +221,11 @@ def test_the_support_is_kept_and_not_its_weights(alpha: Alpha) -> None:
     out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125)
     same, full = attention.forward(q, k, v, alpha=alpha, scale=0.125, weights=True)
     assert saved is not None and full is not None and torch.equal(out.nan_to_num(), same.nan_to_num())
-    assert saved.weights_ is None and full.weights_ is not None and torch.equal(saved.columns, full.columns)
-    for mine, other in zip(attention.backward(g, q, k, v, saved), attention.backward(g, q, k, v, full), strict=True):
+    assert saved.weights_ is None and full.weights_ is not None and torch.equal(columns(saved), columns(full))
+    for mine, other in zip(
+        attention.gradients(g, q, k, v, saved)[:3], attention.gradients(g, q, k, v, full)[:3], strict=True
+    ):
         assert torch.equal(mine.isnan(), other.isnan()) and torch.equal(mine.nan_to_num(), other.nan_to_num())
-    with pytest.raises(ValueError, match="weights=True"):
-        saved.weights()
 
 
 @pytest.mark.parametrize("m", [1, 31, 64, 700, 70_000])
@@ -239,7 +240,7 @@ def test_how_much_the_support_takes(m: int) -> None:
     assert saved.held.numel() == int((counts * each).clamp(max=whole).sum())
     assert m < 700 or ((counts * each < whole).any() and (counts * each > whole).any())  # both kinds of rows
     expected = entmax.sparsemax(q[0].double() @ k[0].double().T, -1)
-    torch.testing.assert_close(saved.weights()[0].double(), expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(dense_weights(saved)[0].double(), expected, atol=2e-5, rtol=0)
 
 
 def test_values_off_a_large_support_are_not_read() -> None:
@@ -255,7 +256,7 @@ def test_values_off_a_large_support_are_not_read() -> None:
     assert spared is not None
     torch.testing.assert_close(same, out, atol=1e-6, rtol=1e-5)
     for mine, other in zip(
-        attention.backward(g, q, k, v, saved), attention.backward(g, q, k, spoilt, spared), strict=True
+        attention.gradients(g, q, k, v, saved)[:3], attention.gradients(g, q, k, spoilt, spared)[:3], strict=True
     ):
         torch.testing.assert_close(mine, other, atol=2e-5, rtol=1e-5)
 
@@ -272,8 +273,8 @@ def test_same_bits_in_any_threads_and_callers(alpha: float) -> None:
             torch.set_num_threads(threads)
             out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
             assert saved is not None
-            results.append((out, saved.row_pointers, saved.columns, saved.weights_))
-            dq, dk, dv = attention.backward(g, q, k, v, saved)
+            results.append((out, saved.row_pointers, columns(saved), saved.weights_))
+            dq, dk, dv = attention.gradients(g, q, k, v, saved)[:3]
             results[-1] += (dq,)
             keys.append((dk, dv))
     finally:
@@ -289,7 +290,7 @@ def test_same_bits_in_any_threads_and_callers(alpha: float) -> None:
     def again() -> None:
         for _ in range(3):
             out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
-            if saved is None or not torch.equal(out, results[0][0]) or not torch.equal(saved.columns, results[0][2]):
+            if saved is None or not torch.equal(out, results[0][0]) or not torch.equal(columns(saved), results[0][2]):
                 wrong.append(1)
 
     callers = [threading.Thread(target=again) for _ in range(3)]
@@ -324,12 +325,12 @@ def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], N
     for m in (1, 31, 700, 701, 702, 1408, 1500):
         now = k[:, :m]
         panels.append(now)
-        got = decoding.decode(q[:, 0], now, v[:, :m], panels, alpha=alpha, scale=0.125)
+        got = decoded(q[:, 0], now, v[:, :m], panels, alpha=alpha, scale=0.125)
         right = composition(q.double(), now.double(), v[:, :m].double(), alpha, 0.125, False, None)[0][:, 0]
         off = 1e-6 + 6e-7 * 0.125 * float(q.norm(dim=-1).max() * now.norm(dim=-1).max())
         torch.testing.assert_close(got.double(), right, atol=8 * off * min(m, 100), rtol=1e-5)
     lengths = torch.tensor([1500, 1000, 5, 0])
-    got = decoding.decode(q[:, 0], k, v, panels, alpha=alpha, scale=0.125, lengths=lengths)
+    got = decoded(q[:, 0], k, v, panels, alpha=alpha, scale=0.125, lengths=lengths)
     right = composition(q.double(), k.double(), v.double(), alpha, 0.125, False, lengths)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=800 * off, rtol=1e-5)
 
@@ -338,15 +339,15 @@ def test_a_cache_that_is_cropped_and_reordered() -> None:
     q, k, v = drawn(6, 3, 1, 900, 40, 64)
     k[1, 850] = torch.nan
     panels = decoding.KeyPanels(3, 40).append(k)
-    out = decoding.decode(q[:, 0], k, v, panels, alpha=2.0, scale=0.2)
+    out = decoded(q[:, 0], k, v, panels, alpha=2.0, scale=0.2)
     assert out[2:4].isnan().all() and not out[:2].isnan().any() and not out[4:].isnan().any()
     panels.crop(800)
     index = torch.tensor([2, 1])
     panels.reorder(index)
     k, v = k[index, :800].contiguous(), v[index, :800].contiguous()
-    got = decoding.decode(q[:4, 0], k, v, panels.append(k), alpha=2.0, scale=0.2)
+    got = decoded(q[:4, 0], k, v, panels.append(k), alpha=2.0, scale=0.2)
     right = composition(q[:4].double(), k.double(), v.double(), 2.0, 0.2, False, None)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=1e-5, rtol=1e-5)
     for keys, values, name in ((k[:, ::2], v[:, :400], "k"), (k[:, :400], v[:, ::2], "v")):
         with pytest.raises(ValueError, match=f"{name} has strides"):
-            decoding.decode(q[:4, 0], keys, values, panels, alpha=2.0, scale=0.2)
+            decoded(q[:4, 0], keys, values, panels, alpha=2.0, scale=0.2)

@@ -53,7 +53,11 @@ def test_the_source_distribution_builds_without_a_network_and_a_compiler(root: P
         assert "sparse_attention/py.typed" in files
         packed.extractall(site)
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(site)], env=nothing | {"PYTHONPATH": str(site)}, capture_output=True, text=True, cwd=tmp_path
-    )  # fmt: skip
+        [sys.executable, "-c", ALONE, str(site)],
+        env=nothing | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["sparse_attention.kernels.reference"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention import properties
+from tasks.commands import properties
 
 
 @pytest.mark.parametrize("K, q", [(3, 0.4), (5, 1.5)])
