@@ -111,18 +111,17 @@ def pictures(page: str, shown: str) -> str:
     for path in sorted((ROOT / "docs" / folder).glob("plots/*.svg")) * (name == "table.md"):
         told += ["", f"![{path.stem.replace('_', ' ')}](plots/{path.name})"]
     for other in ("results/figures/trained.md", "claims.md"):
-        for section in re.split(r"(?m)^## ", (ROOT / "docs" / other).read_text(encoding="utf-8"))[1:]:
+        for section in re.split(r"(?m)^(?=## |<details )", (ROOT / "docs" / other).read_text(encoding="utf-8"))[1:]:
             made_from = set(re.findall(r"\]\(\.\./(\w+)\.md\)", section))
             made_from |= {"_".join(one) for one in re.findall(r"`(\w+)`?,? profile[= ](\w+)", section)}
             picture = re.search(r"!\[(.*?)\]\((.*?)\)", section)
             if stem in made_from and picture and posixpath.basename(picture[2]) not in shown:
                 at = posixpath.relpath(posixpath.dirname(other) or ".", folder)
-                title, said = section.splitlines()[0], re.search(r"^> (.*)", section, re.M)
+                first, said = section.splitlines()[0], re.search(r"^> (.*)", section, re.M)
+                claim = re.fullmatch(r'<details id="(claim-(\d+))".*', first)
+                title, anchor = (f"Claim {claim[2]}", claim[1]) if claim else (first[3:], slugify(first[3:], "-"))
                 told += ["", f"![{picture[1]}]({posixpath.join(at, picture[2])})", ""]
-                told += [
-                    f"[{title}]({posixpath.relpath(other, folder)}#{slugify(title, '-')})"
-                    + (f": {said[1]}" if said else "")
-                ]
+                told += [f"[{title}]({posixpath.relpath(other, folder)}#{anchor})" + (f": {said[1]}" if said else "")]
     return "\n".join(["", "## Pictures of these results", *told, ""]) if told else ""
 
 

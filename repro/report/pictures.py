@@ -13,7 +13,8 @@ from repro.report import draw
 from repro.report.data import Line, Missing, Picture, scores
 from repro.report.draw import GRID, INK, PAPER, Dot
 from repro.tables.blocks import Block, Table
-from repro.tables.claims import UNIFORM, Outcome
+from repro.tables.claims import UNIFORM
+from repro.tables.decide import Outcome
 from repro.tables.statistics import FEWEST
 
 NAMES = {
@@ -209,29 +210,37 @@ def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str,
     return pictures
 
 
-def claim(outcome: Outcome, salt: str) -> str:
-    """The differences that test a claim as an SVG file: a dot a seed, the 95 % interval, and grey what counts as equal."""
-    claim = outcome.claim
-    dots = [
-        Dot(f"{p.row}, {p.column}" if p.column else p.row, 0, p.effect, p.known, list(p.differences.values()))
-        for p in outcome.parts
-        if len(p.differences) > 1
-    ]
+def claim(outcome: Outcome, labels: Mapping[str, str], salt: str) -> str:
+    """What tests a claim, as an SVG file: a dot a run, the mean, its 95 % interval, and grey what counts as equal.
+
+    Args:
+        labels: metric -> its name, for a claim with several metrics.
+    """
+    claim, parts = outcome.claim, [part for part in outcome.parts if len(part.differences) > 1]
+    most = claim.test == "most"  # then a dot is a setting
+    dots = []
+    for part in parts:
+        metric = labels.get(part.metric, part.metric) if len(claim.metrics) > 1 else ""
+        against = f"against {part.against}" if len(claim.against) > 1 else ""
+        runs = [*(part.columns if most else part.differences).values()]
+        ends = None if most else part.known
+        name = ", ".join(filter(None, (part.row, part.column, metric, against)))
+        dots.append(Dot(name, 0, sum(runs) / len(runs), ends, runs))
     with draw.canvas((6.4, 1.05 + 0.3 * len(dots)), salt) as figure:
         axes = figure.add_subplot()
         axes.axvline(0, color=INK, lw=0.8)
         if claim.equal:
-            ends = (claim.sign * end for end in claim.equal)
+            ends = sorted(claim.sign * end for end in claim.equal)
             band = axes.axvspan(*ends, color=GRID, alpha=0.5, lw=0, label="counts as equal")
             axes.legend(handles=[band], loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False, fontsize=7.5)
         draw.dots(axes, dots, draw.COLOURS[1])
-        if outcome.better:
-            side, arrow = ("right", "better →") if outcome.better > 0 else ("left", "← better")
-            axes.set_title(arrow, loc=side, fontsize=7.5)
-        minus = claim.compared(" minus ") or ": the last row minus the first"
-        unit = "%, as 100 times the logarithm" if claim.ratio else outcome.unit
-        axes.set_xlabel(f"{claim.metric}{minus}{f' ({unit})' if unit else ''}")
-        return draw.svg(figure, f"{claim.claim}: {outcome.outcome}")
+        word, sign = ("better", outcome.better) if outcome.better else ("as claimed", claim.sign)
+        side, arrow = ("right", f"{word} →") if sign > 0 else ("left", f"← {word}")
+        axes.set_title(arrow, loc=side, fontsize=7.5)
+        minus = claim.compared(" minus ") or ": the last minus the first"
+        unit = ("F1" if most else claim.unit) or claim.metrics[0]
+        axes.set_xlabel(f"{unit}{minus}{' (100 times the difference of logarithms)' if claim.ratio else ''}")
+        return draw.svg(figure, f"claim {claim.id}: {outcome.outcome}")
 
 
 def runs(table: Table, salt: str) -> str:

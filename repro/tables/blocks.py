@@ -11,7 +11,7 @@ from functools import cached_property
 from repro.convergence import Convergence
 from repro.identity import Found
 from repro.plan.published import Published
-from repro.tables.claims import Outcome
+from repro.tables.decide import Outcome
 from repro.tables.statistics import ANY, FEWEST, Mean, Summary, kendall, over_examples, summarize
 from repro.tables.verdict import Verdict
 

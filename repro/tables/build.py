@@ -8,7 +8,7 @@ footers state the data, seeds, signatures, deviations and code version. Each row
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +19,11 @@ from repro.plan import published as pub
 from repro.plan.experiment import Column, Select, Show
 from repro.protocol import Metric, metric_of
 from repro.store import Damaged, Store
-from repro.tables import claims as paper_claims
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
-from repro.tables.claims import Claim, Outcome
+from repro.tables.claims import Claim
+from repro.tables.decide import Evidence, Outcome, outcome_of
+from repro.tables.learning import doubt
 from repro.tables.statistics import holm, summarize
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
@@ -51,40 +52,48 @@ def build(
     warning = (
         "" if one.own or any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
     )
-    labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, blocks)
+    labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, store, blocks)
     lines = [outcome.line(labels) for outcome in tested if outcome.parts]
     last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
     return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, listed, tested, lines)
 
 
-def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[Outcome]:
-    """The outcomes of the paper's claims on these rows; rows that have not converged decide nothing."""
-    at = {column.key: block for column, block in zip(plan.experiment.columns, blocks)}
-    rows = {(key, row.label): row for key, block in at.items() for row in block.rows if row.found and not row.baseline}
-    doubts: dict[str, dict[str, str]] = {}
-    for (key, label), row in rows.items():
-        if not row.convergence.converged:
-            doubts.setdefault(key, {})[label] = row.convergence.state
+def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[Block]) -> list[Outcome]:
+    """The outcomes of the paper's claims on these rows."""
+    one = plan.experiment
+    mine = [claim for claim in claims if (claim.experiment, claim.profile) == (one.name, one.profile)]
+    shown = [(c, row) for c, block in enumerate(blocks) for row in block.rows if mine]
+    rows = {(c, row.label): row for c, row in shown if row.found and not row.baseline}
+    keys = [column.key for column in one.columns]
     known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
+    trained = {(s.column, one.rows[s.row].label): s.config.get("train") or {} for s in plan.slots}
+    doubts: dict[str, dict[str, str]] = {}
+    for at, row in rows.items():
+        if why := doubt(row.convergence, row.found, str(trained[at].get("best_metric")), known):
+            doubts.setdefault(keys[at[0]], {})[at[1]] = why
 
-    def errors(column: str, metric: str, row: str, against: str) -> float:
-        return paired.error(rows[column, row], rows[column, against], metric, metric_of(known, metric))
+    def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
+        pair = [rows[keys.index(column), label] for label in (row, against)]
+        return paired.error(*pair, metric, metric_of(known, metric), seeds)
 
-    def scores(metric: str) -> dict[str, dict[str, dict[int, float]]]:
+    def scores(claim: Claim, metric: str) -> dict[str, dict[str, dict[int, float]]]:
+        runs = [(c, label, s, f) for (c, label), row in rows.items() for s, f in zip(row.seeds, row.found)]
+        if claim.grid:
+            of = [s for s in plan.slots if one.rows[s.row].label in claim.rows and claim.grid in dict(s.point)]
+            points = [(s.column, f"{dict(s.point)[claim.grid]:g}", s.seed, s.found(store)) for s in of]
+            runs = [(*place, f) for *place, f in points if f is not None]
         found: dict[str, dict[str, dict[int, float]]] = {}
-        for (key, label), row in rows.items():
-            if runs := {s: f.metrics[metric] for s, f in zip(row.seeds, row.found) if metric in f.metrics}:
-                found.setdefault(key, {})[label] = runs
+        for c, label, seed, f in runs:
+            if metric in f.metrics:
+                found.setdefault(keys[c], {}).setdefault(label, {})[seed] = f.metrics[metric]
         return found
 
     made = []
-    for claim in claims:
-        if claim.experiment != plan.experiment.name or claim.profile != plan.experiment.profile:
-            continue
-        metric = metric_of(known, claim.metric)
-        worth = scores(claim.worth_metric) if claim.worth_metric else None
-        outcome = paper_claims.outcome_of(claim, scores(claim.metric), errors, doubts, metric.decimals, worth)
-        made.append(replace(outcome, unit=metric.unit, better=metric.better))
+    for claim in mine:
+        metrics = [*claim.metrics, *([claim.worth_metric] if claim.worth_metric else [])]
+        better, decimals = ({m: getattr(metric_of(known, m), k) or 0 for m in metrics} for k in ("better", "decimals"))
+        evidence = Evidence({m: scores(claim, m) for m in metrics}, errors, doubts, better, decimals)
+        made.append(outcome_of(claim, evidence))
     return made
 
 

@@ -1,69 +1,67 @@
-"""Test claims of the papers, `configs/claims/<paper>.yaml`, on the rows of a table.
+"""Claims of the papers, `configs/claims/<paper>.yaml`; `repro.tables.decide` tests them on the rows of a table.
 
     claims:
-      - claim: "the paper's sentence"
+      - id: 7                           its number on docs/claims.md, for ever
+        claim: "the paper's sentence"   as printed; our own words stand in `here`
         place: section 4.2
+        here: "no worse by 1 BLEU"      what is tested
+        question: ""                    the claim as a question, if docs/claims.md opens with it
+        point: ""                       and what would be seen, in a few words
+        says: "+.25 BLEU"               the paper's number, in words
+        printed: 0.25                   the effect that the paper prints, in the metric's unit: row minus `against`
         experiment: niculae2017_nmt     the experiment whose cells test the claim
         profile: cpu                    its profile
         columns: [fren, "en*"]          columns of the experiment, as patterns; the default is all columns
-        pooled: false                   if true, the mean over the columns is tested, for each seed
-        rows: [sparsemax]               each row is compared with `against`; a trend takes all rows in order
-        against: softmax                or, for a number instead of a row, `value: 25`
-        metric: test/bleu
+        pooled: false                   if true, the mean over the columns is tested, for each seed; of a trend, all
+                                        columns and seeds are blocks of one test
+        than: ["mean[89]"]              the effect in `columns` minus that in these columns is tested
+        rows: [sparsemax]               each row is compared with each of `against`; a trend takes all rows in order
+        grid: lam                       for a trend: over the values of this key in the grid of the only row
+        against: [softmax]              or, for a number instead of rows, `value: 25`
+        metrics: [test/bleu]            each is tested
+        paired: false                   true for times, and where the data differ by seed: differences seed by seed
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
-        test: equivalence               or noninferiority, superiority, trend
-        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal;
-                                        superiority: the smallest one that counts; trend: only to compute the power
-        note: ""                        what a reader should know, such as when the margin was set
+        test: equivalence               or noninferiority, superiority, trend, or most: better in most columns
+        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal; for
+                                        superiority, the smallest gain that counts
+        unit: BLEU                      of the effect
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
-        worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM
-        worth_metric: test/bleu         in this score; the default is `metric`
+        worth: 3.0                      the claim is supported only where `against` is this much better than UNIFORM
+        worth_metric: test/bleu         in this score; the default is the tested metric
         convergence: true               if false, rows that have not converged count too: for cost and sparsity
-        pilot: {seeds: .5, examples: .4}   standard deviation of a difference over seeds and its standard error over
-                                        test examples, from earlier runs: for the power
+        untestable: ""                  why no run of ours can test the claim; the keys about its test are then left out
+        untested: ""                    or why none has
+        counterexample: ""              or what disproves it: a computation under docs/reference/errata
+        note: ""                        what a reader should know, such as when the margin was set
+        history:                        the earlier versions of the claim's test, oldest first
+          - {outcome: supported, measured: "+0.4 [+0.1, +0.7], n = 3", why: "what was changed then, and why", seeds: [1, 2, 3]}
 
-Margins are committed before the runs, unless the note says otherwise. The tested quantity is the difference of a row
-minus `against`, paired over seeds and over test examples; published numbers are not used. Its variance is that over
-seeds, divided by their number, plus that of the mean over seeds when the test examples are drawn again; t has
-Satterthwaite's degrees of freedom. Two seeds decide nothing: their spread is too uncertain for these.
-
-A claim about several rows and columns holds if it holds for each of them: it is *supported* if every one-sided test at
-5 % says so; for superiority, that the row is better at all. It is *contradicted* if the opposite is shown for one of
-them: a difference above the margin (equivalence), a row worse by more than the margin (noninferiority) or not better by
-the margin (superiority), at 5 % divided by the number of comparisons. Otherwise it is *inconclusive*: a test that
-merely fails does not contradict a claim, and a row that is better, but by less than the margin, does neither. Claims
-are not corrected for each other.
+Margins are committed before the runs, unless the note or the history says otherwise. Published numbers enter only as
+`printed`. A test that was changed after its records were seen is marked: the outcome counts only if it is the same as
+before the change, or if the seeds that are not in `seeds` give it again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from fnmatch import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from repro.plan.experiment import ExperimentError, typed
-from repro.tables.statistics import FEWEST, Mean, interval, mean_of, power
 
-SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "inconclusive"
-TESTS = ("equivalence", "noninferiority", "superiority", "trend")
+TESTS = ("equivalence", "noninferiority", "superiority", "trend", "most")
 UNIFORM = "uniform attention"  # label of the row that gives every position the same weight
-ENOUGH = 0.8  # power of a test that is large enough
-MOST_SEEDS = 100
-Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> seed -> score
-Doubts = Mapping[str, Mapping[str, str]]  # column -> row -> why its scores prove nothing
-Errors = Callable[[str, str, str, str], float]  # (column, metric, row, against) -> standard error over test examples
 
 
 @dataclass(frozen=True)
-class Pilot:
-    """The spread of a difference in earlier runs: its standard deviation over seeds, its standard error over examples."""
+class Change:
+    """An earlier version of a claim's test: its outcome, what was changed, and the seeds that had been seen then."""
 
-    seeds: float = 0.0
-    examples: float = 0.0
+    outcome: str
+    why: str
+    measured: str = ""
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,40 +70,70 @@ class Claim:
 
     claim: str
     place: str
-    experiment: str
-    rows: tuple[str, ...]
-    metric: str
-    test: str
-    against: str = ""
+    experiment: str = ""
+    rows: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    test: str = "superiority"
+    against: tuple[str, ...] = ()
     margin: float = 0.0
     direction: str = "higher"
     columns: tuple[str, ...] = ("*",)
+    than: tuple[str, ...] = ()
     pooled: bool = False
+    paired: bool = False
+    grid: str = ""
     profile: str = "cpu"
     worth: float = 0.0
     worth_metric: str = ""
     convergence: bool = True
     ratio: bool = False
     value: float | None = None
-    pilot: Pilot = Pilot()
+    printed: float | None = None
+    id: int = 0
+    here: str = ""
+    question: str = ""
+    point: str = ""
+    says: str = ""
+    unit: str = ""
+    untestable: str = ""
+    untested: str = ""
+    counterexample: str = ""
     note: str = ""
+    history: tuple[Change, ...] = ()
     paper: str = ""
+
+    @property
+    def told(self) -> str:
+        """What is said of a claim without a test."""
+        return self.untestable or self.untested or self.counterexample
 
     @property
     def sign(self) -> int:
         return 1 if self.direction == "higher" else -1
 
+    @property
+    def smallest(self) -> float:
+        """The smallest gain that counts: the margin, or half the effect that the paper prints if that is less."""
+        gain = self.sign * (self.printed or 0.0)
+        return min(self.margin, gain / 2) if self.test == "superiority" and gain > 0 else self.margin
+
     def compared(self, word: str) -> str:
         """What the rows are compared with, after `word`; empty for a trend."""
-        other = self.against if self.value is None else f"{self.value:g}"
+        other = " and ".join(self.against) if self.value is None else f"{self.value:g}"
         return f"{word}{other}" if other else ""
 
     @property
     def asks(self) -> str:
         """The tested question as text."""
         bound = {"equivalence": "within", "noninferiority": "no worse by"}.get(self.test)
-        rises = f"ever {self.direction} from row to row" if self.test == "trend" else self.direction
-        return f"{bound} {self.margin:g}" if bound else rises
+        other = {"trend": f"ever {self.direction} from row to row", "most": f"{self.direction} in most settings"}
+        return f"{bound} {self.margin:g}" if bound else other.get(self.test, self.direction)
+
+    @property
+    def equal(self) -> tuple[float, float] | None:
+        """The bounds between which a difference in the direction of the claim counts as none, if it has such."""
+        bounds = {"equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0)}
+        return bounds.get(self.test, (0.0, self.smallest) if self.test == "superiority" else None)
 
     @property
     def inside(self) -> tuple[float, float]:
@@ -115,109 +143,11 @@ class Claim:
 
     @property
     def outside(self) -> list[tuple[float, float]]:
-        """The bounds between which a difference in the direction of the claim contradicts it."""
-        low = -self.margin if self.test in ("equivalence", "noninferiority") else self.margin
-        return [(-math.inf, low), *[(self.margin, math.inf)] * (self.test == "equivalence")]
-
-    @property
-    def equal(self) -> tuple[float, float] | None:
-        """The bounds between which a difference in the direction of the claim counts as none; None for a trend."""
-        bounds = {"equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0)}
-        return None if self.test == "trend" else bounds.get(self.test, (0.0, self.margin))
-
-    @property
-    def assumed(self) -> float:
-        """The true difference, in the direction of the claim, for which powers are computed."""
-        return self.margin if self.test in ("superiority", "trend") else 0.0
-
-    def power(self, n: int, pilot: Pilot) -> float:
-        """The chance that `n` seeds support the claim for one row if the true difference is `assumed`."""
-        return power(n, pilot.seeds, pilot.examples, self.assumed, *self.inside)
-
-
-@dataclass(frozen=True)
-class Part:
-    """The comparison of one row, in one column or over all of them; numbers are NaN where there is no comparison.
-
-    Attributes:
-        effect, low, high: mean difference and its 95 % interval, in the metric's unit; with fewer than `FEWEST` seeds,
-            the interval covers the test examples alone. NaN where it is not known.
-        differences: seed -> difference.
-        columns: column -> mean difference, for a pooled claim.
-    """
-
-    row: str
-    column: str
-    outcome: str = OPEN
-    effect: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    n: int = 0
-    why: str = ""
-    differences: Mapping[int, float] = field(default_factory=dict)
-    columns: Mapping[str, float] = field(default_factory=dict)
-    slack: float = -math.inf  # standard errors between the effect and the nearest bound of `Claim.inside`
-
-    def numbers(self, decimals: int) -> str:
-        """The effect with its interval, and why it decides nothing."""
-        if math.isnan(self.effect):
-            return self.why
-        why = f"; {self.why}" if self.why else ""
-        return f"{self.effect:+.{decimals}f}{self.interval(decimals)}, n = {self.n}{why}"
-
-    @property
-    def known(self) -> tuple[float, float] | None:
-        """The interval, or None if it is not known."""
-        return (self.low, self.high) if math.isfinite(self.low) else None
-
-    def interval(self, decimals: int) -> str:
-        """` [low, high]`, or an empty string if it is not known."""
-        return interval(self.known, self.n, decimals)
-
-    def text(self, decimals: int) -> str:
-        return f"{self.outcome} ({self.numbers(decimals)})"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A claim with its outcome. `part` is the comparison that decides, the one with the least evidence for the claim.
-
-    `power` is that of the part's number of seeds at the pilot's spread, and `needed` the number of seeds for a power of
-    `ENOUGH`; None without a pilot, or if more than `MOST_SEEDS` were needed.
-    """
-
-    claim: Claim
-    outcome: str
-    part: Part
-    parts: tuple[Part, ...] = ()
-    decimals: int = 2
-    power: float | None = None
-    needed: int | None = None
-    unit: str = ""  # of the metric
-    better: int = 0  # 1 if a higher score is better, -1 if a lower one is, 0 if neither is known to be
-
-    def values(self) -> dict[str, Any]:
-        """The outcome for a JSON file; numbers that are not known are None."""
-        claim = {
-            k: getattr(self.claim, k) for k in ("claim", "paper", "place", "metric", "test", "margin", "direction")
-        }
-        effect, low, high = (v if math.isfinite(v) else None for v in (self.part.effect, self.part.low, self.part.high))
-        decides = {"effect": effect, "interval": [low, high], "n": self.part.n, "why": self.part.why}
-        parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in self.parts]
-        outcome = {"outcome": self.outcome, "power": self.power, "needed": self.needed, "parts": parts}
-        return claim | decides | outcome
-
-    def line(self, labels: Mapping[str, str]) -> str:
-        """The outcome in one sentence; labels: column -> label."""
-        said: dict[str, list[str]] = {}
-        for part in self.parts:
-            where = f" on {labels[part.column].partition(';')[0]}" if part.column and len(labels) > 1 else ""
-            text = part.numbers if part.outcome == self.outcome else part.text
-            said.setdefault(text(self.decimals), []).append(f"{part.row}{where}")
-        each = "; ".join(f"{', '.join(who)}: {text}" for text, who in said.items())
-        word = "not decided" if self.outcome == OPEN else self.outcome
-        asked = f"{self.claim.place}; {self.claim.metric}{self.claim.compared(' against ')}, {self.claim.asks}"
-        return f"Claim {word}: “{self.claim.claim}” ({asked}). {each}."
+        """The bounds between which a difference in the direction of the claim contradicts it: not where the paper's own is."""
+        printed = self.sign * (self.printed or 0.0)
+        loss = max(self.margin, -printed) if self.test in ("equivalence", "noninferiority") else 0.0
+        gain = [(max(self.margin, printed), math.inf)] if self.test == "equivalence" else []
+        return [(-math.inf, -loss), *gain]
 
 
 def read(page: Mapping[str, Any], name: str) -> list[Claim]:
@@ -236,159 +166,17 @@ def read(page: Mapping[str, Any], name: str) -> list[Claim]:
 
 def _wrong(claim: Claim) -> list[str]:
     """Errors in the values of a claim."""
-    empty = [k for k in ("claim", "place", "experiment", "rows", "metric") if not getattr(claim, k)]
-    found = [f"{key} must be given" for key in empty]
+    found = [f"{key} must be given" for key in ("claim", "place") if not getattr(claim, key)]
+    if claim.told:
+        return found
+    found += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(claim, key)]
     for key, allowed in (("test", TESTS), ("direction", ("higher", "lower"))):
         if (value := getattr(claim, key)) not in allowed:
             found.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
-    if not claim.margin > 0:
+    if not claim.margin > 0 and claim.test not in ("trend", "most"):
         found.append(f"margin={claim.margin:g} must be above 0")
     if claim.test != "trend" and bool(claim.against) == (claim.value is not None):
-        found.append(f"{claim.test} needs either the row it is `against` or a `value`")
+        found.append(f"{claim.test} needs either the rows it is `against` or a `value`")
+    if claim.grid and (claim.test != "trend" or len(claim.rows) != 1):
+        found.append(f"grid={claim.grid!r} needs test=trend and one row")
     return found
-
-
-def outcome_of(
-    claim: Claim, scores: Scores, errors: Errors, doubts: Doubts, decimals: int, worth: Scores | None = None
-) -> Outcome:
-    """The outcome of a claim.
-
-    Args:
-        scores: the scores of `claim.metric`; a row that the claim names and that has none leaves the claim open.
-        errors: the standard error of a mean difference over test examples.
-        doubts: column -> row -> why the row's scores prove nothing, such as training that has not converged.
-        decimals: of the printed numbers.
-        worth: the scores of `claim.worth_metric`; the default is `scores`.
-    """
-    named = [c for c in claim.columns if not set(c) & set("*?[")]
-    columns = list(dict.fromkeys([c for c in scores if any(fnmatch(c, pattern) for pattern in claim.columns)] + named))
-    if not any(c in scores for c in columns):
-        return Outcome(claim, OPEN, Part("", "", why="no finished cells"), decimals=decimals)
-    scores = {c: {r: _compared(claim, of) for r, of in scores.get(c, {}).items()} for c in columns}
-    samples = _samples(claim, scores, errors)
-    level = 0.05 / len(samples)
-    made = []
-    for (row, column), sample in samples.items():
-        at = [column] if column else columns
-        of = (row, claim.against, *(claim.rows if claim.test == "trend" else ()))
-        unsure = [doubts[c][r] for c in at for r in of if claim.convergence and r in doubts.get(c, {})]
-        unsure += [why for c in at if claim.worth and (why := _worthless(claim, (worth or scores).get(c, {})))]
-        made.append(_decided(claim, row, column, sample, level, " and ".join(sorted(set(unsure)))))
-    outcome, decides = _together(made)
-    known = claim.pilot != Pilot() and decides.n > 1
-    of_n = round(claim.power(decides.n, claim.pilot), 2) if known else None
-    return Outcome(claim, outcome, decides, tuple(made), decimals, of_n, needed(claim))
-
-
-def needed(claim: Claim) -> int | None:
-    """The number of seeds for a power of `ENOUGH`; None without a pilot, or if more than `MOST_SEEDS` were needed."""
-    if claim.pilot == Pilot():
-        return None
-    return next((n for n in range(FEWEST, MOST_SEEDS + 1) if claim.power(n, claim.pilot) >= ENOUGH), None)
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """The differences of one comparison: over seeds, the standard error over examples, the means of pooled columns."""
-
-    differences: dict[int, float]
-    error: float
-    columns: dict[str, float]
-    ranks: Sequence[Mapping[int, float]] = ()  # for a trend: row -> seed -> score
-
-
-def _compared(claim: Claim, by_seed: Mapping[int, float]) -> Mapping[int, float]:
-    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in by_seed.items()} if claim.ratio else by_seed
-
-
-def _difference(claim: Claim, by_row: Mapping[str, Mapping[int, float]], row: str, against: str) -> dict[int, float]:
-    """Seed -> score of `row` minus that of `against` (or the claim's value); empty if either has no scores."""
-    mine = by_row.get(row, {})
-    theirs = by_row.get(against, {}) if claim.value is None else _compared(claim, dict.fromkeys(mine, claim.value))
-    return {s: mine[s] - theirs[s] for s in sorted(mine.keys() & theirs.keys())}
-
-
-def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, str], _Sample]:
-    """(row, column) -> sample, also where scores are missing; the column is "" for a pooled claim."""
-    samples: dict[tuple[str, str], _Sample] = {}
-    trend = claim.test == "trend"
-    pairs = [(claim.rows[-1], claim.rows[0])] if trend else [(row, claim.against) for row in claim.rows]
-    for row, against in pairs:
-        differences = {c: _difference(claim, by_row, row, against) for c, by_row in scores.items()}
-        both = [c for c, by_row in scores.items() if not claim.ratio and row in by_row and against in by_row]
-        error = {c: errors(c, claim.metric, row, against) for c in both}
-        if claim.pooled:
-            seeds = sorted(set.intersection(*(set(d) for d in differences.values())))
-            mean = {s: float(np.mean([d[s] for d in differences.values()])) for s in seeds}
-            columns = {c: float(np.mean([d[s] for s in seeds])) for c, d in differences.items() if seeds}
-            samples[row, ""] = _Sample(mean, math.sqrt(sum(e * e for e in error.values())) / len(scores), columns)
-            continue
-        for c, by_row in scores.items():
-            ranks = [by_row.get(r, {}) for r in claim.rows] if trend else ()
-            samples[" < ".join(claim.rows) if trend else row, c] = _Sample(differences[c], error.get(c, 0.0), {}, ranks)
-    return samples
-
-
-def _worthless(claim: Claim, by_row: Mapping[str, Mapping[int, float]]) -> str:
-    """Why a column cannot test attention, or an empty string: uniform attention is almost as good, or was not run."""
-    first, uniform = (by_row.get(row, {}) for row in (claim.against or claim.rows[0], UNIFORM))
-    if not first:
-        return ""  # the comparison itself says so
-    if not uniform:
-        return f"no row of {UNIFORM}, so the worth of attention is not known"
-    sign = 1 if claim.worth_metric else claim.sign
-    both = first.keys() & uniform.keys()
-    worth = sign * float(np.mean([first[s] for s in both or first]) - np.mean([uniform[s] for s in both or uniform]))
-    return "" if worth >= claim.worth else f"attention is worth {worth:.1f} here, less than {claim.worth:g}"
-
-
-def _decided(claim: Claim, row: str, column: str, sample: _Sample, level: float, doubt: str) -> Part:
-    """The outcome of one comparison; `level` is the level of the tests of the opposite."""
-    differences = list(sample.differences.values())
-    part = Part(row, column, n=len(differences), differences=sample.differences, columns=sample.columns)
-    if len(differences) < 2 or not all(map(math.isfinite, differences)):
-        why = "one seed" if len(differences) == 1 else "a score is not a number" if differences else "no pair of seeds"
-        return replace(part, why=doubt or why)
-    doubt = doubt or ("two seeds decide nothing" if len(differences) < FEWEST else "")
-    found = mean_of(differences, sample.error)
-    low, high = found.printed or (math.nan, math.nan)
-    signed = Mean(claim.sign * found.mean, found.error, found.df)
-    rising, falling = _page(sample.ranks, claim.sign) if sample.ranks else (1.0, 1.0)
-    least, most = claim.inside
-    room = min(signed.mean - least, most - signed.mean)
-    slack = -math.log(rising) if sample.ranks else room / max(found.error, 1e-300)
-    part = replace(part, effect=found.mean, low=low, high=high, slack=slack)
-    if doubt or found.certain:
-        return replace(part, why=doubt or "the same difference with every seed")
-    if sample.ranks:
-        supports, contradicts = rising < 0.05, falling < level
-    else:
-        supports = _within(signed, claim.inside, 0.05)
-        contradicts = any(_within(signed, bounds, level) for bounds in claim.outside)
-    if supports and contradicts:
-        return replace(part, why="better by less than the margin")
-    return replace(part, outcome=SUPPORTED if supports else CONTRADICTED if contradicts else OPEN)
-
-
-def _within(mean: Mean, bounds: tuple[float, float], level: float) -> bool:
-    """Whether one-sided tests at `level` show that the mean is between the bounds."""
-    low, high = mean.interval(1 - 2 * level)
-    return bounds[0] < low and high < bounds[1]
-
-
-def _page(rows: Sequence[Mapping[int, float]], sign: int) -> tuple[float, float]:
-    """p-values of Page's tests that scores rise, and fall, from row to row, with the seeds as blocks. Source: Page 1963."""
-    seeds = sorted(set.intersection(*(set(r) for r in rows)))
-    if len(rows) < 3 or len(seeds) < 2:
-        return 1.0, 1.0
-    from scipy.stats import page_trend_test
-
-    data = [[sign * r[s] for r in rows] for s in seeds]
-    return page_trend_test(data).pvalue, page_trend_test([line[::-1] for line in data]).pvalue
-
-
-def _together(parts: Sequence[Part]) -> tuple[str, Part]:
-    """The outcome of a claim about all `parts`, and the part that decides it."""
-    order = (CONTRADICTED, OPEN, SUPPORTED)
-    deciding = min(parts, key=lambda part: (order.index(part.outcome), part.slack))
-    return deciding.outcome, deciding

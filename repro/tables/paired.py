@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,20 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
     return paired_randomization(mine.sum(0), theirs.sum(0))
 
 
-def error(row: Row, other: Row, full: str, metric: Metric) -> float:
-    """The standard error of the difference between two rows over test examples; 0 for a metric without such values."""
+def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Collection[int]] = ()) -> float:
+    """The standard error of the difference between two rows over test examples; 0 for a metric without such values.
+
+    Args:
+        seeds: those of `row` and those of `other` that count; the default is those that both have.
+    """
     if metric.test is None:
         return 0.0
     common = _scores(row, full).keys() & _scores(other, full).keys()
-    mine, theirs = ([f for s, f in zip(r.seeds, r.found) if s in common] for r in (row, other))
+    mine, theirs = (
+        [f for s, f in zip(r.seeds, r.found) if s in use] for r, use in zip((row, other), seeds or (common, common))
+    )
     a, b = _shared(mine, theirs, full, metric)
-    return example_error(a, b) if a.ndim > 1 and a.shape[1] > 1 else 0.0
+    return example_error(a, b) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else 0.0
 
 
 def _shared(cells: Sequence[Found], others: Sequence[Found], full: str, metric: Metric) -> list[np.ndarray]:

@@ -125,6 +125,13 @@ class Mean:
         return self.mean - half, self.mean + half
 
     @property
+    def shows(self) -> float:
+        """The smallest true mean above zero that a one-sided test at 5 % shows with a chance of 80 %."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.df, 0.95) + stdtrit(self.df, 0.8)) * self.error
+
+    @property
     def printed(self) -> Bounds | None:
         """The 95 % interval to print: `interval`, or with fewer than `FEWEST` values the one over test examples, if known."""
         if len(self.values) >= FEWEST:
@@ -149,6 +156,24 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
     return Mean(found.mean, math.sqrt(total), min(df, 1e6), tuple(values), example_error)
 
 
+def difference_of(a: Sequence[float], b: Sequence[float], example_error: float = 0.0) -> Mean:
+    """The mean of `a` minus that of `b`, values of separate runs, for other runs and other test examples.
+
+    Args:
+        a, b: at least two values each, in any order: a run of one has nothing in common with a run of the other.
+        example_error: standard error of the difference if only the test examples are drawn again.
+
+    The `values` of the result are differences from the mean of the larger sample. Source: Welch 1947.
+    """
+    mine, theirs = summarize(a), summarize(b)
+    parts = [(s.std or 0.0) ** 2 / s.n for s in (mine, theirs)]
+    total = sum(parts) + example_error**2
+    spread = sum(v * v / (s.n - 1) for v, s in zip(parts, (mine, theirs)))
+    values = [x - theirs.mean for x in a] if mine.n <= theirs.n else [mine.mean - x for x in b]
+    df = min(total**2 / spread, 1e6) if spread else 1e6
+    return Mean(mine.mean - theirs.mean, math.sqrt(total), df, tuple(values), example_error)
+
+
 def over_examples(mean: float, error: float, within: Bounds = ANY) -> Bounds | None:
     """The 95 % interval of a mean if only the test examples are drawn again, cut at `within`; None for an error of 0.
 
@@ -166,24 +191,6 @@ def interval(ends: Bounds | None, n: int, decimals: int) -> str:
     if ends is None:
         return ""
     return f" [{ends[0]:+.{decimals}f}, {ends[1]:+.{decimals}f}]{OVER if n < FEWEST else ''}"
-
-
-def power(n: int, std: float, example_error: float, true: float, low: float, high: float) -> float:
-    """The chance that one-sided tests at 5 % with `n` seeds show a mean between `low` and `high`.
-
-    Args:
-        std, example_error: standard deviation over seeds, and standard error over test examples.
-        true: the true mean; the bounds can be infinite.
-    """
-    from scipy.special import ndtr, stdtrit
-    from scipy.stats import chi2
-
-    drawn = chi2.ppf((np.arange(400) + 0.5) / 400, n - 1) / (n - 1) * std**2 / n  # measured variances of the mean
-    total = drawn + example_error**2
-    df = np.minimum((n - 1) * (total / np.maximum(drawn, 1e-300)) ** 2, 1e6)
-    half, error = stdtrit(df, 0.95) * np.sqrt(total), math.sqrt(std**2 / n + example_error**2)
-    above = ndtr((high - half - true) / error) - ndtr((low + half - true) / error)
-    return float(np.maximum(above, 0.0).mean())
 
 
 # ---- several comparisons, ranks

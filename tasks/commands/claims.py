@@ -2,61 +2,123 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
+import math
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatch
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import median
+from typing import Any
 
 from repro.files import write_atomic
 from repro.report import pictures as drawings
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part, Pilot, needed
+from repro.tables.claims import Change, Claim
+from repro.tables.decide import (
+    CONTRADICTED,
+    DECIDED,
+    EXCLUDED,
+    OPEN,
+    SUPPORTED,
+    UNTESTABLE,
+    UNTESTED,
+    Evidence,
+    Outcome,
+    outcome_of,
+)
 from repro.tables.statistics import FEWEST
 from tasks.commands import recorded
+from tasks.commands.chances import TASKS, chances, picture
 from tasks.config import compose
 
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
+CHANCES = f"{FIGURES}/chances.svg"
+APART = ("malaviya2018",)  # cited by one of the four papers; counted apart
+PAPERS = {
+    "niculae2017": "Niculae & Blondel 2017",
+    "laha2018": "Laha et al. 2018",
+    "peters2018": "Peters, Niculae & Martins 2018",
+    "martins2020": "Martins et al. 2020",
+    "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted apart",
+}
+METRICS = {
+    "test/rouge1_f": "ROUGE-1",
+    "test/rouge2_f": "ROUGE-2",
+    "test/rougeL_f": "ROUGE-L",
+    "test/attention_marked_mass": "attention on the words",
+    "test/attention_marked_precision": "precision",
+    "test/comprehensiveness": "dependence on the words",
+}
+WORDS = {
+    SUPPORTED: "yes",
+    CONTRADICTED: "not seen; the opposite is",
+    OPEN: "not decided",
+    UNTESTED: "not tested",
+    UNTESTABLE: "cannot be tested here",
+}
+STYLE = """\
+<style>
+.answers table {table-layout: auto; width: 100%} .answers th, .answers td {padding: .25em .6em !important; min-width: 0 !important}
+@media (min-width: 1220px) {.md-sidebar {display: none !important} h1 {margin-bottom: .4em !important}}
+@media (max-width: 600px) {.answers thead {display: none} .answers tr, .answers td {display: block; border: 0 !important; padding: .1em .4em !important}
+.answers tr {padding: .5em 0 !important; border-bottom: 1px solid #8888 !important} .answers td:first-child {font-weight: bold}
+.answers td:nth-child(2)::before {content: "papers: "} .answers td:nth-child(3)::before {content: "we: "} .answers td:last-child::before {content: "answer: "}}
+</style>"""
 HEAD = """\
-# Do the papers' claims hold?
+# Do the papers' claims hold in small models?
 
-{decided} of {all} claims are decided: {words}. The table that decides the most is {table}.
-For each task, the rows of the claims against softmax, from the lowest to the highest:
+Small: {small}, one CPU. "Not seen" = not at this size; smaller effects than {least} would mostly not show.
 
-{answers}
+In one sentence, {sentence}.
 
-| task | claim | outcome | why not decided | effect [95 % interval] | n | power | paper |
-|---|---|---|---|---:|---:|---:|---|
+<div class="answers" markdown="1">
+
+| question | papers say | we measured [95 % interval] (runs) | answer |
+|---|---|---|---|
 {lines}
 
-`make claims` tests every claim again on the records of docs/results, and writes outputs/claims.json. This page and its pictures are generated from the records.
+</div>
 
-*Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim; of a trend, of the last row and the first,
-though Page's test of all rows' ranks decides. *n*: its seeds.
-*Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
-at 5 % show that the difference is on one side of the margin; the printed interval is two-sided and thus wider, so it can include the margin all the same.
-It covers the sampling of seeds and, where the score of each test example is recorded, of test examples; or test examples alone where it says so.
-Fewer than three seeds decide nothing, nor do rows that had not converged or a table in which attention is worth little, unless the claim says so ([how it works](../repro/tables/claims.py)).
+\\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
+
+BLEU and ROUGE (0 to 100) count words and phrases that a translation or headline shares with a reference; accuracy is in per cent, F1 (0 to 1) weighs labels found against labels missed,
+and contiguity is 1 where the words with attention are all neighbours and 0 where none are. In brackets after the interval: the runs of the row, and of the other if it has more or fewer.
+SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
+
+{picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
+{open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
+{chances}
+## Every claim
+
+Each opens with a click. `make claims` tests all of them again on the records of docs/results. The page and its pictures are made from these records.
+
+*Supported*: one-sided tests at 5 % show it for every row. *Contradicted*: the opposite is shown for one of them. *Gain excluded*: a gain that counts (our margin, or half the paper's effect if that
+is less) is ruled out. *Inconclusive*: the tests show neither. The interval covers other runs and, where the score of each test example is recorded, other test examples. Fewer than three runs
+decide nothing; rows that had not converged decide nothing that more training could undo; and no claim is supported where attention is worth little
+([how it works](../repro/tables/decide.py)). The number of runs was fixed before, unless a claim says otherwise.
 """
-# task -> its name on the page
-TASKS = {"translation": "translation", "summarization": "summarization", "snli": "SNLI", "snli_esim": "SNLI"}
-TASKS |= {"imdb": "IMDB", "vqa": "VQA", "multilabel": "multilabel"}
-SCORES = {"test/bleu": "BLEU", "test/rouge1_f": "ROUGE-1", "test/accuracy": "accuracy", "test/f1": "F1"}
-PARTS = "| row | column | outcome: mean difference [95 % interval] | each seed |\n|---|---|---|---|"
-LONGEST = 90  # characters of a claim in the table
+CHANCE = """
+| mapping | tasks | chance that a run is better than one of softmax [95 % interval] |
+|---|---|---:|
+{lines}
+
+The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be.
+"""
+LONGEST = 96  # characters of a claim in the list
 
 
 def of_tables(tables: Iterable[Table]) -> list[Outcome]:
-    """The outcome of every claim in configs/claims, in the order of the files; tables: those built from records."""
-    tested = {(o.claim.paper, o.claim): o for table in tables for o in table.claims}
-    why = {c: f"no records of {c.experiment}, profile {c.profile}" for c in _claims()}
-    return [tested.get((c.paper, c)) or Outcome(c, OPEN, Part("", "", why=why[c]), needed=needed(c)) for c in _claims()]
+    """The outcome of every claim in configs/claims, by number; tables: those built from records."""
+    tested = {o.claim: o for table in tables for o in table.claims}
+    nothing = Evidence({})
+    return [tested.get(c) or outcome_of(c, nothing) for c in sorted(_claims(), key=lambda c: c.id)]
 
 
 @cache
@@ -69,144 +131,256 @@ def write(results: Path) -> int:
 
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
-    wanted = {recorded.file_of(c.experiment, c.profile, results) for c in _claims()}
-    outcomes = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
-    for outcome in outcomes:
-        said = f"{outcome.outcome:13} {outcome.claim.paper:13} {_effect(outcome):28} n = {outcome.part.n}, power {_power(outcome)}"
-        print(f"{said}  {outcome.claim.claim}" + (f"\n{'':13} {_why(outcome)}" if outcome.outcome == OPEN else ""))
+    wanted = {recorded.file_of(c.experiment, c.profile, results) for c in _claims() if c.experiment}
+    found = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
+    for one in found:
+        part, mark = one.part, "*" * (one.seen and not one.confirmed)
+        n = f"n = {part.seeds}" if part.n else ""
+        print(
+            f"{one.claim.id:3} {one.outcome + mark:17} {one.claim.paper:13} {part.measured(one.decimals):28} {n:12} {one.claim.claim}"
+        )
     path = Path(outputs_folder()) / "claims.json"
-    write_atomic(
-        path, (json.dumps([outcome.values() for outcome in outcomes], indent=1, ensure_ascii=False) + "\n").encode()
+    write_atomic(path, (json.dumps([values(one) for one in found], indent=1, ensure_ascii=False) + "\n").encode())
+    print(
+        f"* changed or added after its records had been seen\n{_count(found)}\nclaims: {path}; the page with pictures: docs/claims.md"
     )
-    print(f"{_count(outcomes)}\nclaims: {path}; the page with pictures: docs/claims.md")
     return 0
 
 
-def page(outcomes: Sequence[Outcome]) -> str:
-    """docs/claims.md."""
-    order = list(dict.fromkeys(TASKS.values()))
-    numbered = sorted(enumerate(outcomes, 1), key=lambda pair: order.index(_task(pair[1].claim)))
-    lines = []
-    for i, outcome in numbered:
-        plain = re.sub(r"[][]", "", outcome.claim.claim.replace("[...]", "…"))
-        link = f"[{textwrap.shorten(plain, LONGEST, placeholder=' …')}](#claim-{i})"
-        numbers = [_effect(outcome), outcome.part.n or "", _power(outcome)]
-        row = [_task(outcome.claim), link, outcome.outcome, _short_why(outcome), *numbers, outcome.claim.paper]
-        lines.append(f"| {' | '.join(map(str, row))} |")
-    answers = "\n".join(_answer(*group) for group in itertools.groupby(numbered, key=lambda pair: _task(pair[1].claim)))
-    decided = Counter(outcome.claim.experiment for outcome in outcomes if outcome.outcome != OPEN)
-    table = ", ".join(f"`{name}` ({n})" for name, n in decided.most_common(1)) or "none"
-    told = {
-        "decided": decided.total(),
-        "all": len(outcomes),
-        "words": _count(outcomes),
-        "table": table,
-        "answers": answers,
+def values(one: Outcome) -> dict[str, Any]:
+    """An outcome for a JSON file; numbers that are not known are None."""
+    asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
+    effect, low, high = (v if math.isfinite(v) else None for v in (one.part.effect, one.part.low, one.part.high))
+    parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in one.parts]
+    return {
+        **{k: getattr(one.claim, k) for k in asked},
+        "version": len(one.claim.history) + 1,
+        "outcome": one.outcome,
+        "counts": one.counts,
+        "effect": effect,
+        "interval": [low, high],
+        "n": one.part.n,
+        "why": one.part.why,
+        "parts": parts,
     }
-    head = HEAD.format(lines="\n".join(lines), **told)
-    return "\n".join([head, *(_section(i, outcome) for i, outcome in enumerate(outcomes, 1))])
 
 
-@cache
-def _task(claim: Claim) -> str:
-    """The task of a claim's first column, by its short name."""
-    columns = compose.page("experiment", claim.experiment)["columns"].items()
-    overrides = next(of["overrides"] for key, of in columns if any(fnmatch(key, one) for one in claim.columns))
-    return TASKS[next(o[5:] for o in overrides if o.startswith("task="))]
+# ---- the page
 
 
-def _short_why(outcome: Outcome) -> str:
-    """Why a claim is not decided, in a few words; empty if it is decided."""
-    ran = [bool(p.differences) for p in outcome.parts]
-    seeds = {1: "one seed", 2: "two seeds"}.get(max((len(p.differences) for p in outcome.parts), default=0), "")
-    doubts = [doubt.partition(",")[0] for doubt in outcome.part.why.split(" and ") if "seed" not in doubt]
-    why = "; ".join(filter(None, (seeds, "" if all(ran) else "some rows not run", *doubts))) or "interval too wide"
-    return "" if outcome.outcome != OPEN else why if any(ran) else "not run"
+def page(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
+    """docs/claims.md."""
+    order = [*TASKS, *(one.claim.experiment for one in found)]
+    asked = sorted((one for one in found if one.claim.question), key=lambda one: order.index(one.claim.experiment))
+    lines = [
+        f"| [{one.claim.question}](#claim-{one.claim.id}) | {one.claim.says} | {_measured(one)} | {_answer(one)} |"
+        for one in asked
+    ]
+    four = [one for one in found if one.claim.paper not in APART]
+    better = chances(tables)
+    rows = [
+        f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} [{c.low:.0%}, {c.high:.0%}] |".replace("%", " %")
+        for c in better
+    ]
+    told = {
+        "small": _small(tables),
+        "least": _least(found),
+        "sentence": _sentence(asked),
+        "lines": "\n".join(lines),
+        "all": len(four),
+        "decided": sum(one.counts for one in four),
+        "words": _count([one for one in four if one.counts]) or "none",
+        "seen": sum(one.outcome in DECIDED and not one.counts for one in four),
+        **{
+            name: sum(one.outcome == word for one in four)
+            for name, word in (("open", OPEN), ("untested", UNTESTED), ("untestable", UNTESTABLE))
+        },
+        "picture": f"![the chance that a run is better than one of softmax](results/{CHANCES})\n\n" if better else "",
+        "chances": CHANCE.format(lines="\n".join(rows)) if better else "",
+    }
+    parts = [HEAD.format(**told)]
+    for paper in dict.fromkeys([*PAPERS, *(one.claim.paper for one in found)]):
+        if mine := [one for one in found if one.claim.paper == paper]:
+            parts += [f"### {PAPERS.get(paper, paper)}\n", *map(_section, mine)]
+    return "\n".join([*parts, STYLE, ""])
 
 
-def _answer(task: str, numbered: Iterable[tuple[int, Outcome]]) -> str:
-    """How the rows of a task's claims, those with enough seeds if any, score against softmax, in the table and score with the most seeds and rows."""
-    groups: dict[tuple[str, str], list[tuple[float, int, str, int, Outcome]]] = {}
-    decided: dict[str, list[str]] = {}
-    for i, outcome in numbered:
-        if outcome.outcome != OPEN:
-            decided.setdefault(outcome.outcome, []).append(f"[{i}](#claim-{i})")
-        for p in outcome.parts if "softmax" in outcome.claim.against and outcome.claim.metric in SCORES else ():
-            if runs := list(p.differences.values()):
-                of = groups.setdefault((outcome.claim.experiment, outcome.claim.metric), [])
-                of.append((fmean(runs), len(runs), p.row, i, outcome))
-    if not groups:
-        return f"- {task}: no score against softmax."
-    most = max(groups.values(), key=lambda of: (max(n for _, n, *_ in of), len(of)))
-    found = sorted([outcome for outcome in most if outcome[1] >= FEWEST] or most, key=lambda outcome: outcome[0])
-    claims, d = dict(sorted({i: outcome for *_, i, outcome in found}.items())), found[0][-1].decimals
-    ends = " to ".join(dict.fromkeys(f"{gap:+.{d}f} ({row})" for gap, _, row, *_ in (found[0], found[-1])))
-    n = " to ".join(map(str, sorted({f([n for _, n, *_ in found]) for f in (min, max)})))
-    said = "; ".join(f"{word}: claim{'s' * (len(which) > 1)} {', '.join(which)}" for word, which in decided.items())
-    why = "; ".join(dict.fromkeys(_short_why(outcome) for outcome in claims.values()))
-    claim, rows = found[0][-1].claim, len({row for _, _, row, *_ in found})
-    return f"- {task}: {SCORES[claim.metric]} against {claim.against}: {ends}; {rows} rows, n = {n}. {said[:1].upper() + said[1:] if said else f'Not decided: {why}'}."
+def _small(tables: Sequence[Table]) -> str:
+    """The size of the models and of their training data, from the configurations and the records."""
+    units = [_units("setting", f"{task}_cpu") for task in ("translation", "summarization", "snli_esim", "imdb")]
+    sizes = {}
+    for table in tables:
+        if (of := TASKS.get(table.name)) and (found := [f for row in table.blocks[0].rows for f in row.found]):
+            sizes[of[0]] = f"{round(found[0].facts['sizes']['train'], -3):,} ({of[0]})"
+    told = [sizes[of[0]] for of in TASKS.values() if of[0] in sizes]
+    return f"LSTMs of {min(units)} to {max(units)} units" + (f", trained on {_and(told)} examples" if told else "")
 
 
-def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """The pictures of the page, path relative to docs -> SVG."""
-    return {_picture(outcome): drawings.claim(outcome, _picture(outcome)) for outcome in outcomes if _drawn(outcome)}
+def _units(room: str, name: str) -> int:
+    """The units of a model of configs, its own or those of the model that it is made from."""
+    text = (compose.ROOT / "configs" / room / f"{name}.yaml").read_text(encoding="utf-8")
+    found = re.search(r"^hidden_dim: (\d+)", text, re.M)
+    of = re.search(r"^  - /model: (\w+)|^defaults: \[(\w+)", text, re.M)
+    return int(found[1]) if found else _units("model", of[1] or of[2])  # type: ignore[index]
 
 
-def _drawn(outcome: Outcome) -> bool:
-    return any(len(part.differences) > 1 for part in outcome.parts)
+def _least(found: Sequence[Outcome]) -> str:
+    """The smallest effects that the tests would show, by task: the median over the claims' comparisons."""
+    told = []
+    for name, (task, metric, label, _) in TASKS.items():
+        parts = [
+            p
+            for one in found
+            if one.claim.experiment == name
+            for p in one.parts
+            if p.metric == metric and p.n >= FEWEST
+        ]
+        if shown := [p.shows for p in parts if p.shows == p.shows]:
+            told.append(f"{median(shown):.1f} {label} ({task})")
+    return ", ".join(told) or "the margins"
 
 
-def _picture(outcome: Outcome) -> str:
-    mine = [c for c in _claims() if c.paper == outcome.claim.paper]
-    number = mine.index(outcome.claim) + 1 if outcome.claim in mine else 0
-    return f"{FIGURES}/{outcome.claim.paper}_{number}.svg"
+def _sentence(asked: Sequence[Outcome]) -> str:
+    """The answers to the questions, in one sentence."""
+    groups = {
+        word: [one.claim.point + _mark(one) for one in asked if one.outcome in of]
+        for word, of in (("seen:", (SUPPORTED,)), ("not seen:", (CONTRADICTED, EXCLUDED)), ("not decided:", (OPEN,)))
+    }
+    return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
 
 
-def _section(i: int, outcome: Outcome) -> str:
-    claim, d = outcome.claim, outcome.decimals
-    tested = f"Tested: `{claim.metric}`{claim.compared(' minus ')}, {claim.test}, margin {claim.margin:g}"
-    where = f"table `{claim.experiment}`, profile {claim.profile}."
-    more = [claim.note] * bool(claim.note) + ["The rows need not have converged."] * (not claim.convergence)
-    said = " ".join([f"**{outcome.outcome.capitalize()}.** {_why(outcome)}{tested}; {where}", *more])
-    told = [f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})", said]
-    if _drawn(outcome):
-        told.append(f"![differences with intervals](results/{_picture(outcome)})")
-    if outcome.parts:
-        rows = [(part, ", ".join(f"{v:+.{d}f}" for v in part.differences.values())) for part in outcome.parts]
-        lines = "\n".join(f"| {part.row} | {part.column or 'all'} | {part.text(d)} | {each} |" for part, each in rows)
-        told.append(f"{PARTS}\n{lines}")
-    for part in outcome.parts:
-        wrong = [f"{c} ({v:+.{d}f})" for c, v in part.columns.items() if claim.sign * v <= 0]
-        if part.columns:
-            holds = (
-                f"{part.row}: the direction holds in {len(part.columns) - len(wrong)} of {len(part.columns)} columns"
+def _and(points: Sequence[str]) -> str:
+    return f"{', '.join(points[:-1])} and {points[-1]}" if len(points) > 1 else points[0]
+
+
+def _measured(one: Outcome) -> str:
+    """The comparison that decides: row, effect, interval, unit and runs; or why there is none."""
+    part = one.part
+    if not part.measured(one.decimals):
+        return part.why
+    row = f"{part.row}: " if len({p.row for p in one.parts}) > 1 else ""
+    unit = METRICS.get(part.metric, "") if len(one.claim.metrics) > 1 else one.claim.unit
+    against = f" over {part.against}" if len(one.claim.against) > 1 else ""
+    return f"{row}{part.measured(one.decimals)} {unit}{against} ({part.seeds.replace(' and ', ', ')})"
+
+
+def _answer(one: Outcome) -> str:
+    if one.outcome == EXCLUDED:
+        said = f"not seen; a gain of {one.claim.smallest:.2g} or more is excluded"
+    else:
+        said = WORDS[one.outcome] + (f": {one.part.why}" if one.outcome == OPEN and one.part.why else "")
+    return said + _mark(one)
+
+
+def _mark(one: Outcome) -> str:
+    """A star if the outcome rests on a test that was changed after its records had been seen."""
+    return "\\*" * (one.seen and not one.confirmed)
+
+
+def _quoted(claim: Claim) -> str:
+    """The claim as a quotation, unless the words are ours."""
+    return claim.claim if "(our " in claim.claim else f"“{claim.claim}”"
+
+
+def _section(one: Outcome) -> str:
+    claim = one.claim
+    mark = "*" * (one.seen and not one.confirmed)
+    short = html.escape(textwrap.shorten(_quoted(claim), LONGEST, placeholder=" …"), quote=False)
+    told = [
+        f'<details id="claim-{claim.id}" markdown="1">\n<summary>{claim.id}. <b>{one.outcome}{mark}</b>: {short}</summary>',
+        f"> {_quoted(claim)} ({claim.place})",
+        " ".join(
+            filter(
+                None, (f"The paper: {claim.says}." if claim.says else "", f"Here: {claim.here}." if claim.here else "")
             )
-            told.append(f"{holds}, not in {', '.join(wrong)}." if wrong else f"{holds}.")
-    return "\n\n".join(told) + "\n"
+        ),
+        f"**{one.outcome.capitalize()}.** {_why(one)}",
+        f"![differences with intervals](results/{_picture(one)})" if _drawn(one) else "",
+        _parts(one) if one.parts else "",
+        claim.note,
+        _history(one),
+        f"Table `{claim.experiment}`, profile {claim.profile}: {', '.join(f'`{m}`' for m in claim.metrics)}."
+        if claim.experiment
+        else "",
+        "</details>",
+    ]
+    return "\n\n".join(filter(None, told)) + "\n"
 
 
-def _why(outcome: Outcome) -> str:
-    """Why a claim is not decided and what would decide it; for a decided claim, an empty string."""
-    if outcome.outcome != OPEN:
+def _why(one: Outcome) -> str:
+    """The outcome in words."""
+    claim, part = one.claim, one.part
+    if claim.told:
+        return part.why
+    if not part.measured(one.decimals):
+        return f"{part.why.capitalize()}."
+    where = f" in {part.column}" if part.column and len({p.column for p in one.parts}) > 1 else ""
+    said = f"{part.row}{where}{claim.compared(' against ') if not part.against else f' against {part.against}'}: {part.measured(one.decimals)} {claim.unit}, n = {part.seeds}."
+    if claim.test == "trend":
+        said = f"{part.row}: {part.effect:+.{one.decimals}f} {claim.unit} from the first to the last, in {part.n} blocks; Page's test of all ranks decides."
+    shows = (
+        f" A true effect of {part.shows:.2g} would show with a chance of 80 %."
+        if part.shows == part.shows and one.outcome == OPEN
+        else ""
+    )
+    reason = f" {part.why[0].upper()}{part.why[1:]}." if part.why else ""
+    least = f" A gain of {claim.smallest:.2g} or more is excluded." if one.outcome == EXCLUDED else ""
+    return f"{said}{least}{reason}{shows}" + " The rows need not have converged." * (not claim.convergence)
+
+
+def _parts(one: Outcome) -> str:
+    """Every comparison, with the differences of its runs, or of its settings."""
+    d = one.decimals
+    lines = []
+    for part in one.parts:
+        of = part.columns if one.claim.test == "most" else part.differences
+        place = ", ".join(
+            filter(
+                None,
+                (
+                    part.column,
+                    METRICS.get(part.metric, "") if len(one.claim.metrics) > 1 else "",
+                    f"over {part.against}" if len(one.claim.against) > 1 else "",
+                ),
+            )
+        )
+        each = ", ".join(f"{v:+.{d}f}" for v in of.values())
+        lines.append(f"| {part.row} | {place or 'all'} | {part.text(d)} | {each} |")
+    return "| row | where | outcome: mean difference [95 % interval] | each run |\n|---|---|---|---|\n" + "\n".join(
+        lines
+    )
+
+
+def _history(one: Outcome) -> str:
+    """The earlier versions of the test beside the present one; empty if there are none."""
+
+    def line(i: int, old: Change) -> str:
+        return f"Version {i}: {old.outcome}{f' ({old.measured})' if old.measured else ''}. {old.why}"
+
+    if not (old := one.claim.history):
         return ""
-    why = f"{outcome.part.why[0].upper()}{outcome.part.why[1:]}. " if outcome.part.why else ""
-    then = f"would support it with a power of {ENOUGH:.0%} if the true difference were {outcome.claim.assumed:g}. "
-    if outcome.claim.pilot != Pilot():
-        return f"{why}{outcome.needed or f'Not even {MOST_SEEDS}'} seeds {then}"
-    return why or "No earlier runs say how many seeds would decide it. "
+    now = f"version {len(old) + 1}, today: {one.outcome}"
+    if one.seen:
+        now += ", *re-analysed after seeing the data*" + (", and confirmed by new runs" if one.confirmed else "")
+    elif one.outcome in DECIDED:
+        now += ", as before"
+    return "History: " + " ".join(line(i, change) for i, change in enumerate(old, 1)) + f" {now[0].upper()}{now[1:]}."
 
 
-def _effect(outcome: Outcome) -> str:
-    part, d = outcome.part, outcome.decimals
-    return f"{part.effect:+.{d}f}{part.interval(d)}" if part.effect == part.effect else ""
+def pictures(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
+    """The pictures of the page, path relative to docs/results -> SVG."""
+    made = {_picture(one): drawings.claim(one, METRICS, _picture(one)) for one in found if _drawn(one)}
+    return made | ({CHANCES: picture(better, CHANCES)} if (better := chances(tables)) else {})
 
 
-def _power(outcome: Outcome) -> str:
-    return "" if outcome.power is None else f"{outcome.power:.2f}"
+def _drawn(one: Outcome) -> bool:
+    return any(len(part.differences) > 1 for part in one.parts)
 
 
-def _count(outcomes: Sequence[Outcome]) -> str:
-    words = [outcome.outcome for outcome in outcomes]
-    known = ", ".join(f"{words.count(word)} {word}" for word in sorted({*words} - {OPEN}, reverse=True)) or "none"
-    return f"{known}; {words.count(OPEN)} open"
+def _picture(one: Outcome) -> str:
+    return f"{FIGURES}/claim_{one.claim.id}.svg"
+
+
+def _count(found: Sequence[Outcome]) -> str:
+    words = Counter(one.outcome for one in found)
+    return ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])

@@ -69,8 +69,8 @@ def expected(results: Path, measured: Pages) -> Expected:
             (found.drawn if name.endswith(".svg") else found.files)[folder + name] = content
     if (results.parent / "claims.md").is_file():
         tested = claims.of_tables(tables)
-        found.files["../claims.md"] = claims.page(tested)
-        found.drawn |= claims.pictures(tested)
+        found.files["../claims.md"] = claims.page(tested, tables)
+        found.drawn |= claims.pictures(tested, tables)
     for name, page in measured.items():
         if (path := results / f"{name}.json").is_file():
             found.files[f"{name}.md"] = page(json.loads(path.read_text(encoding="utf-8")))

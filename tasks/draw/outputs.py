@@ -19,7 +19,7 @@ from repro.report import draw as canvas
 from repro.report.placed import write_numbers
 
 TYPICAL = 11  # source tokens; stored sentences closest to this length are drawn first
-ACROSS = 4  # panels per line
+WIDEST = 8.0  # inches of a line of panels: labels stay legible where a page shows 700 pixels
 
 
 @dataclass
@@ -80,11 +80,12 @@ def example(rows: Sequence[Row], index: int) -> Example:
 
 
 def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> None:
-    """Draw the panels of each sentence, at most ACROSS per line, and save .svg, .png or .pdf files."""
-    lines = [(e.source, e.panels[i : i + ACROSS]) for e in examples for i in range(0, len(e.panels), ACROSS)]
+    """Draw the panels of each sentence, as many per line as fit into WIDEST, and save .svg, .png or .pdf files."""
+    longest = max(len(e.source) for e in examples)
+    across = max(1, int(WIDEST // (0.24 * longest + 1.3)))
+    lines = [(e.source, e.panels[i : i + across]) for e in examples for i in range(0, len(e.panels), across)]
     columns = max(len(panels) for _, panels in lines)
-    longest = max(len(source) for source, _ in lines)
-    heights = [0.24 * max(len(p.output) for p in panels) + 1.5 for _, panels in lines]
+    heights = [0.24 * max(len(p.output) for p in panels) + 1.0 for _, panels in lines]
     size = columns * (0.24 * longest + 1.3), sum(heights) + 0.4
     with canvas.captioned(size, caption, files) as figure:
         axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights)

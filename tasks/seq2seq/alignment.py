@@ -4,6 +4,9 @@ An encoder-decoder that is forced to output the reference gives an attention mat
 split into subwords, the weights on the subwords of a source word are summed, and the rows of the subwords of a target
 word are averaged (Clark et al. 2019). Each target word is then linked to the source word with the largest weight. The
 links are compared with human alignments (Och & Ney 2003); sure links must be found, possible links may be found.
+
+The error says something of attention only where it is below that of the diagonal, which links words by their relative
+position. It counts one source word a target word; the mass on linked words counts all words, whatever their weights.
 """
 
 from __future__ import annotations
@@ -67,24 +70,37 @@ def merged(weights: Tensor, source: Sequence[int], target: Sequence[int], size: 
     return down / torch.bincount(rows, minlength=size[0]).clamp(min=1).unsqueeze(1)
 
 
+def diagonal(targets: int, sources: int) -> set[tuple[int, int]]:
+    """Links (source, target) of each target word to the source word at the same relative position."""
+    return {(int((t + 0.5) * sources / targets), t) for t in range(targets)}
+
+
 def alignment_metrics(
     model: nn.Module, test: Encoded, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
 ) -> dict[str, float]:
-    """The metrics aer, alignment_precision, alignment_recall and alignment_left_out of a test set with gold alignments.
+    """The metrics aer, diagonal_aer and alignment_* of a test set with gold alignments.
 
     A pair is left out if its tokens do not spell its words, which happens when a tokeniser changes characters.
     """
     split = test.splits["test"]
-    found, sure, possible = [], [], []
+    found, plain, masses, sure, possible = [], [], [], [], []
     for i, weights in enumerate(forced(model, split, batch_size, done)):
         sides = (split.pairs[i].source.split(), split.pairs[i].references[0].split())
         source = places(split.source_tokens(i), sides[0], test.options.subword)
         target = places(split.target_tokens(i), sides[1], test.options.subword)
         if source is None or target is None:
             continue
-        found.append(links(merged(weights, source, target, (len(sides[1]), len(sides[0])))))
+        words = merged(weights, source, target, (len(sides[1]), len(sides[0])))
+        found.append(links(words))
+        plain.append(diagonal(*words.shape))
         for kept, gold in zip((sure, possible), split.gold[i]):
             kept.append(set(gold))
-    score = alignment_error_rate(found, sure, possible)
+        linked = torch.zeros_like(words)
+        for s, t in sure[-1] | possible[-1]:
+            linked[t, s] = 1
+        masses += (words * linked).sum(1)[linked.any(1)].tolist()
+    score, of_diagonal = (alignment_error_rate(these, sure, possible) for these in (found, plain))
     shares = {f"alignment_{name}": score[name] for name in ("precision", "recall")}
-    return {"aer": score["aer"], **shares, "alignment_left_out": float(len(split) - len(found))}
+    shares["alignment_mass"] = float(np.mean(masses)) if masses else float("nan")
+    left_out = float(len(split) - len(found))
+    return {"aer": score["aer"], "diagonal_aer": of_diagonal["aer"], **shares, "alignment_left_out": left_out}

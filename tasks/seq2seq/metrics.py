@@ -59,6 +59,9 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("aer", "error rate (0-1)", -1, 3, None, error)
     yield Metric("alignment_precision", "share", 1, 3, None, "links that are possible")
     yield Metric("alignment_recall", "share", 1, 3, None, "sure links that are found")
+    mass = f"weight on linked words, mean over target words with a link; {FORCED}"
+    yield Metric("alignment_mass", "share", 1, 3, None, mass)
+    yield Metric("diagonal_aer", "error rate (0-1)", -1, 3, None, "alignment error rate of links by relative position")
     yield Metric("alignment_left_out", "pairs", 0, 0, None, "pairs whose tokens do not spell their words")
     yield Metric("unknown_share", "share", 0, 2, None, "outputs with an unknown word, replaced or not")
     yield Metric("accuracy", "%", 1, 1, None, "target tokens predicted right given the true history")

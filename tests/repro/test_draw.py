@@ -13,7 +13,8 @@ from made_report import ROWS, Made
 from repro.report import draw, pictures
 from repro.report.draw import groups, heat, inline, runs, shade
 from repro.tables import build as tables
-from repro.tables.claims import Claim, Outcome, Part
+from repro.tables.claims import Claim
+from repro.tables.decide import Outcome, Part
 
 
 @pytest.mark.parametrize(
@@ -135,10 +136,12 @@ def affine(places, values) -> bool:
     [("equivalence", (-1, 1)), ("noninferiority", (-1, 0)), ("superiority", (0, 1)), ("trend", None)],
 )
 def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_better(test, equal, sign):
-    claim = Claim("c", "p", "e", ("a", "b", "d"), "test/bleu", test, "" if test == "trend" else "softmax", 1.0)
+    claim = Claim(
+        "c", "p", "e", ("a",), ("test/bleu",), test, () if test == "trend" else ("softmax",), 1.0, unit="BLEU"
+    )
     claim = replace(claim, direction="higher" if sign > 0 else "lower")
     part = Part("a", "", effect=2.0, low=-3.0, high=3.0, n=3, differences={1: -2.0, 2: 2.0, 3: 0.0})
-    made = pictures.claim(Outcome(claim, "supported", part, (part,), unit="BLEU points", better=-sign), "s")
+    made = pictures.claim(Outcome(claim, "supported", part, (part,), better=-sign), {}, "s")
     number = r"([\d.]+) "
     (zero,) = re.findall(rf'<path d="M {number}[^"]*" [^>]*stroke: {draw.INK}; stroke-width: 0.8', made)
     interval = re.search(rf'<path d="M {number}[\d. ]+\nL {number}[^>]*stroke: {draw.INK}; stroke-width: 1.6', made)
@@ -149,7 +152,13 @@ def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_bet
     ends = [(round(min(span)), round(max(span))) for span in spans]
     assert ends == ([] if equal is None else [tuple(sorted(sign * end for end in equal))])
     assert ("counts as equal" in made) == (equal is not None) and ("← better" if sign > 0 else "better →") in made
-    against = ": the last row minus the first" if test == "trend" else " minus softmax"
-    assert f">test/bleu{against} (BLEU points)</text>" in made
-    ratio = pictures.claim(Outcome(replace(claim, ratio=True), "supported", part, (part,)), "s")
-    assert "(%, as 100 times the logarithm)</text>" in ratio and "better" not in ratio
+    against = ": the last minus the first" if test == "trend" else " minus softmax"
+    assert f">BLEU{against}</text>" in made
+    ratio = pictures.claim(Outcome(replace(claim, ratio=True), "supported", part, (part,)), {}, "s")
+    assert "(100 times the difference of logarithms)" in ratio and "better" not in ratio and "as claimed" in ratio
+    number = replace(claim, value=50.0, against=())
+    assert ">BLEU minus 50</text>" in pictures.claim(Outcome(number, "supported", part, (part,)), {}, "s")
+    two = replace(claim, metrics=("test/bleu", "test/other"))
+    assert ">a, other</text>" in pictures.claim(
+        Outcome(two, "supported", part, (replace(part, metric="test/other"),)), {"test/other": "other"}, "s"
+    )

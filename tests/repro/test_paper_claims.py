@@ -1,4 +1,4 @@
-"""A paper's claim is supported or contradicted only if the intervals of the paired differences show it."""
+"""A paper's claim is supported or contradicted only if the intervals of the differences show it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from made_table import SOFTMAX, TUNED
 from repro.plan.experiment import ExperimentError
 from repro.tables import build as tables
 from repro.tables import statistics
-from repro.tables.claims import CONTRADICTED, OPEN, SUPPORTED, UNIFORM, Claim, Pilot, outcome_of, read
+from repro.tables.claims import UNIFORM, Change, Claim, read
+from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, Evidence, outcome_of
 from tasks.config import compose
 
-BASE = Claim("as good", "section 4", "fake", ("tuned",), "test/bleu", "equivalence", "softmax", 1.0, profile="demo")
+BLEU = "test/bleu"
+TESTED = Claim("as good", "section 4", "fake", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0, profile="demo")
+BASE = replace(TESTED, paired=True)
 
 
-def tried(claim, scores, error=0.0, doubts=None):
-    return outcome_of(claim, scores, lambda *_: error, doubts or {}, 2)
+def tried(claim, scores, error=0.0, doubts=None, better=0, **more):
+    known = {claim.metrics[0]: scores, **more}
+    return outcome_of(claim, Evidence(known, lambda *_: error, doubts or {}, dict.fromkeys(known, better)))
 
 
 def of_runs(claim, runs, **options):
@@ -37,7 +41,7 @@ def of_runs(claim, runs, **options):
         ("noninferiority", 1.0, (-0.2, 0.1, -0.1), SUPPORTED), ("noninferiority", 1.0, (5.0, 5.1, 5.2), SUPPORTED),
         ("noninferiority", 1.0, (-2.0, -2.1, -1.9), CONTRADICTED), ("noninferiority", 1.0, (-1.1, -0.9, -1.0), OPEN),
         ("superiority", 0.1, (0.2, 0.3, 0.25), SUPPORTED), ("superiority", 0.1, (0.2, -0.3, 0.25), OPEN),
-        ("superiority", 0.5, (-0.2, -0.3, -0.25), CONTRADICTED), ("superiority", 0.5, (0.01, -0.01, 0.0), CONTRADICTED),
+        ("superiority", 0.5, (-0.2, -0.3, -0.25), CONTRADICTED), ("superiority", 0.5, (0.01, -0.01, 0.0), EXCLUDED),
         ("superiority", 0.5, (0.1, 0.11, 0.09), OPEN), ("superiority", 1.0, (9.0, 9.1), OPEN), ("superiority", 1.0, (9.0,), OPEN), ("superiority", 1.0, (), OPEN),
         ("superiority", 1.0, (0.2, float("nan")), OPEN), ("superiority", 1.0, (0.2, 0.2, 0.2), OPEN),
     ],
@@ -77,26 +81,58 @@ def test_coverage_of_the_interval_with_both_sources_of_variation():
     assert 0.935 < hits / 2000 < 0.985, hits
 
 
-def test_power_is_the_share_of_simulated_experiments_that_support_the_claim():
-    rng = np.random.RandomState(0)
-    for kind, true, claim in (("equivalence", 0.0, BASE), ("superiority", 1.0, replace(BASE, test="superiority"))):
-        won = sum(
-            of_runs(claim, list(true + rng.normal(0, 0.3) + rng.normal(0, 0.6, 4)), error=0.3).outcome == SUPPORTED
-            for _ in range(600)
-        )
-        assert claim.power(4, Pilot(0.6, 0.3)) == pytest.approx(won / 600, abs=0.06), kind
-    assert BASE.power(30, Pilot(0.6, 0.3)) > 0.85 and BASE.power(30, Pilot(0.6, 2.0)) < 0.1
+@pytest.mark.parametrize("printed, word", [(None, EXCLUDED), (0.3, OPEN), (2.0, EXCLUDED), (-1.0, EXCLUDED)])
+def test_a_gain_counts_from_half_the_effect_of_the_paper(printed, word):
+    """The interval ends at .34 and .29: a gain of .5 is excluded, and one of .15, half the paper's, is not."""
+    claim = replace(BASE, test="superiority", margin=0.5, printed=printed)
+    assert of_runs(claim, (0.1, 0.3, 0.2, -0.2)).outcome == word
+    assert (
+        of_runs(replace(claim, direction="lower", printed=printed and -printed), (-0.1, -0.3, -0.2, 0.2)).outcome
+        == word
+    )
 
 
-def test_an_outcome_names_what_it_lacks_the_power_and_the_seeds_that_would_decide():
-    claim = replace(BASE, pilot=Pilot(0.6, 0.1))
-    found = of_runs(claim, (0.9, -0.3))
-    assert found.outcome == OPEN and found.power == round(claim.power(2, claim.pilot), 2)
-    assert claim.power(found.needed, claim.pilot) >= 0.8 > claim.power(found.needed - 1, claim.pilot)
-    assert of_runs(replace(BASE, pilot=Pilot(0.6, 5.0)), (0.9, -0.3)).needed is None
-    assert of_runs(BASE, (0.9, -0.3)).power is None
+@pytest.mark.parametrize("kind", ["equivalence", "noninferiority"])
+def test_a_loss_as_large_as_the_paper_s_own_contradicts_nothing(kind):
+    runs = (-1.5, -1.6, -1.7)
+    claim = replace(BASE, test=kind)
+    assert of_runs(claim, runs).outcome == CONTRADICTED
+    assert of_runs(replace(claim, printed=-2.0), runs).outcome == OPEN
+    assert of_runs(replace(claim, printed=2.0), runs).outcome == CONTRADICTED, "the paper's is on the other side"
+
+
+def test_better_by_less_than_what_counts_is_left_open():
     found = of_runs(replace(BASE, test="superiority", margin=0.5), (0.1, 0.11, 0.09))
-    assert (found.outcome, found.part.why) == (OPEN, "better by less than the margin")
+    assert (found.outcome, found.part.why) == (OPEN, "better by less than what counts")
+
+
+def test_the_smallest_effect_that_shows_is_shown_in_four_of_five_simulated_experiments():
+    rng = np.random.RandomState(0)
+    runs = rng.normal(0, 0.6, (4000, 5))
+    of = [statistics.mean_of(list(one), 0.0) for one in runs]
+    true = float(np.mean([one.shows for one in of]))
+    assert np.mean([one.mean + true - (one.mean - one.interval(0.9)[0]) > 0 for one in of]) == pytest.approx(
+        0.8, abs=0.05
+    )
+
+
+def test_runs_are_compared_without_pairs_and_all_of_them_count():
+    from scipy import stats as reference
+
+    mine, theirs = [30.4, 31.1, 30.2], [30.0, 31.0, 29.5, 30.5, 30.1]
+    scores = {"a": {"tuned": dict(enumerate(mine)), "softmax": dict(enumerate(theirs))}}
+    (part,) = tried(replace(TESTED, test="superiority"), scores).parts
+    low, high = reference.ttest_ind(mine, theirs, equal_var=False).confidence_interval(0.95)
+    assert (part.low, part.high, part.seeds) == (pytest.approx(low), pytest.approx(high), "3 and 5")
+    turned = {"a": {"tuned": dict(enumerate(mine[::-1])), "softmax": {s + 7: v for s, v in enumerate(theirs)}}}
+    assert tried(replace(TESTED, test="superiority"), turned).part.low == pytest.approx(low), (
+        "names of seeds mean nothing"
+    )
+    used = []
+    evidence = Evidence({BLEU: scores}, lambda *of: used.append(of) or 0.5)
+    assert outcome_of(TESTED, evidence).part.low < low and used == [
+        ("a", BLEU, "tuned", "softmax", [0, 1, 2], [0, 1, 2, 3, 4])
+    ]
 
 
 def test_differences_are_paired_by_seed_and_pooled_over_columns():
@@ -111,8 +147,8 @@ def test_differences_are_paired_by_seed_and_pooled_over_columns():
     assert (pooled.effect, pooled.n) == (pytest.approx(((0.2 + 1.0) / 2 + (0.5 + 0.5) / 2) / 2), 2)
     assert pooled.columns == pytest.approx({"a": 0.35, "b": 0.75})
     three = {c: {"softmax": dict.fromkeys((1, 2, 3), 0.0), "tuned": {1: 0.1, 2: 0.3, 3: 0.2}} for c in "ab"}
-    errors = {("a", "test/bleu", "tuned", "softmax"): 0.3, ("b", "test/bleu", "tuned", "softmax"): 0.4}
-    (part,) = outcome_of(replace(BASE, pooled=True), three, lambda *of: errors[of], {}, 2).parts
+    errors = {"a": 0.3, "b": 0.4}
+    (part,) = outcome_of(replace(BASE, pooled=True), Evidence({BLEU: three}, lambda column, *_: errors[column])).parts
     expected = statistics.mean_of((0.1, 0.3, 0.2), 0.25).interval(0.95)  # of a mean of two: sqrt(.3^2 + .4^2) / 2
     assert (part.low, part.high) == pytest.approx(expected)
     nothing = tried(replace(BASE, columns=("c*",)), scores)
@@ -126,13 +162,14 @@ def test_what_a_claim_names_and_nobody_ran_leaves_it_open():
     for claim in (replace(BASE, rows=("tuned", "nobody")), replace(BASE, columns=("a", "b"))):
         found = tried(claim, scores)
         assert (found.outcome, found.part.why, len(found.parts)) == (OPEN, "no pair of seeds", 2)
+        assert tried(replace(claim, paired=False), scores).part.why == "not run"
     far = {"a": scores["a"] | {"other": {s: 3 + v for s, v in near.items()}}}
     assert tried(replace(BASE, rows=("other", "nobody")), far).outcome == CONTRADICTED, "one row is enough for that"
 
 
 def test_rows_are_compared_with_a_number_and_as_ratios():
     scores = {"a": {"softmax": {1: 10.0, 2: 20.0, 3: 40.0}, "tuned": {1: 11.0, 2: 21.6, 3: 43.6}}}
-    few = replace(BASE, against="", value=100.0, test="superiority", direction="lower", margin=1.0)
+    few = replace(BASE, against=(), value=100.0, test="superiority", direction="lower", margin=1.0)
     found = tried(few, scores, error=5.0)
     assert found.outcome == SUPPORTED and found.part.differences == pytest.approx({1: -89.0, 2: -78.4, 3: -56.4})
     assert tried(replace(few, value=20.0), scores).outcome == OPEN
@@ -143,17 +180,41 @@ def test_rows_are_compared_with_a_number_and_as_ratios():
     assert tried(replace(ratio, margin=9.0), scores).outcome == OPEN
 
 
-def test_cost_and_sparsity_do_not_wait_for_convergence_and_worth_is_measured_in_its_own_score():
-    runs = (0.2, -0.1, 0.1)
-    doubts = {"a": {"tuned": "still learning"}}
-    assert of_runs(BASE, runs, doubts=doubts).outcome == OPEN
-    assert of_runs(replace(BASE, convergence=False), runs, doubts=doubts).outcome == SUPPORTED
+BETTER, WORSE, SAME = (0.2, 0.3, 0.25), (-2.0, -2.1, -1.9), (0.2, -0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    "kind, runs, learning, word",
+    [
+        ("superiority", BETTER, "tuned", SUPPORTED), ("superiority", BETTER, "softmax", OPEN), ("superiority", WORSE, "tuned", OPEN),
+        ("superiority", WORSE, "softmax", CONTRADICTED), ("superiority", BETTER, "other", SUPPORTED), ("equivalence", SAME, "tuned", OPEN),
+        ("equivalence", SAME, "softmax", OPEN), ("equivalence", WORSE, "softmax", OPEN), ("noninferiority", WORSE, "softmax", CONTRADICTED),
+    ],
+)  # fmt: skip
+def test_a_row_that_still_learns_leaves_a_claim_open_where_more_training_could_undo_the_outcome(
+    kind, runs, learning, word
+):
+    claim = replace(BASE, test=kind, margin=0.1 if kind == "superiority" else 1.0)
+    doubts = {"a": {learning: "still learning"}}
+    found = of_runs(claim, runs, doubts=doubts, better=1)
+    assert (found.outcome, found.part.why) == (word, "still learning" if word == OPEN else "")
+    lower = of_runs(replace(claim, direction="lower"), [-r for r in runs], doubts=doubts, better=-1)
+    assert lower.outcome == word, "the mirror image"
+    assert of_runs(claim, runs, doubts=doubts).outcome == (word if learning == "other" else OPEN), (
+        "a score that training may move either way"
+    )
+    assert of_runs(replace(claim, convergence=False), runs, doubts=doubts).outcome != OPEN
+
+
+def test_the_worth_of_attention_is_measured_in_its_own_score_and_blocks_only_support():
     seeds = range(3)
-    scores = {"a": {"softmax": dict.fromkeys(seeds, 0.5), "tuned": {s: 0.5 + r for s, r in zip(seeds, runs)}}}
-    claim = replace(BASE, direction="lower", worth=3.0, worth_metric="test/accuracy")
-    for uniform, word in ((60.0, SUPPORTED), (68.0, OPEN)):
-        worth = {"a": {"softmax": {0: 70.0}, UNIFORM: {0: uniform}}}
-        assert outcome_of(claim, scores, lambda *_: 0.0, {}, 2, worth).outcome == word
+    for runs, uniform, word in (
+        (SAME, 60.0, SUPPORTED), (SAME, 68.0, OPEN), (WORSE, 68.0, CONTRADICTED)
+    ):  # fmt: skip
+        scores = {"a": {"softmax": dict.fromkeys(seeds, 0.5), "tuned": {s: 0.5 + r for s, r in zip(seeds, runs)}}}
+        claim = replace(BASE, worth=3.0, worth_metric="test/accuracy")
+        worth = {"test/accuracy": {"a": {"softmax": {0: 70.0}, UNIFORM: {0: uniform}}}}
+        assert tried(claim, scores, **worth).outcome == word
 
 
 def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
@@ -178,7 +239,7 @@ def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
 def test_a_trend_is_page_s_test():
     rows = [f"r{i}" for i in range(4)]
     up = {r: {s: i + s * i / 30 for s in (1, 2, 3)} for i, r in enumerate(rows)}
-    claim = replace(BASE, test="trend", rows=tuple(rows), against="")
+    claim = replace(BASE, test="trend", rows=tuple(rows), against=())
     found = tried(claim, {"a": up})
     assert found.outcome == SUPPORTED and found.part.row == "r0 < r1 < r2 < r3"
     assert found.part.effect == pytest.approx(3.2)
@@ -190,6 +251,83 @@ def test_a_trend_is_page_s_test():
     assert (one.outcome, one.part.n) == (OPEN, 3), "one seed in common to all rows"
 
 
+def test_a_trend_over_a_grid_takes_the_columns_as_blocks():
+    from scipy.stats import page_trend_test
+
+    falling = {"a": [9.0, 7.0, 8.0, 3.0, 2.0], "b": [19.0, 18.0, 17.0, 16.0, 15.0]}
+    values = ["-1", "-0.5", "0", "0.5", "10"]
+    scores = {c: {v: {1: y} for v, y in reversed(list(zip(values, of)))} for c, of in falling.items()}
+    claim = replace(BASE, test="trend", against=(), grid="lam", pooled=True, direction="lower")
+    found = tried(claim, scores)
+    assert page_trend_test([of[::-1] for of in falling.values()]).pvalue < 0.01
+    assert (found.outcome, found.part.n, found.part.effect) == (SUPPORTED, 2, -5.5), "sorted by value, not by name"
+    assert tried(replace(claim, direction="higher"), scores).outcome == CONTRADICTED
+    assert tried(claim, {"a": scores["a"]}).outcome == OPEN, "one block"
+
+
+def test_in_most_cases_is_a_sign_test_over_columns():
+    from scipy.stats import binomtest
+
+    claim = replace(BASE, test="most", pooled=True, columns=("*",))
+
+    def settings(better, worse):
+        gaps = [0.1] * better + [-5.0] * worse
+        return {f"c{i}": {"softmax": {1: 0.0, 2: 0.0}, "tuned": {1: gap, 2: gap}} for i, gap in enumerate(gaps)}
+
+    for better, worse, word in ((21, 2, SUPPORTED), (12, 11, OPEN), (2, 21, CONTRADICTED)):
+        found = tried(claim, settings(better, worse))
+        ends = binomtest(better, 23).proportion_ci(0.95)
+        assert (found.outcome, found.part.n) == (word, 23)
+        assert (found.part.low, found.part.high) == pytest.approx((100 * ends.low, 100 * ends.high))
+
+
+def test_an_effect_in_some_columns_can_be_compared_with_that_in_others():
+    scores = {
+        c: {"softmax": dict.fromkeys((1, 2, 3), 0.0), "tuned": {s: gain + s / 50 for s in (1, 2, 3)}}
+        for c, gain in (("few2", 0.5), ("few3", 0.7), ("many8", 0.2))
+    }
+    claim = replace(BASE, test="superiority", margin=0.1, columns=("few*",), than=("many*",))
+    (part,) = tried(claim, scores, error=0.3).parts
+    expected = statistics.mean_of((0.4, 0.4 + 1e-9, 0.4 - 1e-9), math.sqrt(2 * 0.15**2 + 0.3**2)).interval(0.95)
+    assert part.effect == pytest.approx(0.4) and (part.low, part.high) == pytest.approx(expected, rel=1e-3)
+
+
+def test_measures_that_disagree_decide_nothing():
+    up, down = ({"a": {"softmax": dict.fromkeys(range(3), 0.0), "tuned": dict(enumerate(r))}} for r in (BETTER, WORSE))
+    claim = replace(BASE, test="superiority", margin=0.1, metrics=(BLEU, "test/other"))
+    assert tried(claim, up, **{"test/other": up}).outcome == SUPPORTED
+    assert tried(claim, down, **{"test/other": down}).outcome == CONTRADICTED
+    found = tried(claim, up, **{"test/other": down})
+    assert (found.outcome, found.part.why) == (OPEN, "the measures disagree")
+
+
+def test_an_outcome_that_a_change_made_counts_only_if_new_seeds_confirm_it():
+    old = Change(OPEN, "the margin was too large", seeds=(0, 1, 2))
+    claim = replace(BASE, test="superiority", margin=0.1)
+    runs = (0.2, 0.3, 0.25)
+    plain, same, changed = (
+        of_runs(replace(claim, history=h), runs) for h in ((), (old, replace(old, outcome=SUPPORTED)), (old,))
+    )
+    assert [(o.outcome, o.seen, o.counts) for o in (plain, same, changed)] == [
+        (SUPPORTED, False, True), (SUPPORTED, False, True), (SUPPORTED, True, False)
+    ]  # fmt: skip
+    new = of_runs(replace(claim, history=(old,)), (*runs, 0.3, 0.2, 0.4))
+    assert (new.seen, new.confirmed, new.counts) == (True, True, True)
+    other = of_runs(replace(claim, history=(old,)), (*runs, 0.3, -0.2, 0.0))
+    assert not other.counts
+    unknown = of_runs(replace(claim, history=(replace(old, seeds=()),)), (*runs, 0.3, 0.2, 0.4))
+    assert unknown.seen and not unknown.counts, "which seeds had been seen is not known"
+    open_now = of_runs(replace(claim, history=(replace(old, outcome=SUPPORTED),)), (0.2, -0.3, 0.25))
+    assert (open_now.outcome, open_now.seen, open_now.confirmed) == (OPEN, True, False), "no run confirms what is open"
+
+
+def test_a_claim_without_a_test_says_why():
+    found = outcome_of(Claim("it is best", "section 1", untestable="too small"), Evidence({}))
+    assert (found.outcome, found.part.why, found.counts) == (UNTESTABLE, "too small", False)
+    found = outcome_of(Claim("it is exact", "section 1", counterexample="1 + 1"), Evidence({}))
+    assert (found.outcome, found.counts) == (CONTRADICTED, True)
+
+
 def test_a_setting_in_which_attention_is_worth_little_decides_nothing():
     seeds = (1, 2, 3)
     rows = {"softmax": dict.fromkeys(seeds, 30.0), "tuned": dict(zip(seeds, (30.1, 29.9, 30.2)))}
@@ -198,8 +336,8 @@ def test_a_setting_in_which_attention_is_worth_little_decides_nothing():
     little = tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 28.0)}})
     assert (little.outcome, little.part.why) == (OPEN, "attention is worth 2.0 here, less than 3")
     assert tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 27.0)}}).outcome == SUPPORTED
-    # of the seeds that both rows have: 30 - 28 for seed 2, though the means are 5 apart
-    apart = {"softmax": {1: 36.0, 2: 30.0}, "tuned": {1: 36.0, 2: 30.2}, UNIFORM: {2: 28.0}}
+    # of the seeds that both rows have: 30 - 28 for seed 2, though the means are 6 apart
+    apart = {"softmax": {1: 36.0, 2: 30.0, 3: 36.0}, "tuned": {1: 36.0, 2: 30.2, 3: 36.1}, UNIFORM: {2: 28.0}}
     assert tried(claim, {"a": apart}).part.why == "attention is worth 2.0 here, less than 3"
     # the reference was not run: that is why, not the uniform row
     assert tried(claim, {"a": {"tuned": rows["tuned"], UNIFORM: {1: 28.0}}}).part.why == "no pair of seeds"
@@ -217,7 +355,7 @@ def test_a_table_shows_its_claims(made):
 
     (line,) = told(claim)
     assert line.startswith(
-        "Claim supported: “as good” (section 4; test/bleu against softmax, higher). tuned: +3.40 [+2.09, +4.71], n = 3."
+        "Claim 0 supported: “as good” (section 4; test/bleu against softmax, higher). tuned: +3.40 [+2.09, +4.71], n = 3."
     )
     (line,) = told(claim, best={0: 3.0})
     assert line.endswith("n = 3; convergence not known."), "softmax may still have been learning"
@@ -228,27 +366,58 @@ def test_a_table_shows_its_claims(made):
     "change, said",
     [
         ({"tset": "trend"}, r"claim 1\.tset is unknown \(did you mean 'test'\?\)"), ({"rows": []}, "rows must be given"),
-        ({"test": "equality"}, "allowed: equivalence, noninferiority, superiority, trend"),
-        ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "must be above 0"), ({"against": ""}, "needs either the row"),
-        ({"value": 100.0}, "either the row"), ({"pilot": {"seed": 1.0}}, r"pilot\.seed is unknown"),
+        ({"test": "equality"}, "allowed: equivalence, noninferiority, superiority, trend, most"), ({"metrics": []}, "metrics must be given"),
+        ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "must be above 0"), ({"against": []}, "needs either the rows"),
+        ({"value": 100.0}, "either the rows"), ({"grid": "lam"}, "needs test=trend and one row"),
+        ({"history": [{"outcome": "x"}]}, r"history\.why must be given"),
     ],
 )  # fmt: skip
 def test_a_file_with_errors_is_refused(change, said):
-    one = {"claim": "c", "place": "p", "experiment": "e", "rows": ["r"], "metric": "m"}
-    one |= {"test": "equivalence", "margin": 1.0, "against": "x"}
-    assert read({"claims": [one]}, "page") == [Claim("c", "p", "e", ("r",), "m", "equivalence", "x", 1.0, paper="page")]
+    one = {"claim": "c", "place": "p", "experiment": "e", "rows": ["r"], "metrics": ["m"]}
+    one |= {"test": "equivalence", "margin": 1.0, "against": ["x"]}
+    wanted = Claim("c", "p", "e", ("r",), ("m",), "equivalence", ("x",), 1.0, paper="page")
+    assert read({"claims": [one]}, "page") == [wanted]
     with pytest.raises(ExperimentError, match=said):
         read({"claims": [one | change]}, "page")
 
 
-@pytest.mark.parametrize("paper", compose.names_in("claims"))
-def test_the_shipped_claims_name_rows_columns_and_metrics_that_exist(paper):
-    for claim in compose.claims(paper):
-        page = compose.page("experiment", claim.experiment)
-        labels = {row["label"] for row in page["rows"]}
-        assert {*claim.rows, claim.against} - {""} <= labels and page.get("paper", paper) == paper
-        assert all(any(fnmatch(key, pattern) for key in page["columns"]) for pattern in claim.columns)
-        shown = {s["metric"] for column in page["columns"].values() for s in column["show"]}
-        assert {claim.metric, claim.worth_metric} - {""} <= shown
-        assert claim.profile in page["profiles"]
+SHIPPED = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
+
+
+@pytest.mark.parametrize("claim", [c for c in SHIPPED if not c.told], ids=lambda c: c.id)
+def test_the_shipped_claims_name_rows_columns_and_metrics_that_exist(claim):
+    page = compose.page("experiment", claim.experiment)
+    labels = {row["label"] for row in page["rows"]}
+    assert {*claim.rows, *claim.against} <= labels and page.get("paper", claim.paper) == claim.paper
+    assert all(any(fnmatch(key, pattern) for key in page["columns"]) for pattern in (*claim.columns, *claim.than))
+    shown = {s["metric"] for column in page["columns"].values() for s in column["show"]}
+    more = {"test/attention_marked_precision", "test/attention_contiguity"}  # in the records, not in the table
+    assert {*claim.metrics, claim.worth_metric} - {""} - more <= shown
+    assert claim.profile in page["profiles"] and claim.unit
+
+
+def test_the_shipped_claims_are_numbered_and_at_most_twelve_are_questions():
+    assert len({claim.id for claim in SHIPPED}) == len(SHIPPED) and all(claim.id for claim in SHIPPED)
+    assert 8 <= sum(bool(claim.question) for claim in SHIPPED) <= 12
+    assert all(claim.point and claim.says for claim in SHIPPED if claim.question)
     assert compose.claims("nobody1999") == []
+
+
+PRINTED = [c for c in SHIPPED if c.printed and not c.told] + [c for c in SHIPPED if c.id in (12, 21, 22, 31)]
+
+
+@pytest.mark.parametrize("claim", PRINTED, ids=lambda c: c.id)
+def test_a_true_effect_of_the_paper_s_size_is_contradicted_in_at_most_five_per_cent(claim):
+    """200 simulated tables with the truth at the effect that the paper prints, or at the edge of what the claim says."""
+    rng, spread, trials = np.random.RandomState(claim.id), 0.6 * max(claim.margin, abs(claim.printed or 0)), 200
+    edge = {"superiority": 0.0, "noninferiority": -claim.margin, "equivalence": claim.margin}[claim.test]
+    true, wrong = claim.printed or claim.sign * edge, 0
+    claim = replace(claim, columns=("c",), metrics=claim.metrics[:1], worth=0.0)
+    for _ in range(trials):
+        runs = {
+            row: rng.normal(true * (row in claim.rows), spread, 3 + 2 * (row in claim.against))
+            for row in (*claim.rows, *claim.against)
+        }
+        scores = {"c": {row: dict(enumerate(of.tolist())) for row, of in runs.items()}}
+        wrong += outcome_of(claim, Evidence({claim.metrics[0]: scores})).outcome == CONTRADICTED
+    assert wrong / trials <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / trials), wrong

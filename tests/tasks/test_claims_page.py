@@ -1,4 +1,4 @@
-"""docs/claims.md and claims.json: one line, section and picture for each claim; what README says of them."""
+"""docs/claims.md and claims.json: the answers, and a folded section with a picture for each claim; what README says of them."""
 
 from __future__ import annotations
 
@@ -7,91 +7,116 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from benchmarks.language_model import report
-from repro.tables.claims import OPEN, SUPPORTED, Claim, Pilot, outcome_of
+from repro.tables.claims import Change, Claim
+from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
 from tasks.commands import claims
+from tasks.commands.chances import chance
 from tasks.config import compose
 
 ROOT = Path(__file__).parents[2]
-PLACE = ("as good", "section 4", "evidence_translation", ("tuned",), "test/bleu")
-CLAIM = Claim(*PLACE, "equivalence", "softmax", 1.0, pilot=Pilot(0.5, 0.1), paper="who2000")
+BLEU = "test/bleu"
+CLAIM = Claim(
+    "as good", "section 4", "evidence_translation", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0, paper="who2000", id=7,
+    question="Is it as good?", point="it is as good", says="+.5 BLEU", unit="BLEU",
+)  # fmt: skip
 
 
-def outcome(runs):
-    scores = {"a": {"softmax": dict.fromkeys(range(len(runs)), 0.0), "tuned": dict(enumerate(runs))}}
-    return outcome_of(CLAIM, scores, lambda *_: 0.0, {}, 2)
+def outcome(runs, **changes):
+    scores = {"a": {"softmax": {8: -0.1, 9: 0.0, 10: 0.1}, "tuned": dict(enumerate(runs))}}
+    return outcome_of(replace(CLAIM, **changes), Evidence({BLEU: scores}))
 
 
-def test_the_page_answers_first_then_shows_every_comparison_with_its_seeds():
-    found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0))]
+def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
+    found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0), id=8, question="And that?", point="that is too")]
     text = claims.page(found)
-    head, first, second = text.split("## Claim ")
-    assert "1 of 2 claims are decided: 1 supported; 1 open." in head
-    assert "decides the most is `evidence_translation` (1)." in head
-    assert f"| [as good](#claim-1) | supported |  | +0.02 [-0.24, +0.28] | 3 | {found[0].power:.2f} | who2000 |" in head
-    assert "| [as good](#claim-2) | inconclusive | two seeds |  |" not in head and "| two seeds | +0.00" in head
-    assert "](results/figures/claims/who2000_0.svg)" in first and "+0.10, -0.10, +0.05" in first
-    assert f"**Inconclusive.** Two seeds decide nothing. {found[1].needed} seeds would support it" in second
+    head, first, second = text.split("<details ")
+    assert "| [Is it as good?](#claim-7) | +.5 BLEU | +0.02 [-0.21, +0.25] BLEU (3) | yes |" in head
+    assert "| [And that?](#claim-8) | +.5 BLEU | " in head and "not decided: two seeds decide nothing |" in head
+    assert "In one sentence, seen: it is as good; not decided: that is too." in head
+    assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
+    assert "<summary>7. <b>supported</b>: “as good”</summary>" in first and "> “as good” (section 4)" in first
+    assert "](results/figures/claims/claim_7.svg)" in first and "+0.10, -0.10, +0.05" in first
+    assert "**Inconclusive.** tuned against softmax: +0.00 BLEU, n = 2 and 3. Two seeds decide nothing." in second
     drawn = claims.pictures(found)
-    assert set(drawn) == {"figures/claims/who2000_0.svg"} and drawn == claims.pictures(found)
-    assert all(">tuned, a</text>" in picture and "as good" in picture for picture in drawn.values())
-
-
-def test_the_page_answers_for_each_task_and_says_why_nothing_is_decided():
-    """Three seeds in a table that has two more rows count, not one seed of theirs or of another table; numbers by hand."""
-
-    def of(experiment, runs, doubt="", **changes):
-        claim = replace(CLAIM, experiment=experiment, rows=tuple(runs), columns=("*",), **changes)
-        scores = {"softmax": dict.fromkeys((1, 2, 3), 30.0), **{row: dict(enumerate(s, 1)) for row, s in runs.items()}}
-        doubts = {"fren": {row: doubt for row in runs if doubt}}
-        return outcome_of(claim, {"fren": scores}, lambda *_: 0.1, doubts, 2)
-
-    runs = {"low": (30.5, 30.7, 30.6), "high": (31.1, 31.3, 31.2), "one seed": (39.0,)}
-    most = of("evidence_translation", runs, "still learning")
-    one = of("malaviya2018_deen", {"other": (99.0,)})
-    (line,) = [x for x in claims.page([most, one]).splitlines() if x.startswith("- ")]
-    assert line == (
-        "- translation: BLEU against softmax: +0.60 (low) to +1.20 (high); 2 rows, n = 3. Not decided: still learning."
+    assert list(drawn) == ["figures/claims/claim_7.svg", "figures/claims/claim_8.svg"] and drawn == claims.pictures(
+        found
     )
-    worse = of("evidence_imdb", {"dense": (27.0, 27.2, 27.1)}, metric="test/accuracy")
-    page = claims.page([one, worse])
-    assert "- IMDB: accuracy against softmax: -2.90 (dense); 1 rows, n = 3. Contradicted: claim [2](#claim-2)." in page
-    assert "| translation | [as good](#claim-1) | inconclusive | one seed |" in page
 
 
-def test_a_long_claim_is_cut_in_the_table_and_whole_below():
+def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
+    old = Change(OPEN, "The margin was .1.", "+0.02, n = 3", seeds=(0, 1, 2))
+    text = claims.page([outcome((0.1, -0.1, 0.05), history=(old,))])
+    assert (
+        "| yes\\* |" in text
+        and "<b>supported*</b>" in text
+        and "0 are decided: none. 1 more have an outcome that rests" in text
+    )
+    assert (
+        "Version 1: inconclusive (+0.02, n = 3). The margin was .1. Version 2, today: supported, *re-analysed after seeing the data*."
+        in text
+    )
+    confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))])
+    assert "| yes |" in confirmed and "and confirmed by new runs" in confirmed and "1 are decided" in confirmed
+
+
+@pytest.mark.parametrize(
+    "runs, word, answer",
+    [((0.1, 0.3, 0.2), EXCLUDED, "not seen; a gain of 0.5 or more is excluded"), ((-3.0, -3.1, -2.9), CONTRADICTED, "not seen; the opposite is")],
+)  # fmt: skip
+def test_the_answer_is_in_words(runs, word, answer):
+    one = outcome([r - 0.2 * (word == EXCLUDED) for r in runs], test="superiority", margin=0.5)
+    assert one.outcome == word and f"| {answer} |" in claims.page([one])
+
+
+def test_the_chance_of_being_better_is_that_of_rliable():
+    """Against a count of all pairs by hand; with two tasks, the mean of both."""
+    one = chance("tuned", {"a": ([1.0, 3.0, 5.0], [2.0, 3.0])})
+    assert one.mean == pytest.approx((0 + 0 + 1 + 0.5 + 1 + 1) / 6) and one.low < one.mean < one.high
+    both = chance("tuned", {"a": ([1.0, 3.0, 5.0], [2.0, 3.0]), "b": ([9.0, 9.0], [1.0])})
+    assert both.mean == pytest.approx((one.mean + 1) / 2) and both.tasks == ("a", "b")
+    rng = np.random.RandomState(0)
+    cover = [chance("x", {"a": (rng.normal(0, 1, 12), rng.normal(0, 1, 12))}, draws=300) for _ in range(200)]
+    assert np.mean([c.low <= 0.5 <= c.high for c in cover]) > 0.88
+    with pytest.raises(ValueError, match="no runs"):
+        chance("tuned", {})
+
+
+def test_a_long_claim_is_cut_in_its_line_and_whole_below():
     text = "[continuous attention] allows [...] " + "many words " * 20 + "[to] the end"
-    page = claims.page([replace(outcome((0.1, -0.1)), claim=replace(CLAIM, claim=text))])
-    head, section = page.split("## Claim 1")
-    assert "[continuous attention allows … many words" in head and " …](#claim-1)" in head and "the end" not in head
-    assert text in section
+    summary, _, section = (
+        claims.page([outcome((0.1, -0.1), claim=text)]).partition("<details ")[2].partition("</summary>")
+    )
+    assert summary.endswith("many words …") and "the end" not in summary and text in section
 
 
 def test_a_claim_without_records_is_listed_with_the_reason():
     found = claims.of_tables([])
     assert len(found) == sum(len(compose.claims(p)) for p in compose.names_in("claims"))
-    assert all(o.outcome == OPEN and o.part.why.startswith("no records of ") for o in found)
+    assert all(o.part.why == (o.claim.told or "no finished cells") for o in found)
     assert claims.pictures(found) == {}
 
 
 def test_the_json_has_what_a_reader_needs_and_no_nan():
-    decided, one_seed = outcome((0.1, -0.1, 0.05)).values(), outcome((0.1,)).values()
+    decided, one_seed = claims.values(outcome((0.1, -0.1, 0.05))), claims.values(outcome((0.1,)))
     assert decided["outcome"] == SUPPORTED and decided["interval"][0] < decided["effect"] < decided["interval"][1]
-    assert (decided["n"], decided["paper"]) == (3, "who2000")
+    assert (decided["n"], decided["paper"], decided["version"], decided["counts"]) == (3, "who2000", 1, True)
     assert one_seed["effect"] is None and one_seed["interval"] == [None, None]
     json.dumps([decided, one_seed], allow_nan=False)
-    assert {"claim", "paper", "outcome", "effect", "interval", "n", "power"} <= decided.keys()
 
 
 def test_readme_says_what_the_claims_and_the_benchmarks_say():
     names = ("README.md", "docs/claims.md", "docs/reference/benchmarks.md", "docs/results/language_model.json")
     readme, decided, measured, trained = ((ROOT / name).read_text(encoding="utf-8") for name in names)
-    rows = re.findall(r"^\|.*?\(#claim-(\d+)\) \| (\w+) ", decided, re.M)
-    said = re.findall(r"\[(\w+)\]\(docs/claims\.md#claim-(\d+)\)", readme)
-    assert len(said) >= 4 and {(n, outcome) for outcome, n in said} <= set(rows)
-    for number, effect in re.findall(r"#claim-(\d+)\) \(([-+][^]]+\])", readme):
-        shown = re.search(rf"\(#claim-{number}\) \|[^|]*\|[^|]*\| ([^|]+) \|", decided)[1]
-        assert re.sub(r" [A-Za-z][\w -]*(?= \[)", "", effect) == shown, number
+    words = dict(re.findall(r"^<summary>(\d+)\. <b>([a-z ]+\*?)</b>", decided, re.M))
+    told = re.findall(r"\[([a-z ]+)(\\\*)?\]\(docs/claims\.md#claim-(\d+)\)(?: \(([-+][^]]+\]))?", readme)
+    assert len(told) >= 8 and all(words[n] == word + "*" * bool(star) for word, star, n, _ in told)
+    sections = dict(re.findall(r'<details id="claim-(\d+)"(.*?)</details>', decided, re.S))
+    for _, _, n, effect in told:
+        assert re.sub(r" [A-Za-z][\w-]*(?= \[)", "", effect) in sections[n], n
     page, times = measured.partition("## Forward and backward")[2], {}
     for name in ("sparsemax", "entmax 1.5", "entmax 1.3"):
         cells = re.search(rf"^\| \*\*{re.escape(name)}\*\* \|(.*)\|", page, re.M)[1].replace("*", "").split("|")[:6]

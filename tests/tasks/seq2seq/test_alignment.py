@@ -10,7 +10,7 @@ from tasks.data import NullProgress, open_data
 from tasks.data.sets.aligned import read_pharaoh
 from tasks.data.symbols import EOS
 from tasks.load import evaluate
-from tasks.seq2seq.alignment import alignment_metrics, forced, merged, places
+from tasks.seq2seq.alignment import alignment_metrics, diagonal, forced, merged, places
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
 
@@ -79,9 +79,23 @@ def test_attention_to_the_planted_alignment_has_no_error(toy_aligned):
     split = toy_aligned.splits["test"]
     model = Oracle({tuple(map(int, split.source[i])): split.gold[i][0] for i in range(len(split))})
     perfect = {"aer": 0.0, "alignment_precision": 1.0, "alignment_recall": 1.0, "alignment_left_out": 0.0}
-    assert alignment_metrics(model, toy_aligned, 7) == perfect
+    found = alignment_metrics(model, toy_aligned, 7)
+    plain = found.pop("diagonal_aer")
+    assert found.pop("alignment_mass") == pytest.approx(1.0) and found == perfect and 0 < plain < 1
     shifted = {words: {(max(s - 1, 0), t) for s, t in links} for words, links in model.rows.items()}
-    assert alignment_metrics(Oracle(shifted), toy_aligned, 7)["aer"] > 0.5
+    wrong = alignment_metrics(Oracle(shifted), toy_aligned, 7)
+    assert wrong["aer"] > 0.5 and wrong["diagonal_aer"] == plain, "the diagonal knows no weights"
+
+
+def test_the_diagonal_and_equal_weights_count_as_they_should(toy_aligned):
+    assert diagonal(4, 2) == {(0, 0), (0, 1), (1, 2), (1, 3)} and diagonal(2, 4) == {(1, 0), (3, 1)}
+    split = toy_aligned.splits["test"]
+    both = {
+        tuple(map(int, split.source[i])): {(s, t) for _, t in split.gold[i][0] for s in range(len(split.source[i]))}
+        for i in range(len(split))
+    }
+    found = alignment_metrics(Oracle(both), toy_aligned, 7)  # all source words, with a weight of 1 each
+    assert found["alignment_mass"] >= 1 and found["aer"] > 0.3, "the error counts the first of equal weights alone"
 
 
 @pytest.fixture

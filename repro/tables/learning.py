@@ -1,0 +1,44 @@
+"""Whether a row was still learning when its training ended, so that a claim may not count its scores as final.
+
+A cell alone is judged by its last gain (`repro.convergence`). With several seeds, the mean curve tells more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from repro.convergence import CONVERGED, FEWEST, LEARNING, Convergence, dev_scores
+from repro.protocol import Metric
+from repro.tables.statistics import mean_of
+
+
+def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:
+    """Whether a row's mean curve is shown to rise, or to fall for a score with `sign` -1, over its last `FEWEST` epochs.
+
+    The slope of each seed's curve, [epochs], is that of least squares; their mean is tested against zero, one-sided at
+    2.5 %. One more epoch of one seed thus proves nothing, and the more seeds there are, the smaller a slope it finds.
+    Raises ValueError if a curve has fewer than `FEWEST` epochs.
+    """
+    if any(len(curve) < FEWEST for curve in curves):
+        raise ValueError(f"a slope needs {FEWEST} epochs, got {min(map(len, curves))}")
+    mean = mean_of([sign * (curve[-1] - curve[-FEWEST]) / (FEWEST - 1) for curve in curves])
+    return mean.mean > 0 if mean.certain else mean.interval(0.95)[0] > 0
+
+
+def doubt(row: Convergence, cells: Sequence[Any], name: str, known: Mapping[str, Metric]) -> str:
+    """Why a claim may not count a row's scores as those of the end of training, or an empty string.
+
+    Args:
+        row: the convergence of the row's table.
+        cells: the results of its seeds (`repro.identity.Found`), which have the dev score `name` in their folders.
+        known: the metrics of its family.
+    """
+    curves = [dev_scores(found.folder, name) for found in cells]
+    if row.state not in (LEARNING, CONVERGED) or not all(
+        len(c) >= FEWEST and all(map(math.isfinite, c)) for c in curves
+    ):
+        return "" if row.converged else row.state
+    better = known[name].better if name in known else 1
+    return LEARNING if learning(curves, better or 1) else ""
