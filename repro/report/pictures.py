@@ -230,8 +230,8 @@ def claim(outcome: Outcome, labels: Mapping[str, str], salt: str) -> str:
         axes = figure.add_subplot()
         axes.axvline(0, color=INK, lw=0.8)
         if claim.equal:
-            ends = sorted(claim.sign * end for end in claim.equal)
-            band = axes.axvspan(*ends, color=GRID, alpha=0.5, lw=0, label="counts as equal")
+            low, high = sorted(claim.sign * end for end in claim.equal)
+            band = axes.axvspan(low, high, color=GRID, alpha=0.5, lw=0, label="counts as equal")
             axes.legend(handles=[band], loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False, fontsize=7.5)
         draw.dots(axes, dots, draw.COLOURS[1])
         word, sign = ("better", outcome.better) if outcome.better else ("as claimed", claim.sign)

@@ -73,15 +73,15 @@ def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[
             doubts.setdefault(keys[at[0]], {})[at[1]] = why
 
     def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
-        pair = [rows[keys.index(column), label] for label in (row, against)]
-        return paired.error(*pair, metric, metric_of(known, metric), seeds)
+        first, second = (rows[keys.index(column), label] for label in (row, against))
+        return paired.error(first, second, metric, metric_of(known, metric), seeds)
 
     def scores(claim: Claim, metric: str) -> dict[str, dict[str, dict[int, float]]]:
         runs = [(c, label, s, f) for (c, label), row in rows.items() for s, f in zip(row.seeds, row.found)]
         if claim.grid:
             of = [s for s in plan.slots if one.rows[s.row].label in claim.rows and claim.grid in dict(s.point)]
             points = [(s.column, f"{dict(s.point)[claim.grid]:g}", s.seed, s.found(store)) for s in of]
-            runs = [(*place, f) for *place, f in points if f is not None]
+            runs = [(column, point, seed, f) for column, point, seed, f in points if f is not None]
         found: dict[str, dict[str, dict[int, float]]] = {}
         for c, label, seed, f in runs:
             if metric in f.metrics:

@@ -270,7 +270,7 @@ def _function_around() -> tuple[str, int] | None:
     return None
 
 
-# What torch.compiler.assume_constant_result does; itself, it would import all of torch._dynamo here.
+# as torch.compiler.assume_constant_result, which would import torch._dynamo here
 _function_around._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

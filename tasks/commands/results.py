@@ -101,7 +101,11 @@ def write(results: Path, measured: Pages) -> int:
     pages = {path: PARTS.split(_text(path)) for path in sorted(results.rglob("*.md"))}
     shown = {_key(part) for parts in pages.values() for part in parts}
     made = {
-        path: "".join(_renewed(parts, of)) for path, parts in pages.items() if of.sections.keys() & map(_key, parts)
+        path: "".join(_renewed(parts, of)).replace(
+            "](figures/", f"]({'../' * (len(path.relative_to(results).parts) - 1)}figures/"
+        )
+        for path, parts in pages.items()
+        if of.sections.keys() & map(_key, parts)
     }
     new = {results / page: (key, text) for key, (page, text) in of.sections.items() if key not in shown}
     made |= {path: text for path, (_, text) in new.items()}
