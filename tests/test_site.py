@@ -104,7 +104,7 @@ def test_all_that_the_page_of_the_api_shows_has_a_docstring(hooks):
     package = griffe.load("sparse_attention", search_paths=[ROOT])
     for name in re.findall(r"^::: sparse_attention\.(\S+)", hooks.api(), re.M):
         look(package[name])
-    assert missing == [] and seen > 120
+    assert missing == [] and seen > 110
 
 
 @pytest.fixture(scope="module")

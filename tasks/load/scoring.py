@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from repro import cell as cells
 from repro.files import StoreError, usable
-from repro.identity import family
+from repro.identity import family, pair
 from repro.store import Store
 from tasks.config import compose
-from tasks.config.request import parsed
 from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell
 
@@ -113,25 +113,28 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
     """
     keys = (*family(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
     data = [o for o in overrides if compose.names_data([o])]
-    other = next((one.value for one in map(parsed, data) if one.key == "data"), None)
+    other = next((value for key, value in map(pair, data) if key == "data"), None)
     set_here = [o for o in overrides if o not in data or other is None]
     changed = copy.deepcopy(on_this_machine(config))
     if data and "fallback" in changed["data"]:
         changed["data"]["fallback"] = None  # data that the user names are never replaced
     wrong = []
-    for override in map(parsed, set_here):
-        *path, last = override.key.split(".")
-        known = override.text in data or override.key in keys or bool({*path[:1]} & {*keys})
-        if not path or not known or override.parsed.is_delete():
-            wrong.append(override.key)
+    for override in set_here:
+        key, value = pair(override)
+        *path, last = key.split(".")
+        known = override in data or key in keys or bool({*path[:1]} & {*keys})
+        if not path or not known or override.startswith("~"):
+            wrong.append(key)
             continue
         node = changed
         try:
             for part in path:
                 node = node.setdefault(part, {})
-            node[last] = override.value
-        except (AttributeError, TypeError):
-            raise compose.ConfigError(f"{override.text!r} cannot be set: there is no such key") from None
+            node[last] = yaml.safe_load(value)  # not by Hydra's parser, which using a model does not need
+        except (AttributeError, TypeError, ValueError, yaml.YAMLError):
+            raise compose.ConfigError(
+                f"{override!r} cannot be set: there is no such key, or the value cannot be read"
+            ) from None
     if wrong:
         raise compose.ConfigError(
             f"{', '.join(wrong)} cannot be set for a trained model; what can: data, {', '.join(keys)}"
