@@ -90,6 +90,7 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
             except compose.ConfigError as error:
                 raise ValueError(f"config.yaml: {error}") from error
             config = evaluation_config(cell.config, overrides)
+    with usable(folder):  # the overrides are right, so what is wrong now is the folder's
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
         if (wrong := _not_finite(model)) is not None:
             raise ValueError(f"weights that are not finite: {wrong}")
