@@ -94,6 +94,10 @@ def test_without_common_seeds_or_examples_nothing_is_compared(row):
     assert paired.difference(ours, elsewhere, "test/score", SCORE).example_error == 0
     assert paired.difference(row({1: OURS[1]}), row({1: {7: 1.0}}), "test/score", SCORE) is None
     assert paired.difference(row({1: OURS[1]}), row({2: OURS[2]}), "test/score", SCORE) is None
+    assert paired.difference(ours, row({3: OURS[1], 4: OURS[2]}), "test/score", SCORE) is None
+    ragged = row({1: OURS[1], 2: {i: v for i, v in OURS[2].items() if i < 2}})  # with seed 2, only examples 0 and 1
+    of_both = stats.sem((values(OURS, indices=(0, 1)) - values(THEIRS, indices=(0, 1))).mean(0))
+    assert paired.error(ragged, row({1: THEIRS[1], 2: THEIRS[2]}), "test/score", SCORE) == pytest.approx(of_both)
     for shared, expected in (({0: 2.0, 5: 1.0}, 0), ({0: 2.0, 1: 1.0}, 1)):  # one example in common, and two
         assert paired.error(row({1: OURS[1]}), row({1: shared}), "test/score", SCORE) == expected
     untested = Metric("score", "points", 1, 2, None, "", None)
