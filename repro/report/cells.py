@@ -27,7 +27,7 @@ def cell_views(
             shown = {column.select.metric: column.select.metric.replace("/", " ").replace("_", " "), **shown}
         set_here = {s.metric: s.decimals for s in column.show if s.decimals is not None}
         decimals = {m: metric_of(plan.metrics(number), m).decimals for m in shown} | set_here
-        chosen = [{found.cell_id for found in row.found} for row in block.rows if not row.baseline]
+        chosen = [{found.cell_id for found in row.results} for row in block.rows if not row.baseline]
         cells = []
         for slot in (slot for slot in plan.slots if slot.column == number):
             view = _cell(slot, store, failed, decimals)

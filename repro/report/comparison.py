@@ -11,10 +11,10 @@ from typing import Any
 from repro.files import write_atomic
 from repro.plan.experiment import Show
 from repro.report import page, sweeps
-from repro.report.data import Line, Part, part
+from repro.report.data import Part, part
 from repro.results.records import Record
 from repro.tables import compare, render
-from repro.tables.blocks import Block, Table
+from repro.tables.blocks import Table
 from repro.tables.compare import Group
 
 DRAWN = "plots"  # subfolder for the drawings
@@ -48,12 +48,12 @@ def write(
 
 def contents(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -> tuple[Table, dict[str, str]]:
     """The table, and the content of the files that `write` writes (path -> text)."""
-    found = compare.groups(records)
-    table = compare.table(found, "table", title, notes)
+    groups = compare.groups(records)
+    table = compare.table(groups, "table", title, notes)
     text = render.to_text(table, compare.WHOLE) + "\n"
-    files = {"table.txt": text, "table.md": render.to_markdown(table), "table.csv": compare.to_csv(found)}
-    for i, group in enumerate(found):
-        drawings = part(sweeps.pictures, group, f"g{i}")
+    files = {"table.txt": text, "table.md": render.to_markdown(table), "table.csv": compare.to_csv(groups)}
+    for group in groups:
+        drawings = part(sweeps.pictures, group)
         if drawings.note:
             logging.getLogger(__name__).warning("%s: %s", group.task, drawings.note)
         for drawn in drawings.content or ():
@@ -71,7 +71,7 @@ def dashboard(
     """
     seeds, table = sorted({r.seed for r in records}), compare.table(compare.groups(records), "", title, notes)
     views = [
-        _view(f"v{seed}g{i}", group, str(seed), printed)
+        {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group, printed)}
         for seed in ("", *(seeds if len(seeds) > 1 else ()))
         for i, group in enumerate(compare.groups([r for r in records if seed in ("", r.seed)]))
     ]
@@ -83,31 +83,18 @@ def dashboard(
     return template.render(table=table, views=views, filters={**filters, "seed": seeds}, written=written)
 
 
-def _names(block: Block) -> list[str]:
-    """A name for each row: its label, with the details in which the rows of this label differ."""
-    details = [(row.label, row.detail.split(", ")) for row in block.rows if not row.baseline]
-    shared = {label: set.intersection(*(set(d) for other, d in details if other == label)) for label, _ in details}
-    own = [", ".join(one for one in d if one not in shared[label]) for label, d in details]
-    return [f"{label} ({text})" if text else label for (label, _), text in zip(details, own)]
-
-
-def _view(anchor: str, group: Group, seed: str, printed: Printed) -> dict[str, Any]:
+def _view(group: Group, printed: Printed) -> dict[str, Any]:
     """The template's values for a task. Of more than `MOST_LINES` settings, only the sweeps are drawn."""
-    table = compare.table([group], "", "")
-    (block,) = table.blocks
+    (block,) = compare.table([group], "", "").blocks
     for row, setting in zip(block.rows, group.settings):
-        told = printed(setting.first)
+        numbers = printed(setting.first)
         for value in row.values:
-            value.printed = told.get(value.metric, "")
-    lines = [Line(name, s.detail, i, s.records) for i, (name, s) in enumerate(zip(_names(block), group.settings))]
+            value.printed = numbers.get(value.metric, "")
     shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
-    if len(lines) > MOST_LINES:
-        note = (
-            f"{len(lines)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
-        )
-        drawn: dict[str, Any] = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=note))
-        drawn |= {"anchor": anchor, "block": block, "lines": (), "small": (), "points": None, "published": Part()}
-    else:
-        drawn = page.view(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])
-    return {**drawn, "task": group.task, "seed": seed, "figures": part(sweeps.pictures, group, f"{anchor}/sweeps")}
+    figures = part(sweeps.pictures, group)
+    if len(group.settings) <= MOST_LINES:
+        return {**page.view(block, selects, shown, (group.score or "test/").partition("/")[0]), "figures": figures}
+    note = f"{len(group.settings)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
+    drawn = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=note))
+    return {**drawn, "block": block, "small": (), "points": None, "figures": figures}

@@ -6,6 +6,7 @@ note, so that a broken file costs only one figure.
 
 from __future__ import annotations
 
+import base64
 import logging
 import math
 import os
@@ -15,9 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from repro.identity import Found
 from repro.store import Damaged
-from repro.tables.blocks import Block
+from repro.tables.blocks import Row
 
 LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
 
@@ -55,20 +55,10 @@ class Picture:
     data: str = ""
 
 
-@dataclass
-class Line:
-    """A row of a table's block, with its selected cells (one per seed; empty if none is finished)."""
-
-    label: str
-    detail: str
-    style: int  # index of the row's style in `draw`
-    found: Sequence[Found] = ()
-
-
-def lines_of(block: Block) -> list[Line]:
-    """The rows of a block, except the baselines, with their selected cells."""
-    rows = [row for row in block.rows if not row.baseline]
-    return [Line(row.label, row.detail, i, row.found) for i, row in enumerate(rows)]
+def embedded(image: str | bytes, kind: str = "svg+xml") -> str:
+    """An image as an address that a page can show without loading a file; an empty string without an image."""
+    content = image.encode() if isinstance(image, str) else image
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}" if content else ""
 
 
 def link(path: Path, beside: Path) -> str:
@@ -76,16 +66,16 @@ def link(path: Path, beside: Path) -> str:
     return quote(os.path.relpath(path, beside).replace(os.sep, "/"))
 
 
-def scores(line: Line, name: str) -> list[float]:
-    """The finite values of the metric `name` in the selected cells."""
-    return [v for f in line.found if (v := f.metrics.get(name)) is not None and math.isfinite(v)]
+def scores(row: Row, name: str) -> list[float]:
+    """The finite values of the metric `name` in the row's cells."""
+    return [v for cell in row.results if (v := cell.metrics.get(name)) is not None and math.isfinite(v)]
 
 
-def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str, Any]] | None]:
-    """For each line, the records of the line's first selected cell by example index, or None if none can be read."""
+def predictions_of(rows: Sequence[Row], split: str) -> list[dict[int, dict[str, Any]] | None]:
+    """For each row, the records of the row's first cell by example index, or None if none can be read."""
     read: list[dict[int, dict[str, Any]] | None] = []
-    for line in lines:
-        level = line.found[0].evaluations.get(split) if line.found else None
+    for row in rows:
+        level = row.results[0].evaluations.get(split) if row.results else None
         try:
             records = level.predictions() if level else []
         except Damaged as error:  # only this row loses its samples

@@ -1,7 +1,7 @@
 """The colours and the canvas of every picture, and what is drawn on it: heat maps, dots with intervals, curves.
 
-Every picture is an SVG file with a white background, which a page takes in (`inline`) and inverts in dark mode
-(report.css.jinja). Rows never differ only in colour: marker and dash differ too.
+Every picture is an SVG file with a white background; a page inverts it in dark mode (report.css.jinja). Rows never
+differ only in colour: marker and dash differ too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import io
 import re
 import textwrap
 import warnings
-import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ STYLE: dict[str, Any] = {
 EQUAL = 1e-6  # relative difference up to which weights count as equal (float32 noise)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML does not allow
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def look(style: int) -> dict[str, Any]:
@@ -66,28 +64,26 @@ def swatch(style: int) -> Markup:
 
 
 @contextmanager
-def canvas(
-    size: tuple[float, float], salt: str, layout: Any = "constrained", style: Mapping[str, Any] = STYLE
-) -> Iterator[Any]:
+def canvas(size: tuple[float, float], layout: Any = "constrained", style: Mapping[str, Any] = STYLE) -> Iterator[Any]:
     """A matplotlib figure of `size` inches, without pyplot, so without global state or a display.
 
     Args:
-        salt: the same numbers with the same salt give the same file; the drawings of a page need different salts.
         layout: None if the axes are placed by hand.
         style: matplotlib's parameters.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": salt, **style}  # fonttype: text stays text
+    # text stays text, and the same numbers give the same file
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "picture", **style}
     with matplotlib.rc_context(settings):
         yield Figure(figsize=size, layout=layout)
 
 
 @contextmanager
-def captioned(size: tuple[float, float], caption: str, files: Iterable[Path], salt: str = "") -> Iterator[Any]:
+def captioned(size: tuple[float, float], caption: str, files: Iterable[Path]) -> Iterator[Any]:
     """A figure to draw on, without a grid; it is then written to .svg, .png or .pdf files, above its caption."""
-    with canvas(size, salt or caption, style=STYLE | {"axes.grid": False}) as figure:
+    with canvas(size, style=STYLE | {"axes.grid": False}) as figure:
         yield figure
         figure.supxlabel(textwrap.fill(caption, int(size[0] * 17)), fontsize=7)
         for file in files:
@@ -95,53 +91,24 @@ def captioned(size: tuple[float, float], caption: str, files: Iterable[Path], sa
 
 
 def rendered(figure: Any, ending: str, title: str = "", dpi: int = 130) -> bytes:
-    """A figure as the content of a file: svg (`title` is in it), png or pdf."""
-    if ending == "svg":
-        return svg(figure, title).encode()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=ending, dpi=dpi)
-    return buffer.getvalue()
-
-
-def svg(figure: Any, title: str) -> str:
-    """A figure as an SVG file with a white background."""
+    """A figure as the content of a file: svg (with a white background; `title` is in it), png or pdf."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    FigureCanvasSVG(figure)
-    buffer = io.StringIO()
+    buffer, options = io.BytesIO(), {"dpi": dpi}
+    if ending == "svg":
+        FigureCanvasSVG(figure)
+        options = {"facecolor": "white", "metadata": {"Date": None, "Title": title}}
     with warnings.catch_warnings():  # text stays text: a reader's font may have what ours has not
         warnings.filterwarnings("ignore", "Glyph")
         if figure.get_layout_engine():
             figure.draw_without_rendering()  # the layout needs two passes
-        figure.savefig(buffer, format="svg", facecolor="white", metadata={"Date": None, "Title": title})
+        figure.savefig(buffer, format=ending, **options)
     return buffer.getvalue()
 
 
-def inline(drawing: str, label: str) -> Markup:
-    """A drawing of `svg` as an element of a page: without background, metadata and fixed size, and with a title.
-
-    A part whose name (matplotlib's gid) is "of LABEL" gets the attribute data-of, by which a page shows and hides rows.
-    """
-    ET.register_namespace("", SVG[1:-1])
-    ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    root = ET.fromstring(re.sub(r"(\d\.\d\d)\d+", r"\1", drawing))  # a hundredth of a point is enough
-    for parent in list(root.iter()):
-        parent.tail = None
-        for child in list(parent):
-            ground = child.get("id", "").startswith("patch_") and child[0].get("style", "") == f"fill: {PAPER}"
-            if ground or child.tag in (f"{SVG}metadata", f"{SVG}style"):
-                parent.remove(child)
-    for group in root.iter(f"{SVG}g"):  # ids would repeat between drawings; only those in <defs> are referred to
-        name = group.attrib.pop("id", "")
-        if name.startswith("of "):
-            group.set("data-of", name[3:])
-    box = root.get("viewBox", "")
-    style = f"max-width:{1.34 * float(box.split()[2]):.0f}px"
-    root.attrib = {"viewBox": box, "class": "plot inked", "role": "img", "style": style}
-    title = ET.Element(f"{SVG}title")
-    title.text = label
-    root.insert(0, title)
-    return Markup(ET.tostring(root, encoding="unicode"))
+def svg(figure: Any, title: str) -> str:
+    """A figure as an SVG file."""
+    return rendered(figure, "svg", title).decode()
 
 
 # ---- heat maps
@@ -205,15 +172,45 @@ def heat(axis: Any, weights: Any, down: Sequence[str], across: Sequence[str], mo
 
 
 @contextmanager
-def heat_figure(weights: Any, down: Sequence[str], across: Sequence[str], salt: str = "heat") -> Iterator[Any]:
+def heat_figure(weights: Any, down: Sequence[str], across: Sequence[str]) -> Iterator[Any]:
     """A figure with one heat map; the arguments are those of `heat`."""
     steps, tokens = np.shape(weights)
     left, top = (0.1 + 0.075 * max((len(word(w)) for w in of), default=0) for of in (down, across))  # inches
     size = left + 0.16 * tokens + 0.5 * top, 0.9 * top + 0.16 * steps + 0.05
-    with canvas(size, salt, layout=None) as figure:
+    with canvas(size, layout=None) as figure:
         place = left / size[0], 0.04 / size[1], 0.16 * tokens / size[0], 0.16 * steps / size[1]
         heat(figure.add_axes(place), weights, down, across)
         yield figure
+
+
+@dataclass
+class Heat:
+    """A heat map with a title; the other attributes are arguments of `heat`."""
+
+    title: str
+    weights: Any
+    down: Sequence[str]
+    across: Sequence[str]
+
+
+def heat_width(tokens: int) -> float:
+    """The width of a drawing of `heat_maps` for `tokens` words across, in inches."""
+    return 0.24 * tokens + 1.3
+
+
+def heat_maps(lines: Sequence[Sequence[Heat]], files: Sequence[Path], caption: str) -> None:
+    """Draw lines of heat maps, which may differ in length, and save .svg, .png or .pdf files."""
+    columns = max(map(len, lines))
+    heights = [0.24 * max(len(heat.down) for heat in line) + 1.0 for line in lines]
+    width = heat_width(max(len(heat.across) for line in lines for heat in line))
+    with captioned((columns * width, sum(heights) + 0.4), caption, files) as figure:
+        axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights)
+        for line, places in zip(lines, axes):
+            for one, axis in zip(line, places):
+                heat(axis, one.weights, one.down, one.across)
+                axis.set_title(one.title, fontsize=8)
+            for axis in places[len(line) :]:
+                axis.axis("off")
 
 
 def word(text: str, most: int = 15) -> str:
@@ -251,22 +248,20 @@ def dots(axes: Any, drawn: Sequence[Dot | None], colour_of_runs: str = "") -> No
     for y, dot in enumerate(drawn):
         if dot is None:
             continue
-        style, of = look(dot.style), {"gid": f"of {dot.label}"}
-        colour, marker = style["color"], style["marker"]
+        colour, marker = look(dot.style)["color"], look(dot.style)["marker"]
         if dot.interval:
-            axes.plot(dot.interval, [y, y], color=colour, lw=1.6, **of)
+            axes.plot(dot.interval, [y, y], color=colour, lw=1.6)
         fill = {"color": PAPER, "edgecolors": colour, "lw": 1.2} if dot.hollow else {"color": colour, "lw": 0}
-        axes.scatter([dot.value], [y], s=34, zorder=3, marker=marker, **fill, **of)
+        axes.scatter([dot.value], [y], s=34, zorder=3, marker=marker, **fill)
         below = [y + (0.22 if dot.interval else 0.0)] * len(dot.runs)
-        axes.scatter(dot.runs, below, s=9, lw=0, color=colour_of_runs or colour, marker=marker, zorder=3, **of)
+        axes.scatter(dot.runs, below, s=9, lw=0, color=colour_of_runs or colour, marker=marker, zorder=3)
     axes.set_yticks(range(len(drawn)), [wrapped(dot.label) if dot else "" for dot in drawn])
     axes.set_ylim(len(drawn) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.1)
 
 
-def curve(axes: Any, name: str, style: int, points: Sequence[tuple[float, float, float]], **options: Any) -> None:
+def curve(axes: Any, label: str, style: int, points: Sequence[tuple[float, float, float]]) -> None:
     """Draw a line through points (x, mean, standard deviation), with error bars."""
     x, mean, spread = zip(*points)
-    bars = {"markersize": 4, "capsize": 2.5, "elinewidth": 0.8}
-    axes.errorbar(x, mean, spread, **look(style), **bars, gid=f"of {name}", **options)
+    axes.errorbar(x, mean, spread, **look(style), markersize=4, capsize=2.5, elinewidth=0.8, label=label)

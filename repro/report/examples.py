@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from repro.report import draw
-from repro.report.data import Line, Missing, clip, scores
+from repro.report.data import Missing, clip, embedded, scores
+from repro.tables.blocks import Row
 
 SAMPLES, MAPS = 8, 3  # examples shown with their outputs, and with their attention
 MOST_SOURCE, MOST_TARGET = 48, 36  # maximum number of tokens drawn; longer examples are cut, and a note says so
@@ -17,7 +17,7 @@ MOST_CLASSES = 20  # of a confusion matrix
 EVEN = "Examples evenly spaced through the test set, not picked by hand."
 Records = Sequence[dict[int, dict[str, Any]] | None]  # for each row, index of an example -> its record
 Images = Callable[[str], bytes]
-Panel = tuple[Line, Any, Sequence[str], Sequence[str], Mapping[str, Any]]  # row, weights [T, S], S and T tokens, record
+Panel = tuple[Row, Any, Sequence[str], Sequence[str], Mapping[str, Any]]  # row, weights [T, S], S and T tokens, record
 
 
 def spaced(indices: Sequence[int], count: int) -> list[int]:
@@ -45,7 +45,7 @@ def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tup
     return sorted([*wrong, *right]), told
 
 
-def samples(lines: Sequence[Line], records: Records, shown: Sequence[str], images: Images | None) -> dict[str, Any]:
+def samples(rows: Sequence[Row], records: Records, shown: Sequence[str], images: Images | None) -> dict[str, Any]:
     """The samples as {"how": how they were chosen, "examples": [...], "confusion": [...]}.
 
     Every row's output is a list of (word, whether it is in a reference). Raises `Missing` if no predictions are stored.
@@ -62,24 +62,17 @@ def samples(lines: Sequence[Line], records: Records, shown: Sequence[str], image
         references = [str(r) for r in first.get("references", ())]
         known = {_folded(word) for r in references for word in r.split()} - {""}
         outputs = []
-        for line, by_index in zip(lines, records):
-            record = (by_index or {}).get(index)
-            text = str((record or {}).get("output", (record or {}).get("prediction", "")))
-            name, score = _score(record or {}, names) or ("", None)
-            outputs.append(
-                {
-                    "line": line,
-                    "words": [(word, _folded(word) in known) for word in text.split()],
-                    "available": record is not None,
-                    "score": "" if score is None else f"{name} {score:.1f}",
-                    "failed": score == 0,
-                }
-            )
+        for row, by_index in zip(rows, records):
+            record = (by_index or {}).get(index) or {}
+            name, score = _score(record, names) or ("", None)
+            words = str(record.get("output", record.get("prediction", ""))).split()
+            output = {"row": row, "words": [(word, _folded(word) in known) for word in words], "failed": score == 0}
+            told = "" if score is None else f"{name} {score:.1f}"
+            outputs.append(output | {"available": bool(record), "score": told})
         example = {"index": index, "source": clip(str(first.get("source", ""))), "outputs": outputs}
-        examples.append(
-            example | {"references": [clip(r) for r in references], "image": image(images, first.get("image"))}
-        )
-    matrices = [(line.label, m) for line, r in zip(lines, records) if r and (m := confusion(list(r.values())))]
+        picture = image(images, first.get("image"))
+        examples.append(example | {"references": [clip(r) for r in references], "image": picture})
+    matrices = [(row.name, m) for row, r in zip(rows, records) if r and (m := confusion(list(r.values())))]
     return {"how": how, "examples": examples, "confusion": matrices}
 
 
@@ -92,8 +85,7 @@ def confusion(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[int]
 
 def image(images: Images | None, key: Any) -> str:
     """A data URI, or an empty string if there is no picture."""
-    raw = images(str(key)) if images and key is not None else b""
-    return f"data:image/png;base64,{base64.b64encode(raw).decode()}" if raw else ""
+    return embedded(images(str(key)), "png") if images and key is not None else ""
 
 
 def _folded(word: str) -> str:
@@ -110,17 +102,16 @@ def _score(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str, float]
 # ---- attention
 
 
-def heat_maps(lines: Sequence[Line], records: Records, split: str, salt: str, images: Images | None) -> list[dict]:
+def heat_maps(rows: Sequence[Row], records: Records, split: str, images: Images | None) -> list[dict[str, Any]]:
     """Drawings of the examples in `attention`; source tokens run across, output tokens down."""
     examples = []
-    for index, panels in attention(lines, records, split).items():
+    for index, panels in attention(rows, records, split).items():
         first, drawn = panels[0][-1], []
-        for line, weights, source, outputs, _ in panels:
-            zeros, support = (scores(line, f"{split}/attention_{name}")[:1] for name in ("zeros", "support"))
+        for row, weights, source, outputs, _ in panels:
+            zeros, support = (scores(row, f"{split}/attention_{name}")[:1] for name in ("zeros", "support"))
             facts = ", ".join([*(f"{v:.0%} zeros" for v in zeros), *(f"support {v:.1f}" for v in support)])
-            shown = weights[:MOST_TARGET, :MOST_SOURCE]
-            with draw.heat_figure(shown, outputs, source, f"{salt}/{index}/{line.label}") as figure:
-                drawn.append({"line": line, "facts": facts, "svg": draw.svg(figure, line.label)})
+            with draw.heat_figure(weights[:MOST_TARGET, :MOST_SOURCE], outputs, source) as figure:
+                drawn.append({"row": row, "facts": facts, "svg": draw.svg(figure, row.name)})
         cut = any(w.shape[0] > MOST_TARGET or w.shape[1] > MOST_SOURCE for _, w, *_ in panels)
         about = [str(first.get("source", ""))] * ("image" in first)
         about += [f"Reference: {r}" for r in first.get("references", ())][:1]
@@ -130,33 +121,33 @@ def heat_maps(lines: Sequence[Line], records: Records, split: str, salt: str, im
     return examples
 
 
-def attention(lines: Sequence[Line], records: Records, split: str) -> dict[int, list[Panel]]:
+def attention(rows: Sequence[Row], records: Records, split: str) -> dict[int, list[Panel]]:
     """Up to three examples of medium length for which every row has stored attention weights: index -> panels.
 
     Raises `Missing` if there is no such example.
     """
     from safetensors.numpy import load_file
 
-    rows = [
-        (line, by_index, load_file(file))
-        for line, by_index in zip(lines, records)
-        if by_index and (file := line.found[0].evaluations[split].path("attention.safetensors")).is_file()
+    kept = [
+        (row, by_index, load_file(file))
+        for row, by_index in zip(rows, records)
+        if by_index and (file := row.results[0].evaluations[split].path("attention.safetensors")).is_file()
     ]
-    if not rows:
+    if not kept:
         raise Missing("No attention weights are stored for this column.")
-    common = set.intersection(*(stored(weights, by_index, split) for _, by_index, weights in rows))
-    chosen = typical(common, [by_index for _, by_index, _ in rows])
+    common = set.intersection(*(stored(weights, by_index, split) for _, by_index, weights in kept))
+    chosen = typical(common, [by_index for _, by_index, _ in kept])
     if not chosen:
         raise Missing("The rows of this column have stored attention weights for no test example in common.")
     panels: dict[int, list[Panel]] = {index: [] for index in chosen}
-    for line, by_index, arrays in rows:
+    for row, by_index, arrays in kept:
         for index in chosen:
             weights, record = arrays[f"{split}/{index}"], by_index[index]
             source, outputs = ([str(t) for t in record.get(k) or [""]] for k in ("source_tokens", "output_tokens"))
             weights = weights.reshape(-1, weights.shape[-1])  # [T, S]; a classifier's single row becomes T = 1
             if "image" in record:  # for an image, the source tokens are the rows of the image
                 weights, source, outputs = weights.T, outputs, source
-            panels[index].append((line, weights, source, outputs, record))
+            panels[index].append((row, weights, source, outputs, record))
     return panels
 
 

@@ -22,7 +22,7 @@ from repro.plan import Plan
 from repro.plan.experiment import Show
 from repro.report import cells as states
 from repro.report import draw, examples, pictures, sweeps
-from repro.report.data import Line, Missing, Part, lines_of, link, part, predictions_of
+from repro.report.data import Missing, embedded, link, part, predictions_of
 from repro.report.placed import placed
 from repro.results.records import Record, of_cells
 from repro.store import Store
@@ -75,27 +75,15 @@ def _column(number: int, block: Block, plan: Plan, store: Store) -> dict[str, An
     anchor, column = f"c{number}", plan.experiment.columns[number]
     if block.unavailable:
         return {"anchor": anchor, "block": block}
-    lines = lines_of(block)
     first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
     selects = column.select.metric if column.select else ""
-    images = part(_images, plan, number).content
-    values = view(anchor, block, lines, selects, [first, *column.show], column.split, images)
-    values["published"] = part(pictures.against_published, block, lines, plan.metrics(number), f"{anchor}/published")
+    values = view(block, selects, [first, *column.show], column.split, part(_images, plan, number).content)
     if any(slot.point for slot in plan.slots):
-        records = of_cells([slot for slot in plan.slots if slot.column == number], store)
-        values["points"] = part(points, records, f"{anchor}/points")
-    return values
+        values["points"] = part(points, of_cells([slot for slot in plan.slots if slot.column == number], store))
+    return {"anchor": anchor, **values}
 
 
-def view(
-    anchor: str,
-    block: Block,
-    lines: Sequence[Line],
-    selects: str,
-    shown: Sequence[Show],
-    split: str,
-    images: Any = None,
-) -> dict[str, Any]:
+def view(block: Block, selects: str, shown: Sequence[Show], split: str, images: Any = None) -> dict[str, Any]:
     """The template's values for a block of a table: its picture, small tables and details.
 
     Args:
@@ -103,23 +91,21 @@ def view(
         shown: the shown scores, of which the first stands beside the statistics of the attention.
         images: a function that maps the image of an example to a PNG.
     """
-    records = predictions_of(lines, split)
+    rows = block.own
+    records = predictions_of(rows, split)
     return {
-        "anchor": anchor,
         "block": block,
-        "lines": lines,
         "small": [*render.minus_published(block), *render.differences(block)],
-        "main": part(pictures.main_score, block, lines, f"{anchor}/main"),
-        "curves": part(pictures.learning_curves, lines, selects, split, f"{anchor}/curves"),
-        "quality": part(pictures.attention_quality, lines, shown[0], split, f"{anchor}/quality"),
-        "heat": part(examples.heat_maps, lines, records, split, anchor, images),
-        "samples": part(examples.samples, lines, records, [s.metric for s in shown], images),
-        "published": Part(()),
+        "main": part(pictures.main_score, block),
+        "curves": part(pictures.learning_curves, rows, selects, split),
+        "quality": part(pictures.attention_quality, rows, shown[0], split),
+        "heat": part(examples.heat_maps, rows, records, split, images),
+        "samples": part(examples.samples, rows, records, [s.metric for s in shown], images),
         "points": None,
     }
 
 
-def points(records: Sequence[Record], salt: str) -> dict[str, Any]:
+def points(records: Sequence[Record]) -> dict[str, Any]:
     """All grid points of an experiment's column, as {"block": ..., "figures": Part}.
 
     Raises `Missing` if no cell of the column is finished.
@@ -127,7 +113,7 @@ def points(records: Sequence[Record], salt: str) -> dict[str, Any]:
     groups = compare.groups(records)
     if not groups:
         raise Missing("No cell of this column is finished.")
-    return {"block": compare.table(groups, "", "").blocks[0], "figures": part(sweeps.pictures, groups[0], salt)}
+    return {"block": compare.table(groups, "", "").blocks[0], "figures": part(sweeps.pictures, groups[0])}
 
 
 def _images(plan: Plan, number: int) -> Any:
@@ -149,11 +135,9 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    colours = {
-        text: "rgb({:.0f} {:.0f} {:.0f})".format(*255 * draw.shade(float(text))) for text in ("0", ".1", ".5", "1")
-    }
+    colours = {w: "rgb({:.0f} {:.0f} {:.0f})".format(*255 * draw.shade(float(w))) for w in ("0", ".1", ".5", "1")}
     made.globals |= {"swatch": draw.swatch, "shades": colours, "best": render.BEST}
-    made.filters |= {"prose": prose, "finding": finding, "inline": draw.inline}
+    made.filters |= {"prose": prose, "finding": finding, "embedded": embedded}
     return made
 
 

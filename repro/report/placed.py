@@ -5,24 +5,15 @@ A report shows the figures in <outputs>/figures/<experiment>/ that have a note f
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from repro.files import read_json, write_json
-from repro.report.data import link
+from repro.report.data import embedded, link
 
 ENDING = ".about.json"
 LARGEST = 2_000_000  # maximum size of an embedded drawing in bytes; larger drawings are only linked
-
-
-def write_numbers(file: Path, caption: str, examples: Sequence[Any]) -> None:
-    """Write the numbers of a figure as JSON, with its caption."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    told = json.dumps({"about": caption, "examples": examples}, ensure_ascii=False, indent=1)
-    file.write_text(told + "\n", encoding="utf-8")
 
 
 def note(stem: Path, title: str, caption: str, published: str, profile: str, data: Path, cells: Sequence[str]) -> Path:
@@ -46,13 +37,12 @@ def placed(folder: Path, profile: str, known: Collection[str], beside: Path) -> 
         known: ids of the report's trainings.
         beside: the report's folder; links are relative to this folder.
     """
-    found = []
+    figures = []
     for path in sorted(folder.glob(f"*{ENDING}")):
         if (told := read_json(path) or {}).get("profile") != profile:
             continue
         svg = path.with_name(path.name.removesuffix(ENDING) + ".svg")
-        drawing = svg.read_bytes() if svg.is_file() and svg.stat().st_size <= LARGEST else b""
-        image = f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode()}" if drawing else ""
+        image = embedded(svg.read_bytes() if svg.is_file() and svg.stat().st_size <= LARGEST else b"")
         links = {"svg": link(svg, beside), "data": link(path.with_name(told["data"]), beside)}
-        found.append({**told, **links, "image": image, "others": sum(one not in known for one in told["cells"])})
-    return found
+        figures.append({**told, **links, "image": image, "others": sum(cell not in known for cell in told["cells"])})
+    return figures

@@ -78,12 +78,14 @@ class Row:
     values: list[Value]
     theirs: list[Published | None]
     verdicts: list[Verdict | None]  # one for each number in `theirs`
-    found: Sequence[Found] = ()  # the selected cells, one per seed
+    results: Sequence[Found] = ()  # of the selected cells, one per seed
     baseline: bool = False
     convergence: Convergence = Convergence("")
-    seeds: list[int] = field(default_factory=list)  # the seeds of `found`
+    seeds: list[int] = field(default_factory=list)  # the seeds of `results`
     gain: Mean | None = None  # the block's main score minus that of the first row (`paired.difference`)
     decided: bool = False  # whether `gain` is shown not to be zero
+    style: int = 0  # its index in the block, for the look of its marks in drawings
+    name: str = ""  # its label, with its details if another row of the block has the same label
 
     @property
     def said(self) -> dict[str, str]:
@@ -115,6 +117,12 @@ class Block:
     against: list[str] = field(default_factory=list)  # our metric for each published column
     finding: str = ""  # which row is the best in the main score, or why none is
 
+    def __post_init__(self) -> None:
+        count = Counter(row.label for row in self.rows)
+        for i, row in enumerate(self.rows):
+            row.style = i
+            row.name = f"{row.label} ({row.detail})" if count[row.label] > 1 and row.detail else row.label
+
     @property
     def main(self) -> int | None:
         """The position of the main score: the first one with a direction, of a test set if possible."""
@@ -123,10 +131,9 @@ class Block:
         return next((i for i in scores if not values[i].metric.startswith("dev/")), next(iter(scores), None))
 
     @property
-    def names(self) -> list[str]:
-        """A name for each row: its label, with its details if other rows have the same label."""
-        count = Counter(row.label for row in self.rows)
-        return [f"{r.label} ({r.detail})" if count[r.label] > 1 and r.detail else r.label for r in self.rows]
+    def own(self) -> list[Row]:
+        """The rows of our cells: all but the baselines."""
+        return [row for row in self.rows if not row.baseline]
 
     @property
     def columns(self) -> list[str]:
@@ -169,7 +176,7 @@ def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
 
 def add_converged(rows: Sequence[Row], headers: list[str]) -> None:
     """Add a last column that shows whether training had converged, if the family has epochs."""
-    if any(row.convergence.state and row.found for row in rows):
+    if any(row.convergence.state and row.results for row in rows):
         headers.append("converged")
         for row in rows:
-            row.values.append(Value(CONVERGENCE, (), note=row.convergence.text if row.found else ""))
+            row.values.append(Value(CONVERGENCE, (), note=row.convergence.text if row.results else ""))

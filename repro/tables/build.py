@@ -63,13 +63,13 @@ def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[
     one = plan.experiment
     mine = [claim for claim in claims if (claim.experiment, claim.profile) == (one.name, one.profile)]
     shown = [(c, row) for c, block in enumerate(blocks) for row in block.rows if mine]
-    rows = {(c, row.label): row for c, row in shown if row.found and not row.baseline}
+    rows = {(c, row.label): row for c, row in shown if row.results and not row.baseline}
     keys = [column.key for column in one.columns]
     known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
     trained = {(s.column, one.rows[s.row].label): s.config.get("train") or {} for s in plan.slots}
     doubts: dict[str, dict[str, str]] = {}
     for at, row in rows.items():
-        if why := doubt(row.convergence, row.found, str(trained[at].get("best_metric")), known):
+        if why := doubt(row.convergence, row.results, str(trained[at].get("best_metric")), known):
             doubts.setdefault(keys[at[0]], {})[at[1]] = why
 
     def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
@@ -77,7 +77,7 @@ def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[
         return paired.error(first, second, metric, metric_of(known, metric), seeds)
 
     def scores(claim: Claim, metric: str) -> dict[str, dict[str, dict[int, float]]]:
-        runs = [(c, label, s, f) for (c, label), row in rows.items() for s, f in zip(row.seeds, row.found)]
+        runs = [(c, label, s, f) for (c, label), row in rows.items() for s, f in zip(row.seeds, row.results)]
         if claim.grid:
             of = [s for s in plan.slots if one.rows[s.row].label in claim.rows and claim.grid in dict(s.point)]
             points = [(s.column, f"{dict(s.point)[claim.grid]:g}", s.seed, s.found(store)) for s in of]
@@ -121,7 +121,7 @@ class _Column:
         add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
         slot = next(s for group in self.slots for s in group)
-        facts = next((f.facts for row in rows for f in row.found), slot.data.facts)
+        facts = next((f.facts for row in rows for f in row.results), slot.data.facts)
         label = self.column.label
         if facts.get("stands_for") == slot.config["data"]["name"]:
             label = f"GENERATED DATA ({facts.get('name')}; the real data are unavailable), instead of: {label}"
@@ -136,8 +136,8 @@ class _Column:
 
     def _test(self, rows: Sequence[Row]) -> None:
         """Test every converged row against the first row, with Holm's correction over the rows of each metric."""
-        compared = [row for row in rows[1:] if row.found and row.convergence.converged]
-        if not compared or not rows[0].found or not rows[0].convergence.converged:
+        compared = [row for row in rows[1:] if row.results and row.convergence.converged]
+        if not compared or not rows[0].results or not rows[0].convergence.converged:
             return
         for i, show in enumerate(self.shown):
             known = metric_of(self.metrics, show.metric)
@@ -197,7 +197,7 @@ class _Column:
 
     def _baselines(self, rows: Sequence[Row]) -> list[Row]:
         """The baselines stored with the first finished cell."""
-        first = next((f for row in rows for f in row.found), None)
+        first = next((f for row in rows for f in row.results), None)
         shown = {s.metric: self._metric(s).decimals for s in self.shown}
         blanks = sum(len(g.metrics) for g in self.column.published)
         return baselines(first, shown, self.column.split, blanks) if first else []

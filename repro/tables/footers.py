@@ -21,7 +21,7 @@ def of_data(
     rows: Sequence[Row], facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
 ) -> list[str]:
     """Footers on the source of the data and the computation of the scores; `facts` are those of train and dev."""
-    first = next((f for row in rows for f in row.found), None)
+    first = next((f for row in rows for f in row.results), None)
     sets = {s.metric.partition("/")[0]: (first.tests if first else {}).get(s.metric.partition("/")[0]) for s in shown}
     lines = [f"Data: {_described(facts)}."] if facts else []
     notes = list(facts.get("notes", ()))
@@ -50,7 +50,7 @@ def _described(facts: Mapping[str, Any]) -> str:
 
 def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
     used = sorted({slot.seed for slot in plan.slots})
-    runs = max((len(r.found) for b in blocks for r in b.rows), default=0)
+    runs = max((len(r.results) for b in blocks for r in b.rows), default=0)
     how = "by Student's t" if runs >= FEWEST else "over test examples leave out the chance of the seed"
     spread = "mean ± standard deviation over n seeds" if len(used) > 1 else "one run each: no spread"
     spread += f"{',' if runs >= FEWEST else ';'} intervals {how}"
@@ -80,7 +80,7 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
 
 def trained(blocks: Sequence[Block]) -> list[str]:
     """The meaning of `converged`, if a row shows it."""
-    if not any(r.convergence.state and r.found for b in blocks for r in b.rows):
+    if not any(r.convergence.state and r.results for b in blocks for r in b.rows):
         return []
     return [
         "Converged: the best dev score was not in the last epoch, or the last epoch's gain was below the scatter of the last five. "
@@ -113,7 +113,7 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 
 def origin(blocks: Sequence[Block]) -> list[str]:
     """Footers on code versions, on different versions of torch or the kernels, and on packages that were not locked."""
-    found = [x for b in blocks for r in b.rows for x in r.found]
+    found = [x for b in blocks for r in b.rows for x in r.results]
     folders = {f for x in found for f in (x.folder, *(e.folder for e in x.evaluations.values()))}
     records = [read_json(folder / "provenance.json") or {} for folder in folders]
     codes = [r["code"] for r in records if r.get("code")]

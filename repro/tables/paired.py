@@ -25,7 +25,7 @@ from repro.tables.statistics import (
 
 
 def _scores(row: Row, full: str) -> dict[int, float]:
-    return {s: f.metrics[full] for s, f in zip(row.seeds, row.found) if full in f.metrics}
+    return {s: f.metrics[full] for s, f in zip(row.seeds, row.results) if full in f.metrics}
 
 
 def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
@@ -55,7 +55,7 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
     """
     if metric.test is None or len(_scores(first, full)) != len(_scores(other, full)):
         return None
-    theirs, mine = _shared(first.found, other.found, full, metric)
+    theirs, mine = _shared(first.results, other.results, full, metric)
     if not mine.size:
         return None
     if metric.test == "bleu":
@@ -73,7 +73,7 @@ def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Colle
         return 0.0
     common = _scores(row, full).keys() & _scores(other, full).keys()
     mine, theirs = (
-        [f for s, f in zip(r.seeds, r.found) if s in use] for r, use in zip((row, other), seeds or (common, common))
+        [f for s, f in zip(r.seeds, r.results) if s in use] for r, use in zip((row, other), seeds or (common, common))
     )
     a, b = _shared(mine, theirs, full, metric)
     return example_error(a, b) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else 0.0

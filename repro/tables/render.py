@@ -26,7 +26,7 @@ def grid(block: Block, bold: str = "{}") -> tuple[list[tuple[str, str]], list[li
     Args:
         bold: how the best score is printed.
     """
-    runs = any(row.found for row in block.rows)
+    runs = any(row.results for row in block.rows)
     headers = [("", "mapping"), *[("", "n")] * runs, *(("ours" if block.published else "", h) for h in block.headers)]
     headers += [(name, h) for name, labels in block.published for h in labels]
     headers += [("", "verdict")] * bool(block.published)
@@ -36,7 +36,7 @@ def grid(block: Block, bold: str = "{}") -> tuple[list[tuple[str, str]], list[li
         values = [bold.format(v.text()) if v.best else v.text() for v in row.values]
         theirs = ["-" if t is None else t.text() for t in row.theirs]
         verdict = [_verdict_text(row)] * bool(block.published)
-        body.append([label, *[str(len(row.found) or "")] * runs, *values, *theirs, *verdict])
+        body.append([label, *[str(len(row.results) or "")] * runs, *values, *theirs, *verdict])
     return headers, body
 
 
@@ -49,7 +49,7 @@ def _tabulated(headers: Sequence[str], body: Sequence[Any], form: str) -> str:
 
 def further(block: Block) -> list[Small]:
     """The small tables below a block: differences, intervals, predictions, comparable differences."""
-    rows = [row for row in block.rows if not row.baseline]
+    rows = block.own
     runs = {len(v.runs) for row in rows for v in row.values if v.runs}
     over = any(v.error for row in rows for v in row.values)
     few = " and ".join(["the runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
@@ -61,7 +61,7 @@ def further(block: Block) -> list[Small]:
         (Value.prediction, "95 % prediction intervals for one run with a new seed", ""),
     ):
         shown = [i for i in range(len(block.headers)) if any(text(row.values[i]) for row in rows)]
-        body = [[label, *(text(row.values[i]) or "-" for i in shown)] for label, row in zip(block.names, rows)]
+        body = [[row.name, *(text(row.values[i]) or "-" for i in shown)] for row in rows]
         cut = ", cut at the bounds of the score" if any(v.cut(text) for row in rows for v in row.values) else ""
         tables += [(f"{name}{cut}{more}", ["mapping", *(block.headers[i] for i in shown)], body)] * _any(body)
     return [*tables, *(minus_published(block) if block.comparable else [])]
@@ -78,15 +78,15 @@ def minus_published(block: Block) -> list[Small]:
 
 def differences(block: Block) -> list[Small]:
     """The small table of the differences from the first row in the main score; nothing if there are none."""
-    rows = [(name, row, gain) for name, row in zip(block.names, block.rows) if (gain := row.gain)]
+    rows = [(row, gain) for row in block.rows if (gain := row.gain)]
     if block.main is None or not rows:
         return []
-    d, over = block.rows[0].values[block.main].decimals, OVER if all(len(g.values) < FEWEST for *_, g in rows) else ""
+    d, over = block.rows[0].values[block.main].decimals, OVER if all(len(g.values) < FEWEST for _, g in rows) else ""
     body = []
-    for name, row, gain in rows:
-        told = f"{gain.mean:+.{d}f}{interval(gain.printed, len(gain.values), d).removesuffix(over)}"
-        body.append([name, str(len(gain.values)), told, "yes" if row.decided else "no"])
-    first = next(name for name, row in zip(block.names, block.rows) if row.values[block.main].summary)
+    for row, gain in rows:
+        difference = f"{gain.mean:+.{d}f}{interval(gain.printed, len(gain.values), d).removesuffix(over)}"
+        body.append([row.name, str(len(gain.values)), difference, "yes" if row.decided else "no"])
+    first = next(row.name for row in block.rows if row.values[block.main].summary)
     title = f"{block.headers[block.main]} minus {first}: mean [95 % interval{over}]"
     return [(title, ["mapping", "n", "difference", "shown over seeds"], body)]
 

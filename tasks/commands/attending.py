@@ -22,8 +22,8 @@ from tasks.data.examples import padded
 from tasks.data.records import Example as Texts
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
-from tasks.draw import alignments
-from tasks.draw.outputs import Example, Panel, Row
+from tasks.draw import attention
+from tasks.draw.attention import Example, Panel, Row
 from tasks.load.model import Loaded, load_cell
 
 
@@ -126,9 +126,9 @@ def stored_sentence(trained: Finished, index: int) -> tuple[str, str]:
 
 
 def stored_pairs(trained: Finished, count: int) -> list[tuple[tuple[str, str], str]]:
-    """`count` test pairs with their classes, picked by `choose` from the pairs whose texts are stored for every row."""
+    """`count` test pairs with their classes, picked by `choose_pairs` from the pairs whose texts are stored for every row."""
     rows = [_records(trained, cell) for _, cell in trained.cells]
-    return [(tuple(rows[0][i]["texts"]), rows[0][i]["label"]) for i in alignments.choose(rows, count)]
+    return [(tuple(rows[0][i]["texts"]), rows[0][i]["label"]) for i in attention.choose_pairs(rows, count)]
 
 
 def _records(trained: Finished, cell: Cell) -> dict[int, dict[str, Any]]:
@@ -145,7 +145,7 @@ def translated(trained: Finished, text: str) -> Example:
         (one,) = loaded.translate([text])
         source = one.source_tokens
         panels.append(_panel(label, cell, loaded, one.output_tokens, one.attention))
-    return Example(text, source, "", panels)
+    return attention.sentence(text, source, "", panels)
 
 
 def _panel(label: str, cell: Cell, loaded: Loaded, output: Sequence[str], weights: torch.Tensor) -> Panel:
@@ -165,7 +165,7 @@ def classified(trained: Finished, texts: Sequence[str]) -> Example:
         weights.append(one.attention[0].numpy())
     mappings = tuple(cell.mapping for _, cell in trained.cells)
     panel = Panel(" / ".join(texts[1:]), mappings, lines, {"weights": np.stack(weights)})
-    return Example(" / ".join(texts), source, "", [panel])
+    return attention.sentence(" / ".join(texts), source, "", [panel])
 
 
 def forced(trained: Finished, source: str, output: str) -> Example:
@@ -174,7 +174,7 @@ def forced(trained: Finished, source: str, output: str) -> Example:
     for label, cell, loaded in trained.models():
         tokens, said, weights = _forced(loaded, source, output)
         panels.append(_panel(label, cell, loaded, said, weights))
-    return Example(source, tokens, output, panels)
+    return attention.sentence(source, tokens, output, panels)
 
 
 @torch.no_grad()
@@ -193,39 +193,34 @@ def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Se
         return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], torch.stack(steps)
 
 
-def aligned(trained: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> list[alignments.Example]:
+@torch.no_grad()
+def aligned(trained: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> list[Example]:
     """Align pairs of texts, given with their classes, with the model of every row.
 
     Raises ValueError if a model does not align words.
     """
-    found: list[alignments.Example] = []
+    examples: list[Example] = []
     for label, _, loaded in trained.models():
         if not hasattr(loaded.model, "aligned"):
             raise ValueError(f"the row {label!r} is {loaded.config['model']['name']}, which aligns no words; esim does")
-        for i, (tokens, panel) in enumerate(_aligned(loaded, label, [texts for texts, _ in pairs])):
-            if i == len(found):
-                found.append(alignments.Example(tokens, pairs[i][1], []))
-            found[i].panels.append(panel)  # type: ignore[attr-defined]
-    return found
-
-
-@torch.no_grad()
-def _aligned(loaded: Loaded, label: str, texts: Sequence[tuple[str, str]]) -> Iterator[tuple[Any, alignments.Panel]]:
-    """(tokens of both texts, panel) for each pair."""
-    meta = read_meta(loaded.encoding.folder)
-    outputs = [one.output for one in loaded.classify(texts)]
-    device = next(loaded.model.parameters()).device
-    about = {"classes": meta["classes"], "fields": meta["fields"]}
-    with loaded.as_test_set([Texts(tuple(one), 0) for one in texts], "texts", about) as test:
-        split = test.splits["test"]
-        for i, output in enumerate(outputs):
-            ids, lengths = collate(split, [i])
-            *_, (p, _), found = loaded.model.aligned([one.to(device) for one in ids], lengths, structures=True)
-            weights, structures = np.zeros(0), np.zeros((0, p.size(1)), dtype=int)
-            if found:
-                count = int((found[0].weights[0] > 0).sum())
-                weights, structures = (t[0, :count].cpu().numpy() for t in (found[0].weights, found[0].structures))
-                order = np.argsort(-weights, kind="stable")
-                weights, structures = weights[order], structures[order]
-            panel = alignments.Panel(label, output, p[0].cpu().numpy(), weights, structures)
-            yield tuple(list(field[i]) for field in split.tokens), panel
+        meta = read_meta(loaded.encoding.folder)
+        outputs = [prediction.output for prediction in loaded.classify([texts for texts, _ in pairs])]
+        device = next(loaded.model.parameters()).device
+        about = {"classes": meta["classes"], "fields": meta["fields"]}
+        with loaded.as_test_set([Texts(tuple(texts), 0) for texts, _ in pairs], "texts", about) as test:
+            split = test.splits["test"]
+            for i, output in enumerate(outputs):
+                if i == len(examples):
+                    examples.append(attention.pair(*(list(field[i]) for field in split.tokens), pairs[i][1]))
+                ids, lengths = collate(split, [i])
+                *_, (p, _), factors = loaded.model.aligned([t.to(device) for t in ids], lengths, structures=True)
+                weights, structures = np.zeros(0), np.zeros((0, p.size(1)), dtype=int)
+                if factors:
+                    count = int((factors[0].weights[0] > 0).sum())
+                    weights, structures = (
+                        t[0, :count].cpu().numpy() for t in (factors[0].weights, factors[0].structures)
+                    )
+                    order = np.argsort(-weights, kind="stable")
+                    weights, structures = weights[order], structures[order]
+                attention.align(examples[i], label, output, p[0].cpu().numpy(), weights, structures)
+    return examples

@@ -64,7 +64,7 @@ def chances(tables: Iterable[Table]) -> list[Chance]:
         task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
         block = table.blocks[0]
         scored = {
-            row.label: [f.metrics[metric] for f in row.found if metric in f.metrics]
+            row.label: [f.metrics[metric] for f in row.results if metric in f.metrics]
             for row in block.rows
             if task and not row.baseline
         }
@@ -74,12 +74,12 @@ def chances(tables: Iterable[Table]) -> list[Chance]:
     return sorted((chance(row, of) for row, of in runs.items()), key=lambda one: (-len(one.tasks), -one.mean))
 
 
-def picture(found: Sequence[Chance], salt: str) -> str:
+def picture(found: Sequence[Chance]) -> str:
     """The chance of each row, with its 95 % interval, as an SVG file."""
     dots = [
         Dot(f"{one.row} ({', '.join(one.tasks)})", 0, 100 * one.mean, (100 * one.low, 100 * one.high)) for one in found
     ]
-    with draw.canvas((6.4, 1.05 + 0.3 * len(dots)), salt) as figure:
+    with draw.canvas((6.4, 1.05 + 0.3 * len(dots))) as figure:
         axes = figure.add_subplot()
         axes.axvline(50, color=INK, lw=0.8)
         draw.dots(axes, dots)

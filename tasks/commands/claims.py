@@ -210,7 +210,7 @@ def _small(tables: Sequence[Table]) -> str:
     units = [_units("setting", f"{task}_cpu") for task in ("translation", "summarization", "snli_esim", "imdb")]
     sizes = {}
     for table in tables:
-        if (of := TASKS.get(table.name)) and (found := [f for row in table.blocks[0].rows for f in row.found]):
+        if (of := TASKS.get(table.name)) and (found := [f for row in table.blocks[0].rows for f in row.results]):
             sizes[of[0]] = f"{round(found[0].facts['sizes']['train'], -3):,} ({of[0]})"
     told = [sizes[of[0]] for of in TASKS.values() if of[0] in sizes]
     return f"LSTMs of {min(units)} to {max(units)} units" + (f", trained on {_and(told)} examples" if told else "")
@@ -369,8 +369,8 @@ def _history(one: Outcome) -> str:
 
 def pictures(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
     """The pictures of the page, path relative to docs/results -> SVG."""
-    made = {_picture(one): drawings.claim(one, METRICS, _picture(one)) for one in found if _drawn(one)}
-    return made | ({CHANCES: picture(better, CHANCES)} if (better := chances(tables)) else {})
+    made = {_picture(one): drawings.claim(one, METRICS) for one in found if _drawn(one)}
+    return made | ({CHANCES: picture(better)} if (better := chances(tables)) else {})
 
 
 def _drawn(one: Outcome) -> bool:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from repro.plan import Plan
 from repro.report import examples
-from repro.report.data import Missing, lines_of, predictions_of
+from repro.report.data import Missing, predictions_of
 from repro.tables.blocks import Block, Table
 from tasks.draw import terminal
 
@@ -18,7 +18,7 @@ def text(table: Table, plan: Plan) -> str:
     """The drawings of every column that has finished rows."""
     said = []
     for number, block in enumerate(table.blocks):
-        if any(row.found and not row.baseline for row in block.rows):
+        if any(row.results for row in block.own):
             try:
                 said += pictures(block, plan.experiment.columns[number].split, plan.experiment.draw)
             except Missing as missing:
@@ -31,13 +31,12 @@ def pictures(block: Block, split: str, labels: Sequence[str]) -> list[str]:
 
     Raises `Missing` if the rows have no example with stored weights in common.
     """
-    lines = lines_of(block)
-    if not any(line.label in labels for line in lines):
+    if not any(row.label in labels for row in block.own):
         raise Missing(f"No row is left to draw: {', '.join(labels)}.")
-    found = examples.attention(lines, predictions_of(lines, split), split)
+    drawable = examples.attention(block.own, predictions_of(block.own, split), split)
 
     def agreement(index: int) -> float:
-        records = [record for *_, record in found[index]]
+        records = [record for *_, record in drawable[index]]
         return sum(
             max(
                 (SequenceMatcher(None, r.lower(), record["output"].lower()).ratio() for r in record["references"]),
@@ -46,12 +45,12 @@ def pictures(block: Block, split: str, labels: Sequence[str]) -> list[str]:
             for record in records
         )
 
-    panels = found[max(found, key=agreement)]
+    panels = drawable[max(drawable, key=agreement)]
     about = panels[0][-1]
     said = [f"Attention for a test example: {about['source']}", f"Reference: {' / '.join(about['references'])}"]
-    for line, weights, source, outputs, record in panels:
-        if line.label in labels:
+    for row, weights, source, outputs, record in panels:
+        if row.label in labels:
             one = SimpleNamespace(attention=weights, source_tokens=source, output_tokens=outputs)
             width = shutil.get_terminal_size().columns
-            said += ["", f"{line.label}: {record['output']}", terminal.terminal(one, width)]
+            said += ["", f"{row.label}: {record['output']}", terminal.terminal(one, width)]
     return [*said, "", terminal.LEGEND]

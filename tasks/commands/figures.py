@@ -20,6 +20,7 @@ from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
 from tasks.config.options import CONFIGS
 from tasks.config.request import REPRODUCE, Request
+from tasks.draw import attention
 
 
 @dataclass
@@ -143,18 +144,15 @@ def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[st
     return (options.text, options.second) if options.text else (figure.text, figure.second)
 
 
-def _written(module, examples, trained: Finished, stem: Path, how: str, options: Options) -> list[Drawn]:
+def _written(examples, trained: Finished, stem: Path, how: str, options: Options) -> list[Drawn]:
     """Write the drawing and its numbers; the caption is the experiment, the column and `how` the attention was made."""
     caption = f"{trained.title}; {trained.column.label}. {how}"
-    module.draw(examples, [stem.with_suffix(e) for e in options.endings], caption)
-    module.write_data(examples, stem.with_suffix(".json"), caption)
-    return [Drawn(stem, caption, stem.with_suffix(".json"), [cell.training_id for _, cell in trained.cells])]
+    data = attention.write(examples, stem, options.endings, caption)
+    return [Drawn(stem, caption, data, [cell.training_id for _, cell in trained.cells])]
 
 
 def _outputs(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw the attention of each row's model while it writes its own output."""
-    from tasks.draw import outputs
-
     trained = _finished(figure, options)
     texts, _ = _texts(figure, options)
     if texts:
@@ -162,10 +160,10 @@ def _outputs(figure: Figure, options: Options, place) -> list[Drawn]:
     else:
         rows = attending.stored(trained)
         chosen = _stored(options.chosen, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
-        examples = [outputs.example(rows, i) for i in chosen or outputs.choose(rows, options.count)]
+        examples = [attention.stored(rows, i) for i in chosen or attention.choose_sentences(rows, options.count)]
         what = "Test sentences"
     how = f"{what}; outputs of the models' own beam search."
-    return _written(outputs, examples, trained, place(trained.outputs), how, options)
+    return _written(examples, trained, place(trained.outputs), how, options)
 
 
 def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
@@ -177,33 +175,27 @@ def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
 
 def _forced(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
-    from tasks.draw import outputs
-
     trained = _finished(figure, options)
     pairs = list(zip(*_texts(figure, options), strict=True))
     if not pairs:
-        chosen = options.chosen or outputs.choose(attending.stored(trained), 1)
+        chosen = options.chosen or attention.choose_sentences(attending.stored(trained), 1)
         pairs = [attending.stored_sentence(trained, i) for i in chosen]
     examples = [attending.forced(trained, *pair) for pair in pairs]
-    return _written(outputs, examples, trained, place(trained.outputs), "All forced to one output.", options)
+    return _written(examples, trained, place(trained.outputs), "All forced to one output.", options)
 
 
 def _aligned(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw how each row's model aligns two texts, with the structures used."""
-    from tasks.draw import alignments
-
     trained = _finished(figure, options)
     pairs = [(pair, "own pair") for pair in zip(*_texts(figure, options), strict=True)] or attending.stored_pairs(
         trained, options.count
     )
     how = "Output (class); right: structures through the first text."
-    return _written(alignments, attending.aligned(trained, pairs), trained, place(trained.outputs), how, options)
+    return _written(attending.aligned(trained, pairs), trained, place(trained.outputs), how, options)
 
 
 def _classified(figure: Figure, options: Options, place) -> list[Drawn]:
     """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
-    from tasks.draw import outputs
-
     trained = _finished(figure, options)
     examples = [
         attending.classified(trained, given) for given in zip(*(t for t in _texts(figure, options) if t), strict=True)
@@ -212,9 +204,8 @@ def _classified(figure: Figure, options: Options, place) -> list[Drawn]:
         raise ValueError(
             "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
         )
-    return _written(
-        outputs, examples, trained, place(trained.outputs), "One line a row: mapping, predicted class.", options
-    )
+    how = "One line a row: mapping, predicted class."
+    return _written(examples, trained, place(trained.outputs), how, options)
 
 
 def _images(figure: Figure, options: Options, place) -> list[Drawn]:

@@ -191,7 +191,7 @@ def read(path: Path) -> Made:
 
             points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
             documents = "" if points.empty else figures.page(points)
-        return Made(table, documents, picture=drawings.runs(table, path.stem))
+        return Made(table, documents, picture=drawings.runs(table))
 
 
 def show(request: Request, results: Path) -> int:

@@ -71,7 +71,7 @@ def draw(points: pd.DataFrame, score: str, settings: Sequence[str], stem: Path) 
     seeds = points["seed"].nunique()
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    with canvas.captioned((4.2 * len(settings) + 0.4, 3.9), spread, files, stem.name) as figure:
+    with canvas.captioned((4.2 * len(settings) + 0.4, 3.9), spread, files) as figure:
         panels = figure.subplots(1, len(settings), squeeze=False)[0]
         for panel, setting in zip(panels, settings):
             here = points[points["setting"] == setting]
@@ -82,7 +82,7 @@ def draw(points: pd.DataFrame, score: str, settings: Sequence[str], stem: Path) 
             for style, row in enumerate(points["row"].cat.categories):
                 of = here[here["row"] == row].groupby("value")["number"].agg(["mean", "std"]).fillna(0.0)
                 if len(of):
-                    canvas.curve(panel, row, style, list(of.itertuples()), label=row)
+                    canvas.curve(panel, row, style, list(of.itertuples()))
             panel.set_xlabel(AXES[setting])
             panel.xaxis.get_major_locator().set_params(integer=True)
             panel.grid(alpha=0.25)

@@ -231,7 +231,7 @@ def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str,
     made = {f"{figure.name}.csv": csv_text(rows).encode()}
     across = min(len(panels), 6)
     down = -(-len(panels) // across)
-    with canvas((3.3 * across, 3.0 * down), figure.name, style={}) as drawing:
+    with canvas((3.3 * across, 3.0 * down), style={}) as drawing:
         for i, panel in enumerate(panels, 1):
             kind = "3d" if panel.kind == "surface" else None
             draw(drawing.add_subplot(down, across, i, projection=kind), panel)

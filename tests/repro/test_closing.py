@@ -18,7 +18,7 @@ from tasks.config import compose
 def drawn(tmp_path):
     """`drawn(labels)`: what is printed of an experiment that draws these rows; the outputs for one example are right."""
     made = Made(tmp_path)
-    (best,) = [e["index"] for e in closing.examples.heat_maps(*_read(made), "test", "s", None)][1:2]
+    (best,) = [e["index"] for e in closing.examples.heat_maps(*_read(made), "test", None)][1:2]
     for r in range(len(ROWS)):
         level = made.level(r)
         level.write_predictions(
@@ -34,8 +34,8 @@ def drawn(tmp_path):
 
 
 def _read(made):
-    lines = closing.lines_of(build(made.plan, made.store).blocks[0])
-    return lines, closing.predictions_of(lines, "test")
+    rows = build(made.plan, made.store).blocks[0].own
+    return rows, closing.predictions_of(rows, "test")
 
 
 def test_the_rows_that_an_experiment_names_are_drawn_for_the_best_example_of_the_report(drawn, monkeypatch):

@@ -68,7 +68,7 @@ def test_a_seed_without_the_score_counts_in_no_part(row):
     assert paired.error(ours, theirs, "test/score", SCORE) == pytest.approx(expected)
     assert paired.by_examples(ours, theirs, "test/score", SCORE) is None, "of two and of three seeds"
     indices = [*OURS[1]]
-    assert paired.value(ours.found, "test/score", SCORE).error == pytest.approx(
+    assert paired.value(ours.results, "test/score", SCORE).error == pytest.approx(
         stats.sem(values(OURS, indices=indices).mean(0))
     )
 
@@ -108,7 +108,7 @@ def test_without_common_seeds_or_examples_nothing_is_compared(row):
 @pytest.mark.parametrize("seeds, known", [((1,), True), ((1, 2), True), ((1, 2, 4), False)])
 def test_a_value_of_few_seeds_has_the_error_over_its_examples(row, seeds, known):
     one = row({s: OURS[s] for s in seeds})
-    found = paired.value(one.found, "test/score", SCORE, "missing")
+    found = paired.value(one.results, "test/score", SCORE, "missing")
     expected = stats.sem(values(OURS, seeds, (0, 1, 2, 9)).mean(0)) if known else 0
     assert (
         found.error == pytest.approx(expected)
@@ -116,8 +116,8 @@ def test_a_value_of_few_seeds_has_the_error_over_its_examples(row, seeds, known)
         and found.runs == [np.mean([*OURS[s].values()]) for s in seeds]
     )
     for few, expected in (({0: 2.0}, 0), ({0: 2.0, 1: 4.0}, 1)):
-        assert paired.value(row({1: few}).found, "test/score", SCORE).error == expected
-    nothing = paired.value(row({1: OURS[1]}, {}).found, "test/score", SCORE, "missing")
+        assert paired.value(row({1: few}).results, "test/score", SCORE).error == expected
+    nothing = paired.value(row({1: OURS[1]}, {}).results, "test/score", SCORE, "missing")
     assert (nothing.runs, nothing.error, nothing.note) == ([], 0, "missing")
 
 
@@ -155,4 +155,4 @@ def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
     again = [[np.mean([bleu(seed[i]) for seed in of]) for i in drawn] for of in (a, b)]
     error = paired.error(*rows, "test/bleu", BLEU)
     assert error == pytest.approx(np.std(np.subtract(*again)), rel=0.15)
-    assert paired.value(rows[0].found, "test/bleu", BLEU).error == pytest.approx(np.std(again[0]), rel=0.15)
+    assert paired.value(rows[0].results, "test/bleu", BLEU).error == pytest.approx(np.std(again[0]), rel=0.15)

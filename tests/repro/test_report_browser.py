@@ -41,7 +41,7 @@ def test_a_page_fits_its_window_folded_and_unfolded_and_asks_for_nothing(browser
     light = [sum(int(v) for v in colour[4:-1].split(",")) for colour in (paper, ink)]
     assert (light[0] < light[1]) == dark and abs(light[0] - light[1]) > 450
     x, y, w, h = browser.ask(
-        "(r => [r.left, r.top + scrollY, r.width, r.height])(document.querySelector('svg.plot').getBoundingClientRect())"
+        "(r => [r.left, r.top + scrollY, r.width, r.height])(document.querySelector('img.plot').getBoundingClientRect())"
     )
     drawn = [sum(colour) for colour in browser.colours(x, y, w, h)]
     assert min(drawn) < 250 and max(drawn) > 550, "a drawing has the page's paper and ink"
@@ -81,7 +81,7 @@ def test_the_finding_and_the_picture_come_first_on_a_telephone(browser, page):
     assert left >= 0 and right <= PHONE and top < 900
     score, zeros = (browser.ask(box.format(f"table.results tbody td:nth-child({n})"))[1] for n in (3, 4))
     assert score < zeros <= PHONE, "the score and the zeros are on the screen"
-    left, right, below = browser.ask(box.format("svg.plot"))
+    left, right, below = browser.ask(box.format("img.plot"))
     assert left >= 0 and right <= PHONE and below < browser.ask(box.format("table.results"))[2]
 
 

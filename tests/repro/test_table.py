@@ -16,7 +16,7 @@ from repro.tables.footers import Scope, of_settings
 def test_selection_takes_the_best_dev_point_over_seeds(made):
     plan, store = made()
     softmax, tuned, *_ = block(plan, store).rows
-    assert [f.cell_id for f in tuned.found] == [cell_of(plan, 1, 0.5, seed).training_id for seed in (1, 2)]
+    assert [f.cell_id for f in tuned.results] == [cell_of(plan, 1, 0.5, seed).training_id for seed in (1, 2)]
     assert tuned.detail == "lam=0.5, best of 2 on dev"
     assert tuned.values[0].summary.mean == 34.0
     assert softmax.detail == ""

@@ -1,0 +1,123 @@
+"""Figures of attention: which examples are drawn, that structures average to what is drawn, what is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tasks import data
+from tasks.commands import attending, reproduce
+from tasks.config.request import REPRODUCE, Request
+from tasks.draw import attention
+
+
+def rows():
+    density, found = {"mu": 0.5, "sigma": 0.1, "density": 0.25}, []
+    for label, mapping, more in (("softmax", "softmax", {}), ("ours", "continuous_sparsemax", density)):
+        records, attention = {}, {}
+        for index, length in ((0, 3), (4, 11), (7, 30)):
+            tokens = [f"w{i}" for i in range(length)]
+            records[index] = {"source_tokens": tokens, "output_tokens": ["x&y", "</s>"], "references": ["r"]}
+            attention[f"test/{index}"] = np.full((2, length), 1 / length)
+            for what, value in more.items():
+                attention[f"{what}/{index}"] = np.full((2, length) if what == "density" else 2, value)
+        found.append((label, mapping, records, attention))
+    del found[1][3]["test/7"]
+    return found
+
+
+def test_a_figure_shows_the_density_where_there_is_one(tmp_path):
+    assert attention.choose_sentences(rows(), 5) == [4, 0]
+    examples = [attention.stored(rows(), i) for i in (4, 0)]
+    (first, second) = (heat for line in examples[0].lines for heat in line)
+    assert first.weights.shape == (2, 11) and second.weights.tolist() == [[0.25] * 11] * 2
+    data = attention.write(examples, tmp_path / "f", (".svg", ".png"), "caption")
+    assert (tmp_path / "f.png").stat().st_size > 5000 and "</svg>" in (tmp_path / "f.svg").read_text(encoding="utf-8")
+    told = json.loads(data.read_text(encoding="utf-8"))
+    assert [e["sentence"] for e in told["examples"]] == ["test sentence 4", "test sentence 0"]
+    assert told["examples"][1]["rows"][1]["mu"] == [0.5, 0.5] and "mu" not in told["examples"][1]["rows"][0]
+
+
+def record(index: int, words: int, label: str, right: bool = True) -> dict:
+    told = {"index": index, "label": label, "output": label if right else "other", "source_tokens": ["w"] * words}
+    return told | {"texts": ["w " * words, "v"]}
+
+
+def test_right_pairs_of_typical_length_come_first_one_of_each_class_in_turn():
+    records = [record(0, 8, "a", right=False), record(1, 20, "a"), record(2, 8, "b"), record(3, 9, "b")]
+    rows = [dict(enumerate([*records, record(4, 7, "a")]))] * 2
+    rows[1] = dict(rows[1])
+    assert attention.choose_pairs(rows, 4) == [2, 4, 3, 1]
+    del rows[1][2]["texts"]
+    assert attention.choose_pairs(rows, 9) == [3, 4, 1, 0]
+
+
+def test_a_figure_has_a_line_a_row_and_its_data_all_structures(tmp_path, monkeypatch):
+    monkeypatch.setattr(attention, "STRUCTURES", 1)
+    p = np.array([[0.75, 0.25], [0.25, 0.75]])
+    example = attention.pair(["a", "b&"], ["c", "<d>"], "x")
+    attention.align(example, "softmax", "y", p, np.zeros(0), np.zeros((0, 2), dtype=int))
+    attention.align(example, "matching", "x", p, np.array([0.75, 0.25]), np.array([[0, 1], [1, 0]]))
+    titles = [[heat.title for heat in line] for line in example.lines]
+    assert titles == [["softmax: y (x)"], ["matching: x (x)", "0.75, 1 more"]]
+    data = attention.write([example], tmp_path / "f", [".svg"], "caption")
+    assert "0.75, 1 more" in (tmp_path / "f.svg").read_text(encoding="utf-8")
+    (told,) = json.loads(data.read_text(encoding="utf-8"))["examples"]
+    assert told["second"] == ["c", "<d>"] and told["rows"][0]["structures"] == []
+    assert told["rows"][1]["structures"][1] == {"weight": 0.25, "words": [1, 0]}
+    assert attention.one_hot(np.array([1, -1]), 2).tolist() == [[0, 1], [0, 0]]
+
+
+@pytest.mark.slow
+def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated, monkeypatch):
+    """Train the three rows at toy size; a stored sentence, given again, comes out again."""
+
+    def generated(manifest, options, root, progress):
+        return data.open_data({"name": "toy", "limits": dataclasses.asdict(options.limits)}, root, progress)
+
+    monkeypatch.setattr(data.set_module("libreoffice_help"), "load", generated)
+    toy = ["encode.tokenizer=none", "encode.subword=none", "encode.vocab_size=null", "encode.min_count=1"]
+    changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
+    paths = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
+    overrides = ["profile=demo", *toy, *changed, *paths]
+    with pytest.raises(attending.DataUnavailable, match="'discrete softmax' is not finished"):
+        attending.finished("martins2020_nmt", overrides)
+    assert reproduce.main(Request.read(overrides, REPRODUCE, ["martins2020_nmt"])) == 0
+    found = attending.finished("martins2020_nmt", overrides)
+    with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
+        attending.finished("martins2020_nmt", overrides, "iwslt")
+    source = " ".join(attending.stored(found)[0][2][0]["source_tokens"])
+    mine, kept = attending.translated(found, source), attention.stored(attending.stored(found), 0)
+    texts, continuous = {"label", "mapping", "output"}, {"density", "mu", "sigma"}
+    for row, other in zip(mine.rows, kept.rows):
+        assert all(row[what] == other[what] for what in texts)
+        for what in other.keys() - texts:
+            np.testing.assert_allclose(row[what], other[what], rtol=1e-4, atol=2e-6)
+    assert [row.keys() - texts - {"weights"} for row in mine.rows] == [set(), continuous, continuous]
+
+
+@pytest.mark.slow
+def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isolated):
+    overrides = ["profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}"]
+    overrides += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
+    overrides += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
+    overrides += ["runtime.device=cpu"]
+    assert reproduce.main(Request.read(overrides, REPRODUCE, ["peters2018_snli"])) == 0
+    found = attending.finished("peters2018_snli", overrides)
+    pairs = attending.stored_pairs(found, 3)
+    examples = attending.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
+    assert [e.about["class"] for e in examples] == [*[label for _, label in pairs], "own"]
+    for example in examples:
+        first, second = example.about["first"], example.about["second"]
+        for row in example.rows:
+            assert np.shape(row["alignment"]) == (len(first), len(second))
+            assert bool(row["structures"]) == row["label"].startswith("SparseMAP")
+            if row["structures"]:
+                weights = [structure["weight"] for structure in row["structures"]]
+                assert weights == sorted(weights, reverse=True)
+                matrices = [attention.one_hot(np.array(s["words"]), len(second)) for s in row["structures"]]
+                average = sum(w * matrix for w, matrix in zip(weights, matrices))
+                np.testing.assert_allclose(average, row["alignment"], atol=1e-5)
