@@ -6,7 +6,7 @@
     published               name of the file with the published numbers
     rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
     columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
-                    show: [{metric, label, decimals, unit, better}], not_comparable: why,
+                    show: [{metric, label}], not_comparable: why,
                     published: [{label, dataset, metrics, against, labels}]}
     profiles: demo: {columns: [keys], rows: [labels], seeds: [1, 2], comparable: true, not_comparable: why,
                      deviations: [...], footers: [...]}
@@ -32,13 +32,10 @@ class ExperimentError(ValueError):
 
 @dataclass(frozen=True)
 class Show:
-    """One of our metrics that a column shows; options that are None are taken from the declared `Metric`."""
+    """One of our metrics that a column shows."""
 
     metric: str
     label: str
-    decimals: int | None = None
-    unit: str | None = None
-    better: int | None = None
 
 
 @dataclass(frozen=True)

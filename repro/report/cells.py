@@ -25,8 +25,7 @@ def cell_views(
         shown = {s.metric: s.label for s in column.show}
         if column.select and column.select.metric not in shown:
             shown = {column.select.metric: column.select.metric.replace("/", " ").replace("_", " "), **shown}
-        set_here = {s.metric: s.decimals for s in column.show if s.decimals is not None}
-        decimals = {m: metric_of(plan.metrics(number), m).decimals for m in shown} | set_here
+        decimals = {m: metric_of(plan.metrics(number), m).decimals for m in shown}
         chosen = [{found.cell_id for found in row.results} for row in block.rows if not row.baseline]
         cells = []
         for slot in (slot for slot in plan.slots if slot.column == number):

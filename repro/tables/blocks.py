@@ -12,7 +12,7 @@ from repro.convergence import Convergence
 from repro.identity import Found
 from repro.plan.published import Published
 from repro.tables.decide import Outcome
-from repro.tables.statistics import ANY, FEWEST, Mean, Summary, kendall, over_examples, summarize
+from repro.tables.statistics import ANY, FEWEST, Mean, brackets, kendall, mean_of, over_examples
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
@@ -37,9 +37,9 @@ class Value:
     printed: str = ""  # the paper's number, on the page of all cells
 
     @cached_property
-    def summary(self) -> Summary | None:
+    def summary(self) -> Mean | None:
         """Mean and spread, or None if there are no runs."""
-        return summarize(self.runs) if self.runs else None
+        return mean_of(self.runs) if self.runs else None
 
     @property
     def marks(self) -> str:
@@ -55,16 +55,17 @@ class Value:
         """The 95 % interval over seeds; with too few seeds, the runs (if several) and the interval over test examples."""
         if self.summary is None:
             return ""
-        if known := self.summary.interval(self.decimals, within=self.within):
-            return known
+        if self.summary.n >= FEWEST:
+            return brackets(self.summary.interval(within=self.within), self.decimals)
         runs = ", ".join(f"{run:.{self.decimals}f}" for run in self.runs) if len(self.runs) > 1 else ""
         over = over_examples(self.summary.mean, self.error, self.within)
-        interval = f"[{over[0]:.{self.decimals}f}, {over[1]:.{self.decimals}f}]" if over else ""
-        return " ".join(filter(None, (runs, interval)))
+        return " ".join(filter(None, (runs, brackets(over, self.decimals) if over else "")))
 
     def prediction(self) -> str:
         """The 95 % prediction interval for one run with a new seed; empty for fewer than `FEWEST` seeds."""
-        return "" if self.summary is None else self.summary.interval(self.decimals, within=self.within, new=True)
+        if self.summary is None or self.summary.n < FEWEST:
+            return ""
+        return brackets(self.summary.interval(within=self.within, new=True), self.decimals)
 
     def cut(self, text: Callable[[Value], str]) -> bool:
         """Whether the printed interval, `Value.spread` or `Value.prediction`, is cut at a bound of the score."""
@@ -100,8 +101,9 @@ class Row:
         theirs, ours = self.theirs[column], self.value(against[column])
         if theirs is None or ours is None or ours.summary is None:
             return ""
-        interval = ours.summary.interval(ours.decimals, theirs.value, "+", ours.within)
-        return f"{ours.summary.mean - theirs.value:+.{ours.decimals}f}" + (f" {interval}" if interval else "")
+        gap, ends = ours.summary.mean - theirs.value, ours.summary.interval(within=ours.within)
+        interval = f" {brackets(ends, ours.decimals, '+', theirs.value)}" if ours.summary.n >= FEWEST else ""
+        return f"{gap:+.{ours.decimals}f}{interval}"
 
 
 @dataclass

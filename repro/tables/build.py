@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from repro import convergence
 from repro.identity import Cell, Found, Point
 from repro.plan import Plan
 from repro.plan import published as pub
-from repro.plan.experiment import Column, Select, Show
-from repro.protocol import Metric, metric_of
+from repro.plan.experiment import Select
+from repro.protocol import metric_of
 from repro.store import Damaged, Store
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
 from repro.tables.claims import Claim
 from repro.tables.decide import Evidence, Outcome, outcome_of
 from repro.tables.learning import doubt
-from repro.tables.statistics import holm, summarize
+from repro.tables.statistics import holm, mean_of
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
 
 def build(
     plan: Plan,
     store: Store,
-    records: Sequence[Mapping[str, Any]] = (),
+    published: Sequence[Mapping[str, Any]] = (),
     failed: Mapping[str, str] | None = None,
     deviations: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
     claims: Sequence[Claim] = (),
@@ -39,96 +38,111 @@ def build(
     """The table of a plan's finished cells; missing and damaged cells are shown as such.
 
     Args:
-        records: the published numbers.
+        published: the records of the published numbers.
         failed: cell id -> error, for cells that failed in this run.
         deviations: task -> scope -> texts; those that concern the experiment are listed with its own and the settings'.
         claims: the paper's claims; those about this experiment are tested on its rows.
     """
-    one = plan.experiment
-    columns = [_Column(plan, store, records, failed or {}, c, column) for c, column in enumerate(one.columns)]
-    blocks = [column.block() for column in columns]
-    from_paper = [] if one.own else [*footers.of_settings(plan), *footers.of_tasks(deviations or {}, plan)]
-    listed = list(dict.fromkeys([*one.deviations, *from_paper]))
-    warning = (
-        "" if one.own or any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
+    experiment = plan.experiment
+    blocks = [
+        _Column(plan, store, published, failed or {}, number).block() for number in range(len(experiment.columns))
+    ]
+    from_paper = [] if experiment.own else [*footers.of_settings(plan), *footers.of_tasks(deviations or {}, plan)]
+    comparable = experiment.own or any(block.comparable for block in blocks)
+    warning = "" if comparable else "; its numbers are not comparable with the paper's"
+    outcomes = _outcomes(claims, plan, store, blocks)
+    labels = {column.key: column.label for column in experiment.columns}
+    return Table(
+        experiment.name,
+        experiment.title,
+        f"profile {experiment.profile}{warning}",
+        blocks,
+        [*footers.seeds(plan, blocks), *experiment.footers, *footers.notes(blocks), *footers.origin(blocks)],
+        list(dict.fromkeys([*experiment.deviations, *from_paper])),
+        outcomes,
+        [outcome.line(labels) for outcome in outcomes if outcome.parts],
     )
-    labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, store, blocks)
-    lines = [outcome.line(labels) for outcome in tested if outcome.parts]
-    last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, listed, tested, lines)
 
 
-def _tested(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[Block]) -> list[Outcome]:
+def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[Block]) -> list[Outcome]:
     """The outcomes of the paper's claims on these rows."""
-    one = plan.experiment
-    mine = [claim for claim in claims if (claim.experiment, claim.profile) == (one.name, one.profile)]
-    shown = [(c, row) for c, block in enumerate(blocks) for row in block.rows if mine]
-    rows = {(c, row.label): row for c, row in shown if row.results and not row.baseline}
-    keys = [column.key for column in one.columns]
-    known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
-    trained = {(s.column, one.rows[s.row].label): s.config.get("train") or {} for s in plan.slots}
+    experiment = plan.experiment
+    mine = [claim for claim in claims if (claim.experiment, claim.profile) == (experiment.name, experiment.profile)]
+    if not mine:
+        return []
+    keys = [column.key for column in experiment.columns]
+    rows = {(keys[c], row.label): row for c, block in enumerate(blocks) for row in block.own if row.results}
+    metrics = {name: metric for c in range(len(blocks)) for name, metric in plan.metrics(c).items()}
+    trained = {(keys[s.column], experiment.rows[s.row].label): s.config.get("train") or {} for s in plan.slots}
     doubts: dict[str, dict[str, str]] = {}
-    for at, row in rows.items():
-        if why := doubt(row.convergence, row.results, str(trained[at].get("best_metric")), known):
-            doubts.setdefault(keys[at[0]], {})[at[1]] = why
+    for (column, label), row in rows.items():
+        if why := doubt(row.convergence, row.results, str(trained[column, label].get("best_metric")), metrics):
+            doubts.setdefault(column, {})[label] = why
 
     def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
-        first, second = (rows[keys.index(column), label] for label in (row, against))
-        return paired.error(first, second, metric, metric_of(known, metric), seeds)
+        return paired.error(rows[column, row], rows[column, against], metric, metric_of(metrics, metric), seeds)
 
     def scores(claim: Claim, metric: str) -> dict[str, dict[str, dict[int, float]]]:
-        runs = [(c, label, s, f) for (c, label), row in rows.items() for s, f in zip(row.seeds, row.results)]
+        runs = [(*at, seed, cell) for at, row in rows.items() for seed, cell in zip(row.seeds, row.results)]
         if claim.grid:
-            of = [s for s in plan.slots if one.rows[s.row].label in claim.rows and claim.grid in dict(s.point)]
-            points = [(s.column, f"{dict(s.point)[claim.grid]:g}", s.seed, s.found(store)) for s in of]
-            runs = [(column, point, seed, f) for column, point, seed, f in points if f is not None]
-        found: dict[str, dict[str, dict[int, float]]] = {}
-        for c, label, seed, f in runs:
-            if metric in f.metrics:
-                found.setdefault(keys[c], {}).setdefault(label, {})[seed] = f.metrics[metric]
-        return found
+            cells = [
+                s for s in plan.slots if experiment.rows[s.row].label in claim.rows and claim.grid in dict(s.point)
+            ]
+            points = [(keys[s.column], f"{dict(s.point)[claim.grid]:g}", s.seed, s.found(store)) for s in cells]
+            runs = [(column, point, seed, cell) for column, point, seed, cell in points if cell is not None]
+        known: dict[str, dict[str, dict[int, float]]] = {}
+        for column, label, seed, cell in runs:
+            if metric in cell.metrics:
+                known.setdefault(column, {}).setdefault(label, {})[seed] = cell.metrics[metric]
+        return known
 
-    made = []
+    outcomes = []
     for claim in mine:
-        metrics = [*claim.metrics, *([claim.worth_metric] if claim.worth_metric else [])]
-        better, decimals = ({m: getattr(metric_of(known, m), k) or 0 for m in metrics} for k in ("better", "decimals"))
-        evidence = Evidence({m: scores(claim, m) for m in metrics}, errors, doubts, better, decimals)
-        made.append(outcome_of(claim, evidence))
-    return made
+        tested = {m: metric_of(metrics, m) for m in (*claim.metrics, claim.worth_metric) if m}
+        better, decimals = ({m: getattr(metric, key) for m, metric in tested.items()} for key in ("better", "decimals"))
+        evidence = Evidence({m: scores(claim, m) for m in tested}, errors, doubts, better, decimals)
+        outcomes.append(outcome_of(claim, evidence))
+    return outcomes
 
 
 class _Column:
     """Builds the block of one column."""
 
     def __init__(
-        self, plan: Plan, store: Store, records, failed: Mapping[str, str], number: int, column: Column
+        self,
+        plan: Plan,
+        store: Store,
+        published: Sequence[Mapping[str, Any]],
+        failed: Mapping[str, str],
+        number: int,
     ) -> None:
-        self.plan, self.store, self.records, self.failed = plan, store, records, failed
-        self.number, self.column = number, column
-        self.metrics = plan.metrics(number)
-        self.slots = [plan.at(r, number) for r in range(len(plan.experiment.rows))]
+        self.plan, self.store, self.published, self.failed = plan, store, published, failed
+        self.number, self.column, self.metrics = number, plan.experiment.columns[number], plan.metrics(number)
+        self.shown = [(show.metric, metric_of(self.metrics, show.metric)) for show in self.column.show]
         self.losses: list[str] = []
-        self.found = [self._read(row.label, slots) for row, slots in zip(plan.experiment.rows, self.slots)]
-        self.shown = list(column.show)
 
     def block(self) -> Block:
+        column = self.column
         if self.number in self.plan.unavailable:
-            return Block(self.column.label, unavailable=self.plan.unavailable[self.number])
-        rows = [self._row(r) for r in range(len(self.slots))]
+            return Block(column.label, unavailable=self.plan.unavailable[self.number])
+        rows = [self._row(r) for r in range(len(self.plan.experiment.rows))]
         self._test(rows)
-        everything = rows + self._baselines(rows)
-        headers = [s.label for s in self.shown]
+        first = next((cell for row in rows for cell in row.results), None)
+        blanks = sum(len(group.metrics) for group in column.published)
+        decimals = {name: metric.decimals for name, metric in self.shown}
+        everything = rows + (baselines(first, decimals, column.split, blanks) if first else [])
+        headers = [show.label for show in column.show]
         add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
-        slot = next(s for group in self.slots for s in group)
-        facts = next((f.facts for row in rows for f in row.results), slot.data.facts)
-        label = self.column.label
+        slot = next(slot for slot in self.plan.slots if slot.column == self.number)
+        facts = first.facts if first else slot.data.facts
+        label = column.label
         if facts.get("stands_for") == slot.config["data"]["name"]:
             label = f"GENERATED DATA ({facts.get('name')}; the real data are unavailable), instead of: {label}"
         why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
-        below = [*footers.of_data(rows, facts, self.shown, self.metrics), *why, *self.losses]
-        groups = [(g.label, list(g.headers)) for g in self.column.published]
-        against = [metric for group in self.column.published for metric in group.against]
+        below = [*footers.of_data(rows, facts, column.show, self.metrics), *why, *self.losses]
+        groups = [(group.label, list(group.headers)) for group in column.published]
+        against = [metric for group in column.published for metric in group.against]
         block = Block(label, headers, groups, everything, below, against=against)
         below += footers.of_comparison(block, self.metrics)
         findings.find(block, self.metrics)
@@ -136,71 +150,57 @@ class _Column:
 
     def _test(self, rows: Sequence[Row]) -> None:
         """Test every converged row against the first row, with Holm's correction over the rows of each metric."""
-        compared = [row for row in rows[1:] if row.results and row.convergence.converged]
-        if not compared or not rows[0].results or not rows[0].convergence.converged:
+        fit = [row for row in rows if row.results and row.convergence.converged]
+        if not fit or fit[0] is not rows[0]:
             return
-        for i, show in enumerate(self.shown):
-            known = metric_of(self.metrics, show.metric)
-            tests = {"examples": paired.by_examples} | ({"seeds": paired.by_seeds} if known.better else {})
+        first, *compared = fit
+        for i, (full, metric) in enumerate(self.shown):
+            tests = {"examples": paired.by_examples} | ({"seeds": paired.by_seeds} if metric.better else {})
             for kind, test in tests.items():
-                found = {r: test(rows[0], row, show.metric, known) for r, row in enumerate(compared)}
+                found = {r: test(first, row, full, metric) for r, row in enumerate(compared)}
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
                     compared[r].values[i].p_values[kind] = p
 
-    def _metric(self, show: Show) -> Metric:
-        """The metric of a shown number, with the direction, decimals and unit that the experiment sets."""
-        said = {k: v for k in ("better", "decimals", "unit") if (v := getattr(show, k)) is not None}
-        return replace(metric_of(self.metrics, show.metric), **said)
-
     def _read(self, label: str, slots: Sequence[Cell]) -> dict[str, Found]:
-        """Read the stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
-        found: dict[str, Found] = {}
+        """The stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
+        results: dict[str, Found] = {}
         for slot in slots:
             try:
-                stored = slot.found(self.store)
+                if (stored := slot.found(self.store)) is not None:
+                    results[slot.cell_id] = stored
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
-                continue
-            if stored is not None:
-                found[slot.cell_id] = stored
-        if lost := len(slots) - len(found):
-            how = "failed" if any(s.cell_id in self.failed for s in slots) else "are missing"
+        if lost := len(slots) - len(results):
+            how = "failed" if any(slot.cell_id in self.failed for slot in slots) else "are missing"
             self.losses.append(f"{label}: {lost} of {len(slots)} cells {how}.")
-        return found
+        return results
 
     def _row(self, r: int) -> Row:
-        row, slots, found = self.plan.experiment.rows[r], self.slots[r], self.found[r]
-        chosen, detail = select(slots, found, self.column.select)
-        finished = [found[s.cell_id] for s in chosen]
-        broken = any(s.cell_id in self.failed for s in slots)
-        note = "failed" if broken else "missing"
-        values = [paired.value(finished, show.metric, self._metric(show), note) for show in self.shown]
+        experiment, slots = self.plan.experiment, self.plan.at(r, self.number)
+        row = experiment.rows[r]
+        results = self._read(row.label, slots)
+        chosen, detail = select(slots, results, self.column.select)
+        finished = [results[slot.cell_id] for slot in chosen]
+        note = "failed" if any(slot.cell_id in self.failed for slot in slots) else "missing"
+        values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
         trained = convergence.together([convergence.of(s.config, f, self.metrics) for s, f in zip(chosen, finished)])
         declared = footers.declared(self.plan, slots)
         theirs: list[pub.Published | None] = []
         verdicts: list[Verdict | None] = []
         for group in self.column.published:
             for metric, against in zip(group.metrics, group.against):
-                printed = pub.lookup(self.records, row.published, group.dataset, metric)
-                ours = next((v.summary for v in values if v.metric == against), None)
-                theirs.append(printed)
+                theirs.append(printed := pub.lookup(self.published, row.published, group.dataset, metric))
                 if printed is None:
                     verdicts.append(None)
                     continue
-                one, by_hand = self.plan.experiment, self.plan.overrides
-                why = barriers(one, self.column, row, printed, against, slots, found, by_hand, declared)
-                unsure = doubts(slots, chosen, found, against, trained)
+                ours = next((v.summary for v in values if v.metric == against), None)
+                why = barriers(
+                    experiment, self.column, row, printed, against, slots, results, self.plan.overrides, declared
+                )
+                unsure = doubts(slots, chosen, results, against, trained)
                 verdicts.append(judge(ours, printed, metric_of(self.metrics, against), why, unsure))
-        return Row(
-            row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=[s.seed for s in chosen]
-        )
-
-    def _baselines(self, rows: Sequence[Row]) -> list[Row]:
-        """The baselines stored with the first finished cell."""
-        first = next((f for row in rows for f in row.results), None)
-        shown = {s.metric: self._metric(s).decimals for s in self.shown}
-        blanks = sum(len(g.metrics) for g in self.column.published)
-        return baselines(first, shown, self.column.split, blanks) if first else []
+        seeds = [slot.seed for slot in chosen]
+        return Row(row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=seeds)
 
 
 def baselines(cell: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
@@ -211,24 +211,18 @@ def baselines(cell: Found, shown: Mapping[str, int], split: str, blanks: int = 0
         split: the test set whose outputs are described.
         blanks: the number of published columns, which stay empty.
     """
-    made = []
+    rows = []
     for system, scores in cell.baselines.items():
         values = [
             Value(metric, [] if scores.get(metric) is None else [float(scores[metric])], decimals)
             for metric, decimals in shown.items()
         ]
-        detail = _trivial(system, scores.get(f"{split}/text"), scores.get(f"{split}/words"))
-        nothing: list[Any] = [None] * blanks
-        made.append(Row(f"{system} baseline", detail, values, nothing, nothing, baseline=True))
-    return made
-
-
-def _trivial(system: str, text: str | None, words: int | None) -> str:
-    """Describe a baseline's output; a constant output is a sentence from the data set, so only its length is given."""
-    if system == "constant" and (text is not None or words is not None):
-        count = len(text.split()) if words is None and text is not None else words
-        return f"always the same {count} words"
-    return f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
+        text, words = scores.get(f"{split}/text"), scores.get(f"{split}/words")
+        detail = f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
+        if system == "constant" and detail:  # a sentence from the data set, so only its length is given
+            detail = f"always the same {len((text or '').split()) if words is None else words} words"
+        rows.append(Row(f"{system} baseline", detail, values, [None] * blanks, [None] * blanks, baseline=True))
+    return rows
 
 
 def select(slots: Sequence[Cell], results: Mapping[str, Found], by: Select | None) -> tuple[list[Cell], str]:
@@ -241,7 +235,7 @@ def select(slots: Sequence[Cell], results: Mapping[str, Found], by: Select | Non
     for point, members in by_point.items():
         finished = [results[s.cell_id] for s in members if s.cell_id in results]
         scores = [f.metrics.get(by.metric, math.nan) for f in finished] if by else [0.0] * len(finished)
-        if not scores or (math.isnan(mean := summarize(scores).mean) and len(by_point) > 1):
+        if not scores or (math.isnan(mean := mean_of(scores).mean) and len(by_point) > 1):
             continue
         compared += 1
         signed = -mean if by and by.mode == "min" else mean

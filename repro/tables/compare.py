@@ -23,7 +23,7 @@ from repro.results.records import Record
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, add_converged
 from repro.tables.build import baselines
-from repro.tables.statistics import Summary, summarize
+from repro.tables.statistics import Mean, mean_of
 
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
@@ -82,9 +82,9 @@ class Setting:
         """The content of the data and the test sets; equal for settings whose scores can be compared."""
         return self.first.data_sha256, tuple(sorted(self.first.scored.items()))
 
-    def summary(self, metric: str) -> Summary | None:
+    def summary(self, metric: str) -> Mean | None:
         found = [r.metrics[metric] for r in self.records if metric in r.metrics]
-        return summarize(found) if found else None
+        return mean_of(found) if found else None
 
     @property
     def seeds(self) -> list[int]:

@@ -15,7 +15,7 @@ from repro.protocol import Metric, metric_of
 from repro.tables import paired
 from repro.tables.blocks import SIGNIFICANT, Block, Row
 from repro.tables.claims import UNIFORM
-from repro.tables.statistics import FEWEST, holm, summarize
+from repro.tables.statistics import FEWEST, holm, mean_of
 
 
 def find(block: Block, metrics: Mapping[str, Metric]) -> None:
@@ -52,7 +52,7 @@ def _ranked(block: Block, at: int, scored: list[Row], metric: Metric) -> tuple[R
         return better * summary.mean if (summary := row.values[at].summary) else -math.inf
 
     def described(row: Row) -> str:
-        summary = row.values[at].summary or summarize([math.nan])
+        summary = row.values[at].summary or mean_of([math.nan])
         n = "" if row.baseline else f", n = {summary.n}"
         return f"{row.name} ({summary.text(decimals)} {block.headers[at]}{n})"
 

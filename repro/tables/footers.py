@@ -34,11 +34,10 @@ def of_data(
     said = []
     for show in shown:
         known = metric_of(metrics, show.metric)
-        unit = show.unit or known.unit
         how = (first.signatures.get(show.metric) if first else None) or known.signature
         if how:
             label = "" if how.startswith(f"{show.label}:") else f"{show.label}: "
-            said.append(f"{label}{how}" + (f" ({unit})" if unit else ""))
+            said.append(f"{label}{how}" + (f" ({known.unit})" if known.unit else ""))
     return [*lines, *([f"Scores: {'; '.join(dict.fromkeys(said))}."] if said else [])]
 
 

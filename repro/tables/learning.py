@@ -24,7 +24,7 @@ def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:
     if any(len(curve) < FEWEST for curve in curves):
         raise ValueError(f"a slope needs {FEWEST} epochs, got {min(map(len, curves))}")
     mean = mean_of([sign * (curve[-1] - curve[-FEWEST]) / (FEWEST - 1) for curve in curves])
-    return mean.mean > 0 if mean.certain else mean.interval(0.95)[0] > 0
+    return mean.mean > 0 if mean.certain else mean.interval()[0] > 0
 
 
 def doubt(row: Convergence, cells: Sequence[Any], name: str, known: Mapping[str, Metric]) -> str:

@@ -179,7 +179,11 @@ def _numbers(table: Table) -> Iterator[list[Any]]:
         for row in block.rows:
             for v in row.values:
                 s = v.summary
-                numbers = [f"{s.mean:.6g}", _number(s.std), s.n, _number(s.half)] if s else ["", "", 0, ""]
+                numbers = (
+                    [f"{s.mean:.6g}", _number(s.std), s.n, _number(s.half() if s.n >= FEWEST else None)]
+                    if s
+                    else ["", "", 0, ""]
+                )
                 p = [_number(v.p_values.get(kind), 4) for kind in MARKS]
                 source = "baseline" if row.baseline else "ours"
                 said = v.note if v.metric == CONVERGENCE else ""

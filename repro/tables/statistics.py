@@ -29,84 +29,47 @@ Bounds = tuple[float, float]
 ANY: Bounds = (-math.inf, math.inf)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Mean and sample standard deviation over `n` seeds; `std` is None for one seed, because one run has no spread."""
-
-    mean: float
-    std: float | None
-    n: int
-
-    @property
-    def half(self) -> float | None:
-        """Half the width of the 95 % interval of the mean over seeds, or None for fewer than `FEWEST` seeds."""
-        return None if self.std is None or self.n < FEWEST else half_width(self.std, self.n)
-
-    def bounds(self, level: float, within: Bounds = ANY, new: bool = False) -> Bounds:
-        """The confidence interval of the mean at `level`; for one seed, both bounds are the mean.
-
-        It is cut at `within`, the possible values of the score; it covers the mean as often as the whole interval does.
-        With `new`, the prediction interval of one run with a new seed: mean ± t sd sqrt(1 + 1/n), n - 1 degrees of freedom.
-        """
-        half = half_width(self.std or 0.0, self.n, level) if self.n > 1 else 0.0
-        half *= math.sqrt(self.n + 1) if new else 1.0
-        return max(self.mean - half, within[0]), min(self.mean + half, within[1])
-
-    def text(self, decimals: int = 2) -> str:
-        spread = "" if self.std is None else f" ±{self.std:.{decimals}f}"
-        return f"{self.mean:.{decimals}f}{spread}"
-
-    def interval(
-        self, decimals: int = 2, shift: float = 0.0, sign: str = "", within: Bounds = ANY, new: bool = False
-    ) -> str:
-        """`[low, high]`, the 95 % interval (`bounds`) minus `shift`; an empty string for fewer than `FEWEST` seeds."""
-        if self.n < FEWEST:
-            return ""
-        low, high = (end - shift for end in self.bounds(LEVEL, within, new))
-        return f"[{low:{sign}.{decimals}f}, {high:{sign}.{decimals}f}]"
-
-
-def summarize(values: Sequence[float]) -> Summary:
-    """Summarize values, one per seed. Raises ValueError if there are none."""
-    if not values:
-        raise ValueError("no values to summarize")
-    if not all(map(math.isfinite, values)):
-        return Summary(math.nan, math.nan if len(values) > 1 else None, len(values))
-    return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
-
-
-# ---- Student's t
+# ---- means over seeds
 
 
 @lru_cache(maxsize=256)
-def t_quantile(df: int, level: float = LEVEL) -> float:
-    """The t for which |T| < t has probability `level`. Raises ValueError if `df` is less than 1."""
-    if df < 1:
-        raise ValueError(f"an interval needs two values, not {df + 1}")
+def t_quantile(df: float, level: float = LEVEL) -> float:
+    """The t for which |T| < t has probability `level`. Raises ValueError if `df` is not above 0."""
+    if df <= 0:
+        raise ValueError(f"an interval needs two values, not {df + 1:g}")
     from scipy.special import stdtrit
 
     return float(stdtrit(df, (1 + level) / 2))
 
 
-def half_width(std: float, n: int, level: float = LEVEL) -> float:
-    """Half the width of the confidence interval of a mean: t sd / sqrt(n), with n - 1 degrees of freedom."""
-    return t_quantile(n - 1, level) * std / math.sqrt(n)
-
-
 @dataclass(frozen=True)
 class Mean:
-    """A mean with its standard error, the degrees of freedom of the error, and the averaged values."""
+    """A mean over seeds.
+
+    Attributes:
+        error: the standard error for other seeds and other test examples.
+        df: degrees of freedom of the error.
+        values: the averaged values, one per seed.
+        example_error: the part of `error` that is due to the test examples.
+        std: sample standard deviation of the values; None for one seed, because one run has no spread.
+    """
 
     mean: float
     error: float
     df: float
     values: tuple[float, ...] = ()
-    example_error: float = 0.0  # the part of `error` that is due to the test examples
+    example_error: float = 0.0
+    std: float | None = None
+
+    @property
+    def n(self) -> int:
+        """The number of seeds."""
+        return len(self.values)
 
     @property
     def certain(self) -> bool:
         """Whether there is one value, or all are the same but for rounding errors, so that their spread is not known."""
-        return len(self.values) == 1 or self.error <= 1e-9 * max(abs(self.mean), 1e-300)
+        return self.n == 1 or self.error <= 1e-9 * max(abs(self.mean), 1e-300)
 
     @property
     def p(self) -> float:
@@ -117,26 +80,32 @@ class Mean:
 
         return float(2 * stdtr(self.df, -abs(self.mean) / self.error))
 
-    def interval(self, level: float) -> Bounds:
-        """The confidence interval at `level`."""
-        from scipy.special import stdtrit
+    def half(self, level: float = LEVEL) -> float:
+        """Half the width of the confidence interval."""
+        return t_quantile(self.df, level) * self.error if self.error else 0.0
 
-        half = float(stdtrit(self.df, (1 + level) / 2)) * self.error
-        return self.mean - half, self.mean + half
+    def interval(self, level: float = LEVEL, within: Bounds = ANY, new: bool = False) -> Bounds:
+        """The confidence interval of the mean.
+
+        It is cut at `within`, the possible values of the score; it covers the mean as often as the whole interval does.
+        With `new`, the prediction interval of one run with a new seed: mean ± t sd sqrt(1 + 1/n), n - 1 degrees of freedom.
+        """
+        half = self.half(level) * (math.sqrt(self.n + 1) if new else 1.0)
+        return max(self.mean - half, within[0]), min(self.mean + half, within[1])
 
     @property
     def shows(self) -> float:
         """The smallest true mean above zero that a one-sided test at 5 % shows with a chance of 80 %."""
-        from scipy.special import stdtrit
-
-        return float(stdtrit(self.df, 0.95) + stdtrit(self.df, 0.8)) * self.error
+        return (t_quantile(self.df, 0.9) + t_quantile(self.df, 0.6)) * self.error
 
     @property
     def printed(self) -> Bounds | None:
         """The 95 % interval to print: `interval`, or with fewer than `FEWEST` values the one over test examples, if known."""
-        if len(self.values) >= FEWEST:
-            return self.interval(LEVEL)
-        return over_examples(self.mean, self.example_error)
+        return self.interval() if self.n >= FEWEST else over_examples(self.mean, self.example_error)
+
+    def text(self, decimals: int = 2) -> str:
+        spread = "" if self.std is None else f" ±{self.std:.{decimals}f}"
+        return f"{self.mean:.{decimals}f}{spread}"
 
 
 def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
@@ -147,13 +116,17 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
         example_error: standard error of the mean if only the test examples are drawn again.
 
     The two variances are added. The degrees of freedom are those of Satterthwaite 1946: only the variance over seeds is
-    uncertain, because there are hundreds of examples.
+    uncertain, because there are hundreds of examples. Raises ValueError without values.
     """
-    found = summarize(values)
-    over_seeds = (found.std or 0.0) ** 2 / found.n
+    if not values:
+        raise ValueError("no values to average")
+    n, finite = len(values), all(map(math.isfinite, values))
+    mean = statistics.fmean(values) if finite else math.nan
+    std = None if n == 1 else statistics.stdev(values) if finite else math.nan
+    over_seeds = (std or 0.0) ** 2 / n
     total = over_seeds + example_error**2
-    df = (found.n - 1) * (total / over_seeds) ** 2 if over_seeds else math.inf
-    return Mean(found.mean, math.sqrt(total), min(df, 1e6), tuple(values), example_error)
+    df = (n - 1) * (total / over_seeds) ** 2 if over_seeds else math.inf
+    return Mean(mean, math.sqrt(total), min(df, 1e6), tuple(values), example_error, std)
 
 
 def difference_of(a: Sequence[float], b: Sequence[float], example_error: float = 0.0) -> Mean:
@@ -165,10 +138,10 @@ def difference_of(a: Sequence[float], b: Sequence[float], example_error: float =
 
     The `values` of the result are differences from the mean of the larger sample. Source: Welch 1947.
     """
-    mine, theirs = summarize(a), summarize(b)
-    parts = [(s.std or 0.0) ** 2 / s.n for s in (mine, theirs)]
+    mine, theirs = mean_of(a), mean_of(b)
+    parts = [mean.error**2 for mean in (mine, theirs)]
     total = sum(parts) + example_error**2
-    spread = sum(v * v / (s.n - 1) for v, s in zip(parts, (mine, theirs)))
+    spread = sum(v * v / (mean.n - 1) for v, mean in zip(parts, (mine, theirs)))
     values = [x - theirs.mean for x in a] if mine.n <= theirs.n else [mine.mean - x for x in b]
     df = min(total**2 / spread, 1e6) if spread else 1e6
     return Mean(mine.mean - theirs.mean, math.sqrt(total), df, tuple(values), example_error)
@@ -186,11 +159,14 @@ def over_examples(mean: float, error: float, within: Bounds = ANY) -> Bounds | N
     return max(mean - half, within[0]), min(mean + half, within[1])
 
 
+def brackets(ends: Bounds, decimals: int, sign: str = "", shift: float = 0.0) -> str:
+    """An interval minus `shift` as text: `[low, high]`."""
+    return f"[{ends[0] - shift:{sign}.{decimals}f}, {ends[1] - shift:{sign}.{decimals}f}]"
+
+
 def interval(ends: Bounds | None, n: int, decimals: int) -> str:
     """The 95 % interval of a difference over `n` seeds as text with a space in front, or an empty string without `ends`."""
-    if ends is None:
-        return ""
-    return f" [{ends[0]:+.{decimals}f}, {ends[1]:+.{decimals}f}]{OVER if n < FEWEST else ''}"
+    return "" if ends is None else f" {brackets(ends, decimals, '+')}{OVER if n < FEWEST else ''}"
 
 
 # ---- several comparisons, ranks

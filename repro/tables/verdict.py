@@ -21,7 +21,7 @@ from repro.identity import Cell, Found, pair, value_at
 from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
 from repro.protocol import Metric
-from repro.tables.statistics import EQUIVALENCE, Summary, half_width
+from repro.tables.statistics import EQUIVALENCE, Mean, t_quantile
 
 REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive", "not comparable"
 MOST_SEEDS = 100
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def judge(
-    ours: Summary | None, printed: Published, metric: Metric, why: Sequence[str] = (), doubt: Sequence[str] = ()
+    ours: Mean | None, printed: Published, metric: Metric, why: Sequence[str] = (), doubt: Sequence[str] = ()
 ) -> Verdict:
     """The verdict on the number `ours`; `why` comes from `barriers`, and `doubt` comes from `doubts`."""
     reasons = list(why)
@@ -75,9 +75,9 @@ def judge(
     return _equivalence(ours, ours.std, printed.value, metric)
 
 
-def _equivalence(ours: Summary, std: float, printed: float, metric: Metric) -> Verdict:
+def _equivalence(ours: Mean, std: float, printed: float, metric: Metric) -> Verdict:
     tolerance = metric.tolerance or 0.0
-    low, high = ours.bounds(EQUIVALENCE, metric.bounds)
+    low, high = ours.interval(EQUIVALENCE, metric.bounds)
     d = metric.decimals
     told = f"{100 * EQUIVALENCE:.0f} % interval [{low:.{d}f}, {high:.{d}f}]"
     band = f"{printed:.{d}f} ± {tolerance:g}"
@@ -95,10 +95,12 @@ def seeds_needed(std: float, margin: float) -> int | None:
 
     Returns None if more than `MOST_SEEDS` are needed.
     """
-    return next((n for n in range(2, MOST_SEEDS + 1) if half_width(std, n, EQUIVALENCE) < margin), None)
+    return next(
+        (n for n in range(2, MOST_SEEDS + 1) if t_quantile(n - 1, EQUIVALENCE) * std / math.sqrt(n) < margin), None
+    )
 
 
-def _units(ours: Summary | None, printed: Published, metric: Metric) -> str:
+def _units(ours: Mean | None, printed: Published, metric: Metric) -> str:
     """An error message if one number is a share (0 to 1) and the other is in per cent or points (0 to 100); else ""."""
     if metric.unit == "share":
         odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > 1]

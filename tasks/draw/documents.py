@@ -11,7 +11,7 @@ import pandas as pd
 from repro.files import write_atomic
 from repro.report import draw as canvas
 from repro.tables.render import markdown
-from repro.tables.statistics import summarize
+from repro.tables.statistics import mean_of
 
 AXES = {
     "mean_labels": "mean number of labels",
@@ -102,7 +102,7 @@ def page(points: pd.DataFrame) -> str:
     columns = {
         f"{head} {row}": points[(points["score"] == score) & (points["row"] == row)]
         .groupby(["setting", "value"])["number"]
-        .agg(lambda seeds, d=decimals: summarize([*seeds]).text(d))
+        .agg(lambda seeds, d=decimals: mean_of([*seeds]).text(d))
         for head, score, decimals in (("F1", "f1", 3), ("labels", "labels", 2))
         for row in points["row"].cat.categories
     }

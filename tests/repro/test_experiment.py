@@ -14,7 +14,7 @@ def test_a_page_becomes_what_it_says(experiment):
     assert (one.name, one.profile, one.title, one.seeds, one.comparable) == ("fake", "demo", "A table", (1, 2), False)
     assert [r.changes for r in one.rows] == [("mapping=softmax",), ("mapping=sparsegen_lin",)]
     assert one.columns[0].key == "a" and one.columns[0].select.mode == "max" and one.columns[0].split == "test"
-    assert one.columns[0].evaluate == ("duc2004",) and one.columns[0].show[0].decimals is None
+    assert one.columns[0].evaluate == ("duc2004",)
 
 
 def test_a_profile_chooses(experiment):
@@ -47,11 +47,11 @@ def put(*path_and_value):
         (put("rows", 0, "lable", "x"), ["rows.plain.lable", "did you mean 'label'"]),
         (put("rows", 0, "grid", {}), ["rows.plain.grid is unknown", "'grids'"]),
         (put("columns", "a", "shows", []), ["columns.a.shows", "'show'"]),
-        (put("columns", "a", "show", 0, "decimal", 1), ["show.score.decimal", "'decimals'"]),
+        (put("columns", "a", "show", 0, "metrc", "x"), ["show.score.metrc", "'metric'"]),
         (put("columns", "a", "select", {"metrics": "dev/score"}), ["metrics", "did you mean 'metric'", "metric must be given"]),
         (put("columns", "a", "select", {"metric": "dev/score", "mode": "most"}), ["select.mode='most'", "max, min"]),
         (put("columns", "a", "show", {}), ["columns.a.show={} must be a list"]),
-        (put("columns", "a", "show", 0, "decimals", "two"), ["decimals='two' must be a whole number"]),
+        (put("profiles", "demo", "seeds", ["two"]), ["profiles.demo.seeds='two' must be a whole number"]),
         (put("rows", 0, {"label": "x"}), ["mapping must be given"]),
         (put("rows", 1, "label", "plain"), ["two rows are called 'plain'"]),
         (put("rows", 1, "grids", {"papr": "own"}), ["'papr'", "no column uses"]),

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from repro.tables.blocks import Value
 from repro.tables.statistics import (
-    Summary,
+    brackets,
     corpus_bleu,
     example_error,
     holm,
@@ -20,7 +21,6 @@ from repro.tables.statistics import (
     over_examples,
     paired_bleu_randomization,
     paired_randomization,
-    summarize,
 )
 
 
@@ -58,38 +58,38 @@ def test_p_value_at_the_ends():
 
 def test_summary_is_mean_and_sample_deviation():
     values = [27.1, 26.4, 28.0]
-    found = summarize(values)
+    found = mean_of(values)
     assert found.mean == pytest.approx(np.mean(values))
     assert found.std == pytest.approx(np.std(values, ddof=1))
     assert found.n == 3
     assert found.text() == "27.17 ±0.80" and found.text(1) == "27.2 ±0.8"
-    assert (one := summarize([3.14159])) == Summary(3.14159, None, 1) and one.text() == "3.14", "no spread"
+    assert (one := mean_of([3.14159])).std is None and one.text() == "3.14", "no spread"
     with pytest.raises(ValueError, match="no values"):
-        summarize([])
+        mean_of([])
 
 
 def test_the_interval_of_a_mean_is_scipy_s():
     values = [27.1, 26.4, 28.0, 27.7]
-    found = summarize(values)
+    found = mean_of(values)
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
-    assert found.interval(3) == f"[{low:.3f}, {high:.3f}]"
-    assert found.interval(2, 27.0, "+") == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
-    wide = summarize([1.0, 2.0, 12.0])
-    assert wide.interval().startswith("[-") and wide.interval(within=(0, 100)) == f"[0.00, {wide.bounds(0.95)[1]:.2f}]"
-    assert wide.interval(1, 3.0, "+", (0, 6)) == "[-3.0, +3.0]", "the bounds of a difference are shifted with it"
-    assert summarize([1.0]).half is None and summarize([1.0]).interval() == ""
+    assert (found.mean - found.half(), found.mean + found.half()) == pytest.approx((low, high))
+    assert brackets(found.interval(), 3) == f"[{low:.3f}, {high:.3f}]"
+    assert brackets(found.interval(), 2, "+", 27.0) == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
+    wide = mean_of([1.0, 2.0, 12.0])
+    assert wide.interval()[0] < 0 and wide.interval(within=(0, 100)) == (0, wide.interval(0.95)[1])
+    cut = brackets(wide.interval(within=(0, 6)), 1, "+", 3.0)
+    assert cut == "[-3.0, +3.0]", "the bounds of a difference are shifted with it"
+    assert mean_of([1.0]).interval() == (1.0, 1.0) and Value("m", [1.0, 2.0]).prediction() == ""
 
 
 def test_the_prediction_interval_holds_one_more_run():
     values = [27.1, 26.4, 28.0, 27.7]
     error = np.std(values, ddof=1) * math.sqrt(1 + 1 / 4)
     low, high = stats.t.interval(0.95, 3, np.mean(values), error)
-    assert summarize(values).bounds(0.95, new=True) == pytest.approx((low, high))
-    assert summarize(values).interval(3, within=(0, 29), new=True) == f"[{low:.3f}, 29.000]" and high > 29
-    assert summarize(values[:2]).interval(new=True) == ""
+    assert mean_of(values).interval(0.95, new=True) == pytest.approx((low, high))
+    assert Value("m", values, 3, within=(0, 29)).prediction() == f"[{low:.3f}, 29.000]" and high > 29
     drawn = np.random.default_rng(3).normal(size=(2000, 4))
-    hits = [low < one < high for *seen, one in drawn.tolist() for low, high in [summarize(seen).bounds(0.95, new=True)]]
+    hits = [low < one < high for *seen, one in drawn.tolist() for low, high in [mean_of(seen).interval(0.95, new=True)]]
     assert 0.935 < np.mean(hits) < 0.965  # 2000 draws at 95 %: standard error .5 %
 
 

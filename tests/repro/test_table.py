@@ -33,10 +33,10 @@ def test_mean_and_deviation_over_two_seeds(made, monkeypatch):
     softmax, tuned, *_ = block(*made()).rows
     assert softmax.values[0].text() == f"30.50 ±{statistics.stdev([30, 31]):.2f}"
     assert [v.text() for v in tuned.values[:2]] == ["34.00 ±1.41", "3.5 ±0.7"], "decimals come from the metric"
-    shown = [{"metric": "test/bleu", "label": "BLEU", "decimals": 0}, {"metric": "test/rouge1_f", "label": "R-1"}]
+    shown = [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "test/rouge1_f", "label": "R-1"}]
     monkeypatch.setitem(COLUMN, "show", shown)
     found = [v.text() for v in block(*made()).rows[0].values[:2]]
-    assert found == ["30 ±1", "missing"], "the experiment's decimals win; a metric that the cells lack is missing"
+    assert found == ["30.50 ±0.71", "missing"], "a metric that the cells lack is missing"
 
 
 def test_the_footers_say_what_seeds_and_machines_do(made):

@@ -15,7 +15,7 @@ from repro.plan.published import records as with_rows
 from repro.protocol import Metric
 from repro.store import provenance
 from repro.tables.build import build
-from repro.tables.statistics import Summary, summarize, t_quantile
+from repro.tables.statistics import Mean, mean_of, t_quantile
 from repro.tables.verdict import APART, MISSED, OPEN, REPRODUCED, Verdict, judge, seeds_needed
 
 BLEU = Metric("bleu", "BLEU points", 1, 2, 1.0, "", "bleu")
@@ -37,8 +37,8 @@ def column(**changes):
     return lambda page: page["columns"]["a"].update(changes)
 
 
-def of(*runs: float) -> Summary:
-    return summarize(runs)
+def of(*runs: float) -> Mean:
+    return mean_of(runs)
 
 
 def test_no_interval_leaves_the_range_of_its_score():
