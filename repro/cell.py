@@ -235,7 +235,7 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
 
 def _write_results(
     level: Level,
-    found: Training | Evaluation,
+    results: Training | Evaluation,
     data: Prepared | TestSet,
     record: Mapping[str, Any],
     started: float,
@@ -244,7 +244,7 @@ def _write_results(
     """Write provenance.json and metrics.json of a training or an evaluation."""
     told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": data.sha256}
     write_json(level.path("provenance.json"), {**record, **told})
-    metrics = {"metrics": {k: float(v) for k, v in found.metrics.items()}, "signatures": found.signatures}
+    metrics = {"metrics": {k: float(v) for k, v in results.metrics.items()}, "signatures": results.signatures}
     facts = {"facts": dict(data.facts), "shortfalls": list(data.shortfalls)}
     write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
@@ -272,18 +272,18 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read config.yaml from the folder of a cell or an evaluation. Raises StoreError if it is unreadable or invalid."""
     path = folder / "config.yaml"
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), LOADER)
-        if not isinstance(found, dict) or (lost := [k for k in ALWAYS if k not in found]):
+        config = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+        if not isinstance(config, dict) or (lost := [k for k in ALWAYS if k not in config]):
             raise StoreError(
-                f"{path} is not the configuration of a cell{f': it has no `{lost[0]}`' if isinstance(found, dict) else ''}"
+                f"{path} is not the configuration of a cell{f': it has no `{lost[0]}`' if isinstance(config, dict) else ''}"
             )
-        check_family(found["module"])
+        check_family(config["module"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         step = "name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
         raise StoreError(f"{path} cannot be read ({' '.join(str(error).split())}); {step}", path.name, path) from error
     except ValueError as error:
         raise StoreError(f"{path}: {error}") from error
-    return found
+    return config
 
 
 def check_nodes(config: Mapping[str, Any]) -> None:

@@ -61,10 +61,10 @@ def of(
     train = config.get("train") or {}
     name = str(train.get("best_metric"))
     scores = dev_scores(cell.folder, name) if curve is None else curve
-    told = judge(scores, cell.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
-    if told.state == CONVERGED and _at_chance(cell, known.get(name)):
-        return Convergence(UNKNOWN, f"{told.why}, no better than a constant answer")
-    return told
+    verdict = judge(scores, cell.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
+    if verdict.state == CONVERGED and _at_chance(cell, known.get(name)):
+        return Convergence(UNKNOWN, f"{verdict.why}, no better than a constant answer")
+    return verdict
 
 
 def _at_chance(cell: Any, metric: Metric | None) -> bool:

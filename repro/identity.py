@@ -321,11 +321,11 @@ def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 def as_named(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """A configuration without unset LATER_KEYS, ours and a family's: keys that were added after the first cells ran."""
-    found = dict(config)
+    named = dict(config)
     for node, _, last in (key.rpartition(".") for key in (*LATER_KEYS, *getattr(family, "LATER_KEYS", ()))):
-        if isinstance(found.get(node), Mapping) and not found[node].get(last):
-            found[node] = {k: v for k, v in found[node].items() if k != last}
-    return found
+        if isinstance(named.get(node), Mapping) and not named[node].get(last):
+            named[node] = {k: v for k, v in named[node].items() if k != last}
+    return named
 
 
 def asked_id(config: Mapping[str, Any], family: Family, recipe: int | None = None) -> str:

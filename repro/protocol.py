@@ -169,17 +169,17 @@ def searched(config: Mapping[str, Any], family: Any) -> dict[str, str]:
     return {name: f"{key}.{config['mapping']['name']}.{name}" for name in node}
 
 
-def parameters(config: Mapping[str, Any], family: Any, found: Iterable[Mapping[str, float]] = ()) -> dict[str, Any]:
+def parameters(config: Mapping[str, Any], family: Any, cells: Iterable[Mapping[str, float]] = ()) -> dict[str, Any]:
     """The parameters of a cell's mapping: name -> value; for one that training chooses on dev, a text that says so.
 
     Args:
-        family: the cell's `Family`. found: the metrics of finished cells with this configuration.
+        family: the cell's `Family`. cells: the metrics of finished cells with this configuration.
     """
-    told = {k: v for k, v in config["mapping"].items() if k not in ("name", "at", "grid")}
+    chosen = {k: v for k, v in config["mapping"].items() if k not in ("name", "at", "grid")}
     for name in searched(config, family):
-        values = sorted({metrics[key] for metrics in found if (key := f"selected/{name}") in metrics})
-        told[name] = " ".join([*(f"{value:g}" for value in values), "chosen on dev"])
-    return told
+        values = sorted({metrics[key] for metrics in cells if (key := f"selected/{name}") in metrics})
+        chosen[name] = " ".join([*(f"{value:g}" for value in values), "chosen on dev"])
+    return chosen
 
 
 class Family(Protocol):

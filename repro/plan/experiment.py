@@ -173,52 +173,52 @@ def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
 
 def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
     """Errors in the names that a file uses, such as names it does not define, and in related values."""
-    found = []
+    problems = []
     keys, labels = [c.key for c in whole.columns], [r.label for r in whole.rows]
-    found += [f"draw names {r!r}, which is no row{near(r, labels)}" for r in whole.draw if r not in labels]
+    problems += [f"draw names {r!r}, which is no row{near(r, labels)}" for r in whole.draw if r not in labels]
     for key, one in profiles.items():
-        found += [f"profiles.{key}.columns names {c!r}{near(c, keys)}" for c in one.columns if c not in keys]
-        found += [f"profiles.{key}.rows names {r!r}{near(r, labels)}" for r in one.rows if r not in labels]
+        problems += [f"profiles.{key}.columns names {c!r}{near(c, keys)}" for c in one.columns if c not in keys]
+        problems += [f"profiles.{key}.rows names {r!r}{near(r, labels)}" for r in one.rows if r not in labels]
         if not one.seeds or not one.columns:
-            found.append(f"profiles.{key} needs at least one seed and one column")
-    found += [f"two rows are called {label!r}" for label in dict.fromkeys(labels) if labels.count(label) > 1]
+            problems.append(f"profiles.{key} needs at least one seed and one column")
+    problems += [f"two rows are called {label!r}" for label in dict.fromkeys(labels) if labels.count(label) > 1]
     grids = [c.grid for c in whole.columns if c.grid]
     for row in whole.rows:
         for grid, points in row.grids.items():
             if grid not in grids:
-                found.append(f"rows.{row.label}.grids names {grid!r}, which no column uses{near(grid, grids)}")
+                problems.append(f"rows.{row.label}.grids names {grid!r}, which no column uses{near(grid, grids)}")
             lists = isinstance(points, Mapping) and all(isinstance(v, (list, tuple)) and v for v in points.values())
             if points != "own" and not lists:
-                found.append(f"rows.{row.label}.grids.{grid}={points!r} must be `own` or {{parameter: [values]}}")
+                problems.append(f"rows.{row.label}.grids.{grid}={points!r} must be `own` or {{parameter: [values]}}")
     for column in whole.columns:
         shown = [s.metric for s in column.show]
         if column.select is not None and column.select.mode not in ("max", "min"):
-            found.append(f"columns.{column.key}.select.mode={column.select.mode!r} is invalid; allowed: max, min")
+            problems.append(f"columns.{column.key}.select.mode={column.select.mode!r} is invalid; allowed: max, min")
         for group in column.published:
             where = f"columns.{column.key}.published.{group.label}"
             if not len(group.metrics) == len(group.against) == len(group.headers):
-                found.append(f"{where} needs as many `against` and labels as metrics")
-            found += [
+                problems.append(f"{where} needs as many `against` and labels as metrics")
+            problems += [
                 f"{where}.against names {a!r}, which is not shown{near(a, shown)}"
                 for a in group.against
                 if a not in shown
             ]
-    return found
+    return problems
 
 
 def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
     """Errors in the metrics that a column names; `metrics` are the metrics of its family."""
     sets = ("test", "dev", "train", *column.evaluate)
-    found = []
+    problems = []
     for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):
         split, slash, name = full.rpartition("/")
         if slash and split not in sets:
-            found.append(
+            problems.append(
                 f"{full}: {split!r} is not a test set of this column{near(split, sets)}; allowed: {', '.join(sets)}"
             )
         if name not in metrics:
-            found.append(f"{full}: {name!r} is not measured{near(name, metrics)}; allowed: {', '.join(metrics)}")
-    return found
+            problems.append(f"{full}: {name!r} is not measured{near(name, metrics)}; allowed: {', '.join(metrics)}")
+    return problems
 
 
 def typed(cls: Any, values: Any, where: str, problems: list[str]) -> Any:

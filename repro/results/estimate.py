@@ -122,11 +122,11 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
 
 def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]]:
     """Map (`asked_id`, scoring) of each finished cell to the names of the test sets on which it was evaluated."""
-    found: dict[tuple[str, str], set[str]] = {}
+    finished: dict[tuple[str, str], set[str]] = {}
     for r in known:
         if (r.tests or Entry(r.folder).state() == "done") and (asked := r.asked_id()):
-            found.setdefault((asked, _text(scoring(r.config, r.family))), set()).update(r.tests)
-    return found
+            finished.setdefault((asked, _text(scoring(r.config, r.family))), set()).update(r.tests)
+    return finished
 
 
 def _kind(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -114,16 +114,16 @@ def of_cells(cells: Iterable[Cell], store: Store) -> list[Record]:
 
 def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted keys; lists are kept as values."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in node.items():
         name = f"{at}{key}"
         if name in ASIDE_KEYS:
             continue
         if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{name}.")
+            flat |= flatten(value, f"{name}.")
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
 def entries(store: Store, wanted: Wanted | None = None) -> Iterator[Entry]:
@@ -141,7 +141,7 @@ def read(store: Store, wanted: Wanted | None = None, *, check: bool = True, ids:
         check: check every file against its manifest, as tables do; damaged cells are listed in `lost`.
         ids: ids of the trainings to read; None means all.
     """
-    found = Read()
+    result = Read()
     for entry in entries(store, wanted):
         if ids is not None and entry.folder.name not in ids:
             continue
@@ -150,10 +150,10 @@ def read(store: Store, wanted: Wanted | None = None, *, check: bool = True, ids:
                 made = _records(entry, check)
                 for one in made:
                     _check(one)
-            found.records += made
+            result.records += made
         except StoreError as error:
-            found.lost.append(str(error))
-    return found
+            result.lost.append(str(error))
+    return result
 
 
 def _measured(level: Level, check: bool) -> dict[str, Any] | None:
@@ -195,13 +195,13 @@ def _records(entry: Entry, check: bool) -> list[Record]:
         if way is None:
             ways.append(way := (how, {k: v if k == "data" else own.get(k, v) for k, v in config.items()}, {}))
         way[2][name] = (level, scored)
-    found = []
+    records = []
     facts: dict[str, Any] = {"data_sha256": str(trained.get("data_sha256", "")), "recipe": trained.get("recipe")}
     for _, as_scored, evaluations in ways or [("", config, {})]:
         versions = {k: Scored(test.get("data_sha256", ""), test.get("recipe")) for k, (_, test) in evaluations.items()}
         more = {"module": told["module"], "config": as_scored, "plugins": _plugins(config), **facts, "scored": versions}
-        found.append(Record.of(entry, trained, evaluations, **more))
-    return found
+        records.append(Record.of(entry, trained, evaluations, **more))
+    return records
 
 
 def _plugins(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -153,30 +153,30 @@ class Claim:
 def read(page: Mapping[str, Any], name: str) -> list[Claim]:
     """Read the claims in `configs/claims/<name>.yaml`. Raises ExperimentError with a list of all errors."""
     problems: list[str] = []
-    found = []
+    claims = []
     for i, one in enumerate(page["claims"], 1):
         where = f"configs/claims/{name}.yaml, claim {i}"
         if (claim := typed(Claim, {**one, "paper": name}, where, problems)) is not None:
-            found.append(claim)
+            claims.append(claim)
             problems += [f"{where}: {problem}" for problem in _wrong(claim)]
     if problems:
         raise ExperimentError("; ".join(problems))
-    return found
+    return claims
 
 
 def _wrong(claim: Claim) -> list[str]:
     """Errors in the values of a claim."""
-    found = [f"{key} must be given" for key in ("claim", "place") if not getattr(claim, key)]
+    problems = [f"{key} must be given" for key in ("claim", "place") if not getattr(claim, key)]
     if claim.told:
-        return found
-    found += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(claim, key)]
+        return problems
+    problems += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(claim, key)]
     for key, allowed in (("test", TESTS), ("direction", ("higher", "lower"))):
         if (value := getattr(claim, key)) not in allowed:
-            found.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
+            problems.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
     if not claim.margin > 0 and claim.test not in ("trend", "most"):
-        found.append(f"margin={claim.margin:g} must be above 0")
+        problems.append(f"margin={claim.margin:g} must be above 0")
     if claim.test != "trend" and bool(claim.against) == (claim.value is not None):
-        found.append(f"{claim.test} needs either the rows it is `against` or a `value`")
+        problems.append(f"{claim.test} needs either the rows it is `against` or a `value`")
     if claim.grid and (claim.test != "trend" or len(claim.rows) != 1):
-        found.append(f"grid={claim.grid!r} needs test=trend and one row")
-    return found
+        problems.append(f"grid={claim.grid!r} needs test=trend and one row")
+    return problems

@@ -111,14 +111,14 @@ class Group:
     def scores(self) -> list[str]:
         """The dev score that selected the best epoch, then the scores of each test set in the family's order."""
         best = dict.fromkeys(f"dev/{(s.first.config.get('train') or {}).get('best_metric')}" for s in self.settings)
-        found = [m for m in best if m in self.measured] or [
+        shown = [m for m in best if m in self.measured] or [
             m for m in self.measured if m.startswith("dev/") and self.metric(m).better
         ][:1]
         for split in dict.fromkeys(m.rpartition("/")[0] for m in self.measured):
             if split not in ("dev", "train", ""):
                 names = [n for n, m in self.metrics.items() if m.better and n not in NOT_SHOWN]
-                found += [f"{split}/{n}" for n in names if f"{split}/{n}" in self.measured][:MOST_SCORES]
-        return found
+                shown += [f"{split}/{n}" for n in names if f"{split}/{n}" in self.measured][:MOST_SCORES]
+        return shown
 
     @property
     def score(self) -> str | None:
@@ -128,12 +128,12 @@ class Group:
     @cached_property
     def attention(self) -> dict[str, str]:
         """`split/metric` -> header for zeros and support, from the test set if measured there, or else from dev."""
-        found = {}
+        headers = {}
         for name, header in ATTENTION:
             known = [m for m in self.measured if m.endswith(f"/{name}")]
             if known:
-                found[next((m for m in known if m.startswith("test/")), known[0])] = header
-        return found
+                headers[next((m for m in known if m.startswith("test/")), known[0])] = header
+        return headers
 
     def metric(self, full: str) -> Metric:
         return metric_of(self.metrics, full)

@@ -167,13 +167,13 @@ def outcome_of(claim: Claim, known: Evidence) -> Outcome:
     if claim.told:
         word = UNTESTABLE if claim.untestable else UNTESTED if claim.untested else CONTRADICTED
         return Outcome(claim, word, Part(why=claim.told))
-    found = _tested(claim, known)
+    outcome = _tested(claim, known)
     last = claim.history[-1] if claim.history else None
-    if last is None or last.outcome == found.outcome:
-        return found
-    new = found.outcome in DECIDED and bool(last.seeds)
-    confirmed = new and _tested(claim, known.without(last.seeds)).outcome == found.outcome
-    return replace(found, seen=True, confirmed=confirmed)
+    if last is None or last.outcome == outcome.outcome:
+        return outcome
+    new = outcome.outcome in DECIDED and bool(last.seeds)
+    confirmed = new and _tested(claim, known.without(last.seeds)).outcome == outcome.outcome
+    return replace(outcome, seen=True, confirmed=confirmed)
 
 
 def _tested(claim: Claim, known: Evidence) -> Outcome:
@@ -234,9 +234,9 @@ def _samples(
     return made
 
 
-def _pooled(of: Scores, row: str, columns: Sequence[str], than: Sequence[str]) -> dict[int, float]:
+def _pooled(scores: Scores, row: str, columns: Sequence[str], than: Sequence[str]) -> dict[int, float]:
     """Seed -> mean score of a row over `columns`, minus that over `than`; only seeds that all of them have."""
-    runs = [of.get(c, {}).get(row, {}) for c in (*columns, *than)]
+    runs = [scores.get(c, {}).get(row, {}) for c in (*columns, *than)]
     return {
         s: float(np.mean([r[s] for r in runs[: len(columns)]]))
         - (float(np.mean([r[s] for r in runs[len(columns) :]])) if than else 0.0)
@@ -251,28 +251,28 @@ def _gap(rows: Mapping[str, Mapping[int, float]], row: str, other: str, paired: 
     return float(means[0] - means[1])
 
 
-def _trend(claim: Claim, of: Scores, metric: str) -> tuple[Part, _Sample]:
+def _trend(claim: Claim, scores: Scores, metric: str) -> tuple[Part, _Sample]:
     """All rows in order, or all values of the grid; the blocks are the seeds, of each column if there are several."""
     rows: Sequence[str] = claim.rows
     if claim.grid:
-        rows = sorted(set.intersection(*(set(at) for at in of.values())), key=float)
+        rows = sorted(set.intersection(*(set(at) for at in scores.values())), key=float)
     blocks = [
         (c, s)
-        for c, at in of.items()
+        for c, at in scores.items()
         for s in sorted(set.intersection(*(set(at.get(r, {})) for r in rows)) if rows else ())
     ]
-    ranks = [[of[c][r][s] for r in rows] for c, s in blocks]
+    ranks = [[scores[c][r][s] for r in rows] for c, s in blocks]
     name = f"{claim.rows[0]}, {claim.grid} = {', '.join(rows)}" if claim.grid else " < ".join(rows)
-    part = Part(name, "" if claim.pooled else next(iter(of)), metric=metric)
+    part = Part(name, "" if claim.pooled else next(iter(scores)), metric=metric)
     if claim.pooled:
         return part, _Sample({i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}, ranks=ranks)
-    (at,) = of.values()
+    (at,) = scores.values()
     first, last = (at.get(r, {}) for r in (rows[0], rows[-1]))
     return part, _Sample({s: last[s] - first[s] for s in sorted(first.keys() & last.keys())}, ranks=ranks or [[]])
 
 
-def _compared(claim: Claim, of: Mapping[int, float]) -> Mapping[int, float]:
-    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in of.items()} if claim.ratio else of
+def _compared(claim: Claim, scores: Mapping[int, float]) -> Mapping[int, float]:
+    return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in scores.items()} if claim.ratio else scores
 
 
 def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -> tuple[str, str]:
@@ -292,9 +292,9 @@ def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -
     return " and ".join(sorted(set(support))), " and ".join(sorted(set(opposite)))
 
 
-def _worthless(claim: Claim, of: Mapping[str, Mapping[int, float]], row: str) -> str:
+def _worthless(claim: Claim, scores: Mapping[str, Mapping[int, float]], row: str) -> str:
     """Why a column cannot show what attention is good for, or an empty string: uniform attention is as good, or was not run."""
-    first, uniform = (of.get(r, {}) for r in (row, UNIFORM))
+    first, uniform = (scores.get(r, {}) for r in (row, UNIFORM))
     if not first:
         return ""  # the comparison itself says so
     if not uniform:

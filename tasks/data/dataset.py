@@ -157,13 +157,13 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
 
 
 def _shortfalls(manifest: Manifest, noun: str, limits: Limits, counts: Mapping[str, int]) -> list[str]:
-    told = list(manifest.get("shortfalls", ()))
+    shortfalls = list(manifest.get("shortfalls", ()))
     if manifest.get("kind") == "own":
-        told.append("own data")
+        shortfalls.append("own data")
     elif manifest.get("stands_for"):
-        told.append(f"{manifest['name']} stands for {manifest['stands_for']}")
+        shortfalls.append(f"{manifest['name']} stands for {manifest['stands_for']}")
     elif not manifest.get("tables"):
-        told.append(f"{manifest['name']} is not in the papers' tables")
+        shortfalls.append(f"{manifest['name']} is not in the papers' tables")
     for split in SPLITS:
         full, limit = manifest.get("sizes", {}).get(split), limits.of(split)
         released = full if isinstance(full, list) else [full] if full else []
@@ -173,10 +173,10 @@ def _shortfalls(manifest: Manifest, noun: str, limits: Limits, counts: Mapping[s
         if released and used not in released:
             full = max(released)
             more = f"{used:,} {what} where the paper has {full:,}"
-            told.append(f"{used:,} of {full:,} {what}" if used < full else more)
+            shortfalls.append(f"{used:,} of {full:,} {what}" if used < full else more)
         elif not released and limit is not None and used == limit:
-            told.append(f"at most {limit:,} {what}")
-    return told
+            shortfalls.append(f"at most {limit:,} {what}")
+    return shortfalls
 
 
 def fingerprint(*parts: Any) -> str:

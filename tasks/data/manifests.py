@@ -71,14 +71,14 @@ def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: t
     if mirror is None:
         step = f"set data.mirror=FOLDER to a folder that holds {manifest['files'][0]['path']}; {manifest['get']}"
         raise DataUnavailable(f"{name} is read from a local mirror and none is set", "data.mirror is empty", step)
-    found = {}
+    files = {}
     for entry in manifest["files"]:
         path = Path(mirror) / entry["path"]
         if only and path.name not in only:
             continue
         verify(path, entry.get("sha256"), entry.get("bytes"), retry=f"copy it again from {manifest['source']}")
-        found[path.name] = path
-    return found
+        files[path.name] = path
+    return files
 
 
 def mirror_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -70,7 +70,7 @@ def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor
         return torch.maximum(p.unsqueeze(-1), p.unsqueeze(-2)).triu(1).sum((-2, -1))
 
     half = lambda p: 0.5 * p.square().sum(-1)  # noqa: E731
-    found: dict[str, Any] = {
+    entropies: dict[str, Any] = {
         "softmax": (sa.softmax, lambda p: torch.special.xlogy(p, p).sum(-1)),
         "sparsemax": (sa.sparsemax, half),
         "sq-pnorm-max p=1.5": (lambda x: sa.pnormmax(x, p=1.5), lambda p: 0.5 * p.pow(1.5).sum(-1).pow(2 / 1.5)),
@@ -80,8 +80,8 @@ def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor
         (sa.fusedmax, 0.5, "fusedmax lambda=.5", variation),
         (sa.oscarmax, 0.1, "oscarmax lambda=.1", pairs),
     ):
-        found[label] = partial(mapping, lam=lam), lambda p, lam=lam, penalty=penalty: half(p) + lam * penalty(p)
-    return found
+        entropies[label] = partial(mapping, lam=lam), lambda p, lam=lam, penalty=penalty: half(p) + lam * penalty(p)
+    return entropies
 
 
 def _max(x: Tensor, mapping: Any, omega: Any) -> tuple[Tensor, Tensor]:
@@ -250,9 +250,9 @@ def _light(svg: bytes) -> bytes:
     """
     from PIL import Image
 
-    def fewer(found: re.Match[bytes]) -> bytes:
+    def fewer(bitmap: re.Match[bytes]) -> bytes:
         out = io.BytesIO()
-        image = Image.open(io.BytesIO(base64.b64decode(found[1])))
+        image = Image.open(io.BytesIO(base64.b64decode(bitmap[1])))
         image.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(out, "png", optimize=True)
         return b"base64," + base64.b64encode(out.getvalue())
 

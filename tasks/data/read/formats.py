@@ -238,11 +238,11 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. Raises ValueError if it contains a key twice; Python's parser would keep the last value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ValueError(f"the key {twice[:40]!r} twice in one object, {_short(found)}")
-    return found
+        raise ValueError(f"the key {twice[:40]!r} twice in one object, {_short(entries)}")
+    return entries
 
 
 def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: int | None = None) -> dict:

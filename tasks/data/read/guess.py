@@ -112,18 +112,18 @@ def guess(path: str | None, options: Mapping[str, Any], wanted: str | None = Non
     if path and own.ending(Path(path)) in OF_FEATURES:
         arguments = f"task=multilabel data=features {setting(path=path)} 'data.label=[NAME,NAME]'"
         raise _other(Path(path), "features with labels", arguments)
-    if path and wanted != "table" and not Path(path).is_file() and (found := _line_files(Path(path), options)):
-        return found
+    if path and wanted != "table" and not Path(path).is_file() and (decided := _line_files(Path(path), options)):
+        return decided
     files = own.find(path, own.TABLES, own.NO_DEV)
     if "test" in files and len(files) == 1:
         step = f"evaluate a trained model: python scripts/evaluate.py CELL data=files|table data.path={path}"
         raise DataError(f"{path} has only a test file", "training needs train and dev", step)
     file = (files.get("train") or files[own.WHOLE])[0]
     columns, headed = _columns(file, options)
-    found = _decided(file, columns, headed, options, wanted)
-    used = [one for value in found.options.values() for one in (value if isinstance(value, list) else [value])]
+    decided = _decided(file, columns, headed, options, wanted)
+    used = [one for value in decided.options.values() for one in (value if isinstance(value, list) else [value])]
     unread = [c.name for c in columns if headed and c.name not in used]
-    return replace(found, said=f"{found.said}; not read: {', '.join(unread)}") if unread else found
+    return replace(decided, said=f"{decided.said}; not read: {', '.join(unread)}") if unread else decided
 
 
 def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:

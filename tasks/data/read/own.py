@@ -93,7 +93,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
                 return {WHOLE: files}
         step = f"correct data.path ({wanted})"
         raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step, "data.path", path)
-    found = {}
+    by_split = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
         there = [one for one in there if one[0][0] not in (".txt", "")] or there
@@ -102,25 +102,25 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
             what = f"the folder {path} has several files for {split}"
             raise DataError(what, names, "keep one of them there", split, names)
         if there:
-            found[split] = there[0][1]
-    missing = [split for split in needed if split not in found]
-    others = {*place.iterdir()} - {file for files in found.values() for file in files}
+            by_split[split] = there[0][1]
+    missing = [split for split in needed if split not in by_split]
+    others = {*place.iterdir()} - {file for files in by_split.values() for file in files}
     ends = {end for one in layouts for end in one} - {"", ".txt"}
-    if "dev" not in found and any(ending(p) in ends or (("",) in layouts and is_table(p)) for p in others):
-        missing = [split for split in SPLITS if split not in found]  # another name may mean dev
-    if not found:  # the only pair such as x.en and x.fr
+    if "dev" not in by_split and any(ending(p) in ends or (("",) in layouts and is_table(p)) for p in others):
+        missing = [split for split in SPLITS if split not in by_split]  # another name may mean dev
+    if not by_split:  # the only pair such as x.en and x.fr
         stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in place.iterdir()}
         pairs = [files for stem in stems for one in layouts if len(one) == 2 and (files := _there(place, stem, one))]
         if len(pairs) == 1 and len(pairs[0]) == 2:
             return {WHOLE: pairs[0]}
-    if missing and set(found) != {"test"}:
+    if missing and set(by_split) != {"test"}:
         names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
         held = ", ".join(sorted(file.name for file in place.iterdir())[:12]) or "nothing"
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to one file, which is split by content"
         raise DataUnavailable(what, where, step, "data.path", missing)
-    return found
+    return by_split
 
 
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:

@@ -177,7 +177,7 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
 
 
 def _documents(path: Path) -> list[tuple[own.Row, list[str], dict[int, float]]]:
-    found = []
+    documents = []
     for number, text_line in numbered(path):
         words = text_line.partition("#")[0].split()
         if not words:
@@ -188,8 +188,8 @@ def _documents(path: Path) -> list[tuple[own.Row, list[str], dict[int, float]]]:
         if "" in own_labels:
             said, expected = f"{words[0][:40]!r} has a label without a name", "a name for each label"
             raise damaged(path, said, expected, line=number, step=own.STEP, value="")
-        found.append((own.Row((), path, number), own_labels, row))
-    return found
+        documents.append((own.Row((), path, number), own_labels, row))
+    return documents
 
 
 @dataclass

@@ -51,7 +51,7 @@ def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
     asked = _entries(questions, "questions", {"image_id": NUMBERED, "question": str, "question_id": NUMBERED})
     notes = _entries(annotations, "annotations", {"question_id": NUMBERED, "answers": list})
     by_id = {note["question_id"]: note for note in notes}
-    found = []
+    records = []
     for entry in asked:
         if (note := by_id.pop(entry["question_id"], None)) is None:
             count("questions without an annotation left out")
@@ -64,9 +64,9 @@ def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
         if kind not in TYPES:
             raise damaged(annotations, f"{of}answer_type is {kind!r}", f"one of {', '.join(TYPES)}")
         asked_of = entry["question_id"], str(entry["image_id"]), entry["question"]
-        found.append(Question(*asked_of, given, normalized(chosen), kind))
+        records.append(Question(*asked_of, given, normalized(chosen), kind))
     count("annotations without a question left out", len(by_id))
-    return found
+    return records
 
 
 def read_easy_vqa(path: Path, split: str) -> list[Question]:
@@ -87,14 +87,14 @@ def read_nlvr(path: Path, split: str) -> list[Question]:
 
     The image is that of permutation 0, "<split>-<identifier>-0"; the answer is "true" or "false", of type yes/no.
     """
-    found = []
+    questions = []
     for line, entry in json_lines(path, {"identifier": str, "sentence": str, "label": str}):
         label = entry["label"]
         if label not in ("true", "false"):
             raise damaged(path, f"label is {label[:40]!r}", "true or false", line=line)
         image = f"{split}-{entry['identifier']}-0"
-        found.append(Question(entry["identifier"], image, entry["sentence"], (label,), label, answer_type(label)))
-    return found
+        questions.append(Question(entry["identifier"], image, entry["sentence"], (label,), label, answer_type(label)))
+    return questions
 
 
 def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:

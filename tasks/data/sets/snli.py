@@ -126,15 +126,15 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
     Highlighted words stand between stars in any annotator's `Sentence1_marked_*` column. Raises DataError if the file
     does not have those columns.
     """
-    found = {}
+    highlights = {}
     for _, row in table(path, ("pairID", "Sentence1_marked_1")):
         texts = [text for name, text in row.items() if name.startswith("Sentence1_marked") and text]
         words = (word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower()))
-        found[row["pairID"]] = frozenset(words)
-    if not any(found.values()):
+        highlights[row["pairID"]] = frozenset(words)
+    if not any(highlights.values()):
         expected = "columns pairID and Sentence1_marked_1 with words in stars"
         raise damaged(path, "no word of a premise is in stars", expected)
-    return found
+    return highlights
 
 
 TRAIN = ("train.csv", "test.csv")
@@ -178,12 +178,12 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
 def _explained(paths: Sequence[Path]) -> list[Example]:
     columns = [read_lines(path) for path in paths]
     same_length(paths, columns)
-    found = []
+    explained = []
     for number, (s1, s2, label, *why) in enumerate(zip(*columns), 1):
         if label not in CLASSES:
             raise damaged(paths[2], f"label {label[:40]!r}", f"one of {', '.join(CLASSES)}", line=number)
-        found.append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
-    return found
+        explained.append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
+    return explained
 
 
 def explained_words(explanations: Iterable[str]) -> frozenset[str]:
