@@ -137,16 +137,10 @@ def environment() -> Any:
     )
     colours = {w: "rgb({:.0f} {:.0f} {:.0f})".format(*255 * draw.shade(float(w))) for w in ("0", ".1", ".5", "1")}
     made.globals |= {"swatch": draw.swatch, "shades": colours, "best": render.BEST}
-    made.filters |= {"prose": prose, "finding": finding, "embedded": embedded}
+    made.filters |= {"prose": prose, "embedded": embedded}
     return made
 
 
 def prose(text: str) -> Markup:
     """Escape text for HTML, and format the parts in backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def finding(text: str) -> Markup:
-    """Escape a sentence for HTML, with the words up to its first colon (what was found, or where) in bold."""
-    head, colon, rest = text.partition(": ")
-    return Markup("<b>{}</b>{}").format(head + colon, rest) if colon else Markup.escape(text)

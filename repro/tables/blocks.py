@@ -12,7 +12,7 @@ from repro.convergence import Convergence
 from repro.identity import Found
 from repro.plan.published import Published
 from repro.tables.decide import Outcome
-from repro.tables.statistics import ANY, FEWEST, Mean, brackets, kendall, mean_of, over_examples
+from repro.tables.statistics import ANY, FEWEST, Mean, brackets, mean_of, over_examples
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
@@ -172,8 +172,10 @@ def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
     pairs = [(ours.mean, theirs.value) for ours, theirs in known if ours.n >= FEWEST]
     if len(pairs) < 3 or any(math.isnan(ours) for ours, _ in pairs):
         return None
-    tau = kendall(*zip(*pairs))
-    return None if tau is None else (tau, len(pairs))
+    from scipy.stats import kendalltau
+
+    tau = float(kendalltau(*zip(*pairs)).statistic)
+    return None if math.isnan(tau) else (tau, len(pairs))
 
 
 def add_converged(rows: Sequence[Row], headers: list[str]) -> None:

@@ -1,10 +1,10 @@
-"""Spread over seeds, intervals, significance and rank agreement.
+"""Spread over seeds, intervals and significance.
 
 Two sources of chance are treated separately. Permutation tests on paired outputs cover the sampling of test examples.
 Student's t covers the sampling of seeds. Neither says anything about the other. With fewer than `FEWEST` seeds the printed
 interval covers the sampling of test examples alone, and says so.
 
-Student's t and Kendall's tau come from scipy. Two methods are implemented here: Holm's correction, which scipy does not
+Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not
 have, and the bootstrap and randomization test of BLEU, because sacrebleu's need the texts and the records keep only
 per-sentence statistics. What is drawn again is the printed score: the mean over seeds of the examples' mean, or of
 sacrebleu's corpus BLEU.
@@ -169,7 +169,7 @@ def interval(ends: Bounds | None, n: int, decimals: int) -> str:
     return "" if ends is None else f" {brackets(ends, decimals, '+')}{OVER if n < FEWEST else ''}"
 
 
-# ---- several comparisons, ranks
+# ---- several comparisons
 
 
 def holm(p_values: Mapping[int, float]) -> dict[int, float]:
@@ -183,14 +183,6 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[key]))
         adjusted[key] = largest
     return adjusted
-
-
-def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Kendall's tau-b of two rankings of the same items, with ties; None if all items in a ranking are tied."""
-    from scipy.stats import kendalltau
-
-    tau = float(kendalltau(a, b).statistic)
-    return None if math.isnan(tau) else tau
 
 
 # ---- the sampling of test examples

@@ -126,42 +126,29 @@ def draw(
     return list(files)
 
 
-def ellipse(mu: Tensor, sigma: Tensor, alpha: float, points: int = 100) -> list[Tensor]:
-    """Outlines of a density with mu [2] and sigma [2, 2], in units of the image, as (row, column): [points, 2] each.
+def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:
+    """A heat map over the image in grey; of a density, with outlines.
 
     For alpha > 1, the outline is the edge of the support; for a Gaussian, there are two, at one and two standard
     deviations.
     """
-    angle = torch.linspace(0, 2 * math.pi, points, dtype=torch.float64)
-    circle = torch.stack((angle.cos(), angle.sin()), -1)  # [points, 2]
-    mu, sigma = mu.double(), sigma.double()
-    if alpha == 1:
-        factor = torch.linalg.cholesky(sigma)
-        return [mu + k * circle @ factor.mT for k in (1.0, 2.0)]
-    return [mu + circle @ MultivariateBetaGaussian(mu, sigma, alpha).support_map().mT]
-
-
-def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:
     grey = pixels.mean(-1, keepdims=True) / 255
     axis.imshow(np.repeat(0.55 + 0.45 * grey, 3, -1), extent=(0, 1, 1, 0), interpolation="nearest")
     if panel.alpha is None:
         _heat(axis, panel.attention[f"test/{question}"].T.numpy(), "nearest")
         return
-    mu, sigma = (
-        panel.attention[f"mu/{question}"],
-        panel.attention[f"sigma/{question}"],
-    )  # [2], [2, 2], or with a leading K
+    mu, sigma = (panel.attention[f"{what}/{question}"] for what in ("mu", "sigma"))  # [2], [2, 2], or with a leading K
     shares = panel.attention.get(f"pi/{question}", torch.ones(1))
-    parts = [p for p in zip(shares.reshape(-1), mu.reshape(-1, 2), sigma.reshape(-1, 2, 2)) if p[0] > 0.01]
     line = (torch.arange(FINE) + 0.5) / FINE
     points = torch.stack(torch.meshgrid(line, line, indexing="ij"), -1).double()
     heat = torch.zeros(FINE, FINE, dtype=torch.float64)
-    for share, m, s in parts:
-        heat += share * MultivariateBetaGaussian(m, s, panel.alpha).pdf(points)
+    for share, m, s in zip(shares.reshape(-1), mu.reshape(-1, 2), sigma.reshape(-1, 2, 2)):
+        if share > 0.01:
+            density = MultivariateBetaGaussian(m, s, panel.alpha).pdf(points)
+            heat += share * density
+            levels = [math.exp(-2), math.exp(-0.5)] if panel.alpha == 1 else [1e-3]
+            axis.contour(line, line, density / density.max(), levels, colors=COLOUR, linewidths=1.2)
     _heat(axis, heat.numpy(), "bilinear")
-    for _, m, s in parts:
-        for outline in ellipse(m, s, panel.alpha):
-            axis.plot(outline[:, 1], outline[:, 0], color=COLOUR, linewidth=1.2)
 
 
 def _heat(axis: Any, heat: np.ndarray, interpolation: str) -> None:

@@ -6,8 +6,7 @@ An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from repro.report import draw
 
@@ -19,16 +18,11 @@ LABEL = 14  # most letters shown of an output token
 HEAD = 12  # most letters shown of a source token
 
 
-class Attended(Protocol):
-    """What is drawn of a prediction (`tasks.load.model.Prediction`): its attention [T, S], S and T tokens."""
-
-    attention: Any
-    source_tokens: Sequence[str]
-    output_tokens: Sequence[str]
-
-
-def terminal(prediction: Attended, width: int = 80) -> str:
+def terminal(prediction: Any, width: int = 80) -> str:
     """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
+
+    Args:
+        prediction: as `tasks.load.model.Prediction`, with attention [T, S], S source_tokens and T output_tokens.
 
     Raises ValueError if the model has no attention.
     """
@@ -51,13 +45,13 @@ def _shade(weight: float) -> str:
     return SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))] if weight == weight else "!"
 
 
-def svg(prediction: Attended) -> str:
+def svg(prediction: Any) -> str:
     """The heat map as a standalone SVG. Raises ValueError if the model has no attention."""
     with draw.heat_figure(_rows(prediction), prediction.output_tokens, prediction.source_tokens) as figure:
         return draw.svg(figure, "attention")
 
 
-def _rows(prediction: Attended) -> list[list[float]]:
+def _rows(prediction: Any) -> list[list[float]]:
     if prediction.attention is None:
         raise ValueError("this model has no attention to draw")
     return prediction.attention.tolist()

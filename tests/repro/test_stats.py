@@ -16,7 +16,6 @@ from repro.tables.statistics import (
     example_error,
     holm,
     interval,
-    kendall,
     mean_of,
     over_examples,
     paired_bleu_randomization,
@@ -179,15 +178,6 @@ def test_holm_s_correction_is_the_closed_test_of_bonferroni_s():
         for i, adjusted in holm(p).items():
             assert adjusted == pytest.approx(max(min(1.0, len(s) * min(p[j] for j in s)) for s in sets if i in s))
     assert holm({}) == {}
-
-
-def test_kendall_s_tau_is_scipy_s():
-    rng = np.random.default_rng(5)
-    for n in (3, 5, 12):
-        a, b = rng.normal(size=n).tolist(), rng.integers(0, 4, n).tolist()
-        expected = stats.kendalltau(a, b).statistic
-        assert kendall(a, b) == pytest.approx(expected) if math.isfinite(expected) else kendall(a, b) is None
-    assert kendall([1, 2, 3], [3, 2, 1]) == -1 and kendall([1, 1, 1], [1, 2, 3]) is None
 
 
 def test_bleu_s_permutation_test_is_sacrebleu_s():
