@@ -6,10 +6,11 @@ or .csv) and a file with the text that the report of the experiment shows about 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -48,20 +49,7 @@ class Options:
             raise ValueError(f"--test {self.test} must be numbers of test examples, as 3,17") from None
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A drawn figure.
-
-    Attributes:
-        stem: path of the files without the ending (.svg, ...).
-        data: the file with the numbers.
-        cells: training ids of the cells that the figure was drawn from.
-    """
-
-    stem: Path
-    caption: str
-    data: Path
-    cells: Sequence[str]
+Write = Callable[[Path, Sequence[str], str], Path]  # (path without ending, endings, caption) -> file of numbers
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ class Figure:
     title: str
     published: str
     experiment: str
-    draw: Callable[[Figure, Options, Callable[[Finished], Path]], list[Drawn]]
+    draw: str
     rows: Sequence[str] = ()
     column: str | None = None
     text: Sequence[str] = ()
@@ -95,23 +83,30 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
     name, figure = names[0], FIGURES[names[0]]
     if options.count < 1:
         raise ValueError(f"--count {options.count} draws nothing; give at least 1")
-    if options.text and figure.draw in (_images, _documents):
+    if options.text and figure.draw in ("images", "documents"):
         raise ValueError(f"--text is not for {name}, which draws test examples")
     if options.second and not (figure.second and options.text):
         raise ValueError(f"--with goes with --text, in {', '.join(n for n, f in FIGURES.items() if f.second)}")
     figure = replace(figure, experiment=names[-1]) if names[1:] else figure
     profile = next((o[8:] for o in reversed(options.overrides) if o.startswith("profile=")), "demo")
-    files = []
 
     def place(outputs: str | Path) -> Path:
         folder = out or Path(outputs) / "figures" / figure.experiment
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}_{profile}"
 
-    for drawn in figure.draw(figure, options, place):
-        about = note(drawn.stem, figure.title, drawn.caption, figure.published, profile, drawn.data, drawn.cells)
-        drawings = [drawn.stem.with_suffix(e) for e in options.endings]
-        files += [*(drawing for drawing in drawings if drawing.exists()), drawn.data, about]
+    if figure.draw == "documents":
+        stems, data, caption, cells = _documents(figure, options, place)
+    else:
+        trained = _finished(figure, options)
+        write, how = DRAW[figure.draw](figure, options, trained)
+        stems, caption = [place(trained.outputs)], f"{trained.title}; {trained.column.label}. {how}"
+        data, cells = write(stems[0], options.endings, caption), [cell.training_id for _, cell in trained.cells]
+    files = []
+    for stem in stems:
+        drawings = [stem.with_suffix(ending) for ending in options.endings]
+        about = note(stem, figure.title, caption, figure.published, profile, data, cells)
+        files += [*(drawing for drawing in drawings if drawing.exists()), data, about]
     return files
 
 
@@ -144,76 +139,59 @@ def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[st
     return (options.text, options.second) if options.text else (figure.text, figure.second)
 
 
-def _written(examples, trained: Finished, stem: Path, how: str, options: Options) -> list[Drawn]:
-    """Write the drawing and its numbers; the caption is the experiment, the column and `how` the attention was made."""
-    caption = f"{trained.title}; {trained.column.label}. {how}"
-    data = attention.write(examples, stem, options.endings, caption)
-    return [Drawn(stem, caption, data, [cell.training_id for _, cell in trained.cells])]
+def _stored(chosen: Sequence[int], attentions: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+    """Return `chosen`. Raises ValueError if a row has no stored attention for one of these examples."""
+    if missing := [i for i in chosen if any(f"test/{i}" not in attention for attention in attentions)]:
+        raise ValueError(f"no attention is stored for {missing}; raise task.keep_attention and run again")
+    return chosen
 
 
-def _outputs(figure: Figure, options: Options, place) -> list[Drawn]:
+def _outputs(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw the attention of each row's model while it writes its own output."""
-    trained = _finished(figure, options)
     texts, _ = _texts(figure, options)
     if texts:
         examples, what = [attending.translated(trained, text) for text in texts], "Your own sentence"
     else:
         rows = attending.stored(trained)
-        chosen = _stored(options.chosen, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
+        chosen = _stored(options.chosen, [weights for *_, weights in rows])
         examples = [attention.stored(rows, i) for i in chosen or attention.choose_sentences(rows, options.count)]
         what = "Test sentences"
-    how = f"{what}; outputs of the models' own beam search."
-    return _written(examples, trained, place(trained.outputs), how, options)
+    return partial(attention.write, examples), f"{what}; outputs of the models' own beam search."
 
 
-def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
-    """Return `wanted`. Raises ValueError if a row has no stored attention for one of these examples."""
-    if missing := [i for i in wanted if any(i not in one for one in stored)]:
-        raise ValueError(f"no attention is stored for {missing}; raise task.keep_attention and run again")
-    return wanted
-
-
-def _forced(figure: Figure, options: Options, place) -> list[Drawn]:
+def _forced(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
-    trained = _finished(figure, options)
     pairs = list(zip(*_texts(figure, options), strict=True))
     if not pairs:
         chosen = options.chosen or attention.choose_sentences(attending.stored(trained), 1)
         pairs = [attending.stored_sentence(trained, i) for i in chosen]
     examples = [attending.forced(trained, *pair) for pair in pairs]
-    return _written(examples, trained, place(trained.outputs), "All forced to one output.", options)
+    return partial(attention.write, examples), "All forced to one output."
 
 
-def _aligned(figure: Figure, options: Options, place) -> list[Drawn]:
+def _aligned(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw how each row's model aligns two texts, with the structures used."""
-    trained = _finished(figure, options)
-    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, options), strict=True)] or attending.stored_pairs(
-        trained, options.count
-    )
-    how = "Output (class); right: structures through the first text."
-    return _written(attending.aligned(trained, pairs), trained, place(trained.outputs), how, options)
+    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, options), strict=True)]
+    examples = attending.aligned(trained, pairs or attending.stored_pairs(trained, options.count))
+    return partial(attention.write, examples), "Output (class); right: structures through the first text."
 
 
-def _classified(figure: Figure, options: Options, place) -> list[Drawn]:
+def _classified(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
-    trained = _finished(figure, options)
-    examples = [
-        attending.classified(trained, given) for given in zip(*(t for t in _texts(figure, options) if t), strict=True)
-    ]
-    if not examples:
+    texts = [side for side in _texts(figure, options) if side]
+    if not texts:
         raise ValueError(
             "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
         )
-    how = "One line a row: mapping, predicted class."
-    return _written(examples, trained, place(trained.outputs), how, options)
+    examples = [attending.classified(trained, given) for given in zip(*texts, strict=True)]
+    return partial(attention.write, examples), "One line a row: mapping, predicted class."
 
 
-def _images(figure: Figure, options: Options, place) -> list[Drawn]:
+def _images(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw the attention of each row's model over images."""
     from tasks.data import open_data
     from tasks.draw import images
 
-    trained = _finished(figure, options)
     panels = []
     for label, cell in trained.cells:
         test = trained.test(cell)
@@ -222,46 +200,35 @@ def _images(figure: Figure, options: Options, place) -> list[Drawn]:
         )
     first = trained.cells[0][1].config
     picture = images.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
-    stored = [{int(k[5:]) for k in p.attention if k.startswith("test/")} for p in panels]
-    chosen = _stored(options.chosen, stored) or images.choose(panels, options.count)
-    stem, caption = place(trained.outputs), "" if options.chosen else images.CHOICE
-    images.draw(panels, chosen, picture, [stem.with_suffix(e) for e in options.endings], caption)
-    told = []
-    for q in chosen:
-        rows = [{"label": p.label, "output": p.records[q]["output"], "weights": p.weights(q)} for p in panels]
-        told.append({"question": q, "asked": panels[0].records[q]["source"], "rows": rows})
-    data = stem.with_suffix(".json")
-    data.write_text(json.dumps({"about": caption, "questions": told}, ensure_ascii=False) + "\n", encoding="utf-8")
-    return [
-        Drawn(
-            stem,
-            f"{trained.title}; {trained.column.label}. {caption}",
-            data,
-            [cell.training_id for _, cell in trained.cells],
-        )
-    ]
+    chosen = _stored(options.chosen, [panel.attention for panel in panels]) or images.choose(panels, options.count)
+    how = "" if options.chosen else images.CHOICE
+    return lambda stem, endings, _: images.write(panels, chosen, picture, stem, endings, how), how
 
 
-def _documents(figure: Figure, options: Options, place) -> list[Drawn]:
-    """Plot scores against the settings of the generated documents, over all finished cells."""
+def _documents(
+    figure: Figure, options: Options, place: Callable[[Path], Path]
+) -> tuple[list[Path], Path, str, list[str]]:
+    """Plot scores against the settings of the generated documents, over all finished cells.
+
+    Returns the paths without endings, the file of numbers, the caption and the ids of the trainings.
+    """
     from tasks.draw import documents
 
     planned = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
-    (made,), store = planned.plans, Store(planned.outputs)
-    found = [(made.experiment.rows[s.row].label, s.config, s.found(store)) for s in made.slots]
-    points = documents.collect((row, config, one.metrics) for row, config, one in found if one is not None)
+    (plan,), store = planned.plans, Store(planned.outputs)
+    results = [(plan.experiment.rows[slot.row].label, slot.config, slot.found(store)) for slot in plan.slots]
+    finished = [(row, config, cell.metrics) for row, config, cell in results if cell is not None]
+    points = documents.collect(finished)
     if points.empty:
-        raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {made.experiment.name}")
-    stem = place(planned.outputs)
-    files = documents.write(points, made.experiment.paper, stem.parent)
-    caption = f"{made.experiment.title}. {sum(one is not None for *_, one in found)} of {len(found)} cells."
-    numbers = next(f for f in files if f.suffix == ".csv")
-    cells = [slot.training_id for slot in made.slots]
-    return [Drawn(f.with_suffix(""), caption, numbers, cells) for f in files if f.suffix == ".svg"]
+        raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {plan.experiment.name}")
+    files = documents.write(points, plan.experiment.paper, place(planned.outputs).parent)
+    caption = f"{plan.experiment.title}. {len(finished)} of {len(results)} cells."
+    stems, data = [file.with_suffix("") for file in files if file.suffix == ".svg"], files[-1]
+    return stems, data, caption, [slot.training_id for slot in plan.slots]
 
 
-DRAW = {draw.__name__[1:]: draw for draw in (_outputs, _forced, _aligned, _classified, _images, _documents)}
+DRAW = {"outputs": _outputs, "forced": _forced, "aligned": _aligned, "classified": _classified, "images": _images}
 FIGURES = {
-    name: Figure(**{**one, "draw": DRAW[one["draw"]]})
-    for name, one in yaml.safe_load((CONFIGS / "figures.yaml").read_text(encoding="utf-8")).items()
+    name: Figure(**figure)
+    for name, figure in yaml.safe_load((CONFIGS / "figures.yaml").read_text(encoding="utf-8")).items()
 }

@@ -165,8 +165,7 @@ def panels(column: Column, by: str = ROW) -> list[Any]:
 
     by_row = {"groupby": wr.Config(by), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
     scores: list[Any] = [
-        wr.BarPlot(title=show.label, metrics=[wr.SummaryMetric(show.metric)], **by_row)
-        for show in column.show
+        wr.BarPlot(title=show.label, metrics=[wr.SummaryMetric(show.metric)], **by_row) for show in column.show
     ]
     if column.select:
         scores.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,10 +42,6 @@ class Panel:
         """Whether at least one annotator gave the same answer as this row."""
         record = self.records[question]
         return record["output"] in record["references"]
-
-    def weights(self, question: int) -> list[float]:
-        """The weights that are stored for a question, to write."""
-        return [round(v, 6) for v in self.attention[f"test/{question}"].flatten().tolist()]
 
 
 def read_panel(label: str, mapping: Mapping[str, Any], records: Iterable[Mapping[str, Any]], attention: Path) -> Panel:
@@ -98,32 +95,43 @@ def choose(panels: Sequence[Panel], count: int) -> list[int]:
     return [*chosen, *(i for i in common if i not in chosen)][:count]
 
 
-def draw(
-    panels: Sequence[Panel], questions: Sequence[int], picture: Picture, files: Sequence[Path], caption: str = ""
-) -> list[Path]:
+def write(
+    panels: Sequence[Panel],
+    questions: Sequence[int],
+    picture: Picture,
+    stem: Path,
+    endings: Sequence[str],
+    caption: str,
+) -> Path:
     """Draw one row per question: the image, then each panel's heat map with the outline of its density.
 
     Args:
         questions: indices of test questions, see `choose`.
         picture: key of an image -> uint8 [height, width, 3].
-        files: .png, .svg or .pdf files to write.
+        stem: the drawings are stem.png, .svg or .pdf, the weights stem.json, whose path is returned.
         caption: text below the figure.
     """
-    width, height = 1 + len(panels), len(questions)
+    width, height, told = 1 + len(panels), len(questions), []
+    files = [stem.with_suffix(ending) for ending in endings]
     with canvas.captioned((2.3 * width, 2.75 * height + 0.2), caption, files) as figure:
         axes = figure.subplots(height, width, squeeze=False)
         for line, question in zip(axes, questions):
-            record = panels[0].records[question]
+            record, rows = panels[0].records[question], []
             pixels = picture(record["image"])
             line[0].imshow(pixels, extent=(0, 1, 1, 0), interpolation="nearest")
             line[0].set_title(f"{record['source']}\n{' / '.join(record['references'][:2])}", fontsize=8)
             for axis, panel in zip(line[1:], panels):
                 _panel(axis, panel, question, pixels)
-                verdict = "right" if panel.right(question) else "wrong"
-                axis.set_title(f"{panel.label}\n{panel.records[question]['output']} ({verdict})", fontsize=8)
+                output, verdict = panel.records[question]["output"], "right" if panel.right(question) else "wrong"
+                axis.set_title(f"{panel.label}\n{output} ({verdict})", fontsize=8)
+                weights = [round(v, 6) for v in panel.attention[f"test/{question}"].flatten().tolist()]
+                rows.append({"label": panel.label, "output": output, "weights": weights})
             for axis in line:
                 axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-    return list(files)
+            told.append({"question": question, "asked": record["source"], "rows": rows})
+    data = stem.with_suffix(".json")
+    data.write_text(json.dumps({"about": caption, "questions": told}, ensure_ascii=False) + "\n", encoding="utf-8")
+    return data
 
 
 def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:

@@ -134,12 +134,13 @@ def test_the_picture_shows_every_row_and_says_how_its_questions_were_chosen(pane
         seen.append(key)
         return np.full((32, 32, 3), 200, np.uint8)
 
-    files = images.draw(panels, chosen, picture, [tmp_path / "a.png", tmp_path / "a.svg"], images.CHOICE)
+    data = images.write(panels, chosen, picture, tmp_path / "a", (".png", ".svg"), images.CHOICE)
     assert seen == [panels[0].records[i]["image"] for i in chosen]
-    with Image.open(files[0]) as image:
+    with Image.open(tmp_path / "a.png") as image:
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
     assert len(np.unique(pixels, axis=0)) > 1000
-    assert "<svg" in (text := files[1].read_text()) and "every row answers right" in text
+    assert "<svg" in (text := (tmp_path / "a.svg").read_text()) and "every row answers right" in text
+    assert [q["question"] for q in json.loads(data.read_text())["questions"]] == chosen
 
 
 def test_chosen_questions_are_in_the_order_that_the_caption_says():
