@@ -83,10 +83,9 @@ def _of_code(results: Path, whole: Expected) -> None:
     if (results / "properties.md").is_file():
         whole.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():
-        whole.files["figures/README.md"] = functions.page(functions.FIGURES)
-        for figure in functions.FIGURES:
-            drawn = functions.drawn(figure).items()
-            whole.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
+        whole.files["figures/README.md"] = functions.page()
+        files = (file for name in functions.FIGURES for file in functions.drawn(name).items())
+        whole.drawn |= {f"figures/{name}": content.decode() for name, content in files}
 
 
 def write(results: Path, measured: Pages) -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from repro.report.draw import canvas
 from sparse_attention.mappings import continuous
 from tasks.config.options import CONFIGS
 
-Columns = dict[str, np.ndarray]
 ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture."
 COLOURS = 32  # colours of the bitmaps inside an SVG
 MAP, SURFACE, WRITTEN = 161, 41, 21  # grid points per side: of a map, a surface, the numbers written
@@ -35,29 +33,24 @@ MAP, SURFACE, WRITTEN = 161, 41, 21  # grid points per side: of a map, a surface
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of curves, or one map. `columns` has its numbers: x (and y for a map), then the values to draw."""
+    """One set of curves, or one map.
+
+    `columns` has its numbers: x (and y for a map), then the values to draw; [n] for curves, [n, n] otherwise.
+    """
 
     title: str
-    columns: Columns
+    columns: dict[str, np.ndarray]
     kind: str = "curves"  # surface, map, contours
 
-    def written(self, column: np.ndarray) -> np.ndarray:
-        """The numbers of a column that are written to the .csv: all for curves, a coarser grid otherwise."""
-        if self.kind == "curves":
-            return column
-        side = math.isqrt(len(column))
-        every = (side - 1) // (WRITTEN - 1)
-        return column.reshape(side, side)[::every, ::every].flatten()
-
-
-@dataclass(frozen=True)
-class PaperFigure:
-    """A figure of a paper; `configs/paper_figures.yaml` says what each attribute means."""
-
-    name: str
-    published: str
-    chosen: str
-    panels: Callable[[], Iterator[Panel]]
+    def written(self) -> Iterator[tuple[float, ...]]:
+        """The rows of numbers that are written to the .csv: all for curves, a coarser grid otherwise."""
+        columns = self.columns.values()
+        if self.kind != "curves":
+            columns = [
+                column[:: (len(column) - 1) // (WRITTEN - 1), :: (len(column) - 1) // (WRITTEN - 1)].flat
+                for column in columns
+            ]
+        return zip(*columns)
 
 
 def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]:
@@ -98,17 +91,19 @@ def _max(x: Tensor, mapping: Any, omega: Any) -> tuple[Tensor, Tensor]:
 def _two() -> Iterator[Panel]:
     t = torch.linspace(-4, 4, 401, dtype=torch.float64)
     x = torch.stack((t, torch.zeros_like(t)), -1)
-    found = {name: _max(x, *of) for name, of in _entropies().items() if not name.startswith("oscarmax")}
+    maxima = {name: _max(x, *of) for name, of in _entropies().items() if not name.startswith("oscarmax")}
     yield Panel(
-        "max operator of [t, 0] plus Omega of a corner",
-        {"t": t.numpy()} | {k: v.numpy() for k, (v, _) in found.items()},
+        "max operator of [t, 0] plus Omega of a corner", _numbers({"t": t} | {k: v for k, (v, _) in maxima.items()})
     )
-    yield Panel(
-        "mapping of [t, 0], first weight", {"t": t.numpy()} | {k: p[:, 0].numpy() for k, (_, p) in found.items()}
-    )
+    yield Panel("mapping of [t, 0], first weight", _numbers({"t": t} | {k: p[:, 0] for k, (_, p) in maxima.items()}))
+
+
+def _numbers(columns: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: column.numpy() for name, column in columns.items()}
 
 
 def _square(low: float, high: float, steps: int = MAP) -> tuple[Tensor, Tensor]:
+    """The coordinates of a grid, [steps, steps] each."""
     side = torch.linspace(low, high, steps, dtype=torch.float64)
     across, along = torch.meshgrid(side, side, indexing="xy")
     return across, along
@@ -116,13 +111,12 @@ def _square(low: float, high: float, steps: int = MAP) -> tuple[Tensor, Tensor]:
 
 def _three() -> Iterator[Panel]:
     first, second = _square(-3, 3, SURFACE)
-    x = torch.stack((first, second, torch.zeros_like(first)), -1).flatten(0, 1)
-    at = {"t1": first.flatten().numpy(), "t2": second.flatten().numpy()}
-    found = {name: _max(x, *of) for name, of in _entropies().items()}
-    for name, (value, _) in found.items():
-        yield Panel(f"max, {name}", at | {"max": value.numpy()}, "surface")
-    for name, (_, p) in found.items():
-        yield Panel(f"first weight, {name}", at | {"weight": p[:, 0].numpy()}, "surface")
+    x = torch.stack((first, second, torch.zeros_like(first)), -1)
+    maxima = {name: _max(x, *of) for name, of in _entropies().items()}
+    for name, (value, _) in maxima.items():
+        yield Panel(f"max, {name}", _numbers({"t1": first, "t2": second, "max": value}), "surface")
+    for name, (_, p) in maxima.items():
+        yield Panel(f"first weight, {name}", _numbers({"t1": first, "t2": second, "weight": p[..., 0]}), "surface")
 
 
 def _weights(kind: str, points: Sequence[tuple[str, dict[str, float]]]) -> Callable[[], Iterator[Panel]]:
@@ -130,11 +124,10 @@ def _weights(kind: str, points: Sequence[tuple[str, dict[str, float]]]) -> Calla
 
     def panels() -> Iterator[Panel]:
         first, second = _square(-2, 2)
-        z = torch.stack((first, second), -1).flatten(0, 1)
         for name, parameters in points:
-            p = sa.make(name, **parameters)(z)[:, 0]
-            columns = {"z1": first.flatten().numpy(), "z2": second.flatten().numpy(), "p1": p.numpy()}
-            yield Panel(" ".join([name, *(f"{k}={v:g}" for k, v in parameters.items())]), columns, kind)
+            p = sa.make(name, **parameters)(torch.stack((first, second), -1))[..., 0]
+            title = " ".join([name, *(f"{k}={v:g}" for k, v in parameters.items())])
+            yield Panel(title, _numbers({"z1": first, "z2": second, "p1": p}), kind)
 
     return panels
 
@@ -143,8 +136,8 @@ def _lambda() -> Iterator[Panel]:
     z = torch.tensor([1.0, 0.8, 0.6, 0.2, -0.5], dtype=torch.float64)
     lams = torch.linspace(-4, 0.95, 100, dtype=torch.float64)
     p = torch.stack([sa.sparsegen_lin(z, lam=float(lam)) for lam in lams])
-    named = {f"p of z={value:g}": p[:, i].numpy() for i, value in enumerate(z.tolist())}
-    yield Panel("sparsegen-lin: weights", {"lambda": lams.numpy()} | named)
+    named = {f"p of z={value:g}": p[:, i] for i, value in enumerate(z.tolist())}
+    yield Panel("sparsegen-lin: weights", _numbers({"lambda": lams} | named))
     scores = torch.randn(2000, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     support = [float((sa.sparsegen_lin(scores, lam=float(lam)) > 0).sum(-1).double().mean()) for lam in lams]
     yield Panel("mean support of 20 normal scores", {"lambda": lams.numpy(), "support": np.array(support)})
@@ -152,37 +145,28 @@ def _lambda() -> Iterator[Panel]:
 
 def _line() -> Iterator[Panel]:
     t = torch.linspace(-3, 3, 601, dtype=torch.float64)
-    one = torch.tensor(1.0, dtype=torch.float64)
-    zero = torch.zeros_like(one)
-    for title, families in (
+    zero, one = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    for title, *families in (
         (
-            "densities of mu = 0, sigma^2 = 1",
-            {"Gaussian": continuous.Gaussian, "truncated paraboloid": continuous.TruncatedParabola},
+            "mu = 0, sigma^2 = 1",
+            ("Gaussian", continuous.Gaussian),
+            ("truncated paraboloid", continuous.TruncatedParabola),
         ),
-        ("densities of mu = 0, b = 1", {"Laplace": continuous.Laplace, "triangular": continuous.Triangular}),
+        ("mu = 0, b = 1", ("Laplace", continuous.Laplace), ("triangular", continuous.Triangular)),
     ):
-        lines = {
-            f"{name} (alpha = {alpha})": of(zero, one).pdf(t).numpy()
-            for alpha, (name, of) in enumerate(families.items(), 1)
-        }
-        yield Panel(title, {"t": t.numpy()} | lines)
+        lines = {f"{name} (alpha = {alpha})": of(zero, one).pdf(t) for alpha, (name, of) in enumerate(families, 1)}
+        yield Panel(f"densities of {title}", _numbers({"t": t} | lines))
 
 
 def _plane() -> Iterator[Panel]:
     first, second = _square(-3, 3)
-    t = torch.stack((first, second), -1)
-    mu = torch.zeros(2, dtype=torch.float64)
-    sigma = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    for title, of in (
+    mu, sigma = torch.zeros(2, dtype=torch.float64), torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    for title, family in (
         ("Gaussian", continuous.MultivariateGaussian),
         ("truncated paraboloid", continuous.TruncatedParaboloid),
     ):
-        columns = {
-            "t1": first.flatten().numpy(),
-            "t2": second.flatten().numpy(),
-            "density": of(mu, sigma).pdf(t).flatten().numpy(),
-        }
-        yield Panel(title, columns, "map")
+        density = family(mu, sigma).pdf(torch.stack((first, second), -1))
+        yield Panel(title, _numbers({"t1": first, "t2": second, "density": density}), "map")
 
 
 REGIONS = {  # figure -> the mappings whose first weight of two scores is drawn, as a map
@@ -199,8 +183,8 @@ PANELS = {
     "martins2020_figure1_line": _line,
     "martins2020_figure1_plane": _plane,
 }
-TOLD = yaml.safe_load((CONFIGS / "paper_figures.yaml").read_text(encoding="utf-8"))
-FIGURES = [PaperFigure(name, **told, panels=PANELS[name]) for name, told in TOLD.items()]
+# name -> what the published figure shows, and what we chose
+FIGURES = yaml.safe_load((CONFIGS / "paper_figures.yaml").read_text(encoding="utf-8"))
 
 
 def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
@@ -209,26 +193,25 @@ def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> I
     A figure is <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Yields the paths of each figure.
     Raises ValueError if a name is unknown.
     """
-    known = {figure.name: figure for figure in FIGURES}
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(known)}")
-    for name in names or known:
-        files = drawn(known[name], endings)
+    if unknown := [name for name in names if name not in FIGURES]:
+        raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(FIGURES)}")
+    for name in names or FIGURES:
+        files = drawn(name, endings)
         for file, content in files.items():
             write_atomic(folder / file, content)
         yield [folder / file for file in files]
     if not names:
-        write_atomic(folder / "README.md", page(FIGURES).encode())
+        write_atomic(folder / "README.md", page().encode())
 
 
-def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
+def drawn(name: str, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
     """The files of a figure: file name -> content."""
-    panels = list(figure.panels())
+    panels = list(PANELS[name]())
     rows: list[Sequence[str]] = []
     for panel in panels:
         rows.append(["panel", *panel.columns])
-        rows += [[panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))]
-    made = {f"{figure.name}.csv": csv_text(rows).encode()}
+        rows += [[panel.title, *(f"{v:.5g}" for v in row)] for row in panel.written()]
+    files = {f"{name}.csv": csv_text(rows).encode()}
     across = min(len(panels), 6)
     down = -(-len(panels) // across)
     with canvas((3.3 * across, 3.0 * down), style={}) as drawing:
@@ -238,8 +221,8 @@ def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str,
         for ending in endings:
             buffer = io.BytesIO()
             drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
-            made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
-    return made
+            files[f"{name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
+    return files
 
 
 def _light(svg: bytes) -> bytes:
@@ -273,7 +256,7 @@ def draw(axes: Any, panel: Panel) -> None:
         axes.legend(fontsize=6, frameon=False)
         return
     axes.set_ylabel(names[1], fontsize=8)
-    first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
+    first, second, height = values
     if panel.kind == "surface":
         coarse: Any = {"rcount": SURFACE, "ccount": SURFACE, "linewidth": 0, "rasterized": True}
         axes.plot_surface(first, second, height, cmap="viridis", **coarse)
@@ -293,10 +276,10 @@ def draw(axes: Any, panel: Panel) -> None:
             axes.contour(first, second, at.astype(float), levels=[0.5], colors="white", linewidths=1)
 
 
-def page(figures: list[PaperFigure]) -> str:
+def page() -> str:
     """The page in Markdown: each figure, with a description of the published figure."""
     lines = ["# Figures of the papers, drawn by our own library", "", "    make paper-figures", "", ABOUT, ""]
-    for figure in figures:
-        told = [f"* published: {figure.published}", f"* ours: {figure.chosen}", ""]
-        lines += [f"## {figure.name}", "", *told, f"![{figure.name}]({figure.name}.svg)", ""]
+    for name, figure in FIGURES.items():
+        about = [f"* published: {figure['published']}", f"* ours: {figure['chosen']}", ""]
+        lines += [f"## {name}", "", *about, f"![{name}]({name}.svg)", ""]
     return "\n".join(lines)
