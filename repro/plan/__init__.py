@@ -64,10 +64,6 @@ class Plan:
         return next((slot.family.METRICS for slot in self.slots if slot.column == column), {})
 
 
-def _silent() -> None:
-    """The default of `Tools.progress`: returns no object, so no progress is reported."""
-
-
 @dataclass(frozen=True)
 class Tools:
     """The functions that a plan needs.
@@ -76,7 +72,7 @@ class Tools:
         compose: (all overrides, the overrides that the user typed) -> resolved, checked configuration.
         module_of: configuration -> name of its family's module.
         with_data: (configuration, name of a data set) -> the configuration with that set's data node.
-        progress: creates the object to which a loader reports its progress.
+        progress: creates the object to which a loader reports its progress; None: it reports none.
         unavailable: exceptions by which a loader says that data are unavailable; the column is then left out, with the
             reason.
     """
@@ -84,7 +80,7 @@ class Tools:
     compose: Callable[[Sequence[str], Sequence[str]], Config]
     module_of: Callable[[Config], str]
     with_data: Callable[[Config, str], Config]
-    progress: Callable[[], Any] = _silent
+    progress: Callable[[], Any] = lambda: None
     unavailable: tuple[type[Exception], ...] = ()
 
 
@@ -93,17 +89,6 @@ def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
     if not grid:
         return [()]
     return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
-
-
-def make(
-    experiments: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = (), workers: int | None = None
-) -> list[Plan]:
-    """Make the plans of experiments with the user's `overrides`.
-
-    Raises:
-        PlanError: a configuration is invalid or a metric unknown; all errors are listed, before any data are read.
-    """
-    return fill(experiments, outline(experiments, tools, overrides), tools, overrides, workers)
 
 
 def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Cell]]:

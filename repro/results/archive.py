@@ -208,15 +208,14 @@ def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], na
     if record is None:
         test = TestSet(OWN, named, "")
         return replace(cell, prepared=Prepared(named, ""), tests=(test,), further={}, origin=labels, known_id=named)
-    names = [name for name in (OWN, *cell.further) if name in record["tests"]]
-    tests = tuple(_test(name, record["tests"][name]["scored"]) for name in names)
+    scored = {name: record["tests"][name]["scored"] for name in (OWN, *cell.further) if name in record["tests"]}
+    tests = tuple(
+        TestSet(name, one["data_sha256"], "", one["facts"], tuple(one["shortfalls"]), one["baselines"])
+        for name, one in scored.items()
+    )
     trained = record["trained"]
     prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
     return replace(cell, prepared=prepared, tests=tests, origin=labels, known_id=record["training"])
-
-
-def _test(name: str, scored: Mapping[str, Any]) -> TestSet:
-    return TestSet(name, scored["data_sha256"], "", scored["facts"], tuple(scored["shortfalls"]), scored["baselines"])
 
 
 def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:

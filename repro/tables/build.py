@@ -140,7 +140,7 @@ class _Column:
         if facts.get("stands_for") == slot.config["data"]["name"]:
             label = f"GENERATED DATA ({facts.get('name')}; the real data are unavailable), instead of: {label}"
         why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
-        below = [*footers.of_data(rows, facts, column.show, self.metrics), *why, *self.losses]
+        below = [*footers.of_data(first, facts, column.show, self.metrics), *why, *self.losses]
         groups = [(group.label, list(group.headers)) for group in column.published]
         against = [metric for group in column.published for metric in group.against]
         block = Block(label, headers, groups, everything, below, against=against)

@@ -292,7 +292,7 @@ def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]
     for s in contents.values():
         of = s.first
         apart = f"Of {s.mapping} ({s.detail}): " if len(contents) > 1 else ""
-        told = footers.of_data([Row("", "", [], [], [], [of])], of.facts, columns, group.metrics)
+        told = footers.of_data(of, of.facts, columns, group.metrics)
         lines += [f"{apart if one.startswith(('Data: ', 'Test set')) else ''}{one}" for one in told]
         if not of.facts:
             lines.append(f"{apart}The records do not say how large the data are.")

@@ -8,20 +8,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.files import read_json
-from repro.identity import Cell, pair
+from repro.identity import Cell, Found, pair
 from repro.plan import Plan
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
-from repro.tables.blocks import SIGNIFICANT, Block, Row, rank_agreement
+from repro.tables.blocks import SIGNIFICANT, Block, rank_agreement
 from repro.tables.statistics import FEWEST
 from repro.tables.verdict import rule
 
 
 def of_data(
-    rows: Sequence[Row], facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
+    first: Found | None, facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
 ) -> list[str]:
-    """Footers on the source of the data and the computation of the scores; `facts` are those of train and dev."""
-    first = next((f for row in rows for f in row.results), None)
+    """Footers on the source of the data and the computation of the scores.
+
+    Args:
+        first: the first finished cell; None if there is none.
+        facts: those of train and dev.
+    """
     sets = {s.metric.partition("/")[0]: (first.tests if first else {}).get(s.metric.partition("/")[0]) for s in shown}
     lines = [f"Data: {_described(facts)}."] if facts else []
     notes = list(facts.get("notes", ()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.files import csv_text, write_atomic
-from repro.tables.blocks import CONVERGENCE, MARKS, Block, Row, Table, Value
+from repro.tables.blocks import CONVERGENCE, MARKS, Block, Table, Value
 from repro.tables.statistics import FEWEST, OVER, interval
 from repro.tables.verdict import Verdict
 
@@ -35,7 +35,8 @@ def grid(block: Block, bold: str = "{}") -> tuple[list[tuple[str, str]], list[li
         label = f"{row.label} ({row.detail})" if row.detail else row.label
         values = [bold.format(v.text()) if v.best else v.text() for v in row.values]
         theirs = ["-" if t is None else t.text() for t in row.theirs]
-        verdict = [_verdict_text(row)] * bool(block.published)
+        words = ", ".join(dict.fromkeys(short(v) for v in row.verdicts if v)) or "-"
+        verdict = ["" if row.baseline else words] * bool(block.published)
         body.append([label, *[str(len(row.results) or "")] * runs, *values, *theirs, *verdict])
     return headers, body
 
@@ -95,13 +96,6 @@ def _any(body: Sequence[Sequence[str]]) -> bool:
     return any(text != "-" for line in body for text in line[1:])
 
 
-def _verdict_text(row: Row) -> str:
-    if row.baseline:
-        return ""
-    said = list(dict.fromkeys(short(v) for v in row.verdicts if v))
-    return ", ".join(said) if said else "-"
-
-
 def short(verdict: Verdict) -> str:
     """The verdict with its first reason; if it is not comparable, without, because a footer has the reasons."""
     more = f", and {len(verdict.why) - 1} more" if len(verdict.why) > 1 else ""
@@ -123,7 +117,9 @@ def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
             below.append(f"not run: {block.unavailable}")
         else:
             headers, cells = grid(block)
-            body: list[Any] = [[_cut(label, widest), *texts] for label, *texts in cells]
+            body: list[Any] = [
+                [label if len(label) <= widest else label[: widest - 1] + "…", *texts] for label, *texts in cells
+            ]
             if (baselines := sum(row.baseline for row in block.rows)) < len(body) and baselines:
                 body.insert(len(body) - baselines, SEPARATING_LINE)
             said = [g if i == 0 or headers[i - 1][0] != g else "" for i, (g, _) in enumerate(headers)]
@@ -135,10 +131,6 @@ def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
             below += [*([""] if small else []), *block.footers]
         lines += ["", block.label, *(f"  {line}" if line else "" for line in below)]
     return "\n".join([*lines, "", *_last(table)])
-
-
-def _cut(label: str, widest: int) -> str:
-    return label if len(label) <= widest else label[: widest - 1] + "…"
 
 
 def to_markdown(table: Table) -> str:

@@ -156,7 +156,7 @@ def barriers(
         reasons.append("the experiment does not claim to be comparable")
     if column.not_comparable:
         reasons.append(column.not_comparable)
-    reasons += [f"override {o}" for o in overrides if _head(o) not in FREE]
+    reasons += [f"override {o}" for o in overrides if _key(o).split(".")[0] not in FREE]
     loaded = {Path(p).name for s in slots for p in s.config.get("plugins") or []}
     reasons += [f"plugin {name}" for name in sorted(loaded)]
     split = against.partition("/")[0]
@@ -255,7 +255,3 @@ def _standing(why: str, label: str) -> str:
 
 def _key(override: str) -> str:
     return pair(override)[0].partition("@")[0].replace("/", ".")
-
-
-def _head(override: str) -> str:
-    return _key(override).split(".")[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from repro import identity
+from repro import plan as plans
 from repro.files import write_json
 from repro.protocol import Evaluation, Metric, Prepared, TestSet, Training
 
@@ -35,6 +36,11 @@ METRICS = {
     )
 }
 BASELINES = {"constant": {"score": 1.5, "text": "the same"}}
+
+
+def planned(experiments, tools, overrides=(), workers=None):
+    """The plans of experiments."""
+    return plans.fill(experiments, plans.outline(experiments, tools, overrides), tools, overrides, workers)
 
 
 class DataMissing(Exception):

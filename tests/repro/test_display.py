@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fake_family
 import pytest
 
-from repro import plan as plans
 from repro.cell import Outcome
 from repro.launch import display
 from repro.launch.pool import Event
@@ -12,7 +12,7 @@ from repro.launch.pool import Event
 
 @pytest.fixture
 def ran(experiment, tools):
-    (plan,) = plans.make([experiment()], tools)
+    (plan,) = fake_family.planned([experiment()], tools)
     return list(plan.cells.values())
 
 

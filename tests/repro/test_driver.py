@@ -40,7 +40,7 @@ def planned(experiment, tools, store):
             page["profiles"]["demo"] = {"columns": ["a"], "seeds": [1]}
             change(page)
 
-        made = plans.make([experiment(small)], tools, overrides)
+        made = fake_family.planned([experiment(small)], tools, overrides)
         return reproduce.Planned(made, "demo", RUNTIME, str(store.root))
 
     return make
@@ -229,7 +229,7 @@ from tasks.config.request import Request
 
 def plan(request, announce):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
-    made = plans.make([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r})
+    made = fake_family.planned([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r})
     return reproduce.Planned(made, "demo", {runtime}, {store!r})
 
 def module_of(config):

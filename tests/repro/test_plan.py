@@ -14,7 +14,7 @@ from repro import plan as plans
 
 
 def made(one, tools, overrides=(), **options):
-    (plan,) = plans.make([one], tools, overrides, **options)
+    (plan,) = fake_family.planned([one], tools, overrides, **options)
     return plan
 
 
@@ -127,7 +127,9 @@ def test_each_data_set_is_prepared_once(experiment, tools, tmp_path, workers):
         page["columns"]["b"]["overrides"] = ["data.content=b"]
 
     trace = tmp_path / "trace"
-    both = plans.make([experiment(change), experiment(change)], tools, [f"data.trace={trace}"], workers=workers)
+    both = fake_family.planned(
+        [experiment(change), experiment(change)], tools, [f"data.trace={trace}"], workers=workers
+    )
     lines = [line.split() for line in trace.read_text().splitlines()]
     assert sorted(content for *_, content in lines) == ["a", "b"] and [len(p.slots) for p in both] == [16, 16]
     here = str(os.getpid()) in {pid for pid, *_ in lines}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import fake_family
 import pytest
 
-from repro import plan as plans
 from repro.cell import run
 from repro.files import read_json, write_json
 from repro.plan.published import Published, lookup
@@ -143,7 +143,7 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
             del page["rows"][1:]
             change(page)
 
-        (plan,) = plans.make([experiment(page_of, profile)], tools, overrides)
+        (plan,) = fake_family.planned([experiment(page_of, profile)], tools, overrides)
         cells = list(plan.cells.values())
         for cell in cells:
             run(cell, store)
