@@ -64,6 +64,10 @@ class Plan:
         return next((slot.family.METRICS for slot in self.slots if slot.column == column), {})
 
 
+def _silent() -> None:
+    """The default of `Tools.progress`: returns no object, so no progress is reported."""
+
+
 @dataclass(frozen=True)
 class Tools:
     """The functions that a plan needs.
@@ -72,7 +76,7 @@ class Tools:
         compose: (all overrides, the overrides that the user typed) -> resolved, checked configuration.
         module_of: configuration -> name of its family's module.
         with_data: (configuration, name of a data set) -> the configuration with that set's data node.
-        progress: creates the object to which a loader reports its progress; None: it reports none.
+        progress: creates the object to which a loader reports its progress.
         unavailable: exceptions by which a loader says that data are unavailable; the column is then left out, with the
             reason.
     """
@@ -80,7 +84,7 @@ class Tools:
     compose: Callable[[Sequence[str], Sequence[str]], Config]
     module_of: Callable[[Config], str]
     with_data: Callable[[Config, str], Config]
-    progress: Callable[[], Any] = lambda: None
+    progress: Callable[[], Any] = _silent
     unavailable: tuple[type[Exception], ...] = ()
 
 
