@@ -47,7 +47,9 @@ def build(
     blocks = [
         _Column(plan, store, published, failed or {}, number).block() for number in range(len(experiment.columns))
     ]
-    from_paper = [] if experiment.own else [*footers.of_settings(plan), *footers.of_tasks(deviations or {}, plan)]
+    from_paper = (
+        [] if experiment.own else [*footers.of_settings(plan, plan.slots), *footers.of_tasks(deviations or {}, plan)]
+    )
     comparable = experiment.own or any(block.comparable for block in blocks)
     warning = "" if comparable else "; its numbers are not comparable with the paper's"
     outcomes = _outcomes(claims, plan, store, blocks)

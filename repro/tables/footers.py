@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from repro.files import read_json
@@ -150,74 +149,55 @@ def _recipes(cells: Sequence[Any]) -> str:
 
 
 GROUPS = ("data", "model", "optim", "schedule", "encode", "decode")
-PROFILES = ("demo", "cpu", "paper")
+SCOPES = ("demo|cpu|paper", "[a-z]+[0-9]{4}", "with .+", "on .+", "|".join(GROUPS))  # kinds of names in a scope
 
 
-@dataclass(frozen=True)
-class Scope:
-    """The scope of an experiment, used to select the deviations that concern it.
+def concerns(text: str, words: Collection[str]) -> bool:
+    """Whether a deviation concerns the cells that `scope` describes by `words`.
 
-    A deviation may start with its scope: "data: ...", "demo, cpu: ...", "laha2018: ...", "with oscarmax: ...", "on duc2004: ...".
+    It may start with its scope: "data: ...", "demo, cpu: ...", "laha2018: ...", "with oscarmax: ...", "on duc2004: ...".
     If the scope names profiles, papers, mappings or data sets, the deviation is left out unless the experiment has one
     of them. If the scope names a group of the configuration, the deviation is left out if the user chose another option
     for that group.
     """
-
-    profile: str
-    paper: str
-    mappings: frozenset[str]
-    data: frozenset[str] = frozenset()  # names of the data sets and further test sets
-    chosen: frozenset[str] = frozenset()  # groups for which the user chose another option
-
-    def concerns(self, text: str) -> bool:
-        head = re.match(r"\**([\w ,-]+?)\**:\**\s", text)
-        names = [n.strip() for n in head[1].split(",")] if head else []
-        kinds = (
-            ({n for n in names if n in PROFILES}, {self.profile}),
-            ({n for n in names if re.fullmatch("[a-z]+[0-9]{4}", n)}, {self.paper}),
-            ({n[5:] for n in names if n.startswith("with ")}, self.mappings),
-            ({n[3:] for n in names if n.startswith("on ")}, self.data),
-            ({n for n in names if n in GROUPS}, set(GROUPS) - self.chosen),
-        )
-        return all(not named or named & meant for named, meant in kinds)
+    head = re.match(r"\**([\w ,-]+?)\**:\**\s", text)
+    names = [name.strip() for name in head[1].split(",")] if head else []
+    of_kinds = ({name for name in names if re.fullmatch(kind, name)} for kind in SCOPES)
+    return all(not named or named & set(words) for named in of_kinds)
 
 
-def scope(plan: Plan, slots: Iterable[Cell]) -> Scope:
-    """The scope of the given slots of an experiment."""
-    one, slots = plan.experiment, list(slots)
-    typed = {o for s in slots for o in (*one.columns[s.column].overrides, *one.rows[s.row].overrides, *plan.overrides)}
-    chosen = {pair(o)[0] for o in typed} & set(GROUPS)
-    data = {s.config["data"]["name"] for s in slots} | {t.name for s in slots for t in s.tests}
-    return Scope(one.profile, one.paper, frozenset(s.mapping for s in slots), frozenset(data), frozenset(chosen))
+def scope(plan: Plan, slots: Sequence[Cell]) -> set[str]:
+    """The words of scopes that fit the given slots of an experiment; of the groups, those without an option that was chosen."""
+    experiment = plan.experiment
+    changes = {(*experiment.columns[s.column].overrides, *experiment.rows[s.row].overrides) for s in slots}
+    chosen = {pair(override)[0] for group in (*changes, plan.overrides) for override in group}
+    data = {s.config["data"]["name"] for s in slots} | {test.name for s in slots for test in s.tests}
+    names = {*(f"with {s.mapping}" for s in slots), *(f"on {name}" for name in data)}
+    return {experiment.profile, experiment.paper, *names, *set(GROUPS) - chosen}
 
 
-def of_settings(plan: Plan) -> list[str]:
+def of_settings(plan: Plan, slots: Sequence[Cell]) -> list[str]:
     """The deviations listed in the cells' configurations, without those that an override removes."""
-    found: dict[str, None] = {}
-    for slot in plan.slots:
-        told = slot.config["task"].get("deviations") or ()
-        if told:
-            mine = scope(plan, [slot])
-            found |= dict.fromkeys(text for text in told if mine.concerns(text))
-    return list(found)
+    listed = ((slot, text) for slot in slots for text in slot.config["task"].get("deviations") or ())
+    return list(dict.fromkeys(text for slot, text in listed if concerns(text, scope(plan, [slot]))))
 
 
 def declared(plan: Plan, slots: Sequence[Cell]) -> list[str]:
     """The deviations from the paper that an experiment and the configurations of these slots declare for them."""
-    mine = scope(plan, slots)
-    own = [text for text in plan.experiment.deviations if mine.concerns(text)]
-    return [*own, *of_settings(replace(plan, slots=list(slots)))]
+    words = scope(plan, slots)
+    return [*(text for text in plan.experiment.deviations if concerns(text, words)), *of_settings(plan, slots)]
 
 
 def of_tasks(deviations: Mapping[str, Mapping[str, Sequence[str]]], plan: Plan) -> list[str]:
     """The deviations of the tasks that concern this experiment; `deviations`: task -> scope -> texts."""
-    slots: dict[str, list[Cell]] = {}
-    for slot in plan.slots:
-        slots.setdefault(slot.task, []).append(slot)
+    words = {
+        task: scope(plan, [s for s in plan.slots if s.task == task])
+        for task in dict.fromkeys(s.task for s in plan.slots)
+    }
     return [
         text
-        for task, mine in slots.items()
+        for task, meant in words.items()
         for head, texts in deviations.get(task, {}).items()
         for text in texts
-        if (about := scope(plan, mine)).concerns(f"{head}: {text}") and about.concerns(text)
+        if concerns(f"{head}: {text}", meant) and concerns(text, meant)
     ]

@@ -10,7 +10,7 @@ from made_table import AMBIGUOUS, COLUMN, FACTS, ONE, RECORDS, SOFTMAX, TUNED, b
 from repro.files import read_json, write_json
 from repro.tables import build as tables
 from repro.tables import render
-from repro.tables.footers import Scope, of_settings
+from repro.tables.footers import GROUPS, concerns, of_settings
 
 
 def test_selection_takes_the_best_dev_point_over_seeds(made):
@@ -151,8 +151,8 @@ def test_baselines_stand_below(made):
     ],
 )  # fmt: skip
 def test_a_deviation_says_what_it_concerns(text, concerned):
-    scope = Scope("demo", "laha2018", frozenset({"softmax", "sparsemax"}), frozenset({"own"}), frozenset({"data"}))
-    assert scope.concerns(text) == concerned
+    words = {"demo", "laha2018", "with softmax", "with sparsemax", "on own", *GROUPS} - {"data"}
+    assert concerns(text, words) == concerned
 
 
 @pytest.mark.parametrize("where", ["command line", "column"])
@@ -163,9 +163,9 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
     for slot in plan.slots:
         slot.config["task"]["deviations"] = ["data: LibreOffice help", "model: one layer"]
     if where == "command line":
-        assert of_settings(plan) == ["data: LibreOffice help", "model: one layer"]
+        assert of_settings(plan, plan.slots) == ["data: LibreOffice help", "model: one layer"]
         plan.overrides = ("data=files", "data.path=mine.tsv")
-    assert of_settings(plan) == ["model: one layer"]
+    assert of_settings(plan, plan.slots) == ["model: one layer"]
 
 
 def test_a_table_lists_the_deviations_of_its_task_that_concern_it(made):
