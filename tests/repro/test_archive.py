@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import fake_family
 import pytest
 
 from repro import cell as cells
@@ -26,7 +27,7 @@ def finished(experiment, tools, store):
         page["rows"][1]["grids"] = {"g": {"lam": [0.0, 0.5]}}
 
     one = experiment(change)
-    (plan,) = plans.make([one], tools)
+    (plan,) = fake_family.planned([one], tools)
     for cell in plan.cells.values():
         outcome = cells.run(cell, store)
         assert outcome.state == "done", outcome.error
