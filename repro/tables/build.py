@@ -232,22 +232,19 @@ def select(slots: Sequence[Cell], results: Mapping[str, Found], by: Select | Non
     by_point: dict[Point, list[Cell]] = {}
     for slot in slots:
         by_point.setdefault(slot.point, []).append(slot)
-    best: tuple[float, Point] | None = None
-    compared = 0
+    means: dict[Point, float] = {}
     for point, members in by_point.items():
-        finished = [results[s.cell_id] for s in members if s.cell_id in results]
-        scores = [f.metrics.get(by.metric, math.nan) for f in finished] if by else [0.0] * len(finished)
-        if not scores or (math.isnan(mean := mean_of(scores).mean) and len(by_point) > 1):
-            continue
-        compared += 1
-        signed = -mean if by and by.mode == "min" else mean
-        if best is None or signed > best[0]:
-            best = (signed, point)
-    if best is None:
+        finished = [results[slot.cell_id] for slot in members if slot.cell_id in results]
+        if scores := [cell.metrics.get(by.metric, math.nan) if by else 0.0 for cell in finished]:
+            mean = mean_of(scores).mean
+            if len(by_point) == 1 or not math.isnan(mean):
+                means[point] = -mean if by and by.mode == "min" else mean
+    if not means:
         return [], ""
-    detail = ", ".join(f"{key}={value}" for key, value in best[1])
+    best = max(means, key=means.__getitem__)
+    detail = ", ".join(f"{key}={value}" for key, value in best)
     if len(by_point) > 1:
-        detail += f", best of {compared} on dev"
-        if compared < len(by_point):
-            detail += f" ({len(by_point) - compared} without a score)"
-    return [s for s in by_point[best[1]] if s.cell_id in results], detail
+        detail += f", best of {len(means)} on dev"
+        if len(means) < len(by_point):
+            detail += f" ({len(by_point) - len(means)} without a score)"
+    return [slot for slot in by_point[best] if slot.cell_id in results], detail

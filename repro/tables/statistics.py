@@ -12,6 +12,7 @@ sacrebleu's corpus BLEU.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -177,12 +178,9 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 
     Source: Holm 1979.
     """
-    adjusted: dict[int, float] = {}
-    largest = 0.0
-    for rank, key in enumerate(sorted(p_values, key=lambda k: p_values[k])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[key]))
-        adjusted[key] = largest
-    return adjusted
+    order = sorted(p_values, key=p_values.__getitem__)
+    scaled = [min(1.0, (len(order) - rank) * p_values[key]) for rank, key in enumerate(order)]
+    return dict(zip(order, itertools.accumulate(scaled, max)))
 
 
 # ---- the sampling of test examples

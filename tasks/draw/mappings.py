@@ -53,13 +53,14 @@ def picture(spec: Spec) -> str:
         f"{LEFT + WIDTH * i / STEPS:.1f},{TOP + HEIGHT * (1 - p / high):.1f}" for i, p in enumerate(curve) if p == p
     ]
     at = LEFT + WIDTH + 40
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {at + WIDTH + 10} {TOP + HEIGHT + 14}" width="{2 * (at + WIDTH + 10)}">',
-        f"<title>{spec.name}: the first weight of the scores (t, {shift}), and the weights of ten scores</title>",
-        *(_axis(x, f"{top:.2g}") for x, top in ((LEFT, high), (at, max(row)))),
-        *(f'<text x="{LEFT + WIDTH * (t + 3) / 6:.0f}" y="{TOP + HEIGHT + 10}" text-anchor="middle" {TEXT}>{t + shift}</text>' for t in (-3, 0, 3)),
-        f'<polyline points="{" ".join(points)}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>',
-    ]  # fmt: skip
+    size = f'0 0 {at + WIDTH + 10} {TOP + HEIGHT + 14}" width="{2 * (at + WIDTH + 10)}"'
+    title = f"{spec.name}: the first weight of the scores (t, {shift}), and the weights of ten scores"
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}>', f"<title>{title}</title>"]
+    lines += [_axis(x, f"{top:.2g}") for x, top in ((LEFT, high), (at, max(row)))]
+    for t in (-3, 0, 3):
+        x = f"{LEFT + WIDTH * (t + 3) / 6:.0f}"
+        lines.append(f'<text x="{x}" y="{TOP + HEIGHT + 10}" text-anchor="middle" {TEXT}>{t + shift}</text>')
+    lines.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>')
     for i, score in enumerate(TEN):
         x = at + WIDTH * (i + 0.5) / len(row)
         lines.append(
