@@ -22,7 +22,7 @@ import yaml
 from repro import plugins, signals
 from repro.files import StoreError, csv_text, explain, read_json, usable, write_atomic, write_json
 from repro.identity import Cell, check_family, prepare
-from repro.identity import Found as Found
+from repro.identity import Results as Results
 from repro.loggers import Loggers
 from repro.protocol import Evaluation, Prepared, TestSet, Training
 from repro.store import Entry, Level, Store, provenance
@@ -181,7 +181,7 @@ def _run_locked(
         monitor.start = begin + i * monitor.share
         _evaluate(cell, store, test, monitor, record)
     entry.set_status("done", attempt=attempt)
-    _finish(active, cell.found(store), "done")
+    _finish(active, cell.results(store), "done")
 
 
 def _train(
@@ -249,7 +249,7 @@ def _write_results(
     write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
 
-def _finish(active: Sequence[Loggers], results: Found | None, state: str) -> None:
+def _finish(active: Sequence[Loggers], results: Results | None, state: str) -> None:
     for loggers in active:
         loggers.finish(results, state)
 

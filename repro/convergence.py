@@ -52,7 +52,7 @@ def of(
     """The convergence of a finished cell.
 
     Args:
-        cell: its results (`repro.identity.Found`).
+        cell: its results (`repro.identity.Results`).
         known: the metrics of its family.
         curve: its dev scores; None: those of `curves.csv` in its folder.
     """

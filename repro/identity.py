@@ -40,7 +40,7 @@ REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules pa
 
 
 @dataclass(frozen=True)
-class Found:
+class Results:
     """The results of a finished cell, which combine those of its training and its evaluations.
 
     Attributes:
@@ -205,7 +205,7 @@ class Cell(OfFamily):
         tests = (*self.tests, *(t for t in other.tests if t.name not in names))
         return replace(self, tests=tests, further={**self.further, **other.further})
 
-    def found(self, store: Store) -> Found | None:
+    def results(self, store: Store) -> Results | None:
         """The stored results, or None unless the training and all evaluations are done. Raises `Damaged`."""
         entry = self.entry(store)
         if (trained := entry.read()) is None:
@@ -216,19 +216,19 @@ class Cell(OfFamily):
             if (stored := level.read()) is None:
                 return None
             scored[test.name] = (level, _short(stored, test))
-        return Found.of(entry, _short(trained, self.data), scored)
+        return Results.of(entry, _short(trained, self.data), scored)
 
     def done(self, store: Store) -> bool:
         """Whether the training and all evaluations are complete and undamaged."""
         try:
-            return self.found(store) is not None
+            return self.results(store) is not None
         except Damaged:
             return False
 
     def state(self, store: Store) -> str:
         """The state of the cell: "queued", "running", "done", "failed", "lost" or "damaged"."""
         try:
-            if self.found(store) is not None:
+            if self.results(store) is not None:
                 return "done"
         except Damaged:
             return "damaged"

@@ -5,7 +5,7 @@ A logger has
     timeout                      the number of seconds that each call below may take
     start()                      called before the training; steps that may fail belong here
     curve(rows)                  receives all rows of the learning curve so far
-    finish(results, state)       receives a `Found` and "done", or None and "failed" or "stopped"
+    finish(results, state)       receives a `Results` and "done", or None and "failed" or "stopped"
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def measure(overrides: list[str], folder: Path) -> dict:
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
     family = importlib.import_module(module_of(config))
-    found = cell.found(store)
+    found = cell.results(store)
     scores = {k: v for k, v in found.metrics.items() if not k.endswith(UNSTABLE)}
     if module_of(config).endswith(
         "seq2seq"

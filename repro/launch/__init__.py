@@ -6,4 +6,4 @@
 All launchers write to the same store, whose locks show which process is working on which cell.
 """
 
-from repro.launch.launcher import one, ready, run
+from repro.launch.launcher import ready, run, run_one

@@ -82,7 +82,7 @@ def _slurm() -> Any:
         raise StoreError(f"launcher=slurm needs {error.name}: make setup installs it") from error
 
 
-def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
+def run_one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
     """Run one cell with the launcher in its configuration.
 
     A `local` launcher without special devices or retries runs the cell in this process.

@@ -41,7 +41,7 @@ def cell_views(
 def _cell(cell: Cell, store: Store, failed: Mapping[str, str], decimals: Mapping[str, int]) -> dict[str, Any]:
     """State, error and numbers of a cell; `decimals`: metric -> digits, in the order of the columns."""
     entry, state, error, trace = cell.entry(store), cell.state(store), "", ""
-    found = cell.found(store) if state == "done" else None
+    found = cell.results(store) if state == "done" else None
     metrics = found.metrics if found else {}
     if cell.cell_id in failed and state != "done":
         state = "failed"

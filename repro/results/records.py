@@ -12,7 +12,7 @@ from repro import convergence
 from repro.cell import ASKED, check_nodes, read_config
 from repro.convergence import Convergence
 from repro.files import StoreError, read_json, usable
-from repro.identity import Cell, Found, OfFamily, asked_id, computed_from, digest, scoring
+from repro.identity import Cell, OfFamily, Results, asked_id, computed_from, digest, scoring
 from repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
 
 # Nodes and keys that do not change the result.
@@ -33,10 +33,10 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Found, OfFamily):
+class Record(Results, OfFamily):
     """A finished training with the evaluations that use the same scoring.
 
-    Attributes in addition to those of `Found`:
+    Attributes in addition to those of `Results`:
         module: name of the family's module.
         config: the training's configuration, with the nodes that set the scoring taken from the evaluations.
         scored: name of a test set -> version of its evaluation.
@@ -56,7 +56,7 @@ class Record(Found, OfFamily):
     def of_cell(cls, cell: Cell, store: Store) -> Record | None:
         """The record of a cell, or None unless the cell is finished and undamaged."""
         try:
-            found = cell.found(store)
+            found = cell.results(store)
         except Damaged:
             return None
         if found is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from repro.convergence import Convergence
-from repro.identity import Found
+from repro.identity import Results
 from repro.plan.published import Published
 from repro.tables.decide import Outcome
 from repro.tables.statistics import ANY, FEWEST, Mean, brackets, mean_of, over_examples
@@ -79,7 +79,7 @@ class Row:
     values: list[Value]
     theirs: list[Published | None]
     verdicts: list[Verdict | None]  # one for each number in `theirs`
-    results: Sequence[Found] = ()  # of the selected cells, one per seed
+    results: Sequence[Results] = ()  # of the selected cells, one per seed
     baseline: bool = False
     convergence: Convergence = Convergence("")
     seeds: list[int] = field(default_factory=list)  # the seeds of `results`

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from repro import convergence
-from repro.identity import Cell, Found, Point
+from repro.identity import Cell, Point, Results
 from repro.plan import Plan
 from repro.plan import published as pub
 from repro.plan.experiment import Select
@@ -90,7 +90,7 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
             cells = [
                 s for s in plan.slots if experiment.rows[s.row].label in claim.rows and claim.grid in dict(s.point)
             ]
-            points = [(keys[s.column], f"{dict(s.point)[claim.grid]:g}", s.seed, s.found(store)) for s in cells]
+            points = [(keys[s.column], f"{dict(s.point)[claim.grid]:g}", s.seed, s.results(store)) for s in cells]
             runs = [(column, point, seed, cell) for column, point, seed, cell in points if cell is not None]
         known: dict[str, dict[str, dict[int, float]]] = {}
         for column, label, seed, cell in runs:
@@ -163,12 +163,12 @@ class _Column:
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
                     compared[r].values[i].p_values[kind] = p
 
-    def _read(self, label: str, slots: Sequence[Cell]) -> dict[str, Found]:
+    def _read(self, label: str, slots: Sequence[Cell]) -> dict[str, Results]:
         """The stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
-        results: dict[str, Found] = {}
+        results: dict[str, Results] = {}
         for slot in slots:
             try:
-                if (stored := slot.found(self.store)) is not None:
+                if (stored := slot.results(self.store)) is not None:
                     results[slot.cell_id] = stored
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
@@ -205,7 +205,7 @@ class _Column:
         return Row(row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=seeds)
 
 
-def baselines(cell: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
+def baselines(cell: Results, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
     """Make a row for each baseline of a finished cell.
 
     Args:
@@ -227,7 +227,7 @@ def baselines(cell: Found, shown: Mapping[str, int], split: str, blanks: int = 0
     return rows
 
 
-def select(slots: Sequence[Cell], results: Mapping[str, Found], by: Select | None) -> tuple[list[Cell], str]:
+def select(slots: Sequence[Cell], results: Mapping[str, Results], by: Select | None) -> tuple[list[Cell], str]:
     """The finished slots of the best grid point, and a description of that point."""
     by_point: dict[Point, list[Cell]] = {}
     for slot in slots:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from repro.files import read_json
-from repro.identity import Cell, Found, pair
+from repro.identity import Cell, Results, pair
 from repro.plan import Plan
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
@@ -17,7 +17,7 @@ from repro.tables.verdict import rule
 
 
 def of_data(
-    first: Found | None, facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
+    first: Results | None, facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
 ) -> list[str]:
     """Footers on the source of the data and the computation of the scores.
 

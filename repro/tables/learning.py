@@ -32,7 +32,7 @@ def doubt(row: Convergence, cells: Sequence[Any], name: str, known: Mapping[str,
 
     Args:
         row: the convergence of the row's table.
-        cells: the results of its seeds (`repro.identity.Found`), which have the dev score `name` in their folders.
+        cells: the results of its seeds (`repro.identity.Results`), which have the dev score `name` in their folders.
         known: the metrics of its family.
     """
     curves = [dev_scores(found.folder, name) for found in cells]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.identity import Found
+from repro.identity import Results
 from repro.protocol import Metric
 from repro.store import Damaged, Evaluation
 from repro.tables.blocks import Row, Value
@@ -79,14 +79,14 @@ def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Colle
     return example_error(a, b) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else 0.0
 
 
-def _shared(cells: Sequence[Found], others: Sequence[Found], full: str, metric: Metric) -> list[np.ndarray]:
+def _shared(cells: Sequence[Results], others: Sequence[Results], full: str, metric: Metric) -> list[np.ndarray]:
     """The values of the examples that both have, [seeds, examples] or [seeds, examples, 10]; empty if there are none."""
     a, b = (_examples(of_row, full, metric) for of_row in (cells, others))
     shared = sorted(a.keys() & b.keys())
     return [np.array([of[i] for i in shared], float).swapaxes(0, 1) if shared else np.empty(0) for of in (a, b)]
 
 
-def value(cells: Sequence[Found], full: str, metric: Metric, note: str = "") -> Value:
+def value(cells: Sequence[Results], full: str, metric: Metric, note: str = "") -> Value:
     """The score `full` of a row's cells; with fewer than `FEWEST` seeds, with its standard error over test examples.
 
     Args:
@@ -99,7 +99,7 @@ def value(cells: Sequence[Found], full: str, metric: Metric, note: str = "") -> 
     return Value(full, runs, metric.decimals, metric.better, {}, "" if runs else note, metric.bounds, error)
 
 
-def _examples(cells: Sequence[Found], full: str, metric: Metric) -> dict[int, list[Any]]:
+def _examples(cells: Sequence[Results], full: str, metric: Metric) -> dict[int, list[Any]]:
     """Index of a test example -> its values for all seeds with the score, in its unit; examples without one of them are left out."""
     split, _, name = full.partition("/")
     key = f"{name}_statistics" if metric.test == "bleu" else name

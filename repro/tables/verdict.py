@@ -17,7 +17,7 @@ from pathlib import Path
 
 from repro.convergence import Convergence
 from repro.files import read_json
-from repro.identity import Cell, Found, pair, value_at
+from repro.identity import Cell, Results, pair, value_at
 from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
 from repro.protocol import Metric
@@ -133,7 +133,7 @@ def barriers(
     printed: Published,
     against: str,
     slots: Sequence[Cell],
-    results: Mapping[str, Found],
+    results: Mapping[str, Results],
     overrides: Sequence[str],
     declared: Sequence[str],
 ) -> list[str]:
@@ -208,7 +208,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
 
 
 def doubts(
-    slots: Sequence[Cell], chosen: Sequence[Cell], results: Mapping[str, Found], against: str, trained: Convergence
+    slots: Sequence[Cell], chosen: Sequence[Cell], results: Mapping[str, Results], against: str, trained: Convergence
 ) -> list[str]:
     """The reasons why a comparable row is inconclusive, e.g. missing cells, no convergence, unknown code version.
 

@@ -45,7 +45,7 @@ class Finished:
 
     def test(self, cell: Cell) -> Evaluation:
         """The evaluation of a cell on the test set."""
-        return cell.found(Store(self.outputs)).evaluations["test"]
+        return cell.results(Store(self.outputs)).evaluations["test"]
 
     def models(self) -> Iterator[tuple[str, Cell, Loaded]]:
         """(label, cell, loaded model) for every row."""
@@ -80,7 +80,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
     at = keys.index(column) if column else 0
     for slot in (s for s in plan.slots if s.column == at):
-        label, done = plan.experiment.rows[slot.row].label, slot.found(store) is not None
+        label, done = plan.experiment.rows[slot.row].label, slot.results(store) is not None
         if points:
             if not done or not label.replace("_", "-").startswith(points.replace("_", "-")):
                 continue

@@ -216,7 +216,7 @@ def _documents(
 
     planned = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
     (plan,), store = planned.plans, Store(planned.outputs)
-    results = [(plan.experiment.rows[slot.row].label, slot.config, slot.found(store)) for slot in plan.slots]
+    results = [(plan.experiment.rows[slot.row].label, slot.config, slot.results(store)) for slot in plan.slots]
     finished = [(row, config, cell.metrics) for row, config, cell in results if cell is not None]
     points = documents.collect(finished)
     if points.empty:

@@ -184,7 +184,7 @@ def read(path: Path) -> Made:
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     request = Request.read(arguments, REPRODUCE, [asked["experiment"]])
     with restored(*reproduce.outlined(request), known, request.overrides) as (plan, store):
-        cells = [(plan.experiment.rows[s.row].label, s.config, s.found(store)) for s in plan.slots]
+        cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
         table, documents = driver.table(plan, store), ""
         if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
             from tasks.draw import documents as figures  # which loads pandas

@@ -80,7 +80,7 @@ def _run(config: Mapping[str, Any]) -> Ended:
         for note in dict.fromkeys(n for of in (cell.data, *cell.tests) for n in of.facts.get("notes", ())):
             print(f"note: {note}", file=sys.stderr)
         with display.Display({cell.cell_id: 1.0}) as shown:
-            outcome = launch.one(cell, store, shown.show, make_loggers)
+            outcome = launch.run_one(cell, store, shown.show, make_loggers)
     except (ValueError, DataError, StoreError) as error:  # StoreError: the launcher cannot run the cell
         print(f"error: {error}", file=sys.stderr)
         return Ended("wrong" if isinstance(error, ValueError) else "failed")
@@ -88,7 +88,7 @@ def _run(config: Mapping[str, Any]) -> Ended:
         return Ended("queued")
     place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
     told = {"cell": place, "setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
-    results = cell.found(store)
+    results = cell.results(store)
     if results is None:
         if outcome.state != "failed":
             print(outcome.reason or outcome.state, file=sys.stderr)

@@ -202,7 +202,7 @@ class Try(reproduce.Driver):
         if found:
             cells, by = list(found.values()), next(iter(found.values())).config["train"]["best_metric"]
             better = cells[0].family.METRICS[by].better
-            dev = [better * one.found(self.store).metrics.get(f"dev/{by}", -better * math.inf) for one in cells]
+            dev = [better * one.results(self.store).metrics.get(f"dev/{by}", -better * math.inf) for one in cells]
             best = cells[dev.index(max(dev))]
             which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
             root = str(self.store.root)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from repro import cell as cells
-from repro.cell import Cell, Found
+from repro.cell import Cell, Results
 from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.plan import origin
@@ -114,7 +114,7 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[s
     return "sent"
 
 
-def stored(cell: Cell, folder: Path) -> Found:
+def stored(cell: Cell, folder: Path) -> Results:
     """A finished training with its evaluations.
 
     If a test set was evaluated in several ways, only one evaluation is used: preferably the one with the settings of
@@ -123,7 +123,7 @@ def stored(cell: Cell, folder: Path) -> Found:
     Raises:
         Damaged: the training or an evaluation is damaged.
     """
-    found = replace(cell, tests=()).found(Store(folder.parents[3]))
+    found = replace(cell, tests=()).results(Store(folder.parents[3]))
     assert found is not None  # `cells.finished` has read it
     metrics, signatures = dict(found.metrics), dict(found.signatures)
     baselines: dict[str, dict[str, Any]] = {}
@@ -144,7 +144,7 @@ def stored(cell: Cell, folder: Path) -> Found:
     return replace(found, metrics=metrics, signatures=signatures, baselines=baselines, evaluations=chosen)
 
 
-def _lies_here(cell: Cell, found: Found) -> Path | None:
+def _lies_here(cell: Cell, found: Results) -> Path | None:
     """The offline run that already has all evaluations; with a second run, `wandb sync` would send the cell twice."""
     root = Path(os.environ.get("WANDB_DIR") or cell.config["paths"]["outputs"])
     receipts = root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}")

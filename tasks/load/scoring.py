@@ -29,7 +29,7 @@ def evaluate(
     *,
     progress: Any = None,
     plugins: Sequence[str] = (),
-) -> cells.Found:
+) -> cells.Results:
     """Evaluate a finished cell again, on other data, with other decoding options or other scores. Nothing is trained.
 
     Args:
@@ -65,7 +65,7 @@ def evaluate(
     )
     store = Store(folder.parents[3])
     outcome = cells.run(cell, store)
-    found = cell.found(store) if outcome.state in ("done", "skipped") else None
+    found = cell.results(store) if outcome.state in ("done", "skipped") else None
     if found is None:
         raise StoreError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from repro.cell import Cell, Found
+from repro.cell import Cell, Results
 from repro.convergence import read_curves
 from repro.files import without_paths
 from repro.launch.display import setting
@@ -53,13 +53,13 @@ def config(cell: Cell) -> dict[str, Any]:
     }
 
 
-def scores(results: Found) -> dict[str, float]:
+def scores(results: Results) -> dict[str, float]:
     """Scores as `split/metric` -> value; those of trivial systems as `baseline/<system>/<split>/<metric>` -> value."""
     baselines = {f"baseline/{system}/{k}": v for system, values in results.baselines.items() for k, v in values.items()}
     return {**results.metrics, **{k: v for k, v in baselines.items() if isinstance(v, (int, float))}}
 
 
-def rows(results: Found) -> list[dict[str, float]]:
+def rows(results: Results) -> list[dict[str, float]]:
     """The stored learning curve, one row per epoch; values missing for an epoch are omitted."""
     columns = read_curves(results.folder)
     table = (dict(zip(columns, values)) for values in zip(*columns.values()))

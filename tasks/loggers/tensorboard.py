@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.cell import Cell, Found
+from repro.cell import Cell, Results
 from tasks.config.options import number, stated
 from tasks.loggers import about
 
@@ -65,7 +65,7 @@ class Logger:
         self._sent = len(rows)
         self.writer.flush()
 
-    def finish(self, results: Found | None, state: str) -> None:
+    def finish(self, results: Results | None, state: str) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from torch.utils.tensorboard import summary
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from repro.cell import Cell, Found
+from repro.cell import Cell, Results
 from repro.files import write_json
 from tasks.config.options import REQUIRED, choice, number, stated, text
 from tasks.loggers import about
@@ -89,7 +89,7 @@ class Logger:
             self.run.log({key if key == "epoch" else f"curve/{key}": value for key, value in row.items()})
         self._sent = max(self._sent, len(rows))
 
-    def finish(self, results: Found | None, state: str) -> None:
+    def finish(self, results: Results | None, state: str) -> None:
         """Send the scores, heat maps and samples of a finished cell, and close the run."""
         if results is not None:
             self.run.log(_media(results))
@@ -101,12 +101,12 @@ class Logger:
             write_json(Path(self.run.dir).with_name(RECEIPT), {SENT: evaluations(results)})
 
 
-def evaluations(results: Found) -> str:
+def evaluations(results: Results) -> str:
     """The ids of a cell's evaluations, in the form stored in the summary of a complete run."""
     return " ".join(sorted(level.folder.name for level in results.evaluations.values())) or "none"
 
 
-def _media(results: Found) -> dict[str, Any]:
+def _media(results: Results) -> dict[str, Any]:
     import wandb
     from PIL import Image
 

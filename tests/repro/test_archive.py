@@ -60,7 +60,7 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
     found, _ = archive.collect(wanted, store)
     first = plan.slots[0]
     record = next(r for r in found if r["training"] == first.training_id)
-    score = first.found(store).metrics["dev/score"]
+    score = first.results(store).metrics["dev/score"]
     assert record["curve"] == {"metric": "score", "dev": pytest.approx([score, score - 1, score - 2])}
     told = []
     for name, records in (("new", found), ("old", [{k: v for k, v in r.items() if k != "curve"} for r in found])):

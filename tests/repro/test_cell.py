@@ -55,7 +55,7 @@ def test_a_finished_cell_has_everything(cell, store):
     said = []
     mine = cell(tests=["further"])
     outcome = cells.run(mine, store, forward=lambda *message: said.append(message))
-    entry, found = mine.entry(store), mine.found(store)
+    entry, found = mine.entry(store), mine.results(store)
     assert outcome.state == "done" and entry.state() == mine.state(store) == "done"
     assert found.metrics == {
         "dev/score": 0.1, "best_epoch": 1.0, "test/score": 49.9, "test/other": 24.95, "further/score": 49.9, "further/other": 24.95,
@@ -111,9 +111,9 @@ def test_another_evaluation_of_a_finished_training_runs_without_training(cell, s
     assert not other.done(store) and other.state(store) == "queued"
     assert cells.run(other, store).state == "done"
     assert runs(cell(), store) == ["train", "test", "further" if "tests" in changes else "test"]
-    assert cell().found(store).metrics["test/score"] == 49.9, "the first evaluation is still there"
+    assert cell().results(store).metrics["test/score"] == 49.9, "the first evaluation is still there"
     if "decode__beam" in changes:
-        assert other.found(store).metrics["test/score"] == 51.9
+        assert other.results(store).metrics["test/score"] == 51.9
     assert cells.run(other, store).state == "skipped"
 
 
@@ -122,7 +122,7 @@ def test_a_failed_evaluation_does_not_lose_the_training(cell, store):
     outcome = cells.run(mine, store)
     entry = mine.entry(store)
     assert outcome.state == "failed" and "ate the test set" in outcome.error and mine.state(store) == "failed"
-    assert entry.finished() and mine.found(store) is None
+    assert entry.finished() and mine.results(store) is None
     (entry.path("checkpoints") / "cured").touch()
     assert cells.run(mine, store).state == "done" and runs(mine, store) == ["train", "test", "test"]
 
@@ -160,7 +160,7 @@ def test_a_cell_somebody_else_runs_is_busy(cell, store):
     with mine.entry(store).locked():
         outcome = cells.run(mine, store)
     assert outcome.state == "busy" and str(os.getpid()) in outcome.error
-    assert mine.found(store) is None
+    assert mine.results(store) is None
 
 
 def test_full_disk_fails_clearly_and_leaves_the_store_whole(cell, store, monkeypatch, full):
@@ -176,7 +176,7 @@ def test_full_disk_fails_clearly_and_leaves_the_store_whole(cell, store, monkeyp
         outcome = cells.run(cell(), store)
     entry = cell().entry(store)
     assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left while writing")
-    assert entry.state() == "failed" and cell().found(store) is None
+    assert entry.state() == "failed" and cell().results(store) is None
     assert not list(entry.folder.rglob(".*"))
     assert cell(seed=7).done(store)
     assert cells.run(cell(), store).state == "done" and runs(cell(), store) == ["train", "test", "test"]
@@ -203,7 +203,7 @@ def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, sto
             assert seed > 1 or "could not be recorded" in outcome.error
         assert not [p for p in store.root.rglob(".*") if p.is_file()]
         assert cells.run(mine, store).state in ("done", "skipped")
-        assert mine.found(store).metrics["test/score"] == pytest.approx(50 - seed / 10)
+        assert mine.results(store).metrics["test/score"] == pytest.approx(50 - seed / 10)
         assert all(cell(seed=finished).done(store) for finished in range(1, seed))
     assert room and seed > 10, "there are more writes than this test tries"
 
@@ -227,7 +227,7 @@ def test_a_damaged_training_is_named_moved_aside_and_trained_again(cell, store, 
     entry = cell().entry(store)
     entry.path(name).unlink() if how == "gone" else entry.path(name).write_text(how)
     with pytest.raises(Damaged, match=name.replace(".", r"\.")) as caught:
-        cell().found(store)
+        cell().results(store)
     assert str(entry.folder) in str(caught.value) and cell().state(store) == "damaged"
     assert cells.run(cell(seed=2), store).state == "done", "one bad cell does not stop the others"
     assert cells.run(cell(), store).state == "done" and cell().done(store)
@@ -254,7 +254,7 @@ def test_a_damaged_evaluation_is_evaluated_again_without_training(cell, store, n
     level = cell().evaluation(store, cell().tests[0])
     level.path(name).write_bytes(b"\x1f\x8b broken")
     with pytest.raises(Damaged, match=name):
-        cell().found(store)
+        cell().results(store)
     assert cells.run(cell(), store).state == "done" and cell().done(store)
     assert runs(cell(), store) == ["train", "test", "test"]
     assert level.folder.with_name(f"{level.folder.name}.damaged-1").is_dir()
@@ -284,7 +284,7 @@ def test_a_cell_runs_from_its_page_alone(cell, store):
     asked = cells.enter(other, store)
     assert [p.parent.parent for p in asked] == [folder, folder]
     assert [cells.run_folder(p).state for p in asked] == ["done", "done"]
-    assert other.found(store).metrics["further/score"] == pytest.approx(50.0 - (0.1 + 2.0) + 4 - 1)
+    assert other.results(store).metrics["further/score"] == pytest.approx(50.0 - (0.1 + 2.0) + 4 - 1)
     assert runs(mine, store).count("train") == 1
 
 
@@ -323,7 +323,7 @@ def test_a_finished_training_is_evaluated_without_its_data_or_recipe(cell, store
     test = fake_family.prepare_test({"data": {"name": "later", "test": "l"}}, folder / "encoding", None)
     again = replace(again, tests=(test,), further={"later": {"name": "later"}})
     assert cells.run(again, store).state == "done"
-    assert again.found(store).metrics["later/score"] == 49.9 and again.found(store).folder == folder
+    assert again.results(store).metrics["later/score"] == 49.9 and again.results(store).folder == folder
     shutil.rmtree(folder / "encoding")
     with pytest.raises(Damaged, match=r"encoding/dict\.txt"):
         cells.finished(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro.convergence import CONVERGED, LEARNING, Convergence
-from repro.identity import Found
+from repro.identity import Results
 from repro.protocol import Metric
 from repro.tables import findings, render
 from repro.tables.blocks import Block, Row, Value
@@ -20,7 +20,7 @@ FEW = "No best row: fewer than two rows have converged with 3 seeds or more."
 
 
 def row(label, scores, state=CONVERGED, baseline=False, better=1):
-    found = [Found("", Path(), {"test/bleu": score}, {}, {}, {}, {}, {}, 1.0, {}) for score in scores]
+    found = [Results("", Path(), {"test/bleu": score}, {}, {}, {}, {}, {}, 1.0, {}) for score in scores]
     seeds = list(range(1, len(scores) + 1))
     values = [Value("test/bleu", scores, 1, better)]
     return Row(label, "", values, [], [], found, baseline, Convergence(state), seeds)

@@ -130,9 +130,9 @@ def test_a_key_that_came_later_counts_once_it_is_set(config, monkeypatch, key):
 
 def test_what_is_found_is_of_the_training_and_of_all_its_test_sets(cell, store):
     one = cell(["further"], seed=4)
-    assert one.found(store) is None and one.state(store) == "queued" and one.seed == 4
+    assert one.results(store) is None and one.state(store) == "queued" and one.seed == 4
     assert cells.run(one, store).state == "done"
-    found, (test, further) = one.found(store), one.tests
+    found, (test, further) = one.results(store), one.tests
     assert (found.cell_id, found.folder, one.state(store)) == (one.training_id, one.entry(store).folder, "done")
     assert {"dev/score", "test/score", "further/score"} <= found.metrics.keys()
     assert found.signatures == {"test/score": "fake|v2", "further/score": "fake|v2"}
@@ -140,9 +140,11 @@ def test_what_is_found_is_of_the_training_and_of_all_its_test_sets(cell, store):
     assert found.baselines == {name: {**test.baselines[name], **further.baselines[name]} for name in test.baselines}
     assert found.evaluations["further"].folder.name == one.evaluation_id(further)
     timed = {name: (level, {"metrics": {}, "seconds": 0.25}) for name, level in found.evaluations.items()}
-    assert identity.Found.of(one.entry(store), {"metrics": {}, "seconds": 1.5}, timed).seconds == 2.0
+    assert identity.Results.of(one.entry(store), {"metrics": {}, "seconds": 1.5}, timed).seconds == 2.0
     assert one.config_of(test) == one.config and one.config_of(further)["data"]["name"] == "further"
-    assert replace(one, tests=(*one.tests, replace(test, name="new"))).found(store) is None, "an evaluation is missing"
+    assert replace(one, tests=(*one.tests, replace(test, name="new"))).results(store) is None, (
+        "an evaluation is missing"
+    )
 
 
 def test_a_family_is_registered_after_its_import():

@@ -179,7 +179,7 @@ def test_workers_see_their_gpu_alone(cell, store, monkeypatch):
 
 def test_one_cell_runs_in_a_process_of_its_own_if_its_gpus_are_chosen(cell, store):
     apart = cell(runtime__devices="none", runtime__workers=1)
-    assert launch.one(apart, store, lambda event: None).state == "done"
+    assert launch.run_one(apart, store, lambda event: None).state == "done"
     assert ran(apart, store)[0][0] != str(os.getpid())
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from repro.files import write_json
-from repro.identity import Found
+from repro.identity import Results
 from repro.protocol import Metric
 from repro.tables import paired
 from repro.tables.blocks import Row
@@ -35,7 +35,7 @@ def row(store):
             level.finish()
             score = np.mean([*values.values()]) if scores is None else scores.get(seed)
             metrics = {} if score is None else {full: score}
-            found.append(Found("", Path(), metrics, {}, {}, {}, {}, {}, 1.0, {"test": level}))
+            found.append(Results("", Path(), metrics, {}, {}, {}, {}, {}, 1.0, {"test": level}))
         return Row("", "", [], [], [], found, seeds=[*examples])
 
     return make

@@ -95,7 +95,7 @@ def test_one_cell_runs_in_this_process_and_tells_while_it_runs(cell, store):
     def show(event):
         events.append((event, event.cell.done(store)))
 
-    ended = [launch.one(one, store, show) for one in cells]
+    ended = [launch.run_one(one, store, show) for one in cells]
     assert [o.state for o in ended] == ["done", "failed"]
     assert {s: o.state for s, o in outcomes(e for e, _ in events).items()} == {1: "done", 2: "failed"}
     assert ran(cells[0], store)[0] == (str(os.getpid()), "train")

@@ -74,7 +74,7 @@ def test_a_copied_folder_is_finished_where_it_is_copied_to(made, store, tmp_path
     for one in made:
         shutil.copytree(one.entry(store).folder, one.entry(there).folder)
     assert [cells.run(c, there).state for c in made] == ["skipped", "skipped"] and wrong(there) == []
-    assert all(c.found(there).metrics == c.found(store).metrics for c in made)
+    assert all(c.results(there).metrics == c.results(store).metrics for c in made)
     flip(made[0].entry(there).path("weights.safetensors"))
     assert wrong(there) == [f"{made[0].training_id}: weights.safetensors is not what was written"]
     assert cells.run(made[0], there).state == "done" and made[0].done(there)

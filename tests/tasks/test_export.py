@@ -163,7 +163,7 @@ def test_an_export_is_scored_in_a_store_alone(exported, tmp_path):
     place = shutil.copytree(folder, tmp_path / "cells" / "toy" / "sparsemax" / cell.training_id)
     data = cell.config["paths"]["data"]
     found = evaluate(str(place), [f"paths.data={data}"])
-    assert found.metrics["test/bleu"] == cell.found(Store(entry.folder.parents[3])).metrics["test/bleu"]
+    assert found.metrics["test/bleu"] == cell.results(Store(entry.folder.parents[3])).metrics["test/bleu"]
 
 
 def test_an_export_whose_card_was_edited_is_exported_again_with_its_scores_into_a_new_folder(exported, tmp_path):

@@ -103,18 +103,18 @@ def test_scoring_anew_trains_nothing(trained, monkeypatch):
     cell, outputs = trained
     weights = cell.entry(Store(outputs)).path("weights.safetensors").stat().st_mtime_ns
     monkeypatch.setattr(compose, "composer", None)  # nor does it compose the training again
-    before = cell.found(Store(outputs)).metrics
+    before = cell.results(Store(outputs)).metrics
     found = evaluate(cell.training_id, ["decode.beam=1", "task.scores=[rouge_f1, bleu]"], outputs)
     assert "test/rouge1_f" in found.metrics and "test/bleu" in found.metrics
     assert found.evaluations["test"].folder != cell.evaluation(Store(outputs), cell.tests[0]).folder
     assert cell.entry(Store(outputs)).path("weights.safetensors").stat().st_mtime_ns == weights
-    assert cell.found(Store(outputs)).metrics == before, "the first evaluation is as it was"
+    assert cell.results(Store(outputs)).metrics == before, "the first evaluation is as it was"
 
 
 def test_the_same_question_gives_the_stored_answer(trained):
     cell, outputs = trained
     found = evaluate(cell.training_id, (), outputs)
-    assert found.metrics == cell.found(Store(outputs)).metrics
+    assert found.metrics == cell.results(Store(outputs)).metrics
     assert found.evaluations["test"].folder == cell.evaluation(Store(outputs), cell.tests[0]).folder
 
 
@@ -122,7 +122,7 @@ def test_other_test_data(trained):
     cell, outputs = trained
     found = evaluate(cell.training_id, ["data.limits.test=7"], outputs)
     assert len(found.evaluations["toy"].predictions()) == 7 and "toy/bleu" in found.metrics
-    assert found.metrics["dev/loss"] == cell.found(Store(outputs)).metrics["dev/loss"]
+    assert found.metrics["dev/loss"] == cell.results(Store(outputs)).metrics["dev/loss"]
 
 
 def test_a_cell_is_scored_here_whatever_launcher_trained_it(trained):

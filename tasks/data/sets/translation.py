@@ -140,10 +140,10 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
     return make(manifest, KIND, read, title, sources=origin, **more)
 
 
-Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> their source
+Sourced = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> their source
 
 
-def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Progress) -> Found:
+def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Progress) -> Sourced:
     def check(row: Mapping[str, Any]) -> str | None:
         whole = all(isinstance(row["translation"].get(language), str) for language in pair.split("-"))
         return None if whole else f"a translation has no text in {' or '.join(pair.split('-'))}: {str(row)[:200]}"
@@ -155,7 +155,7 @@ def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Prog
     return hub.load(manifest, root, progress, make=made, check=check, pair=pair)
 
 
-def _from_files(folder: Path, stem: str, get: str) -> Found:
+def _from_files(folder: Path, stem: str, get: str) -> Sourced:
     splits, stamps = {}, {}
     for split, names in FILES.items():
         splits[split], stamps[split] = [], []

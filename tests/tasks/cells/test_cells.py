@@ -43,7 +43,7 @@ def finished(small_cell, prepared_cell, tmp_path_factory):
 
     def finished(name: str):
         one, entry = (cell, cell.entry(store)) if name == "shared" else small_cell(name)
-        return one, entry, one.found(Store(entry.folder.parents[3]))
+        return one, entry, one.results(Store(entry.folder.parents[3]))
 
     return finished
 

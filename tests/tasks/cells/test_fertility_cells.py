@@ -46,7 +46,7 @@ def run(prepared_cell, tiny, store):
         cell = prepared_cell([*tiny, *overrides])
         outcome = cells.run(cell, store)
         assert outcome.state == "done", outcome.error
-        return cell, cell.found(store)
+        return cell, cell.results(store)
 
     return run
 

@@ -230,7 +230,7 @@ TEXTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "Parquet": (lambda raw: b"PAR1" + raw + b"PAR1", "Parquet"),
     "an image": (lambda raw: b"\x89PNG\r\n\x1a\n" + raw, "PNG"),
     "random": (lambda raw: bytes(range(250, 0, -1)) * 9, "byte 0"),
-    "an error page": (lambda raw: b"<!DOCTYPE html><html><body>404 Not Found</body></html>", ""),
+    "an error page": (lambda raw: b"<!DOCTYPE html><html><body>404 Not Results</body></html>", ""),
 }
 ENCODINGS = {"Latin-1", "cut in a character", "half a character", "overlong", "random", "NUL"}  # what needs an é
 

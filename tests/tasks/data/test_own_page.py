@@ -165,7 +165,7 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_c
         outcome = cells.run(cell, store)
         same = "data.path=weather.arff" in arguments  # the content of weather.csv: trained already
         assert outcome.state == ("skipped" if same else "done"), (arguments, outcome.error)
-        found = cell.found(store)
+        found = cell.results(store)
         assert any(key.startswith("test/") for key in found.metrics) and "own data" in found.shortfalls["train"]
         ran += 1
     assert ran == 8

@@ -21,7 +21,7 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
     for mapping in ("softmax", "fusedmax"):
         cell, entry = learned(mapping)
         found = SimpleNamespace(evaluations={"test": entry.evaluation(cell.evaluation_id(cell.tests[0]))})
-        given = {"entry": lambda store, entry=entry: entry, "found": lambda store, found=found: found}
+        given = {"entry": lambda store, entry=entry: entry, "results": lambda store, found=found: found}
         cells.append((mapping, SimpleNamespace(mapping=mapping, config=cell.config, **given)))
     of = Finished("title", None, cells, str(tmp_path))
     source, output = attending.stored_sentence(of, 2)

@@ -120,7 +120,7 @@ def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path, den
     store = Store(tmp_path)
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
-    kept = load_file(cell.found(store).evaluations["test"].path("attention.safetensors"))
+    kept = load_file(cell.results(store).evaluations["test"].path("attention.safetensors"))
     assert set(kept) == {f"{what}/{i}" for what in ("test", "mu", "sigma", "density") for i in range(3)}
     p = kept["test/0"].double()
     at = (torch.arange(p.size(1)) + 0.5) / p.size(1)

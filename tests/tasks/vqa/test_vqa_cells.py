@@ -24,7 +24,7 @@ def done(cell, store):
     """What is found of the cell after its training."""
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
-    return cell.found(store)
+    return cell.results(store)
 
 
 @pytest.fixture(scope="module")
