@@ -94,7 +94,8 @@ def rendered(figure: Any, ending: str, title: str = "", dpi: int = 130) -> bytes
     """A figure as the content of a file: svg (with a white background; `title` is in it), png or pdf."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    buffer, options = io.BytesIO(), {"dpi": dpi}
+    buffer = io.BytesIO()
+    options: dict[str, Any] = {"dpi": dpi}
     if ending == "svg":
         FigureCanvasSVG(figure)
         options = {"facecolor": "white", "metadata": {"Date": None, "Title": title}}

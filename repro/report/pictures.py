@@ -130,7 +130,7 @@ def main_score(block: Block) -> Picture:
         title = f"{header} minus that of {first.name}: mean, {interval}; small: each seed{hollow}"
         header = f"{header} minus {first.name}"
     else:
-        dots = [_score(row, at) for row in rows]
+        dots = [dot for row in rows if (dot := _score(row, at))]
         title = f"{header} of each row: no row can be compared with the first{hollow}"
     with draw.canvas((4.4, 0.75 + 0.3 * draw.height([dot.label for dot in dots]))) as figure:
         axes = figure.add_subplot()
@@ -141,10 +141,11 @@ def main_score(block: Block) -> Picture:
         return Picture(title, draw.svg(figure, title))
 
 
-def _score(row: Row, at: int) -> Dot:
-    """The mean and the runs of a row's score."""
-    mean = row.values[at].summary.mean
-    return Dot(row.name, row.style, mean, None, row.values[at].runs, not row.convergence.converged)
+def _score(row: Row, at: int) -> Dot | None:
+    """The mean and the runs of a row's score; None without a score."""
+    if (summary := row.values[at].summary) is None:
+        return None
+    return Dot(row.name, row.style, summary.mean, None, row.values[at].runs, not row.convergence.converged)
 
 
 def attention_quality(rows: Sequence[Row], first: Show, split: str) -> Picture:
@@ -225,7 +226,7 @@ def runs(table: Table) -> str:
             left, right = (figure.add_subplot(len(panels), 2, 2 * i + k) for k in (1, 2))
             apart = [row for row in rows if row.label == UNIFORM and len(rows) > 2]  # which would squeeze the others
             shown = [row for row in rows if row not in apart]
-            draw.dots(left, [_score(row, at) if row.values[at].summary else None for row in shown])
+            draw.dots(left, [_score(row, at) for row in shown])
             less = "".join(f"; {UNIFORM} {row.values[at].text()} is not drawn" for row in apart)
             left.set_xlabel(f"{block.headers[at]}: each seed and the mean{less}")
             left.set_title(block.label if len(panels) > 1 else "", fontsize=8.5, loc="left")

@@ -29,10 +29,10 @@ def swept(group: Group) -> dict[tuple[str, str], Lines]:
     for key in dict.fromkeys(k for s in group.settings for k in s.values):
         lines: dict[tuple[str, str], list[tuple[float, Setting]]] = {}
         for s in group.settings:
-            if _is_number(value := s.values.get(key)):
+            if _is_number(value := s.values.get(key, "")):
                 rest = ", ".join(f"{k.removeprefix('mapping.')}={text(v)}" for k, v in s.values.items() if k != key)
                 label = f"{s.mapping} ({rest})" if rest else s.mapping
-                lines.setdefault((s.mapping if key.startswith("mapping.") else "", label), []).append((value, s))
+                lines.setdefault((s.mapping if key.startswith("mapping.") else "", label), []).append((float(value), s))
         for (mapping, label), points in lines.items():
             if len({x for x, _ in points}) > 1:
                 drawings.setdefault((mapping, key), {})[label] = sorted(points, key=lambda point: point[0])
