@@ -109,6 +109,9 @@ def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
     assert affine(x, [30.5, 30.0, 31.0, 34.0, 33.0, 35.0]), "the mean, then the seeds"
     y = [float(n) for path, _ in STROKES.findall(text) for n in re.findall(r"[ML] [\d.]+ ([\d.]+)", path)]
     assert affine(y, [54.5, 57.5, 60.5, 55.5, 58.5, 61.5]), "the mean over seeds, epoch by epoch"
+    table = tables.build(plan, store)
+    table.blocks[0].rows[0].results = ()
+    assert f"fill: {draw.COLOURS[0]}" in pictures.runs(table) and draw.COLOURS[1] not in pictures.runs(table)
 
 
 def affine(places, values) -> bool:
