@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-COUNTS = frozenset(
-    ("words", "structures", "labels", "groups", "runs", "texts", "pairs", "iterations", "epochs", "s")
-)  # units
+# units
+COUNTS = frozenset(("words", "structures", "labels", "groups", "runs", "texts", "pairs", "iterations", "epochs", "s"))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from repro.report.data import Missing, Picture
 from repro.tables.compare import Group, Setting, text
 
 WIDE = 50  # an axis is logarithmic if largest value / smallest value exceeds this ratio
-Lines = dict[
-    str, list[tuple[float, Setting]]
-]  # label of a line -> (value of the swept parameter, setting) of each point
+# label of a line -> (value of the swept parameter, setting) of each point
+Lines = dict[str, list[tuple[float, Setting]]]
 
 
 def swept(group: Group) -> dict[tuple[str, str], Lines]:

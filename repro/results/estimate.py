@@ -17,9 +17,8 @@ from repro.results import records
 from repro.store import Entry, Store
 
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
-Paces = Mapping[
-    tuple[str, ...], tuple[float, int]
-]  # kind of cell (`_kind`) -> hours an epoch, and of how many finished cells
+# kind of cell (`_kind`) -> hours an epoch, and of how many finished cells
+Paces = Mapping[tuple[str, ...], tuple[float, int]]
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ from repro.files import StoreError, read_json, usable
 from repro.identity import Cell, OfFamily, Results, asked_id, computed_from, digest, scoring
 from repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
 
-# Nodes and keys that do not change the result.
-Wanted = Callable[
-    [str, str, str], bool
-]  # of the names of a task's and a mapping's folder and an id: whether to read it
+# (names of a task's and a mapping's folder, id) -> whether to read it
+Wanted = Callable[[str, str, str], bool]
+# nodes and keys that do not change the result
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")
-LARGEST = 1e300  # largest value of a metric; means of larger values overflow
 ASIDE_KEYS = ("task.family", "task.deviations", "mapping.grid")
+LARGEST = 1e300  # largest value of a metric; means of larger values overflow
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from repro.files import StoreError, archive_damage
 from repro.store import ASIDE, Entry, Evaluation, Level, Store
 
-PARTS = re.compile(
-    r"\.(.+)\.([0-9a-f]{8}|\d+)|saving\..+|best\.\d+\.pt|crash\.pt|claim\.stale\..+"
-)  # names of files that unfinished work leaves behind
+# names of files that unfinished work leaves behind
+PARTS = re.compile(r"\.(.+)\.([0-9a-f]{8}|\d+)|saving\..+|best\.\d+\.pt|crash\.pt|claim\.stale\..+")
 
 
 @dataclass(frozen=True)

@@ -111,12 +111,7 @@ class _Column:
     """Builds the block of one column."""
 
     def __init__(
-        self,
-        plan: Plan,
-        store: Store,
-        published: Sequence[Mapping[str, Any]],
-        failed: Mapping[str, str],
-        number: int,
+        self, plan: Plan, store: Store, published: Sequence[Mapping[str, Any]], failed: Mapping[str, str], number: int
     ) -> None:
         self.plan, self.store, self.published, self.failed = plan, store, published, failed
         self.number, self.column, self.metrics = number, plan.experiment.columns[number], plan.metrics(number)

@@ -35,9 +35,8 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.read.splits import HAN, SOUTHEAST
 
 LONGEST_TEXT = 1_000_000  # characters of a text or line
-LONGEST_WORD = (
-    1_000  # letters without a space, in scripts that have them: tokenisers take quadratic time in this length
-)
+# letters without a space, in scripts that have them: tokenisers take quadratic time in this length
+LONGEST_WORD = 1_000
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
 AGAIN = "correct the file, or fetch it again; or correct what names it (data.path, data.mirror, encode.vectors)"
 

@@ -30,16 +30,14 @@ LABELS = {"label", "class", "category", "stars", "rating", "sentiment", "relatio
 TAGS = LABELS | {"labels", "tags", "topics", "categories", "genres", "classes", "emotions"}  # of several labels
 LANGUAGES = set("ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja".split())
 LANGUAGES |= set("ka kk ko lt lv mk ms nb nl no pl pt ro ru sk sl sq sr sv sw ta th tr uk ur vi zh".split())
-SIDES = (
-    LANGUAGES | SOURCES | TARGETS
-)  # a file with two such columns has pairs, and a tsv file that begins with them a header
+# a file with two such columns has pairs, and a tsv file that begins with them a header
+SIDES = LANGUAGES | SOURCES | TARGETS
 NAMES = {"english": "en", "french": "fr", "german": "de", "spanish": "es", "italian": "it", "dutch": "nl"}
 NAMES |= {"portuguese": "pt", "russian": "ru", "chinese": "zh", "japanese": "ja", "korean": "ko", "arabic": "ar"}
 NAMES |= {"persian": "fa", "hindi": "hi", "turkish": "tr"}
 CERTAIN = LABELS | {"text", "source", "target"} | NAMES.keys()
-REGION = re.compile(
-    r"[-_]([a-z]{2}|\d{3}|hans|hant|latn|cyrl|arab|deva)$"
-)  # or script, as in zh_CN, es_419 and sr_Latn
+# or script, as in zh_CN, es_419 and sr_Latn
+REGION = re.compile(r"[-_]([a-z]{2}|\d{3}|hans|hant|latn|cyrl|arab|deva)$")
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:e[-+]?\d+)?", re.I)
 MOST_CLASSES, LONGEST_CLASS = 100, 40
 ROWS_OF_A_CLASS = 4  # fewest rows per value, on average, in a column that is taken for a class

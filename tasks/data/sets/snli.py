@@ -61,9 +61,8 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
             splits[split] = list(read_published(path, marked))
         return splits
 
-    lines = {
-        s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()
-    }  # less a head line
+    # less a head line
+    lines = {s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()}
     hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     title, whole = f"SNLI 1.0, {', '.join(p.name for p in files.values())}", manifest["lines"].items()
     notes = ["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else []
