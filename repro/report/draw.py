@@ -27,18 +27,15 @@ INK, GRID, PAPER, ZERO, WEIGHT = "#1f2328", "#d8dee4", "#ffffff", "#dddddd", (8 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 SIGNS = "●■▲◆▼✚✖⬢"  # the markers as characters, for a legend
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.4)))
-INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 STYLE: dict[str, Any] = {
-    **dict.fromkeys(INKED, INK),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     **dict.fromkeys(("axes.linewidth", "grid.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
-    **{
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "axes.grid": True,
-        "grid.color": GRID,
-    },
-    **{"font.size": 8.5, "font.sans-serif": ["DejaVu Sans"], "text.parse_math": False, "lines.linewidth": 1.3},
+    **dict.fromkeys(("axes.axisbelow", "axes.grid"), True),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "text.parse_math"), False),
+    "grid.color": GRID,
+    "font.size": 8.5,
+    "font.sans-serif": ["DejaVu Sans"],
+    "lines.linewidth": 1.3,
 }
 EQUAL = 1e-6  # relative difference up to which weights count as equal (float32 noise)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
