@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,19 @@ from repro.tables.compare import Group
 DRAWN = "plots"  # subfolder for the drawings
 DASHBOARD = "dashboard.html"
 MOST_LINES = 24  # maximum number of settings that are drawn as lines
-Printed = Callable[[Record], Mapping[str, str]]  # a cell -> metric -> the number that a paper prints for it
 
 
-def write(
-    records: Sequence[Record], folder: Path, title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
-) -> tuple[Table, list[Path]]:
+def write(records: Sequence[Record], folder: Path, title: str, notes: Sequence[str] = ()) -> tuple[Table, list[Path]]:
     """Compare finished cells and write table.{txt,md,csv}, plots/*.{svg,csv} and dashboard.html in `folder`.
 
     Args:
         notes: sentences to print below the table.
-        printed: the papers' numbers, for the page.
 
     Returns:
         The table, and the paths of the files.
     """
     table, files = contents(records, title, notes)
-    made = part(dashboard, records, title, notes, printed)
+    made = part(dashboard, records, title, notes)
     if made.note:
         logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)
     else:
@@ -61,9 +57,7 @@ def contents(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -
     return table, files
 
 
-def dashboard(
-    records: Sequence[Record], title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
-) -> str:
+def dashboard(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -> str:
     """A page of all cells with selects that filter by task, data, mapping and seed.
 
     Each task has a view of all seeds, and one of each seed if there are several, so that every mean and interval is
@@ -71,7 +65,7 @@ def dashboard(
     """
     seeds, table = sorted({r.seed for r in records}), compare.table(compare.groups(records), "", title, notes)
     views = [
-        {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group, printed)}
+        {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group)}
         for seed in ("", *(seeds if len(seeds) > 1 else ()))
         for i, group in enumerate(compare.groups([r for r in records if seed in ("", r.seed)]))
     ]
@@ -83,13 +77,9 @@ def dashboard(
     return template.render(table=table, views=views, filters={**filters, "seed": seeds}, written=written)
 
 
-def _view(group: Group, printed: Printed) -> dict[str, Any]:
+def _view(group: Group) -> dict[str, Any]:
     """The template's values for a task. Of more than `MOST_LINES` settings, only the sweeps are drawn."""
     (block,) = compare.table([group], "", "").blocks
-    for row, setting in zip(block.rows, group.settings):
-        numbers = printed(setting.first)
-        for value in row.values:
-            value.printed = numbers.get(value.metric, "")
     shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
     figures = part(sweeps.pictures, group)

@@ -187,16 +187,16 @@ PANELS = {
 FIGURES = yaml.safe_load((CONFIGS / "paper_figures.yaml").read_text(encoding="utf-8"))
 
 
-def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
+def write_all(names: Sequence[str], folder: Path) -> Iterator[list[Path]]:
     """Write the figures with these names; without names, write all figures and their page.
 
-    A figure is <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Yields the paths of each figure.
-    Raises ValueError if a name is unknown.
+    A figure is <name>.csv (panel, column, numbers) and <name>.svg. Yields the paths of each figure. Raises ValueError if
+    a name is unknown.
     """
     if unknown := [name for name in names if name not in FIGURES]:
         raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(FIGURES)}")
     for name in names or FIGURES:
-        files = drawn(name, endings)
+        files = drawn(name)
         for file, content in files.items():
             write_atomic(folder / file, content)
         yield [folder / file for file in files]
@@ -204,25 +204,22 @@ def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> I
         write_atomic(folder / "README.md", page().encode())
 
 
-def drawn(name: str, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
+def drawn(name: str) -> dict[str, bytes]:
     """The files of a figure: file name -> content."""
     panels = list(PANELS[name]())
     rows: list[Sequence[str]] = []
     for panel in panels:
         rows.append(["panel", *panel.columns])
         rows += [[panel.title, *(f"{v:.5g}" for v in row)] for row in panel.written()]
-    files = {f"{name}.csv": csv_text(rows).encode()}
     across = min(len(panels), 6)
     down = -(-len(panels) // across)
     with canvas((3.3 * across, 3.0 * down), style={}) as drawing:
         for i, panel in enumerate(panels, 1):
             kind = "3d" if panel.kind == "surface" else None
             draw(drawing.add_subplot(down, across, i, projection=kind), panel)
-        for ending in endings:
-            buffer = io.BytesIO()
-            drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
-            files[f"{name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
-    return files
+        buffer = io.BytesIO()
+        drawing.savefig(buffer, format="svg", dpi=110, metadata={"Date": None})
+    return {f"{name}.csv": csv_text(rows).encode(), f"{name}.svg": _light(buffer.getvalue())}
 
 
 def _light(svg: bytes) -> bytes:

@@ -28,11 +28,12 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
     with pytest.raises(ValueError, match="no test sentence 99999"):
         attending.stored_sentence(of, 99999)
     example = attending.forced(of, source, output)
-    assert [p.label for p in example.panels] == ["softmax", "fusedmax"]
-    assert list(example.panels[0].output) == list(example.panels[1].output)
-    for panel, (_, row) in zip(example.panels, cells):
-        weights = panel.drawn
-        assert weights.shape == (len(panel.output), len(example.source))
+    heats = [heat for line in example.lines for heat in line]
+    assert [heat.title for heat in heats] == ["softmax", "fusedmax"]
+    assert list(heats[0].down) == list(heats[1].down)
+    for heat, (_, row) in zip(heats, cells):
+        weights = heat.weights
+        assert weights.shape == (len(heat.down), len(heat.across))
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
         loaded = load_cell(row.entry(None).folder)
         with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test, torch.no_grad():
@@ -40,4 +41,4 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
             before = torch.tensor([[EOS, *test.splits["test"].target[0].tolist()]])
             _, attention = loaded.model(ids, torch.tensor([ids.size(1)]), before)
         np.testing.assert_allclose(weights, attention[0].numpy(), atol=1e-5)
-    assert not np.allclose(example.panels[0].drawn, example.panels[1].drawn, atol=1e-3)
+    assert not np.allclose(heats[0].weights, heats[1].weights, atol=1e-3)
