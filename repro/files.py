@@ -144,9 +144,6 @@ def sha256_of(path: Path) -> str:
     mark = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
     known = _HASHES.get(path)
     if known is None or known[0] != mark:
-        digest = hashlib.sha256()
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        known = _HASHES[path] = (mark, digest.hexdigest())
+            known = _HASHES[path] = (mark, hashlib.file_digest(file, "sha256").hexdigest())
     return known[1]

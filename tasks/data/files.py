@@ -24,11 +24,8 @@ _NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}
 
 def sha256_of(path: Path) -> str:
     """Hex sha256 of a file's bytes. Raises DataError, naming the file, if it cannot be read."""
-    digest = hashlib.sha256()
     with opened(path, unpack=False) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def verify(path: Path, sha256: str | None = None, size: int | None = None, retry: str = "", name: str = "") -> None:
