@@ -166,7 +166,7 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
                 row.label,
             )
             barred |= {*mine} - {*others}
-        assert barred == {*one.deviations, *footers.of_settings(Plan(one, slots))}, "what is printed"
+        assert barred == {*one.deviations, *footers.of_settings(Plan(one, slots), slots)}, "what is printed"
         seen |= barred
     assert len(seen) >= 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +14,29 @@ from repro.report import page, sweeps
 from repro.report.data import Part, part
 from repro.results.records import Record
 from repro.tables import compare, render
-from repro.tables.blocks import Table
+from repro.tables.blocks import Block, Table
 from repro.tables.compare import Group
 
 DRAWN = "plots"  # subfolder for the drawings
 DASHBOARD = "dashboard.html"
 MOST_LINES = 24  # maximum number of settings that are drawn as lines
+Printed = Callable[[Record], Mapping[str, str]]  # a cell -> metric -> the number that a paper prints for it
 
 
-def write(records: Sequence[Record], folder: Path, title: str, notes: Sequence[str] = ()) -> tuple[Table, list[Path]]:
+def write(
+    records: Sequence[Record], folder: Path, title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
+) -> tuple[Table, list[Path]]:
     """Compare finished cells and write table.{txt,md,csv}, plots/*.{svg,csv} and dashboard.html in `folder`.
 
     Args:
         notes: sentences to print below the table.
+        printed: the papers' numbers, for the page.
 
     Returns:
         The table, and the paths of the files.
     """
     table, files = contents(records, title, notes)
-    made = part(dashboard, records, title, notes)
+    made = part(dashboard, records, title, notes, printed)
     if made.note:
         logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)
     else:
@@ -57,7 +61,9 @@ def contents(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -
     return table, files
 
 
-def dashboard(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -> str:
+def dashboard(
+    records: Sequence[Record], title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
+) -> str:
     """A page of all cells with selects that filter by task, data, mapping and seed.
 
     Each task has a view of all seeds, and one of each seed if there are several, so that every mean and interval is
@@ -65,7 +71,7 @@ def dashboard(records: Sequence[Record], title: str, notes: Sequence[str] = ()) 
     """
     seeds, table = sorted({r.seed for r in records}), compare.table(compare.groups(records), "", title, notes)
     views = [
-        {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group)}
+        {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group, printed)}
         for seed in ("", *(seeds if len(seeds) > 1 else ()))
         for i, group in enumerate(compare.groups([r for r in records if seed in ("", r.seed)]))
     ]
@@ -77,9 +83,22 @@ def dashboard(records: Sequence[Record], title: str, notes: Sequence[str] = ()) 
     return template.render(table=table, views=views, filters={**filters, "seed": seeds}, written=written)
 
 
-def _view(group: Group) -> dict[str, Any]:
+def _names(block: Block) -> list[str]:
+    """A name for each row: its label, with the details in which the rows of this label differ."""
+    details = [(row.label, row.detail.split(", ")) for row in block.own]
+    shared = {label: set.intersection(*(set(d) for other, d in details if other == label)) for label, _ in details}
+    own = [", ".join(part for part in d if part not in shared[label]) for label, d in details]
+    return [f"{label} ({text})" if text else label for (label, _), text in zip(details, own)]
+
+
+def _view(group: Group, printed: Printed) -> dict[str, Any]:
     """The template's values for a task. Of more than `MOST_LINES` settings, only the sweeps are drawn."""
     (block,) = compare.table([group], "", "").blocks
+    for row, setting, name in zip(block.rows, group.settings, _names(block)):
+        row.name = name
+        numbers = printed(setting.first)
+        for value in row.values:
+            value.printed = numbers.get(value.metric, "")
     shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
     figures = part(sweeps.pictures, group)

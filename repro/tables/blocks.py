@@ -34,6 +34,7 @@ class Value:
     within: tuple[float, float] = ANY  # the possible values of the score
     error: float = 0.0  # standard error of the mean over test examples; 0 if it is not known
     best: bool = False  # whether its row is shown to be the best (`findings`)
+    printed: str = ""  # the paper's number, on the page of all cells
 
     @cached_property
     def summary(self) -> Mean | None:

@@ -210,10 +210,13 @@ def test_a_setting_says_whether_it_has_converged(trained, store, best_epoch):
 
 def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(grid, trained, store, tmp_path):
     trained(mapping__name="sparsemax", seed=1)
-    _, files = comparison.write(records.read(store).records, tmp_path, "T <b>", ["A note."])
+    printed = {"test/score": "41.5"}
+    paper = lambda record: printed if record.seed < 2 else {}  # noqa: E731
+    _, files = comparison.write(records.read(store).records, tmp_path, "T <b>", ["A note."], paper)
     assert files[-1] == tmp_path / "dashboard.html"
     text = files[-1].read_text()
     page = Page(text)
+    assert page.text.count("paper 41.5") == 3 + 3, "in the rows of all seeds, whose first is 1, and in those of seed 1"
     assert "T <b>" in page.text and "A note." in page.text and "could not be made" not in text
     views = [a for tag, a in page.elements if a.get("class") == "view"]
     assert [(v["data-task"], v["data-seed"], "hidden" in v) for v in views] == [
