@@ -10,8 +10,8 @@ from test_architecture import ROOT, tracked
 # The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
 LINES = {
     "sparse_attention": 15_691,
-    "repro": 8_119,
-    "tasks": 23_993,
+    "repro": 8_139,
+    "tasks": 24_017,
     "tasks/fairseq_plugin": 1_000,
     "scripts": 1_000,
     "benchmarks": 2_160,
