@@ -33,6 +33,8 @@ def main(*names: str, overrides: list[str], records: Path | None = None, plan: b
         print("" if help else __doc__)
         reproduce.describe(request)
         if overrides and not help:
-            raise ValueError("EXPERIMENT is missing; name one of those above")
+            raise ValueError(
+                "EXPERIMENT is missing; write one of those above without a key, as in scripts/reproduce.py demo"
+            )
         return 0
     return recorded.show(request, records.resolve()) if records else reproduce.main(request)
