@@ -93,6 +93,7 @@ EARLY = [
     (["train.py", "task=toy", "epochs=3"], "did you mean 'train.max_epochs'"),
     (["train.py", "task=imdb", "model.hidden_dim=-4"], "model.hidden_dim=-4 must be a whole number of at least 1"),
     (["reproduce.py", "dmo"], "did you mean 'demo'"),
+    (["reproduce.py", "experiment=demo"], "EXPERIMENT is missing; write one without a key: attention_quality, demo,"),
     (["reproduce.py", "table3"], "did you mean 'laha2018_table3'"),
     (
         ["reproduce.py", "demo", "mapping=entmax"],
@@ -134,7 +135,6 @@ LATE = [
     (["reproduce.py", "demo", "row=softmax"], "did you mean 'rows'?"),
     (["reproduce.py", "demo", "seed=1,2"], "did you mean 'seeds'?"),
     (["reproduce.py", "demo", "seeds=one"], "seeds=one", "whole numbers"),
-    (["reproduce.py", "experiment=demo"], "EXPERIMENT is missing; write one of those above without a key"),
     (["reproduce.py", "demo", "runtime.workers=0"], "runtime.workers=0", "at least 1"),
     (["reproduce.py", "demo", "add=fusedmax,lam=-1"], "lam=-1", "lam >= 0"),
     (["reproduce.py", "demo", "add=fusedmax,lamda=.1"], "mapping.lamda is not a parameter of fusedmax (did you mean 'lam'?)"),
