@@ -121,6 +121,8 @@ def _check_names(store: Store, filters: Mapping[str, str]) -> None:
     for key in filters:
         if key.partition(".")[0] not in nodes:
             raise compare.FilterError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
+    if "experiment" in filters:
+        compose.page("experiment", filters["experiment"])  # raises ConfigError if it is unknown
     for part, key in ((-2, "task"), (-1, "mapping")):
         there = sorted({path.parts[part] for path in (store.root / "cells").glob("*/*")})
         if there and key in filters and not set(filters[key].split(",")) & set(there):
