@@ -32,7 +32,8 @@ from ..registry import Param, register
 from ..rows import operators
 from ..rows.bounded import bounded_rows
 from ..rows.bounded import checked as with_bounds
-from ..rows.shape import along, expanded, foreign, transformed
+from ..rows.ragged import along, over_rows
+from ..rows.shape import expanded, foreign, jagged, transformed
 
 _MEANING = "upper bound of every position, a tensor that broadcasts to the scores; fixed or given per call"
 BOUNDS = Param("bounds", low=0.0, closed_low=True, each=True, meaning=_MEANING)
@@ -47,6 +48,9 @@ def _bounded(
     body: Callable[..., Tensor], scores: Tensor, bounds: Any, lower: Any, dim: int, mask: Tensor | None
 ) -> Tensor:
     """Apply ``body(x, u)`` or ``body(x, u, low)`` along ``dim``; all are ``[..., n]`` and have the same dtype."""
+    if jagged(scores):
+        given = {"bounds": bounds, "lower": lower}
+        return over_rows(lambda x, mask, **own: _bounded(body, x, dim=-1, mask=mask, **own), scores, dim, mask, given)
 
     def every(x: Tensor) -> Tensor:
         each = []
