@@ -193,8 +193,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _nested(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
         """Attention within each sequence of nested tensors ``[B, *, E]``, in query's layout."""
         if query.layout is torch.strided:  # as nn.TransformerEncoder makes them in eval mode
-            same = query is key and key is value  # then their lengths are, too, which is faster
-            q, k, v = [_jagged(query)] * 3 if same else [_jagged(x) for x in (query, key, value)]
+            jagged = functools.partial(torch.nested.as_nested_tensor, layout=torch.jagged)
+            q, k, v = (jagged(list(x.unbind())) for x in (query, key, value))
             return torch.nested.as_nested_tensor(list(self._nested(q, k, v, causal).unbind()))
         q, k, v = self._heads(query, key, value)
         read = sparse_attention(q, k, v, self.mapping, causal=causal, dropout=self.dropout if self.training else 0.0)
@@ -236,13 +236,6 @@ class MultiheadAttention(nn.MultiheadAttention):
                     bias = added if bias is None else bias + added
             found.append(None if keep is None else keep.reshape(view))
         return found[0], found[1], bias
-
-
-def _jagged(x: Tensor) -> Tensor:
-    """A nested tensor ``[B, *, E]`` with layout=torch.jagged, from one with strided layout."""
-    parts = x.unbind()
-    ends = torch.tensor([0, *(len(part) for part in parts)], device=x.device).cumsum(0)
-    return torch.nested.nested_tensor_from_jagged(torch.cat(parts), ends)
 
 
 def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -201,7 +201,7 @@ INPUTS = {"bounds": 1.0, "groups": 2, "transitions": torch.zeros(4, 4)}
 @pytest.mark.parametrize("kind", NOT_DENSE)
 @pytest.mark.parametrize("name", [n for n in sa.names() if sa.spec(n).over != "density" and not sa.spec(n).stateful])
 def test_what_is_not_dense_is_refused_by_name(name, kind):
-    x, inputs = torch.rand(3, 4), {n: INPUTS[n] for n in sa.spec(name).inputs}
+    x, inputs = torch.rand(4, 4), {n: INPUTS[n] for n in sa.spec(name).inputs}
     convert, words = NOT_DENSE[kind]
     given = convert(x)
     if kind != "jagged" or sa.spec(name).over != "row":  # tests/sparse_attention/test_ragged.py

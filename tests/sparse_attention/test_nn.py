@@ -210,7 +210,9 @@ def test_a_learned_parameter_is_where_the_module_is():
         assert all(parameter.is_meta for parameter in layer.parameters())
 
 
-@pytest.mark.parametrize("mapping", ["continuous_sparsemax", "sparsemap_matching", "constrained_sparsemax"])
+@pytest.mark.parametrize(
+    "mapping", ["continuous_sparsemax", "sparsemap_matching", "sparsemap_tree", "constrained_sparsemax"]
+)
 def test_a_mapping_that_attention_cannot_use_is_refused_at_once(mapping):
     layer = nn.TransformerEncoderLayer(8, 2, 16)
     with pytest.raises(ValueError, match=f"{mapping} (works over a|needs bounds)"):
