@@ -252,8 +252,8 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
     Returns:
         The number of modules that now have the mapping; a module with several names counts once.
     Raises:
-        ValueError: the model has no ``torch.nn.MultiheadAttention``; one of them has a forward of its own; the mapping or
-            its parameters do not fit (`MultiheadAttention`). The model is unchanged then.
+        ValueError: the model has no ``torch.nn.MultiheadAttention``, or one has a forward of its own; the mapping does not
+            fit (`MultiheadAttention`), or learns what PEFT would not save. The model is unchanged then.
     """
     found = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
     if not found:
@@ -273,6 +273,12 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
          _per_head(_usable(mapping, params).train(part.training), part))
         for _, part in found
     ]  # fmt: skip
+    learns = any(p.requires_grad for *_, made in ready for p in made.parameters())
+    if learns and any(type(part).__module__.startswith("peft.") for part in model.modules()):
+        raise ValueError(
+            "PEFT has wrapped the model already and would not save what the mapping learns: call replace first, then "
+            "get_peft_model, with modules_to_save=['mapping'] in its configuration"
+        )
     part: Any
     for part, kind, made in ready:
         if part.__class__ is not kind:

@@ -19,8 +19,7 @@ from .call import Call, checked
 from .choice import choose
 
 _INSTEAD = {
-    "lengths": "the tensors have their own",
-    "cu_seqlens": "the tensors have their own lengths",
+    **dict.fromkeys(("lengths", "cu_seqlens"), "the tensors have their own lengths"),
     "mask": "hide keys with causal or window, or leave them out of k and v",
     "bias": "use slopes, or one call for each sequence",
     "need_weights": "use one call for each sequence, q.unbind()",
@@ -83,8 +82,7 @@ def unpacked(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, Tensor], tu
         if not jagged(x):
             raise TypeError(f"{name} is not jagged; q, k and v must all be nested tensors with layout=torch.jagged")
         if x.ndim != q.ndim or x.ndim not in (3, 4) or x._ragged_idx != x.ndim - 2:  # type: ignore[attr-defined]
-            shape = tuple(x.shape)
-            raise ValueError(f"{name} is {shape}; all are nested [B, H, *, d], or [B, *, d]: use transpose(1, 2)")
+            raise ValueError(f"nested {name} {tuple(x.shape)} is not [B, H, *, d] or [B, *, d]: use transpose(1, 2)")
         ends.append(ends_of(x, name))
         values.append(x.values() if x.ndim == 4 else x.values().unsqueeze(0))  # type: ignore[operator]
     alike(ends[2], ends[1], "v", "k")

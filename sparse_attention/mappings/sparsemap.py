@@ -235,8 +235,7 @@ def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures
     """
     tensor(scores)
     if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
-        shape = tuple(scores.shape)
-        raise ValueError(f"scores {shape} are not square, of words and heads: for two texts use sparsemap_matching")
+        raise ValueError(f"scores {tuple(scores.shape)} are not square: for two texts use sparsemap_matching")
     x, _ = last(scores, -1, position_mask(mask, scores))
     if not x.numel():
         return _empty(x, scores.dtype, x.shape[-1], return_structures)

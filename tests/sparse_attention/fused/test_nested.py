@@ -103,5 +103,5 @@ def test_what_does_not_match_is_refused():
     strided = torch.nested.nested_tensor([torch.randn(2, 3, 8)] * 2)
     with pytest.raises(TypeError, match=r"v is not jagged; .*layout=torch\.jagged"):
         sa.sparse_attention(x, x, strided)
-    with pytest.raises(ValueError, match=r"all are nested \[B, H, \*, d\], or \[B, \*, d\]: use transpose\(1, 2\)"):
+    with pytest.raises(ValueError, match=r"nested q .* is not \[B, H, \*, d\] or \[B, \*, d\]: use transpose\(1, 2\)"):
         sa.sparse_attention(x.transpose(1, 2), x, x)
