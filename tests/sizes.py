@@ -10,8 +10,8 @@ from test_architecture import ROOT, tracked
 # The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
 LINES = {
     "sparse_attention": 16_091,  # nested tensors, trees, exactly k
-    "repro": 8_340,  # fair tests of claims: all runs, opposite signs, settings, measures, versions
-    "tasks": 24_150,  # the page of claims: answers, versions, chances over tasks
+    "repro": 8_352,  # an experiment's labels are looked up among the published numbers
+    "tasks": 24_183,  # generated data are drawn again for other options; refusals name the next step
     "tasks/fairseq_plugin": 1_000,
     "scripts": 1_000,
     "benchmarks": 2_160,
@@ -38,7 +38,7 @@ def offenders() -> list[str]:
     for room, limit in LINES.items():
         n = sum(n for name, n in code.items() if name.startswith(f"{room}/") and name.endswith(".py"))
         if not 0.8 * limit < n <= limit:
-            found.append(f"{room}/: {n} lines; LINES says {limit}")
+            found.append(f"{room}/: {n} lines; LINES in tests/sizes.py says {limit}: shorten, or raise it and say why")
     apart = {"experiment", "published", "claims"}  # what papers and experiments say of it
     naming = [name for name, text in texts.items() if "fusedmax" in text and not apart & {*name.split("/")}]
     if len(naming) > NAMING:
