@@ -19,6 +19,7 @@ from .mappings import continuous as continuous
 from .mappings.alpha_relu import alpha_relu as alpha_relu
 from .mappings.constrained import constrained_softmax as constrained_softmax
 from .mappings.constrained import constrained_sparsemax as constrained_sparsemax
+from .mappings.constrained import sparsemap_budget as sparsemap_budget
 from .mappings.continuous.transforms import continuous_biweight as continuous_biweight
 from .mappings.continuous.transforms import continuous_mixture as continuous_mixture
 from .mappings.continuous.transforms import continuous_softmax as continuous_softmax
@@ -46,6 +47,7 @@ from .mappings.sparsehourglass import sparsehourglass as sparsehourglass
 from .mappings.sparsemap import softmax_sequence as softmax_sequence
 from .mappings.sparsemap import sparsemap_matching as sparsemap_matching
 from .mappings.sparsemap import sparsemap_sequence as sparsemap_sequence
+from .mappings.sparsemap import sparsemap_tree as sparsemap_tree
 from .mappings.sparsemax import sparsemax as sparsemax
 from .mappings.tvmax import tvmax as tvmax
 from .modules import Mapping as Mapping
@@ -135,6 +137,9 @@ class ConstrainedSparsemax(Mapping):
         dim: int = -1,
     ) -> None: ...
 
+class SparsemapBudget(Mapping):
+    def __init__(self, k: int = 2, *, dim: int = -1) -> None: ...
+
 class AlphaRelu(Mapping):
     def __init__(self, alpha: float = 1.5, tau: float | Tensor = 0.0, *, dim: int = -1) -> None: ...
 
@@ -163,6 +168,9 @@ class SparsemapSequence(Mapping):
     def __init__(self) -> None: ...
 
 class SparsemapMatching(Mapping):
+    def __init__(self) -> None: ...
+
+class SparsemapTree(Mapping):
     def __init__(self) -> None: ...
 
 class SoftmaxSequence(Mapping):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 KINDS = ("simplex", "unnormalised", "constrained", "stateful", "structured", "continuous")
-OVER = ("row", "grid", "sequence", "matching", "density")
+OVER = ("row", "grid", "sequence", "matching", "tree", "density")
 DOMAINS = ("real", "nonnegative")
 LEARNED = "learned"  # given instead of a number: the value is learned in training, see `Param.learned`
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .describe import LEARNED, Spec
 from .kernels.reference.graph import unscriptable
 from .rows.contract import under_contract
-from .rows.shape import whole
+from .rows.shape import tensor, whole
 
 _CLASSES: dict[str, type[Mapping]] = {}
 
@@ -201,6 +201,7 @@ class _Stateful(_Inner):
         return under_contract(one, scores, -1, mask), after
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int | None = None, **inputs: Tensor) -> Tensor:
+        tensor(scores)
         dim = self.dim if dim is None else dim
         if scores.ndim != 3 or dim not in (-1, 2):
             raise ValueError(

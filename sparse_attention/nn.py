@@ -75,9 +75,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     floating-point mask is added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a
     key.
 
-    Three cases differ from torch, which gives NaN, ignores an argument or hooks there: a query that sees no key gets
-    zeros (before the output projection); nested tensors raise an error, except those that ``nn.TransformerEncoder``
-    makes in eval mode; hooks of ``out_proj`` run.
+    Three cases differ from torch, which gives NaN, raises an error or ignores hooks there: a query that sees no key gets
+    zeros (before the output projection); nested tensors work in training, too; hooks of ``out_proj`` run.
 
     Args:
         bias: torch's flag, a bool. A number or a tensor is sigmoid's parameter of that name.
@@ -116,26 +115,32 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Args:
             query: ``[T, B, E]``, ``[B, T, E]`` with batch_first, or ``[T, E]``. key, value: the same, with S positions.
+                With batch_first and without masks and weights, all three may be nested, ``[B, *, E]``.
             key_padding_mask: ``[B, S]`` or ``[S]``; either bool (True = hidden) or floating point (added to the
                 scores).
             need_weights: also return the weights. Without them, the fastest path is used (`sa.sparse_attention`).
             attn_mask: ``[T, S]`` or ``[B * heads, T, S]``; either bool (True = hidden) or floating point (added to the
                 scores).
             average_attn_weights: return the mean of the weights over the heads.
-            is_causal: states that attn_mask is the causal mask; attn_mask must be passed too.
+            is_causal: states that attn_mask is the causal mask; attn_mask must be passed too, except with nested tensors.
         Returns:
             The output in the shape of query, and the weights: ``[B, T, S]`` or ``[B, heads, T, S]`` (without B for
             unbatched input), or None if need_weights is False.
         Raises:
-            ValueError: a tensor is nested, or a mask has the wrong shape. RuntimeError: is_causal without attn_mask.
+            ValueError: a mask has the wrong shape, or a nested tensor comes with a mask or need_weights. RuntimeError:
+            is_causal without attn_mask.
         """
         if query.is_nested or key.is_nested or value.is_nested:
-            alone = query is key and key is value and key_padding_mask is None and attn_mask is None and not is_causal
-            if not alone or need_weights or not self.batch_first or query.layout != torch.strided:
+            given = {"key_padding_mask": key_padding_mask is not None, "attn_mask": attn_mask is not None}
+            given |= {"need_weights=True": need_weights, "batch_first=False": not self.batch_first}
+            given |= {"add_bias_kv": self.bias_k is not None, "add_zero_attn": self.add_zero_attn}
+            given |= {"dense ones": not (query.is_nested and key.is_nested and value.is_nested)}
+            if refused := [name for name, there in given.items() if there]:
                 raise ValueError(
-                    "nested tensors are not supported; pad them with torch.nested.to_padded_tensor and pass key_padding_mask"
+                    f"nested query, key and value cannot be used with {', '.join(refused)}: leave that out, or pad them with "
+                    "torch.nested.to_padded_tensor and pass key_padding_mask"
                 )
-            return self._nested(query), None
+            return self._nested(query, key, value, is_causal), None
         if is_causal and attn_mask is None:
             raise RuntimeError(
                 "is_causal=True means that attn_mask is the causal mask; pass that mask as attn_mask, as for torch's module"
@@ -166,8 +171,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             weights = F.dropout(weighed(x, self.mapping(x, mask=_both(padded, seen))), dropout)
             read = product(weights, v)  # [B, H, T, d]
         read = read.transpose(1, 2).flatten(2)
-        last = self.out_proj
-        out: Tensor = F.linear(read, last.weight, last.bias) if self._reads_out_proj else last(read)
+        out = self._out(read)
         out = out.squeeze(0) if single else out if self.batch_first else out.transpose(0, 1)
         if not need_weights or weights is None:
             return out, None
@@ -186,13 +190,19 @@ class MultiheadAttention(nn.MultiheadAttention):
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         return tuple(x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))  # type: ignore[return-value]
 
-    def _nested(self, x: Tensor) -> Tensor:
-        """Self-attention within each sequence of a nested tensor ``[B, *, E]``."""
-        lengths = [len(row) for row in x.unbind()]
-        x = x.to_padded_tensor(0.0)
-        hidden = torch.arange(x.shape[1], device=x.device) >= torch.tensor(lengths, device=x.device).unsqueeze(1)
-        out, _ = self.forward(x, x, x, hidden, need_weights=False)
-        return torch.nested.as_nested_tensor([row[:n] for row, n in zip(out, lengths)])
+    def _nested(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+        """Attention within each sequence of nested tensors ``[B, *, E]``, in query's layout."""
+        if query.layout is torch.strided:  # as nn.TransformerEncoder makes them in eval mode
+            jagged = functools.partial(torch.nested.as_nested_tensor, layout=torch.jagged)
+            q, k, v = (jagged(list(x.unbind())) for x in (query, key, value))
+            return torch.nested.as_nested_tensor(list(self._nested(q, k, v, causal).unbind()))
+        q, k, v = self._heads(query, key, value)
+        read = sparse_attention(q, k, v, self.mapping, causal=causal, dropout=self.dropout if self.training else 0.0)
+        return self._out(read.transpose(1, 2).flatten(2))
+
+    def _out(self, read: Tensor) -> Tensor:
+        last = self.out_proj
+        return F.linear(read, last.weight, last.bias) if self._reads_out_proj else last(read)  # type: ignore[no-any-return]
 
     def merge_masks(self, *given: Any) -> Any:
         """Called by ``nn.TransformerEncoderLayer`` before its fused softmax, which a hook of this module keeps away."""
@@ -242,8 +252,8 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
     Returns:
         The number of modules that now have the mapping; a module with several names counts once.
     Raises:
-        ValueError: the model has no ``torch.nn.MultiheadAttention``; one of them has a forward of its own; the mapping or
-            its parameters do not fit (`MultiheadAttention`). The model is unchanged then.
+        ValueError: the model has no ``torch.nn.MultiheadAttention``, or one has a forward of its own; the mapping does not
+            fit (`MultiheadAttention`), or learns what PEFT would not save. The model is unchanged then.
     """
     found = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
     if not found:
@@ -263,6 +273,12 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
          _per_head(_usable(mapping, params).train(part.training), part))
         for _, part in found
     ]  # fmt: skip
+    learns = any(p.requires_grad for *_, made in ready for p in made.parameters())
+    if learns and any(type(part).__module__.startswith("peft.") for part in model.modules()):
+        raise ValueError(
+            "PEFT has wrapped the model already and would not save what the mapping learns: call replace first, then "
+            "get_peft_model, with modules_to_save=['mapping'] in its configuration"
+        )
     part: Any
     for part, kind, made in ready:
         if part.__class__ is not kind:
@@ -274,7 +290,9 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
         part.mapping = made
     for whole in model.modules():
         if isinstance(whole, nn.TransformerEncoder):
-            whole.use_nested_tensor = False  # the encoder would make nested tensors, which our module pads again
+            whole.use_nested_tensor = (
+                False  # the encoder would make nested tensors, which our module converts in every layer
+            )
     return len(ready)
 
 

@@ -28,7 +28,8 @@ from .describe import Param
 from .kernels.reference.rows import widest
 from .mappings.fusedmax import fusedmax
 from .mappings.oscarmax import oscarmax, prox_owl
-from .rows.shape import along, foreign, transformed
+from .rows.ragged import along
+from .rows.shape import foreign, transformed
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the penalty; 0 returns x")
 L1 = Param("l1", low=0.0, closed_low=True, meaning="weight of the l1 norm")

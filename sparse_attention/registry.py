@@ -67,7 +67,7 @@ def register(
     ``step``. Its kind is ``stateful``, not ``simplex``.
 
     Args:
-        over: what the mapping works on: row, grid, sequence, matching or density. The contract is added only for rows;
+        over: what the mapping works on: row, grid, sequence, matching, tree or density. The contract is added only for rows;
             a function over anything else gets its arguments unchanged.
         inputs: names of the other tensors that a call needs, besides scores and mask. They are passed to the function
             or, if the mapping is stateful, to ``start``.

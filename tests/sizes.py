@@ -9,9 +9,9 @@ from test_architecture import ROOT, tracked
 
 # The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
 LINES = {
-    "sparse_attention": 15_691,
-    "repro": 8_155,
-    "tasks": 24_045,
+    "sparse_attention": 16_391,  # nested tensors, trees, exactly k, attention of short rows in one step
+    "repro": 8_352,
+    "tasks": 24_383,
     "tasks/fairseq_plugin": 1_000,
     "scripts": 1_000,
     "benchmarks": 2_160,

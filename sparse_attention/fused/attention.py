@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
-from ..rows.shape import autocasts, certain, foreign
+from ..rows.shape import PLAIN, autocasts, certain, foreign, jagged
 from . import composition
 from .call import Call, checked, parted
 from .choice import Plan, arguments, choose
 from .forms import Window
+from .nested import attend
 from .reading import finite
 
 Attends = str | torch.nn.Module | Callable[..., Tensor]
@@ -57,7 +58,9 @@ def sparse_attention(
         q: ``[..., H, n, d]``, floating point; also ``[n, d]``.
         k: ``[..., G, m, d]`` with H a multiple of G. Head h reads group ``h // (H // G)`` (grouped-query attention;
             G = 1 is multi-query attention).
-        v: ``[..., G, m, e]``. Dimensions before the heads broadcast.
+        v: ``[..., G, m, e]``. Dimensions before the heads broadcast. All three may be jagged nested tensors
+            ``[B, H, *, d]`` or ``[B, *, d]``: each sequence attends to itself, or to the one of k and v, without padding.
+            Then there are no mask, lengths, bias, cu_seqlens and need_weights, and tensors have one number per head.
         mapping: a name from ``sa.names("simplex")``, a module ``sa.make(...)``, or your own function or module, which
             is called as ``f(scores [..., H, n, m], mask=keep)`` with keep bool or None.
         mask: bool, broadcastable to ``[..., H, n, m]``, True = keep.
@@ -83,7 +86,7 @@ def sparse_attention(
             tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. For those
             called q, k and bias, give the tensors q and k by position; a bias that is a number is sigmoid's.
     Returns:
-        ``[..., H, n, e]`` in q's dtype; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key
+        ``[..., H, n, e]`` in q's dtype, nested if q is; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key
         gets zeros and no gradient. float16 and bfloat16 are computed in float32 and rounded once, with or without
         autocast (softmax follows torch's function).
     Raises:
@@ -94,12 +97,17 @@ def sparse_attention(
     where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
     forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
-    call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **params)
-    plan = choose(call)
-    run = {"composition": _composed, "sdpa": _sdpa, "fused": _fused}[plan.path]
-    if not autocasts(q):
+    if any(x.__class__ not in PLAIN and jagged(x) for x in (q, k, v)):
+        given = {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}
+        return attend(_run, q, k, v, mapping, {**given, "need_weights": need_weights, **forms, **params})
+    return _run(checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **params))
+
+
+def _run(call: Call) -> Any:
+    run = {"composition": _composed, "sdpa": _sdpa, "fused": _fused}[choose(call).path]
+    if not autocasts(call.q):
         return run(call)
-    with torch.autocast(q.device.type, enabled=False):
+    with torch.autocast(call.q.device.type, enabled=False):
         return run(call)
 
 

@@ -36,7 +36,8 @@ from ..losses import fenchel_young
 from ..mappings.entmax import entmax as _entmax
 from ..mappings.sparsemax import sparsemax as _sparsemax
 from ..registry import Param, make
-from ..rows.shape import along, last
+from ..rows.ragged import along
+from ..rows.shape import last
 from ..rows.slope import Slope
 from ._normmax import budget_rows, normmax_rows
 

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from ..fused import sparse_attention
 from ..fused.attention import replacing, torchs
 from ..fused.call import checked, mapped, named
+from ..fused.nested import by_length, unpacked
 from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
 from .masks import separate
 
@@ -159,20 +160,22 @@ def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, 
 
 
 def _nested(q: Tensor, k: Tensor, v: Tensor, mask: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
-    """Attention within each sequence of a nested tensor ``[B, H, *, d]`` or ``[B, *, d]``; every sequence is one call."""
+    """Attention within each sequence of a nested tensor ``[B, H, *, d]`` or ``[B, *, d]``."""
     if mask is not None or not (k.is_nested and v.is_nested):
         raise ArgumentValueError("nested tensors need nested query, key and value, and no attn_mask")
     if not q.size(0) == k.size(0) == v.size(0):
         raise ArgumentValueError(f"query has {q.size(0)} sequences, key {k.size(0)} and value {v.size(0)}")
-    parts = [
-        scaled_dot_product_attention(*one, None, *given, **named) for one in zip(q.unbind(), k.unbind(), v.unbind())
-    ]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, None, *given, **named)
+
     if q.layout != torch.jagged:
-        return torch.nested.as_nested_tensor(parts)
-    by_position: Any = q.transpose(1, 2) if q.ndim == 4 else q
-    values = torch.cat([x.transpose(0, 1) if q.ndim == 4 else x for x in parts])
-    out = torch.nested.nested_tensor_from_jagged(values, by_position.offsets())  # the offsets give query's ragged size
-    return out.transpose(1, 2) if q.ndim == 4 else out
+        return torch.nested.as_nested_tensor(list(map(attend, q.unbind(), k.unbind(), v.unbind())))
+    try:
+        unpacked(q, k, v)
+    except (TypeError, ValueError) as error:
+        raise (ArgumentTypeError if isinstance(error, TypeError) else ArgumentValueError)(str(error)) from None
+    return by_length(attend, q, k, v)
 
 
 @contextmanager

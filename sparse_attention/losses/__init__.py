@@ -12,7 +12,7 @@ sparsegen. The SparseMAP losses are Fenchel-Young losses over structures (Nicula
 scores are not regularised.
 """
 
-from ..structured.losses import sparsemap_matching_loss, sparsemap_sequence_loss
+from ..structured.losses import sparsemap_matching_loss, sparsemap_sequence_loss, sparsemap_tree_loss
 from .fenchel_young import entmax_loss, fenchel_young, fusedmax_loss, max_omega, softmax_loss, sparsemax_loss
 from .hinge import sparsegen_hinge, sparsehourglass_hinge
 from .modules import (
@@ -44,5 +44,6 @@ __all__ = [
     "sparsehourglass_hinge",
     "sparsemap_matching_loss",
     "sparsemap_sequence_loss",
+    "sparsemap_tree_loss",
     "sparsemax_loss",
 ]

@@ -15,7 +15,7 @@ from .regularisers import AT_VERTEX, GRIDS, REGULARISERS, SEPARABLE
 
 SMOOTHING = Param("label_smoothing", low=0.0, high=1.0, closed_low=True, closed_high=True, tensor=False)
 ENTMAX, FUSEDMAX = spec("entmax").defaults, spec("fusedmax").defaults
-_OWN = {"sparsemap_sequence": "sparsemap_sequence_loss", "sparsemap_matching": "sparsemap_matching_loss"}
+_OWN = {f"sparsemap_{kind}": f"sparsemap_{kind}_loss" for kind in ("sequence", "matching", "tree")}
 
 
 def max_omega(

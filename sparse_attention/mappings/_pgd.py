@@ -11,7 +11,7 @@ from torch.autograd import Function
 from ..kernels.reference.graph import refuse
 from ..kernels.reference.rows import finish, prepare, project
 from ..kernels.reference.threshold import pnormmax_backward
-from ..rows.shape import along
+from ..rows.ragged import along
 
 _MAX_STEPS = 5000
 

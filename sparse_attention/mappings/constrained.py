@@ -8,6 +8,7 @@ Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Ma
   the Z at which a position meets a bound are sorted, and the sum of the clipped values is bisected over them.
 * sparsemax: :math:`\arg\min_{p \in \Delta, l \le p \le u} \|p - z\|^2 = \mathrm{clip}(z - \tau, l, u)`. With :math:`s = 1 -
   \sum l`, this is l plus s times the solution for scores :math:`(z - l)/s` with the bounds :math:`(u - l)/s`, from 0.
+* budget: :math:`\arg\min \|\mu - z\|^2` over :math:`0 \le \mu \le 1` that sum to k, the averages of subsets of k positions.
 
 The problem is feasible if, over the kept positions, :math:`0 \le l \le u`, l sums to at most 1 and u to at least 1. If
 rounding leaves a sum less than 1e-4 off (as when the fertility is used up exactly), the row returns those bounds. Any
@@ -32,7 +33,8 @@ from ..registry import Param, register
 from ..rows import operators
 from ..rows.bounded import bounded_rows
 from ..rows.bounded import checked as with_bounds
-from ..rows.shape import along, expanded, foreign, transformed
+from ..rows.ragged import along, over_rows
+from ..rows.shape import expanded, foreign, jagged, transformed
 
 _MEANING = "upper bound of every position, a tensor that broadcasts to the scores; fixed or given per call"
 BOUNDS = Param("bounds", low=0.0, closed_low=True, each=True, meaning=_MEANING)
@@ -47,6 +49,9 @@ def _bounded(
     body: Callable[..., Tensor], scores: Tensor, bounds: Any, lower: Any, dim: int, mask: Tensor | None
 ) -> Tensor:
     """Apply ``body(x, u)`` or ``body(x, u, low)`` along ``dim``; all are ``[..., n]`` and have the same dtype."""
+    if jagged(scores):
+        given = {"bounds": bounds, "lower": lower}
+        return over_rows(lambda x, mask, **own: _bounded(body, x, dim=-1, mask=mask, **own), scores, dim, mask, given)
 
     def every(x: Tensor) -> Tensor:
         each = []
@@ -108,6 +113,37 @@ def constrained_sparsemax(
     Arguments, result, gradients and errors are those of :func:`constrained_softmax`.
     """
     return _bounded(_sparsemax, scores, bounds, lower, dim, mask)
+
+
+K = Param("k", low=1, closed_low=True, whole=True, tensor=False, meaning="the sum of a row, and of how many positions")
+
+
+@register(
+    "sparsemap_budget",
+    kind="unnormalised",
+    params=(K,),
+    paper="Niculae et al. 2018 (SparseMAP), of the budget factor",
+    oracle="quadratic programme (DAQP); SparseMAP over all subsets of k positions",
+)
+def sparsemap_budget(scores: Tensor, dim: int = -1, k: int = 2, mask: Tensor | None = None) -> Tensor:
+    """Exactly k of n: the average of subsets of k positions that is nearest to the scores.
+
+    It is k times constrained_sparsemax of the scores over k, with the bound 1/k. For at most k, see `structured.Budget`.
+
+    Args:
+        scores: any shape; -inf counts as masked.
+        k: >= 1; if fewer positions are kept, each of them gets 1.
+        mask: bool, broadcastable to scores, True = keep.
+    Returns:
+        shape of scores, from 0 to 1; rows sum to k.
+    """
+    k = K.check(k)
+
+    def body(x: Tensor) -> Tensor:
+        size = (x.detach() != -torch.inf).sum(-1, keepdim=True).clamp(1, k).to(x.dtype)
+        return size * _sparsemax(x / size, (1.0 / size).expand(x.shape))
+
+    return along(body, scores, dim, mask)
 
 
 def _sparsemax(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:

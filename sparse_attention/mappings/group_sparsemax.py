@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.shape import along, tensor
+from ..rows.ragged import along, over_rows
+from ..rows.shape import jagged, tensor
 from .sparsemax import sparsemax
 
 GROUPS = Param(
@@ -52,6 +53,8 @@ def group_sparsemax(
             share is not positive.
     """
     SHARE.check(share)
+    if jagged(scores):
+        return over_rows(lambda x, mask: group_sparsemax(x, groups, share=share, mask=mask), scores, dim, mask, {})
     tensor(scores)
     n = scores.shape[dim] if scores.ndim else 1
     if isinstance(groups, Tensor):

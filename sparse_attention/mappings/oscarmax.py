@@ -23,7 +23,8 @@ from ..kernels.reference.structured import group_mean, isotonic_decreasing
 from ..registry import Param, register
 from ..rows.apply import rows
 from ..rows.groups import group_numbers, on_simplex, solved
-from ..rows.shape import along, scaled
+from ..rows.ragged import along
+from ..rows.shape import scaled
 from .sparsemax import project_last
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the pairwise maxima; 0 is sparsemax")

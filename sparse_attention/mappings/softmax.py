@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import fused, on_cpu
-from ..rows.shape import along, checked, foreign, scaled
+from ..rows.ragged import along
+from ..rows.shape import checked, foreign, scaled
 
 GAMMA = Param("gamma", low=0.0, meaning="temperature: smaller is closer to the maximum")
 

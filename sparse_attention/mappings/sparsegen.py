@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import rows
-from ..rows.shape import along
+from ..rows.ragged import along
 from .sparsemax import project_last
 
 LAM = Param("lam", high=1.0, meaning="0 is sparsemax of g(z); towards 1 sparser, negative denser")

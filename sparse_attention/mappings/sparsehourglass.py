@@ -22,7 +22,7 @@ from torch import Tensor
 from ..registry import Param, register
 from ..rows.apply import fused
 from ..rows.masked import masked_rows
-from ..rows.shape import along
+from ..rows.ragged import along
 from .sparsemax import project_last
 
 Q = Param("q", low=0.0, closed_low=True, meaning="0 is scale invariant, infinity translation invariant (sparsemax)")

@@ -2,7 +2,7 @@ r"""SparseMAP: attention over structures,
 :math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 - h(\mu)`.
 
 Niculae, Martins, Blondel & Cardie 2018; Peters, Niculae & Martins 2018. :math:`\mathcal M` is the set of averages of
-structures, which are sequences of states or matchings of rows and columns. The unary scores :math:`\theta` are
+structures, which are sequences of states, matchings of rows and columns, or dependency trees. The unary scores :math:`\theta` are
 regularised. Transition scores enter linearly: :math:`h(\mu)` is the highest transition score of any average of
 structures that equals :math:`\mu`. Only a few structures have nonzero weight; :math:`\mu` is unique, but the weights
 need not be. Without transitions, a sequence reduces to sparsemax at every position. A matching with a single row also
@@ -15,8 +15,11 @@ can be exchanged without loss, they are one of the possible gradients. The mappi
 derivative is that of a linear map. In the authors' code, matchings need a padded square matrix; here, n rows are
 matched to n of m columns.
 
+Trees are the arborescences that Niculae et al. name as the non-projective case, found by the algorithm of Chu & Liu (1965)
+and Edmonds (1967). It does not limit the number of roots.
+
 `softmax_sequence` is the dense counterpart: the marginals of a linear-chain conditional random field. For other factors
-(at most k, trees, your own), see `sparse_attention.structured`.
+(at most k, your own), see `sparse_attention.structured`; for exactly k of a row, `sparsemap_budget`.
 
 Forward and backward: the reference is in ``structured/active_set.py`` and ``structured/rows.py`` (``_Listed``), the
 fast kernels are in ``kernels/native/src/sparsemap.h`` and ``kernels/native/src/active_set.h``; softmax_sequence is
@@ -194,6 +197,49 @@ def sparsemap_matching(
     if not x.numel():
         return _empty(x, scores.dtype, x.shape[-2], return_structures)
     return _result(_rows("sparsemap_matching", x, None), x, scores.dtype, return_structures)
+
+
+@overload
+def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures: Literal[False] = False) -> Tensor: ...
+
+
+@overload
+def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, *, return_structures: Literal[True]) -> Solution: ...
+
+
+@register(
+    "sparsemap_tree",
+    kind="structured",
+    over="tree",
+    paper="Niculae et al. 2018",
+    oracle="quadratic programme over all trees (DAQP)",
+)
+@in_float64
+def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures: bool = False) -> Tensor | Solution:
+    """Sparse attention over dependency trees; returns the marginals of the head of every word.
+
+    Trees need not be projective (arcs may cross), and a word is a root if it is its own head. There may be several roots.
+
+    Args:
+        scores: ``(..., n, n)``, indexed [word, head], as attention of words to words is; the diagonal scores roots. -inf
+            counts as masked. (The factor `structured.Tree` is indexed [head, word].)
+        mask: bool, True = keep; either ``(..., n)`` for words (one dimension fewer than the scores) or broadcastable to
+            the scores. Words without a kept head are left out, also as heads.
+        return_structures: return a `Solution` (marginals, structures, weights and gap). A structure gives the head of
+            every word; together they are ``(..., K, n)``, with -1 for words that are left out.
+    Returns:
+        ``(..., n, n)``; every kept word's row sums to 1. The result is 0 where masked, and NaN in a table with NaN or
+        +inf.
+    Raises:
+        ValueError: the scores are not square, or no tree has only kept arcs.
+    """
+    tensor(scores)
+    if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
+        raise ValueError(f"scores {tuple(scores.shape)} are not square: for two texts use sparsemap_matching")
+    x, _ = last(scores, -1, position_mask(mask, scores))
+    if not x.numel():
+        return _empty(x, scores.dtype, x.shape[-1], return_structures)
+    return _result(_rows("sparsemap_tree", x, None), x, scores.dtype, return_structures)
 
 
 def _empty(x: Tensor, dtype: torch.dtype, length: int, structures: bool) -> Tensor | Solution:

@@ -24,17 +24,18 @@ from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from . import operators
 from .masked import masked_rows
+from .ragged import along, over_rows
 from .shape import (
     FULL,
     PLAIN,
     STRIDED,
-    along,
     batched,
     checked,
     dispatch_modes,
     dtype_of_result,
     foreign,
     function_modes,
+    jagged,
     scaled,
     tensor,
     transformed,
@@ -68,6 +69,10 @@ def rows(
         The attention, with the shape and dtype of the scores (float32 under CUDA autocast).
     """
     if scores.__class__ not in PLAIN or scores.layout is not STRIDED or scores.is_nested:
+        if jagged(scores):
+            return over_rows(
+                lambda x, mask, **values: rows(op, x, -1, mask, values, learned), scores, dim, mask, params
+            )
         tensor(scores)
     if dim.__class__ is not int:
         dim = whole(dim)
@@ -120,6 +125,8 @@ def fused(
     derivative of an operation that the reference does not have.
     """
     if scores.__class__ not in PLAIN:
+        if jagged(scores):
+            return None
         tensor(scores)
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
         return None

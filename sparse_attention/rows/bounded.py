@@ -62,7 +62,8 @@ def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
 
 def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
     """Along the last dimension of ``x, u [..., n]``, which are float32 or float64, -inf where masked, and not empty."""
-    return _RowsInTorch.apply(x, u)[0] if transformed() else _Rows.apply(x, u)
+    in_torch = transformed() or torch.autograd.forward_ad._current_level >= 0
+    return _RowsInTorch.apply(x, u)[0] if in_torch else _Rows.apply(x, u)
 
 
 def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
@@ -130,11 +131,21 @@ class _RowsInTorch(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[0].detach(), output[1])
+        ctx.save_for_forward(output[0].detach(), output[1])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         p, held = ctx.saved_tensors
         return _vjp(g, p, (held,), bounds=p)
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, du: Tensor | None) -> tuple[Tensor, None]:
+        p, held = ctx.saved_tensors
+        dp = torch.zeros_like(p) if dx is None else _vjp(dx, p, (held,), bounds=p)[0]  # symmetric in x
+        if du is not None:  # the free positions make up for the change of the others
+            change, free = torch.where(held == 1, du, 0.0), (held == 0).to(p.dtype)
+            dp = dp + change - free * change.sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1.0)
+        return dp, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, u: Tensor) -> Any:

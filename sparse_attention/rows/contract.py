@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .apply import on_cpu
-from .shape import along
+from .ragged import along
 
 FAR_BELOW = -1e9
 

@@ -57,6 +57,11 @@ def tensor(x: Any, name: str = "scores") -> None:
         raise TypeError(f"{name} is a {kind} tensor; it must be a dense one of numbers: convert it with {way}")
 
 
+def jagged(x: Any) -> bool:
+    """True for a nested tensor with ``layout=torch.jagged``, whose rows are computed by `ragged.over_rows`."""
+    return isinstance(x, Tensor) and x.is_nested and x.layout is torch.jagged
+
+
 def constant(compute: Callable[..., Any], *args: Any) -> Any:
     """``compute(*args)`` as ordinary tensors, which may be kept, whatever the mode (torch.inference_mode, a default device)."""
     if torch.compiler.is_dynamo_compiling():
@@ -190,20 +195,6 @@ def dtype_of_result(scores: Tensor) -> torch.dtype:
     """The dtype of the result, as in torch.softmax: under autocast, float32 on a GPU and the input's dtype on a CPU."""
     keeps_full = scores.dtype in _HALF and scores.is_cuda and torch.is_autocast_enabled("cuda")
     return torch.float32 if keeps_full else scores.dtype
-
-
-def along(body: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | None, **values: Any) -> Tensor:
-    """Apply ``body(x, **values)`` along ``dim``.
-
-    ``body`` gets x ``[..., n]`` as returned by `last`, never empty, and tensors in ``values`` as returned by `per_row`.
-    """
-    x, restore = last(scores, dim, mask)
-    if not x.numel():
-        return restore(x.clone())
-    for name, value in values.items():
-        if isinstance(value, Tensor):
-            values[name] = per_row(value, scores, dim, name)
-    return restore(body(x, **values))
 
 
 def checked(mask: Tensor, scores: Tensor) -> Tensor:

@@ -5,7 +5,7 @@
     mu = sparsemap(Budget(3), scores, mask=mask)                # at most 3 of n
     mu = sparsemap(MyFactor(), scores, return_structures=True)  # your own: see `active_set.Factor`
 
-``sa.sparsemap_sequence`` and ``sa.sparsemap_matching`` have native kernels. The solver is in `active_set`, the oracles
+``sa.sparsemap_sequence``, ``sa.sparsemap_matching`` and ``sa.sparsemap_tree`` have native kernels. The solver is in `active_set`, the oracles
 are in `factors`, and `rows` provides the differentiable functions on batches.
 """
 

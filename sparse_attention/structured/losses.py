@@ -1,7 +1,7 @@
 """Fenchel-Young losses of SparseMAP (Niculae et al. 2018, sec. 5): convex, and 0 where the target is the only
 structure.
 
-Public as ``sa.losses.sparsemap_sequence_loss`` and ``sa.losses.sparsemap_matching_loss``.
+Public as ``sa.losses.sparsemap_sequence_loss``, ``sparsemap_matching_loss`` and ``sparsemap_tree_loss``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..mappings.sparsemap import sequence_scores, sparsemap_matching, sparsemap_sequence
+from ..mappings.sparsemap import position_mask, sequence_scores, sparsemap_matching, sparsemap_sequence, sparsemap_tree
 from ..rows.shape import in_float64, last
 from ..rows.slope import Slope, reduced
 from .rows import steps_taken
@@ -98,6 +98,20 @@ def sparsemap_matching_loss(
     Raises:
         ValueError: the target has the wrong shape, or has weight on a masked pair.
     """
+    return _loss_of_pairs(sparsemap_matching, scores, target, mask, reduction)
+
+
+@in_float64
+def sparsemap_tree_loss(scores: Tensor, target: Tensor, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """Fenchel-Young loss of ``sparsemap_tree``, with gradient ``mu - target``; twice differentiable.
+
+    Arguments and errors are those of :func:`sparsemap_matching_loss`, for trees, indexed [word, head]; the mask may be one
+    of words.
+    """
+    return _loss_of_pairs(sparsemap_tree, scores, target, position_mask(mask, scores), reduction)
+
+
+def _loss_of_pairs(mapping: Any, scores: Tensor, target: Tensor, mask: Tensor | None, reduction: str) -> Tensor:
     if target.shape != scores.shape:
         raise ValueError(
             f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}"
@@ -106,6 +120,6 @@ def sparsemap_matching_loss(
     t = target.to(x.dtype)
     if bool(((t != 0) & (x.detach() == -torch.inf)).any()):
         raise ValueError("target has weight on a pair that is masked or has a score of -inf")
-    mu: Any = sparsemap_matching(x)
+    mu = mapping(x)
     value = Slope.apply(x.flatten(-2), mu.flatten(-2), t.flatten(-2), None)
     return reduced(value + 0.5 * (t.square() - mu.detach().square()).sum((-1, -2)), reduction)

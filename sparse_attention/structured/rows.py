@@ -1,6 +1,6 @@
 """SparseMAP on batches, with gradients.
 
-`sparsemap` takes any factor and loops over the batch. Sequences and matchings have native kernels, which process a
+`sparsemap` takes any factor and loops over the batch. Sequences, matchings and trees have native kernels, which process a
 whole batch and store structures as lists of choices (`solve_listed`). The result of both is piecewise linear in the
 scores. For second derivatives, the gradient is computed by differentiable torch operations.
 """
@@ -19,9 +19,18 @@ from .. import kernels
 from ..kernels.reference.graph import refuse
 from ..rows.shape import PLAIN, batched, dispatch_modes, in_float64, last, transformed
 from .active_set import Active, Factor, projected, solve
-from .factors import Matching, Sequence
+from .factors import Matching, Sequence, Tree
+
+
+class _Heads(Tree):
+    """`Tree` for scores ``[word, head]``."""
+
+    def highest(self, scores: Tensor) -> Tensor:
+        return super().highest(scores.T).T
+
 
 _REFERENCE: dict[str, Factor] = {"sparsemap_sequence": Sequence(), "sparsemap_matching": Matching()}
+_REFERENCE["sparsemap_tree"] = _Heads()
 
 
 class Solution(NamedTuple):
@@ -173,7 +182,7 @@ class _Looped(Function):
 
 
 def solve_listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
-    """SparseMAP over sequences or matchings, with the selected kernels.
+    """SparseMAP over sequences, matchings or trees, with the selected kernels.
 
     Args:
         x: ``[R, L, W]``, contiguous, float32 or float64, -inf where masked.
@@ -211,7 +220,7 @@ def _explain(op: str, gap: Tensor, counts: Tensor, not_converged: bool) -> None:
         warnings.warn(f"{op} stopped at a duality gap of {gap.nan_to_num().max():.1e}", RuntimeWarning, stacklevel=2)
         return
     row = int((counts[:, 0] == -2).nonzero()[0])
-    what = "a state or a transition" if op == "sparsemap_sequence" else "a pair"
+    what = {"sparsemap_sequence": "a state or a transition", "sparsemap_matching": "a pair"}.get(op, "an arc or a root")
     raise ValueError(
         f"row {row} of {len(counts)}: no structure is allowed: each has {what} that is masked or of score -inf; "
         "keep more of them, or mask the whole row (it becomes zeros)"

@@ -37,7 +37,7 @@ class Place:
     """A place where a model attends.
 
     Attributes:
-        over: structures that the model can attend over: "row", "grid", "sequence", "matching" or "density".
+        over: structures that the model can attend over: "row", "grid", "sequence", "matching", "tree" or "density".
         provides: inputs that the model passes to the mapping besides scores and mask.
         stateful: True if the model keeps a mapping's state between steps.
         learned: True if training can learn a mapping's parameters.

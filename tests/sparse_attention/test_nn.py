@@ -210,7 +210,9 @@ def test_a_learned_parameter_is_where_the_module_is():
         assert all(parameter.is_meta for parameter in layer.parameters())
 
 
-@pytest.mark.parametrize("mapping", ["continuous_sparsemax", "sparsemap_matching", "constrained_sparsemax"])
+@pytest.mark.parametrize(
+    "mapping", ["continuous_sparsemax", "sparsemap_matching", "sparsemap_tree", "constrained_sparsemax"]
+)
 def test_a_mapping_that_attention_cannot_use_is_refused_at_once(mapping):
     layer = nn.TransformerEncoderLayer(8, 2, 16)
     with pytest.raises(ValueError, match=f"{mapping} (works over a|needs bounds)"):
@@ -237,9 +239,52 @@ def test_what_is_refused():
         attend(x, x, x, key_padding_mask=torch.zeros(4, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"attn_mask has shape \(2, 4, 4\); it should be \(6, 4, 4\)"):
         attend(x, x, x, attn_mask=torch.zeros(2, 4, 4, dtype=torch.bool))
-    nested = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(3, 6)])
-    with pytest.raises(ValueError, match="nested tensors are not supported; pad them"):
-        attend(nested, nested, nested)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors_are_the_loop_over_sequences(layout):
+    torch.manual_seed(0)
+    decoder = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    sa.nn.replace(decoder, "entmax", alpha="learned")
+    attend, parameters = decoder.self_attn, list(decoder.self_attn.parameters())
+    rows, others = ([torch.randn(n, 8, requires_grad=True) for n in ns] for ns in ((40, 3, 40), (5, 1, 40)))
+    x, y = (torch.nested.as_nested_tensor(part, layout=layout) for part in (rows, others))
+    for key, parts in ((x, rows), (y, others)):
+        found = attend(x, key, key, need_weights=False)[0].unbind()
+        alone = [attend(a, b, b, need_weights=False)[0] for a, b in zip(rows, parts)]
+        torch.testing.assert_close(found, tuple(alone), atol=1e-5, rtol=1e-4)
+        slopes = [
+            torch.autograd.grad(sum(x.cos().sum() for x in out), [*rows, *parameters], retain_graph=True)
+            for out in (found, alone)
+        ]
+        torch.testing.assert_close(*slopes, atol=1e-5, rtol=1e-3)
+    if layout == torch.jagged:
+        out = decoder(x, y, tgt_is_causal=True)
+        for a, b, c in zip(rows, others, out.unbind()):
+            causal = nn.Transformer.generate_square_subsequent_mask(len(a))
+            torch.testing.assert_close(c, decoder(a, b, tgt_mask=causal, tgt_is_causal=True), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_what_nested_tensors_cannot_have_is_refused(layout):
+    x, dense = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(3, 6)], layout=layout), torch.randn(2, 3, 6)
+    padding, asked = torch.zeros(2, 3, dtype=torch.bool), {"need_weights": False}
+    cases = [
+        ("need_weights=True", {}, (x, x), {}),
+        ("attn_mask", {}, (x, x), {**asked, "attn_mask": padding}),
+        ("key_padding_mask", {}, (x, x), {**asked, "key_padding_mask": padding}),
+        ("dense ones", {}, (x, dense), asked),
+        ("dense ones", {}, (dense, x), asked),
+        ("batch_first=False", {"batch_first": False}, (x, x), asked),
+        ("add_bias_kv", {"add_bias_kv": True}, (x, x), asked),
+        ("add_zero_attn", {"add_zero_attn": True}, (x, x), asked),
+    ]
+    for what, made, (query, key), given in cases:
+        attend = sa.nn.MultiheadAttention(6, 3, **{"batch_first": True, **made})
+        with pytest.raises(ValueError, match=f"cannot be used with {what}: .* or pad them"):
+            attend(query, key, key, **given)
 
 
 def test_a_mapping_along_another_dimension_than_the_keys_is_refused():

@@ -18,7 +18,8 @@ BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 CHECKS: dict[str, tuple[int, str]] = {  # how many blocks, and what holds after them
     "start/library.md": (15, "(p[2] == 0).all() and step.shape == (1, 4, 1, 32)"),
     "guides/losses.md": (4, "y.shape == (4, 30) and loss.ndim == 0"),
-    "guides/structured.md": (2, "(p[:, 5] == 0).all() and x.grad.isfinite().all() and found.gap.shape == (8,)"),
+    "guides/attention.md": (2, "out.is_nested and weights.is_nested and ssmax.shape == (2, 4, 16, 8)"),
+    "guides/structured.md": (3, "(p[:, 5] == 0).all() and x.grad.isfinite().all() and found.gap.shape == (8,)"),
     "reference/mappings/own.md": (3, "first[0, 0] > second[0, 0] and own(sa.make('mymax', sharpness=3.0))"),
 }
 

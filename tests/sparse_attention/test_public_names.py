@@ -75,7 +75,6 @@ DEFAULTS: dict[str, object] = {
     "dim": -1,
     "reduction": "mean",
     "ignore_index": -100,
-    "k": 8,
     "mass": 0.9,
     "p": 1.5,
     "quadrature": "auto",
@@ -94,6 +93,7 @@ OWN_DEFAULTS = {
         "MultimodalAttention2d mixture_expectation": 1.0,
         "": 2.0,
     },
+    "k": {"sparsemap_budget SparsemapBudget": 2, "": 8},
     "bias": {"MultiheadAttention": True, "": None},  # torch's argument; numbers added to scores
     "lam": {"fusedmax Fusedmax FusedmaxLoss fusedmax_loss tvmax Tvmax": 0.1, "oscarmax Oscarmax": 0.01, "": 0.0},
 }

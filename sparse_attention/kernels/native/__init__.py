@@ -296,9 +296,11 @@ class _Sparsemap(_Rows):
     def forward(self, x: Tensor, transitions: Tensor | None = None) -> tuple[int, tuple[Tensor, ...]]:  # type: ignore[override]
         x = dense(x)
         rows, length, width = x.shape
-        # The number of affinely independent structures: sequences choose at each of L positions, matchings at each
-        # position of their shorter side.
-        fixed = length if transitions is not None else min(length, width) if length != width else 2 * length - 1
+        # The number of affinely independent structures: sequences and trees choose at each of L positions, matchings at
+        # each position of their shorter side.
+        fixed = length
+        if self.name == "sparsemap_matching":
+            fixed = min(length, width) if length != width else 2 * length - 1
         capacity = min(length * width - fixed + 2, MOST_STRUCTURES)
         mu, weights = torch.empty_like(x), x.new_empty(rows, capacity)
         gap = torch.empty(rows, dtype=torch.float64)
@@ -340,4 +342,4 @@ def _kernel(name: str, op: reference.Op) -> _Rows:
 
 
 OPS: dict[str, Any] = {name: _kernel(name, op) for name, op in reference.OPS.items() if op.native is not None}
-STRUCTURED = {name: _Sparsemap(name) for name in ("sparsemap_sequence", "sparsemap_matching")}
+STRUCTURED = {name: _Sparsemap(name) for name in ("sparsemap_sequence", "sparsemap_matching", "sparsemap_tree")}

@@ -40,6 +40,9 @@ static long structured() {
         sparsemap_matching_forward(x.data(), mu.data(), weights.data(), gap.data(), structures.data(), counts.data(), rows,
                                    length, width, capacity, 1);
         sparsemap_backward(g.data(), structures.data(), counts.data(), dx.data(), nullptr, rows, length, width, capacity, 1);
+        if (length == width)
+          sparsemap_tree_forward(x.data(), mu.data(), weights.data(), gap.data(), structures.data(), counts.data(), rows,
+                                 length, width, capacity, 1);
         calls += 4;
       }
   return calls;

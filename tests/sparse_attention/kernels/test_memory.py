@@ -98,9 +98,10 @@ def test_masked_rows_refuse_what_it_would_read_past():
 
 
 @views
-@pytest.mark.parametrize("name", ["sparsemap_sequence", "sparsemap_matching"])
+@pytest.mark.parametrize("name", ["sparsemap_sequence", "sparsemap_matching", "sparsemap_tree"])
 def test_structures(name, view):
-    op, x, g = native.STRUCTURED[name], view(normal(2, 4, 3)), view(normal(2, 4, 3, seed=1))
+    n = 4 if name == "sparsemap_tree" else 3
+    op, x, g = native.STRUCTURED[name], view(normal(2, 4, n)), view(normal(2, 4, n, seed=1))
     steps = name == "sparsemap_sequence"
     for t in (normal(3, 3), normal(2, 3, 3)) if steps else (None,):
         given = [] if t is None else [view(t)]

@@ -1,4 +1,4 @@
-"""What both mappings keep in either kernels: shapes, types, NaN, far scores, second derivatives, transforms, errors."""
+"""What the mappings keep in either kernels: shapes, types, NaN, far scores, second derivatives, transforms, errors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,23 @@ def test_leading_shapes_dtypes_and_empty_batches(kernel):
         assert p.dtype == dtype and torch.allclose(p.to(F64), whole, atol=tolerance)
     for shape in ((0, 3, 2), (2, 0, 2)):
         assert sa.sparsemap_sequence(torch.randn(shape), torch.zeros(2, 2)).shape == shape
+    y = randn(2, 3, 4, 4)
+    trees = sa.sparsemap_tree(y)
+    assert torch.allclose(trees[1, 2], sa.sparsemap_tree(y[1, 2]), atol=1e-13)
+    assert torch.allclose(sa.sparsemap_tree(y.mT.contiguous().mT), trees)
+    assert sa.sparsemap_tree(y.half()).dtype == torch.half
+    for shape in ((0, 3, 3), (2, 0, 0)):
+        assert sa.sparsemap_tree(torch.randn(shape), return_structures=True).marginals.shape == shape
     assert sa.sparsemap_matching(torch.randn(0, 3, 2)).shape == (0, 3, 2)
     assert sa.sparsemap_matching(torch.randn(2, 0, 2), return_structures=True).weights.shape == (2, 1)
 
 
 def test_nan_and_infinity_stay_in_their_row(kernel):
-    for f in (lambda x: sa.sparsemap_sequence(x, torch.zeros(3, 3, dtype=F64)), sa.sparsemap_matching):
+    for f in (
+        lambda x: sa.sparsemap_sequence(x, torch.zeros(3, 3, dtype=F64)),
+        sa.sparsemap_matching,
+        sa.sparsemap_tree,
+    ):
         x = randn(4, 3, 3)
         clean = f(x)
         x[1, 0, 0], x[2, 1, 1] = math.nan, math.inf
@@ -59,18 +70,18 @@ def test_scores_far_apart(kernel):
     assert torch.allclose(sa.sparsemap_sequence(torch.where(keep, x, -1e9), t), masked, atol=1e-11)
     assert torch.allclose(sa.sparsemap_sequence(x + 1e6, t), sa.sparsemap_sequence(x, t), atol=1e-8)
     y = randn(4, 4)
-    assert torch.allclose(sa.sparsemap_matching(y + 1e6), sa.sparsemap_matching(y), atol=1e-8)
+    for f in (sa.sparsemap_matching, sa.sparsemap_tree):
+        assert torch.allclose(f(y + 1e6), f(y), atol=1e-8)
 
 
 def test_double_backward_is_that_of_a_linear_map(kernel):
     x, t = randn(1, 3, 2).requires_grad_(), randn(1, 2, 2, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
     assert torch.autograd.gradgradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
-    z = randn(2, 3, 3).requires_grad_()
-    assert torch.autograd.gradgradcheck(sa.sparsemap_matching, (z,), atol=1e-5)
-    assert torch.autograd.gradcheck(
-        sa.sparsemap_matching, (z,), check_forward_ad=True, check_batched_grad=True, atol=1e-5
-    )
+    for f, shape in ((sa.sparsemap_matching, (2, 3, 3)), (sa.sparsemap_tree, (1, 3, 3))):
+        z = randn(*shape).requires_grad_()
+        assert torch.autograd.gradgradcheck(f, (z,), atol=1e-5)
+        assert torch.autograd.gradcheck(f, (z,), check_forward_ad=True, check_batched_grad=True, atol=1e-5)
 
 
 def test_transforms(kernel):
@@ -84,6 +95,11 @@ def test_transforms(kernel):
         return sa.sparsemap_sequence(z, t[0])
 
     assert torch.allclose(torch.func.jacrev(f)(x[0]).reshape(8, 8), central(f, x[0]), atol=1e-6)
+    y = randn(3, 3, 3)
+    assert torch.allclose(torch.func.vmap(sa.sparsemap_tree)(y), sa.sparsemap_tree(y), atol=1e-13)
+    assert torch.allclose(
+        torch.func.jacrev(sa.sparsemap_tree)(y[0]).reshape(9, 9), central(sa.sparsemap_tree, y[0]), atol=1e-6
+    )
 
 
 def test_errors_name_what_is_wrong():
@@ -105,5 +121,7 @@ def test_modules_and_specs():
     m = sa.make("sparsemap_sequence")
     assert torch.equal(m(x, transitions=t), sa.sparsemap_sequence(x, t))
     assert torch.equal(sa.SparsemapMatching()(x, mask=None), sa.sparsemap_matching(x))
-    assert {"softmax_sequence", "sparsemap_matching", "sparsemap_sequence"} <= set(sa.names("structured"))
+    assert {"softmax_sequence", "sparsemap_matching", "sparsemap_sequence", "sparsemap_tree"} <= set(
+        sa.names("structured")
+    )
     assert sa.spec("sparsemap_sequence").inputs == ("transitions",) and sa.spec("sparsemap_matching").over == "matching"

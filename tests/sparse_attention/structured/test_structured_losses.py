@@ -65,17 +65,23 @@ def test_gradients_masks_and_reductions():
         sa.losses.sparsemap_sequence_loss(x, t, y.clamp(max=2), mask=states)
 
 
-def test_matchings_against_all_of_them():
-    M = oracle.matchings(3, 4)
-    x = randn(3, 4).requires_grad_()
-    target = torch.tensor(0.3 * M[3] + 0.7 * M[10]).view(3, 4)
-    mu = torch.tensor(oracle.sparsemap(M, x.detach().numpy().ravel())).view(3, 4)
-    loss = sa.losses.sparsemap_matching_loss(x, target)
+@pytest.mark.parametrize("kind", ["matching", "tree"])
+def test_matchings_and_trees_against_all_of_them(kind):
+    n = 4 if kind == "matching" else 3
+    M = (
+        oracle.matchings(3, 4)
+        if kind == "matching"
+        else oracle.trees(3).reshape(-1, 3, 3).transpose(0, 2, 1).reshape(-1, 9)
+    )
+    x, loss_of = randn(3, n).requires_grad_(), getattr(sa.losses, f"sparsemap_{kind}_loss")
+    target = torch.tensor(0.3 * M[3] + 0.7 * M[10]).view(3, n)
+    mu = torch.tensor(oracle.sparsemap(M, x.detach().numpy().ravel())).view(3, n)
+    loss = loss_of(x, target)
     expected = ((x * mu).sum() - 0.5 * mu.square().sum()) - ((x * target).sum() - 0.5 * target.square().sum())
     assert torch.allclose(loss, expected, atol=1e-8)
-    assert torch.autograd.gradcheck(lambda z: sa.losses.sparsemap_matching_loss(z, target), (x,), atol=1e-5)
-    assert torch.autograd.gradgradcheck(lambda z: sa.losses.sparsemap_matching_loss(z, target), (x,), atol=1e-5)
+    assert torch.autograd.gradcheck(lambda z: loss_of(z, target), (x,), atol=1e-5)
+    assert torch.autograd.gradgradcheck(lambda z: loss_of(z, target), (x,), atol=1e-5)
     with pytest.raises(ValueError, match="must have the shape of the scores"):
-        sa.losses.sparsemap_matching_loss(x, target[:2])
+        loss_of(x, target[:2])
     with pytest.raises(ValueError, match="weight on a pair that is masked"):
-        sa.losses.sparsemap_matching_loss(x, target, mask=target == 0)
+        loss_of(x, target, mask=target == 0)

@@ -102,7 +102,13 @@ EXPORT int sparsemap_sequence_forward(const T* x, const T* transitions, T* mu, T
 }
 EXPORT int sparsemap_matching_forward(const T* x, T* mu, T* weights, double* gap, int16_t* structures, int64_t* counts,
                                       int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {
-  return sa::sparsemap_matching_forward(x, mu, weights, gap, structures, counts, rows, length, width, capacity, threads);
+  return sa::sparsemap_factor_forward<sa::Matching>(x, mu, weights, gap, structures, counts, rows, length, width, capacity,
+                                                    threads);
+}
+EXPORT int sparsemap_tree_forward(const T* x, T* mu, T* weights, double* gap, int16_t* structures, int64_t* counts,
+                                  int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {
+  return sa::sparsemap_factor_forward<sa::Tree>(x, mu, weights, gap, structures, counts, rows, length, width, capacity,
+                                                threads);
 }
 EXPORT int sparsemap_backward(const T* g, const int16_t* structures, const int64_t* counts, T* dx, T* dtransitions,
                               int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {

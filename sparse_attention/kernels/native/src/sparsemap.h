@@ -1,9 +1,10 @@
-// SparseMAP over sequences and matchings: the two factors, and the rows of a call. The solver is in active_set.h.
+// SparseMAP over sequences, matchings and trees: the factors, and the rows of a call. The solver is in active_set.h.
 //
 // A row of scores is [length, width]; structures are stored as length int16 each: the state at every position, the column
-// of every row; -1 for none. Kept for the backward pass: an affinely independent basis of the optimal face.
+// of every row, the head of every word; -1 for none. Kept for the backward pass: an affinely independent basis of the optimal face.
 #pragma once
 #include "active_set.h"
+#include "arborescence.h"
 #include "assignment.h"
 
 namespace sa {
@@ -142,6 +143,47 @@ struct Matching {
   double magnitude(const int16_t*) const { return 0; }
 };
 
+// Trees of words: scores [word, head], the diagonal for roots, of which there may be several. Words without a head that is
+// kept are left out, as words and as heads.
+struct Tree {
+  int64_t length, kept = 0;
+  int16_t* words;
+  Arborescence tree;
+
+  static size_t bytes(int64_t length, int64_t) { return Arborescence::bytes(length + 1) + room<int16_t>(length); }
+  Tree(int64_t length, int64_t, Scratch& memory)
+      : length(length), words(memory.take<int16_t>(length + 8)), tree(length + 1, memory) {}
+  void prepare(double* scores) {
+    kept = 0;
+    for (int64_t w = 0; w < length; w++) {
+      bool some = false;
+      for (int64_t h = 0; h < length; h++) some |= scores[w * length + h] > -infinity<double>();
+      if (some) words[kept++] = static_cast<int16_t>(w);
+    }
+    // Every word has one head: a shift of all its scores changes nothing but digits.
+    for (int64_t b = 0; b < kept; b++) {
+      double *of = scores + words[b] * length, top = -infinity<double>();
+      for (int64_t a = 0; a < kept; a++) top = of[words[a]] > top ? of[words[a]] : top;
+      for (int64_t a = 0; a < kept && top > -infinity<double>(); a++) of[words[a]] -= top;
+    }
+  }
+  bool highest(const double* scores, int16_t* y) {
+    const int64_t n = kept + 1;
+    for (int64_t b = 1; b < n; b++) {
+      const double* of = scores + words[b - 1] * length;
+      tree.arcs[b] = of[words[b - 1]];
+      for (int64_t a = 1; a < n; a++) tree.arcs[a * n + b] = of[words[a - 1]];
+    }
+    for (int64_t a = 0; a < n; a++) tree.arcs[a * n] = -infinity<double>();
+    if (!tree.solve(n)) return false;
+    for (int64_t w = 0; w < length; w++) y[w] = -1;
+    for (int64_t b = 1; b < n; b++) y[words[b - 1]] = words[(tree.heads[b] ? tree.heads[b] : b) - 1];
+    return true;
+  }
+  double extra(const int16_t*) const { return 0; }
+  double magnitude(const int16_t*) const { return 0; }
+};
+
 // One row. Structures [capacity, length]; counts: with weight and in all (Outcome where there is none). Returns a Status.
 template <class T, class Factor>
 int sparsemap_row(Factor& factor, ActiveSet& set, const T* scores, T* mu, T* weights, int16_t* structures,
@@ -215,16 +257,17 @@ int sparsemap_sequence_forward(const T* scores, const T* transitions, T* mu, T* 
   return status ? status : worst;
 }
 
-template <class T>
-int sparsemap_matching_forward(const T* scores, T* mu, T* weights, double* gap, int16_t* structures, int64_t* counts,
-                               int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {
+// Of a factor without inputs.
+template <class Factor, class T>
+int sparsemap_factor_forward(const T* scores, T* mu, T* weights, double* gap, int16_t* structures, int64_t* counts,
+                             int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {
   const int64_t size = length * width;
-  const size_t memory = Matching::bytes(length, width) + ActiveSet::bytes(length, capacity) + room<double>(4 * size) +
+  const size_t memory = Factor::bytes(length, width) + ActiveSet::bytes(length, capacity) + room<double>(4 * size) +
                         room<int16_t>(padded(length));
   int worst = ok;
   const int status = for_rows(rows, 2000.0 * size, threads, memory, [=, &worst](int64_t first, int64_t last, char* start) {
     Scratch scratch{start};
-    Matching factor(length, width, scratch);
+    Factor factor(length, width, scratch);
     double* work = scratch.take<double>(4 * size);
     int16_t* y = blank(scratch, length);
     ActiveSet set(length, width, capacity, scratch);
@@ -238,7 +281,7 @@ int sparsemap_matching_forward(const T* scores, T* mu, T* weights, double* gap, 
 }
 
 // dscores = M Q M' g and, of each step of a sequence, dtransitions = sum_s (Q M' g)_s count_s with
-// Q = Z^-1 - Z^-1 1 1' Z^-1 / 1' Z^-1 1, Z = M'M + 11'. dtransitions is null for matchings.
+// Q = Z^-1 - Z^-1 1 1' Z^-1 / 1' Z^-1 1, Z = M'M + 11'. dtransitions is null except for sequences.
 template <class T>
 int sparsemap_backward(const T* g, const int16_t* structures, const int64_t* counts, T* dscores, T* dtransitions,
                        int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {

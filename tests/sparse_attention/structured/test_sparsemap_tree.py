@@ -1,0 +1,123 @@
+"""sparsemap_tree against all trees and networkx: values, gradients, ties, masks."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+import qpsolvers
+import structure_oracles as oracle
+import torch
+from structure_oracles import differentiated, randn
+
+import sparse_attention as sa
+from sparse_attention.structured import Tree, sparsemap
+
+F64 = torch.float64
+
+
+def indicators(heads, n):
+    """``[..., n, n]`` of heads ``[..., n]``, -1 for words that are left out."""
+    return torch.nn.functional.one_hot(heads.clamp(min=0), n).to(F64) * (heads >= 0).unsqueeze(-1)
+
+
+def best(x):
+    """The highest score of a tree, by networkx, of scores ``[word, head]``."""
+    n = len(x)
+    arcs = [(n if h == w else h, w, x[w, h].item()) for w in range(n) for h in range(n) if x[w, h] > -torch.inf]
+    graph = nx.DiGraph()
+    graph.add_weighted_edges_from(arcs)
+    return nx.maximum_spanning_arborescence(graph).size(weight="weight")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_trees_against_the_programme_over_all_of_them(kernel, n, scale):
+    M = oracle.trees(n).reshape(-1, n, n).transpose(0, 2, 1).reshape(-1, n * n)
+    for seed in range(3):
+        x = randn(n, n, seed=seed, scale=scale)
+        if seed == 2:
+            x = x.round()
+        found = sa.sparsemap_tree(x, return_structures=True)
+        assert np.abs(found.marginals.numpy().ravel() - oracle.sparsemap(M, x.numpy().ravel())).max() < 1e-8
+        assert found.gap < 1e-12
+        average = (found.weights.view(-1, 1, 1) * indicators(found.structures, n)).sum(0)
+        assert torch.allclose(average, found.marginals, atol=1e-12)
+        assert all((y.ravel() == M).all(1).any() for y in indicators(found.structures, n)[found.weights > 0].numpy())
+        if seed < 2:
+            assert differentiated(sa.sparsemap_tree, x)
+    for root in (0.2, -0.2):  # ties of many dependent trees
+        assert differentiated(sa.sparsemap_tree, torch.eye(n, dtype=F64) * root)
+
+
+@pytest.mark.parametrize("n, kept", [(3, 1.0), (6, 1.0), (8, 0.6), (12, 1.0), (25, 0.3)])
+def test_without_a_regulariser_it_is_the_best_tree_of_networkx(n, kept):
+    for seed in range(12):
+        x = randn(n, n, seed=seed)
+        if seed % 2:
+            x = (x * 2).round()  # ties, and more cycles
+        torch.manual_seed(seed)
+        allowed = (torch.rand(n, n) < kept) | torch.eye(n, dtype=torch.bool)
+        x = x.masked_fill(~allowed, -torch.inf)
+        mu = sa.sparsemap_tree(x * 1e4)
+        assert abs((mu * x.masked_fill(~allowed, 0.0)).sum() - best(x)) < 1e-3
+
+
+@pytest.mark.parametrize("n, scale", [(12, 0.05), (25, 0.2), (40, 1.0)])
+def test_larger_trees_fulfil_the_optimality_conditions(n, scale):
+    """networkx finds no tree that is better under the scores minus the marginals."""
+    for x in (randn(n, n, scale=scale), (randn(n, n, seed=1) * 2).round() * scale):
+        mu = sa.sparsemap_tree(x)
+        slope = x - mu
+        assert best(slope) - (slope * mu).sum() < 1e-10
+        assert torch.allclose(mu.sum(-1), torch.ones(n, dtype=F64))
+
+
+def test_masks_of_trees(kernel):
+    x, words = randn(3, 4, 4).requires_grad_(), torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]]).bool()
+    found, g = sa.sparsemap_tree(x, words, return_structures=True), randn(3, 4, 4, seed=8)
+    both = words.unsqueeze(-1) & words.unsqueeze(-2)
+    assert torch.equal(found.marginals, sa.sparsemap_tree(x, both)) and (found.marginals[~both] == 0).all()
+    y = x[1][words[1]][:, words[1]].detach().requires_grad_()
+    alone = sa.sparsemap_tree(y)
+    assert torch.allclose(found.marginals[1][both[1]], alone.flatten(), atol=1e-12)
+    slopes = torch.autograd.grad(found.marginals, x, g)[0], torch.autograd.grad(alone, y, g[1][both[1]].view(3, 3))[0]
+    assert torch.allclose(slopes[0][1][both[1]], slopes[1].flatten(), atol=1e-10) and (slopes[0][~both] == 0).all()
+    assert (found.structures[1][:, 1] == -1).all() and (found.structures[2] == -1).all()
+    assert torch.allclose(found.marginals, sparsemap(Tree(), x.mT, mask=both).mT, atol=1e-10)
+    one_root = torch.ones(4, 4).bool() ^ torch.diag(torch.tensor([0, 1, 1, 1])).bool()
+    heads = sa.sparsemap_tree(x, one_root.expand(3, 4, 4), return_structures=True).structures
+    assert ((heads == torch.arange(4)).sum(-1)[heads[..., 0] >= 0] == 1).all()
+    with pytest.raises(ValueError, match=r"row 0 of 3: no (structure|tree) is allowed"):
+        sa.sparsemap_tree(x, ~torch.eye(4).bool().expand(3, 4, 4))
+
+
+def test_what_is_refused():
+    x = torch.randn(3, 4)
+    with pytest.raises(ValueError, match=r"scores \(3, 4\) are not square: for two texts use sparsemap_matching"):
+        sa.sparsemap_tree(x)
+    with pytest.raises(ValueError, match="sparsemap_tree works over a tree; attention takes mappings over rows"):
+        sa.sparse_attention(x, x, x, "sparsemap_tree")
+    with pytest.raises(TypeError, match="scores is a nested tensor"):
+        sa.sparsemap_tree(torch.nested.nested_tensor([torch.randn(2, 2)], layout=torch.jagged))
+
+
+@pytest.mark.parametrize("n, k", [(1, 1), (5, 1), (5, 2), (6, 4), (4, 9)])
+def test_exactly_k_is_a_box_in_a_plane(kernel, n, k):
+    for seed in range(4):
+        x = randn(n, seed=seed, scale=1.0 + seed)
+        mu, least = sa.sparsemap_budget(x, k=k), min(n, k)
+        equal = {"A": np.ones((1, n)), "b": np.array([float(least)])}
+        box = qpsolvers.solve_qp(np.eye(n), -x.numpy(), **equal, lb=np.zeros(n), ub=np.ones(n), solver="daqp")
+        assert np.abs(mu.numpy() - box).max() < 1e-10
+        M = oracle.subsets(n, least)
+        assert np.abs(mu.numpy() - oracle.sparsemap(M[M.sum(1) == least], x.numpy())).max() < 1e-9
+        assert torch.allclose(sparsemap(sa.structured.Budget(k, exactly=True), x), mu, atol=1e-10)
+        assert differentiated(lambda z: sa.sparsemap_budget(z, k=k), x)
+    mask = torch.arange(n) < 3
+    assert torch.allclose(sa.sparsemap_budget(x, k=k, mask=mask)[:3], sa.sparsemap_budget(x[:3], k=k))
+    q = torch.randn(2, 3, 4)
+    out = sa.sparse_attention(q, q, q, "sparsemap_budget", k=2)
+    torch.testing.assert_close(out, sa.sparsemap_budget(q @ q.mT / 2, k=2) @ q)
+    with pytest.raises(ValueError, match="k=0 is out of range: a whole number, k >= 1"):
+        sa.sparsemap_budget(x, k=0)

@@ -1,0 +1,100 @@
+"""Mappings over jagged tensors agree with the loop over single sequences, in values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sparse_attention as sa
+
+NAMES = [
+    n for n in sa.names() if sa.spec(n).over == "row" and not sa.spec(n).stateful and sa.spec(n).kind != "continuous"
+]
+LENGTHS = (4, 0, 7, 2, 4, 1)
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def jagged(parts):
+    return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+
+
+def inputs(name):
+    return {key: {"bounds": 1.0, "groups": 1}[key] for key in sa.spec(name).inputs}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_those_of_single_sequences(name, dtype):
+    for shape, dim in (((), -1), ((3,), 1), ((3,), -1), ((2, 3), 2)):
+        parts = [torch.rand(n, *shape, dtype=dtype).requires_grad_() for n in LENGTHS]
+        scores, m = jagged(parts), sa.make(name)
+        out = m(scores, dim=dim, **inputs(name))
+        alone = [m(x, dim=dim if dim < 0 else dim - 1, **inputs(name)) for x in parts]
+        torch.testing.assert_close(out.unbind(), tuple(alone))
+        assert (out * scores).shape == scores.shape  # the same ragged size
+        slopes = torch.autograd.grad(out.values().cos().sum(), parts)
+        torch.testing.assert_close(slopes, torch.autograd.grad(sum(x.cos().sum() for x in alone), parts))
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "fusedmax", "top_k", "constrained_sparsemax"])
+def test_masks_are_jagged_and_numbers_may_differ_by_sequence(name):
+    theta = {"softmax": "gamma", "entmax": "alpha", "fusedmax": "lam"}.get(name, "")
+    value = torch.linspace(1.1, 2.0, len(LENGTHS) * 2).view(-1, 2).requires_grad_()
+    parts, masks = [torch.randn(n, 2) for n in LENGTHS], [torch.rand(n, 2) < 0.7 for n in LENGTHS]
+    ends = torch.tensor([0, *LENGTHS]).cumsum(0)
+    scores, mask = (torch.nested.nested_tensor_from_jagged(torch.cat(x), ends.clone()) for x in (parts, masks))
+    m = sa.spec(name).function
+    out = m(scores.transpose(1, 2), mask=mask.transpose(1, 2), **inputs(name), **({theta: value} if theta else {}))
+    given = [{theta: own} if theta else {} for own in value]
+    alone = [m(x.T, mask=keep.T, **inputs(name), **own) for x, keep, own in zip(parts, masks, given)]
+    torch.testing.assert_close(out.unbind(), tuple(alone))
+    if theta:
+        slopes = [torch.autograd.grad(sum(x.cos().sum() for x in found), value) for found in (out.unbind(), alone)]
+        torch.testing.assert_close(*slopes)
+
+
+def test_values_for_each_position_are_jagged():
+    parts, bounds = [torch.randn(n) for n in (3, 5, 3)], [torch.rand(n) + 0.4 for n in (3, 5, 3)]
+    out = sa.constrained_softmax(jagged(parts), jagged(bounds))
+    torch.testing.assert_close(out.unbind(), tuple(map(sa.constrained_softmax, parts, bounds)))
+
+
+def test_gradients_and_graphs():
+    values = torch.randn(9, dtype=torch.float64, requires_grad=True)
+    ends = torch.tensor([0, 3, 3, 5, 9])
+
+    def attend(x):
+        scores = torch.nested.nested_tensor_from_jagged(x, ends)
+        return (sa.entmax(2 * scores) * scores).values()
+
+    assert torch.autograd.gradcheck(attend, values)
+    torch.testing.assert_close(torch.compile(attend, backend="eager")(values), attend(values))  # the graph breaks
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="lengths of nested tensors; for fullgraph=True, pad them"):
+        torch.compile(attend, backend="eager", fullgraph=True)(values)
+    empty = torch.nested.nested_tensor_from_jagged(values[:0], ends * 0)
+    assert sa.sparsemax(empty).values().shape == (0,)
+
+
+def test_what_is_refused():
+    scores = jagged([torch.randn(3, 4), torch.randn(2, 4)])
+    for dim in (0, -3, 3):
+        with pytest.raises(
+            ValueError, match=rf"dim={dim if dim > 0 else 0}: nested scores .* have rows along dim 1 to 2"
+        ):
+            sa.sparsemax(scores, dim=dim)
+    with pytest.raises(
+        TypeError, match=r"mask is not nested, as the scores are: nested_tensor_from_jagged\(..., scores.offsets\(\)\)"
+    ):
+        sa.sparsemax(scores, mask=torch.ones(4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="the sequences of mask have other lengths than those of scores"):
+        sa.sparsemax(scores, mask=jagged([torch.ones(2, 4), torch.ones(3, 4)]).bool())
+    with pytest.raises(ValueError, match="does not broadcast to the scores"):
+        sa.sparsemax(scores, mask=jagged([torch.ones(3), torch.ones(2)]).bool())
+    with pytest.raises(ValueError, match=r"gamma of shape \(5,\) fits neither"):
+        sa.sparsemax(scores, dim=1, gamma=torch.ones(5))
+    gaps = torch.nested.narrow(torch.randn(2, 5), 1, torch.tensor([0, 1]), torch.tensor([3, 2]), layout=torch.jagged)
+    with pytest.raises(ValueError, match=r"scores has gaps .*scores.contiguous\(\)"):
+        sa.sparsemax(gaps)
+    with pytest.raises(TypeError, match="scores is a nested tensor"):
+        sa.make("fertility_softmax")(scores, fertility=torch.ones(2))
