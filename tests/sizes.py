@@ -9,7 +9,7 @@ from test_architecture import ROOT, tracked
 
 # The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
 LINES = {
-    "sparse_attention": 15_691,
+    "sparse_attention": 15_850,
     "repro": 8_340,  # fair tests of claims: all runs, opposite signs, settings, measures, versions
     "tasks": 24_150,  # the page of claims: answers, versions, chances over tasks
     "tasks/fairseq_plugin": 1_000,

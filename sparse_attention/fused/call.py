@@ -62,6 +62,7 @@ class Call:
     dropout: float
     need_weights: bool
     sink: bool = False  # the first key is the sink
+    short: bool = False  # the composition runs as one step, see `short`
     arguments: Any = None  # those of the fused kernel, once computed
 
     @property
@@ -253,6 +254,8 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise ValueError(
             f"{shapes}: q has {heads} heads (dimension -3), k {groups}, v {v.shape[-3]}; k and v need the same number, and q a multiple of it"
         )
+    if q.shape[:-3] == k.shape[:-3] == v.shape[:-3]:
+        return q, k, v
     try:
         lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     except RuntimeError:
