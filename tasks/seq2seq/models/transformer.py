@@ -32,7 +32,6 @@ from tasks.layers.attention import MultiheadAttention
 PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=True), "cross": Place()}
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
-Kept, Mask = Cache | None, Tensor | None
 
 
 @dataclass
@@ -81,25 +80,27 @@ class Layer(nn.Module):
         self.dropout, self.pre_norm = nn.Dropout(options.dropout), options.pre_norm
 
     def forward(
-        self, x: Tensor, mask: Mask, before: Kept = None, source: Kept = None, source_mask: Mask = None
-    ) -> tuple[Tensor, Cache, Tensor]:
+        self, x: Tensor, lengths: Tensor, before: Cache | None = None, source: Cache | None = None, weigh: bool = False
+    ) -> tuple[Tensor, Cache, Tensor | None]:
         """Apply the layer to T words.
 
         Args:
-            x: [B, T, E]. mask: bool, broadcastable to [B, heads, T, t + T], True = keep.
+            x: [B, T, E]. lengths: [B], the numbers of words of the source.
             before: keys and values of the t previous words. source: keys and values of the source.
-            source_mask: [B, 1, 1, S].
+            weigh: return the weights of the last attention.
         Returns:
-            states [B, T, E], keys and values of the t + T words, weights [B, heads, T, .] of the last attention.
+            states [B, T, E], keys and values of the t + T words, weights [B, heads, T, .] or None.
         """
         queries, keys, values = self.own.project(self._enter(0, x))
         if before is not None:
             keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
-        y, weights = self.own.attend(queries, keys, values, mask)
+        seen = {"lengths": lengths} if self.cross is None else {"causal": True}
+        y, weights = self.own.attend(queries, keys, values, **seen, need_weights=weigh and self.cross is None)
         x = self._leave(0, x, y)
         if self.cross is not None:
             assert source is not None
-            y, weights = self.cross.attend(*self.cross.project(self._enter(1, x), "q"), *source, source_mask)
+            asked = self.cross.project(self._enter(1, x), "q")
+            y, weights = self.cross.attend(*asked, *source, lengths=lengths, need_weights=weigh)
             x = self._leave(1, x, y)
         return self._leave(-1, x, self.feed(self._enter(-1, x))), (keys, values), weights
 
@@ -156,19 +157,18 @@ class Model(nn.Module):
         """Encode a batch of sources for the decoder: src_tokens [B, S], padded on the right.
 
         Returns:
-            a dictionary with mask [B, S] (True = a word) and, for each decoder layer i, keys.i and values.i
-            [B, heads, S, E / heads].
+            a dictionary with lengths [B] and, for each decoder layer i, keys.i and values.i [B, heads, S, E / heads].
         """
-        mask = src_tokens.ne(PAD)
+        lengths = src_tokens.ne(PAD).sum(1)
         x = self._embed(self.source_embed, src_tokens)
         for layer in self.encoder:
-            x, *_ = layer(x, mask[:, None, None])
+            x, *_ = layer(x, lengths)
         x = self.encoder_norm(x)
-        return {"mask": mask, **_named(layer.cross.project(x, "kv") for layer in self.decoder)}
+        return {"lengths": lengths, **_named(layer.cross.project(x, "kv") for layer in self.decoder)}
 
     def start(self, memory: Tensors) -> Tensors:
         """The decoder's initial state, without words: keys.i and values.i [B, heads, 0, E / heads]."""
-        return {name: value[:, :, :0] for name, value in memory.items() if name != "mask"}
+        return {name: value[:, :, :0] for name, value in memory.items() if name != "lengths"}
 
     def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """One decoding step: tokens [B] -> logits of the next token [B, V], attention [B, S], new state."""
@@ -191,12 +191,11 @@ class Model(nn.Module):
 
     def _advance(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """The next words [B, T] -> features [B, T, E], weights [B, T, S] (mean of the last layer's heads), state."""
-        before, T = state["keys.0"].size(2), tokens.size(1)
-        x = self._embed(self.target_embed, tokens, before)
-        causal = torch.ones(T, before + T, dtype=torch.bool, device=x.device).tril(before) if T > 1 else None
+        x = self._embed(self.target_embed, tokens, state["keys.0"].size(2))
         after = []
         for i, layer in enumerate(self.decoder):
-            x, cache, weights = layer(x, causal, _at(state, i), _at(memory, i), memory["mask"][:, None, None])
+            last = layer is self.decoder[-1]
+            x, cache, weights = layer(x, memory["lengths"], _at(state, i), _at(memory, i), weigh=last)
             after.append(cache)
         return self.decoder_norm(x), weights.mean(1), _named(after)
 
