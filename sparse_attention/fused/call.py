@@ -280,8 +280,8 @@ def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
         )
 
 
-def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
-    """Convert lengths to int64 ``[..., H]``, from one length per batch entry ``[B]`` or one per head ``[B, H]``."""
+def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
+    """Convert lengths to int64 ``[..., H]``, from one per batch entry ``[B]`` or one per head ``[B, H]``; None: all keys."""
     if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
@@ -295,6 +295,8 @@ def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
         low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
         if low < 0 or high > m:
             raise ValueError(f"lengths range from {low} to {high}; there are {m} keys, so 0 <= lengths <= {m}")
+        if low == m:
+            return None
     return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
 
 
