@@ -76,12 +76,8 @@ class Call:
 
     def expand(self) -> None:
         """Put the scales into q, and slopes and sinks into channels of q and k, or into the bias; see `forms`."""
-        scales, slopes, sinks, entmax = (
-            self.scales,
-            self.slopes,
-            self.sinks,
-            self.alpha is not None or self.alphas is not None,
-        )
+        scales, slopes, sinks = self.scales, self.slopes, self.sinks
+        entmax = self.alpha is not None or self.alphas is not None
         self.scales = self.slopes = self.sinks = None
         if scales is None and slopes is None and sinks is None:
             return
