@@ -38,7 +38,7 @@ class Sizes:
     """Words per review, and reviews per batch."""
 
     words: int = 400
-    batch: int = 32
+    batch: int = 16
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def markdown(rows: Sequence[Row], cells: Iterable[Mapping[str, Any]], sizes: Siz
         f"Seconds of processor time of one step (forward, backward, Adam), batches of {sizes.batch} reviews, one thread, float32; medians of {count} turns in one",
         "interleaved run. *library*: `sa.sparse_attention` chooses (for softmax, torch's attention); *composition*: scores, mapping, product with the values. An epoch is",
         f"extrapolated: {updates} steps of {REVIEWS:,} reviews that all have {sizes.words} words; those of IMDB are shorter. Memory is the growth of the peak resident memory in a step",
-        "after the first. Words are random and weights initial: trained attention is sparser or denser, see the last column for what was measured here.",
+        "after the first. Words are random and weights initial; trained attention may be sparser or denser than the last column.",
         f"Machine: {processor()}, torch {torch.__version__}.",
     ]
     if found := list(cells):

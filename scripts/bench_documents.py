@@ -1,7 +1,7 @@
 """Time training steps of a self-attention classifier over documents, by mapping and path, with their memory; write docs/reference/documents.md.
 
-    --words      per review (default 400)                 --batch     reviews (default 32)
-    --turns      for each mapping and path (default 7)    --mappings  beside softmax (default: all with a fused kernel)
+    --words      per review (default 400)                 --batch     reviews (default 16)
+    --turns      for each mapping and path (default 4)    --mappings  beside softmax (default: all with a fused kernel)
     --outputs    folder of the store; finished trainings of model=imdb_transformer_small there give the table of accuracy
     --output     file with the page; - only prints
 
@@ -17,7 +17,7 @@ from _entry import ROOT, command
 
 @command
 def main(
-    *, words: int = 400, batch: int = 32, turns: int = 7, mappings: list[str] = (), outputs: Path = Path("outputs"),
+    *, words: int = 400, batch: int = 16, turns: int = 4, mappings: list[str] = (), outputs: Path = Path("outputs"),
     output: str = str(ROOT / "docs/reference/documents.md"),
 ) -> None:  # fmt: skip
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
