@@ -71,8 +71,9 @@ bench-training: developer ## time training and beam search of every mapping agai
 	@$(RUN)/bench_training.py $(ARGS)
 gpu-wheels: developer ## collect in WHEELS (default wheels) the packages that test-gpu needs on a machine with torch and without a network
 	@$(BIN)/python -m benchmarks.wheels collect $(or $(WHEELS),wheels) $(ARGS)
-docs: developer ## build the documentation site into build/site; a dead link or anchor, or a formula that cannot be drawn, fails
+docs: developer ## build the documentation site into build/site and test it; a dead link or anchor, or a formula that cannot be drawn, fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@SITE=build/site $(BIN)/python -m pytest -q -m "slow or not slow" tests/test_site.py
 	@echo "the site: build/site/index.html"
 pages: developer ## write the gallery of mappings, the type stubs and the list in the docstring of the package from the code
 	@$(RUN)/pages.py

@@ -26,13 +26,14 @@ from _entry import command
 @command
 def main(*names: str, overrides: list[str], records: Path | None = None, plan: bool = False, help: bool = False) -> int:
     from tasks.commands import recorded, reproduce
+    from tasks.config.options import names_in
     from tasks.config.request import REPRODUCE, Request
 
     request = Request.read(overrides, REPRODUCE, names, plan)
+    if overrides and not names and not help:
+        raise ValueError(f"EXPERIMENT is missing; write one without a key: {', '.join(names_in('experiment'))}")
     if help or not names:
         print("" if help else __doc__)
         reproduce.describe(request)
-        if overrides and not help:
-            raise ValueError("EXPERIMENT is missing; name one of those above")
         return 0
     return recorded.show(request, records.resolve()) if records else reproduce.main(request)

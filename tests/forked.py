@@ -16,10 +16,13 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 
+import torch
+
 from tasks.fairseq_plugin.compat import detach_config_store
 
 # variables that Python or a library reads once, when it starts
 AT_START = ("PYTHON", "SPARSE_ATTENTION_KERNELS", "OMP_", "LD_", "PATH")
+TOO_LATE = 99  # status of a child in which autograd refuses to work, because it has started threads in this process
 
 
 def run(
@@ -43,6 +46,18 @@ def run(
                 raise subprocess.TimeoutExpired([str(script), *arguments], timeout)
             else:
                 time.sleep(0.01)
+        if status == TOO_LATE:
+            command = [sys.executable, str(script), *arguments]
+            return subprocess.run(
+                command,
+                input=typed,
+                capture_output=True,
+                text=True,
+                env=environment,
+                cwd=cwd,
+                timeout=timeout,
+                check=False,
+            )
         texts = []
         for file in (out, err):
             file.seek(0)
@@ -55,6 +70,10 @@ def _become(
 ) -> None:
     """Be the script, in the child; never returns."""
     status = 1
+    try:
+        torch.ones(1, requires_grad=True).backward()
+    except RuntimeError:
+        os._exit(TOO_LATE)
     try:
         os.dup2(given, 0)
         os.dup2(out, 1)

@@ -9,9 +9,9 @@ from test_architecture import ROOT, tracked
 
 # The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
 LINES = {
-    "sparse_attention": 15_850,
-    "repro": 8_340,  # fair tests of claims: all runs, opposite signs, settings, measures, versions
-    "tasks": 24_260,  # a classifier by self-attention
+    "sparse_attention": 15_830,  # short rows in one step
+    "repro": 8_360,  # a model may have a recipe of its own
+    "tasks": 24_290,  # a classifier by self-attention
     "tasks/fairseq_plugin": 1_000,
     "scripts": 1_000,
     "benchmarks": 2_355,  # documents.py: training steps of a self-attention classifier
@@ -38,7 +38,7 @@ def offenders() -> list[str]:
     for room, limit in LINES.items():
         n = sum(n for name, n in code.items() if name.startswith(f"{room}/") and name.endswith(".py"))
         if not 0.8 * limit < n <= limit:
-            found.append(f"{room}/: {n} lines; LINES says {limit}")
+            found.append(f"{room}/: {n} lines; LINES in tests/sizes.py says {limit}: shorten, or raise it and say why")
     apart = {"experiment", "published", "claims"}  # what papers and experiments say of it
     naming = [name for name, text in texts.items() if "fusedmax" in text and not apart & {*name.split("/")}]
     if len(naming) > NAMING:

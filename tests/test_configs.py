@@ -57,7 +57,7 @@ def test_every_page_begins_with_what_it_is():
         yaml.safe_load(text)
         if not any(line.startswith("# ") and not line.startswith("# @package") for line in text.splitlines()[:2]):
             wrong.append(str(path.relative_to(CONFIGS)))
-    assert len(paths) > 150 and wrong == []
+    assert len(paths) > 150 and wrong == [], "begin each with a comment that says what it is"
 
 
 def test_a_page_is_the_callers_own_and_is_read_again_when_its_file_changes(monkeypatch, tmp_path):
@@ -127,7 +127,8 @@ def test_a_mappings_page_is_the_registrys(composed, subtests):
             comment = "\n".join(line for line in lines if line.startswith("#"))
             found, spec = page("mapping", mapping)["mapping"], sa.spec(mapping)
             given = models.parameters(found)
-            assert given.keys() == spec.defaults.keys() and found["at"] == {}
+            assert given.keys() == spec.defaults.keys(), "the file has every parameter"
+            assert found.get("at") == {} and "grid" in found, "add `at: {}` and `grid: {}`"
             assert all(value == spec.defaults[name] or str(value) in comment for name, value in given.items())
             for point in plans.points(found["grid"]):
                 spec.check({**given, **dict(point)})

@@ -95,4 +95,6 @@ def test_the_page_can_be_followed(copy, tmp_path):
         assert 0.8 < float(cells[row, "test/confidence"]["mean"]) < 1
     subprocess.run(["git", "init", "-q"], cwd=copy, check=True)  # tests of the sources ask git which files there are
     run("python -m ruff check .")
-    run(f"python -m pytest -q -n 0 {OF_ALL_FILES} -k 'stands_in or begins or every_option or meanmax or example2026'")
+    run(
+        f"python -m pytest -q -n 0 {OF_ALL_FILES} -k 'stands_in or begins or every_option or meanmax or example2026 or declared'"
+    )

@@ -179,7 +179,10 @@ PLANTED = {what: ("classification_pairs", *change) for what, change in CHANGED.i
 PLANTED["decoding"] = ("seq2seq_transformer", "tasks.cells.seq2seq.decode", _shorter)
 
 
-@pytest.mark.parametrize("planted", PLANTED)
+SLOW = ("schedule", "dropout", "initialisation")
+
+
+@pytest.mark.parametrize("planted", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PLANTED])
 def test_a_planted_change_is_seen(planted, tmp_path, monkeypatch):
     name, place, changed = PLANTED[planted]
     module, _, attribute = place.rpartition(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from mutation import ELSEWHERE, PRODUCT, Nearest, equivalent, mutants, parses, sample
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +55,7 @@ def test_the_sample_is_the_seeds_and_leaves_out_what_cannot_run_here(tmp_path):
     assert {"repro", "tasks"} <= tested <= {*PRODUCT}
 
 
+@pytest.mark.slow
 def test_the_nearest_tests_come_first():
     tests = Nearest(ROOT)
     assert tests.of("tasks/seq2seq/scores.py")[0].endswith("test_text_scores.py")  # the one that imports it

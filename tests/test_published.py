@@ -24,7 +24,7 @@ from tasks.config import compose
 
 TABLES = compose.names_in("published")
 EXPERIMENTS = [name for name in compose.names_in("experiment") if "published" in compose.page("experiment", name)]
-COMPARED = [name for name in EXPERIMENTS if name != "demo"]
+COMPARED = [name for name in EXPERIMENTS if "paper" in compose.page("experiment", name)["profiles"]]
 READ = Path(__file__).resolve().parents[2] / "shared" / "papers" / "published_results.yaml"
 
 

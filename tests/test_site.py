@@ -1,4 +1,4 @@
-"""The documentation site: `make docs` builds it, and what is wrong in a built site is found."""
+"""The documentation site, which `make docs` builds and tests, and what is wrong in a built site is found."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def hooks():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    if "SITE" in os.environ:
+        return ROOT / os.environ["SITE"]
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(
@@ -60,6 +62,7 @@ def test_a_fault_of_a_built_page_is_found(wrong, hooks, tmp_path):
     assert hooks.faults(tmp_path) == ([FAULTS[wrong]] if wrong else [])
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_readmes_links_stay_links(site):
     first = (site / "index.html").read_text(encoding="utf-8")
     for to in ("start/install", "start/library", "guides/attention", "reference/api", "claims"):
@@ -75,6 +78,7 @@ def test_the_site_builds_and_readmes_links_stay_links(site):
     assert "<math>" in formulas and "arithmatex" not in formulas
 
 
+@pytest.mark.slow
 def test_pages_of_results_show_the_pictures_made_from_them(site):
     for page, picture in {
         "niculae2017_table1_cpu": "figures/niculae2017_figure3_cpu.svg",
@@ -119,6 +123,7 @@ PAGES += ("reference/benchmarks.html", "results/niculae2017_nmt_cpu.html", "resu
 PAGES += ("claims.html",)
 
 
+@pytest.mark.slow
 @BROWSER
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_fit_their_window_in_light_and_dark_and_load_nothing_from_elsewhere(page, site, browser):
@@ -141,6 +146,7 @@ def test_pages_fit_their_window_in_light_and_dark_and_load_nothing_from_elsewher
         assert all(drawn), "a picture is missing"
 
 
+@pytest.mark.slow
 @BROWSER
 def test_formulas_are_drawn_as_formulas(site, browser):
     browser.open(site / "guides/losses.html", DESK)
@@ -149,6 +155,7 @@ def test_formulas_are_drawn_as_formulas(site, browser):
     assert above < below, "the numerator stands above the denominator"
 
 
+@pytest.mark.slow
 @BROWSER
 def test_search_finds_a_page_that_was_opened_as_a_file(site, browser):
     browser.open(site / "start/install.html", DESK)

@@ -13,9 +13,11 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from repro.plan.experiment import Experiment, near
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,17 @@ def lookup(records: Iterable[Mapping[str, Any]], mapping: str, dataset: str, met
                 ours=str(names.get(metric, "")),
             )
     return None
+
+
+def loose_ends(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What an experiment names in the paper, and `records` lack."""
+    named = [(f"rows.{row.label}", "mapping", row.published) for row in experiment.rows if row.published]
+    for at, group in ((f"columns.{c.key}", group) for c in experiment.columns for group in c.published):
+        named += [(at, "dataset", group.dataset), *((at, "metric", metric) for metric in group.metrics)]
+    known = {key: list(dict.fromkeys(r[key] for r in records)) for key in ("mapping", "dataset", "metric")}
+    file = f"configs/published/{experiment.published}.yaml has" if experiment.published else "no `published` file:"
+    return [
+        f"{at}.published names {key} {name!r}{near(name, known[key])}; {file} {', '.join(known[key]) or 'none'}"
+        for at, key, name in dict.fromkeys(named)
+        if name not in known[key]
+    ]

@@ -93,11 +93,14 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
+    """The processor's name and the instruction set that torch uses: some virtual machines give all processors one name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        name = platform.processor() or platform.machine()
+    torch = sys.modules.get("torch")  # do not import torch just for this
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}" if torch else name
 
 
 def _gpu() -> str | None:

@@ -56,15 +56,16 @@ class Evidence:
     decimals: Mapping[str, int] = field(default_factory=dict)
 
     def without(self, seeds: Collection[int]) -> Evidence:
-        """The same without some seeds."""
-        left = {
-            m: {
-                c: {r: {s: v for s, v in of.items() if s not in seeds} for r, of in rows.items()}
-                for c, rows in at.items()
-            }
+        """The same without some seeds, except of uniform attention, which says what the setting is worth."""
+
+        def left(row: str, scores: Mapping[int, float]) -> Mapping[int, float]:
+            return scores if row == UNIFORM else {s: v for s, v in scores.items() if s not in seeds}
+
+        kept = {
+            m: {c: {r: left(r, of) for r, of in rows.items()} for c, rows in at.items()}
             for m, at in self.scores.items()
         }
-        return replace(self, scores=left)
+        return replace(self, scores=kept)
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,10 @@ def chances(tables: Iterable[Table]) -> list[Chance]:
     return sorted((chance(row, of) for row, of in runs.items()), key=lambda one: (-len(one.tasks), -one.mean))
 
 
-def picture(found: Sequence[Chance], salt: str) -> str:
+def picture(by_row: Sequence[Chance], salt: str) -> str:
     """The chance of each row, with its 95 % interval, as an SVG file."""
     dots = [
-        Dot(f"{one.row} ({', '.join(one.tasks)})", 0, 100 * one.mean, (100 * one.low, 100 * one.high)) for one in found
+        Dot(f"{one.row} ({', '.join(one.tasks)})", 0, 100 * one.mean, (100 * one.low, 100 * one.high)) for one in by_row
     ]
     with draw.canvas((6.4, 1.05 + 0.3 * len(dots)), salt) as figure:
         axes = figure.add_subplot()

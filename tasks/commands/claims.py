@@ -147,20 +147,21 @@ def write(results: Path) -> int:
     return 0
 
 
-def values(one: Outcome) -> dict[str, Any]:
+def values(outcome: Outcome) -> dict[str, Any]:
     """An outcome for a JSON file; numbers that are not known are None."""
     asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
-    effect, low, high = (v if math.isfinite(v) else None for v in (one.part.effect, one.part.low, one.part.high))
-    parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in one.parts]
+    part = outcome.part
+    effect, low, high = (v if math.isfinite(v) else None for v in (part.effect, part.low, part.high))
+    parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in outcome.parts]
     return {
-        **{k: getattr(one.claim, k) for k in asked},
-        "version": len(one.claim.history) + 1,
-        "outcome": one.outcome,
-        "counts": one.counts,
+        **{k: getattr(outcome.claim, k) for k in asked},
+        "version": len(outcome.claim.history) + 1,
+        "outcome": outcome.outcome,
+        "counts": outcome.counts,
         "effect": effect,
         "interval": [low, high],
-        "n": one.part.n,
-        "why": one.part.why,
+        "n": part.n,
+        "why": part.why,
         "parts": parts,
     }
 
@@ -168,15 +169,15 @@ def values(one: Outcome) -> dict[str, Any]:
 # ---- the page
 
 
-def page(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
+def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
     """docs/claims.md."""
-    order = [*TASKS, *(one.claim.experiment for one in found)]
-    asked = sorted((one for one in found if one.claim.question), key=lambda one: order.index(one.claim.experiment))
+    order = [*TASKS, *(one.claim.experiment for one in outcomes)]
+    asked = sorted((one for one in outcomes if one.claim.question), key=lambda one: order.index(one.claim.experiment))
     lines = [
         f"| [{one.claim.question}](#claim-{one.claim.id}) | {one.claim.says} | {_measured(one)} | {_answer(one)} |"
         for one in asked
     ]
-    four = [one for one in found if one.claim.paper not in APART]
+    four = [one for one in outcomes if one.claim.paper not in APART]
     better = chances(tables)
     rows = [
         f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} [{c.low:.0%}, {c.high:.0%}] |".replace("%", " %")
@@ -184,7 +185,7 @@ def page(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
     ]
     told = {
         "small": _small(tables),
-        "least": _least(found),
+        "least": _least(outcomes),
         "sentence": _sentence(asked),
         "lines": "\n".join(lines),
         "all": len(four),
@@ -199,8 +200,8 @@ def page(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
         "chances": CHANCE.format(lines="\n".join(rows)) if better else "",
     }
     parts = [HEAD.format(**told)]
-    for paper in dict.fromkeys([*PAPERS, *(one.claim.paper for one in found)]):
-        if mine := [one for one in found if one.claim.paper == paper]:
+    for paper in dict.fromkeys([*PAPERS, *(one.claim.paper for one in outcomes)]):
+        if mine := [one for one in outcomes if one.claim.paper == paper]:
             parts += [f"### {PAPERS.get(paper, paper)}\n", *map(_section, mine)]
     return "\n".join([*parts, STYLE, ""])
 
@@ -224,13 +225,13 @@ def _units(room: str, name: str) -> int:
     return int(found[1]) if found else _units("model", of[1] or of[2])  # type: ignore[index]
 
 
-def _least(found: Sequence[Outcome]) -> str:
+def _least(outcomes: Sequence[Outcome]) -> str:
     """The smallest effects that the tests would show, by task: the median over the claims' comparisons."""
     told = []
     for name, (task, metric, label, _) in TASKS.items():
         parts = [
             p
-            for one in found
+            for one in outcomes
             if one.claim.experiment == name
             for p in one.parts
             if p.metric == metric and p.n >= FEWEST
@@ -240,10 +241,10 @@ def _least(found: Sequence[Outcome]) -> str:
     return ", ".join(told) or "the margins"
 
 
-def _sentence(asked: Sequence[Outcome]) -> str:
+def _sentence(outcomes: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
     groups = {
-        word: [one.claim.point + _mark(one) for one in asked if one.outcome in of]
+        word: [one.claim.point + _mark(one) for one in outcomes if one.outcome in of]
         for word, of in (("seen:", (SUPPORTED,)), ("not seen:", (CONTRADICTED, EXCLUDED)), ("not decided:", (OPEN,)))
     }
     return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
@@ -253,28 +254,29 @@ def _and(points: Sequence[str]) -> str:
     return f"{', '.join(points[:-1])} and {points[-1]}" if len(points) > 1 else points[0]
 
 
-def _measured(one: Outcome) -> str:
+def _measured(outcome: Outcome) -> str:
     """The comparison that decides: row, effect, interval, unit and runs; or why there is none."""
-    part = one.part
-    if not part.measured(one.decimals):
+    part = outcome.part
+    if not part.measured(outcome.decimals):
         return part.why
-    row = f"{part.row}: " if len({p.row for p in one.parts}) > 1 else ""
-    unit = METRICS.get(part.metric, "") if len(one.claim.metrics) > 1 else one.claim.unit
-    against = f" over {part.against}" if len(one.claim.against) > 1 else ""
-    return f"{row}{part.measured(one.decimals)} {unit}{against} ({part.seeds.replace(' and ', ', ')})"
+    row = f"{part.row}: " if len({p.row for p in outcome.parts}) > 1 else ""
+    unit = METRICS.get(part.metric, "") if len(outcome.claim.metrics) > 1 else outcome.claim.unit
+    against = f" over {part.against}" if len(outcome.claim.against) > 1 else ""
+    return f"{row}{part.measured(outcome.decimals)} {unit}{against} ({part.seeds.replace(' and ', ', ')})"
 
 
-def _answer(one: Outcome) -> str:
-    if one.outcome == EXCLUDED:
-        said = f"not seen; a gain of {one.claim.smallest:.2g} or more is excluded"
+def _answer(outcome: Outcome) -> str:
+    if outcome.outcome == EXCLUDED:
+        said = f"not seen; a gain of {outcome.claim.smallest:.2g} or more is excluded"
     else:
-        said = WORDS[one.outcome] + (f": {one.part.why}" if one.outcome == OPEN and one.part.why else "")
-    return said + _mark(one)
+        why = outcome.outcome == OPEN and outcome.part.why
+        said = WORDS[outcome.outcome] + (f": {why}" if why else "")
+    return said + _mark(outcome)
 
 
-def _mark(one: Outcome) -> str:
+def _mark(outcome: Outcome) -> str:
     """A star if the outcome rests on a test that was changed after its records had been seen."""
-    return "\\*" * (one.seen and not one.confirmed)
+    return "\\*" * (outcome.seen and not outcome.confirmed)
 
 
 def _quoted(claim: Claim) -> str:
@@ -282,23 +284,22 @@ def _quoted(claim: Claim) -> str:
     return claim.claim if "(our " in claim.claim else f"“{claim.claim}”"
 
 
-def _section(one: Outcome) -> str:
-    claim = one.claim
-    mark = "*" * (one.seen and not one.confirmed)
+def _section(outcome: Outcome) -> str:
+    claim = outcome.claim
     short = html.escape(textwrap.shorten(_quoted(claim), LONGEST, placeholder=" …"), quote=False)
     told = [
-        f'<details id="claim-{claim.id}" markdown="1">\n<summary>{claim.id}. <b>{one.outcome}{mark}</b>: {short}</summary>',
+        f'<details id="claim-{claim.id}" markdown="1">\n<summary>{claim.id}. <b>{outcome.outcome}{_mark(outcome)[-1:]}</b>: {short}</summary>',
         f"> {_quoted(claim)} ({claim.place})",
         " ".join(
             filter(
                 None, (f"The paper: {claim.says}." if claim.says else "", f"Here: {claim.here}." if claim.here else "")
             )
         ),
-        f"**{one.outcome.capitalize()}.** {_why(one)}",
-        f"![differences with intervals](results/{_picture(one)})" if _drawn(one) else "",
-        _parts(one) if one.parts else "",
+        f"**{outcome.outcome.capitalize()}.** {_why(outcome)}",
+        f"![differences with intervals](results/{_picture(outcome)})" if _drawn(outcome) else "",
+        _parts(outcome) if outcome.parts else "",
         claim.note,
-        _history(one),
+        _history(outcome),
         f"Table `{claim.experiment}`, profile {claim.profile}: {', '.join(f'`{m}`' for m in claim.metrics)}."
         if claim.experiment
         else "",
@@ -307,40 +308,40 @@ def _section(one: Outcome) -> str:
     return "\n\n".join(filter(None, told)) + "\n"
 
 
-def _why(one: Outcome) -> str:
+def _why(outcome: Outcome) -> str:
     """The outcome in words."""
-    claim, part = one.claim, one.part
+    claim, part = outcome.claim, outcome.part
     if claim.told:
         return part.why
-    if not part.measured(one.decimals):
+    if not part.measured(outcome.decimals):
         return f"{part.why.capitalize()}."
-    where = f" in {part.column}" if part.column and len({p.column for p in one.parts}) > 1 else ""
-    said = f"{part.row}{where}{claim.compared(' against ') if not part.against else f' against {part.against}'}: {part.measured(one.decimals)} {claim.unit}, n = {part.seeds}."
+    where = f" in {part.column}" if part.column and len({p.column for p in outcome.parts}) > 1 else ""
+    said = f"{part.row}{where}{claim.compared(' against ') if not part.against else f' against {part.against}'}: {part.measured(outcome.decimals)} {claim.unit}, n = {part.seeds}."
     if claim.test == "trend":
-        said = f"{part.row}: {part.effect:+.{one.decimals}f} {claim.unit} from the first to the last, in {part.n} blocks; Page's test of all ranks decides."
+        said = f"{part.row}: {part.effect:+.{outcome.decimals}f} {claim.unit} from the first to the last, in {part.n} blocks; Page's test of all ranks decides."
     shows = (
         f" A true effect of {part.shows:.2g} would show with a chance of 80 %."
-        if part.shows == part.shows and one.outcome == OPEN
+        if part.shows == part.shows and outcome.outcome == OPEN
         else ""
     )
     reason = f" {part.why[0].upper()}{part.why[1:]}." if part.why else ""
-    least = f" A gain of {claim.smallest:.2g} or more is excluded." if one.outcome == EXCLUDED else ""
+    least = f" A gain of {claim.smallest:.2g} or more is excluded." if outcome.outcome == EXCLUDED else ""
     return f"{said}{least}{reason}{shows}" + " The rows need not have converged." * (not claim.convergence)
 
 
-def _parts(one: Outcome) -> str:
+def _parts(outcome: Outcome) -> str:
     """Every comparison, with the differences of its runs, or of its settings."""
-    d = one.decimals
+    d = outcome.decimals
     lines = []
-    for part in one.parts:
-        of = part.columns if one.claim.test == "most" else part.differences
+    for part in outcome.parts:
+        of = part.columns if outcome.claim.test == "most" else part.differences
         place = ", ".join(
             filter(
                 None,
                 (
                     part.column,
-                    METRICS.get(part.metric, "") if len(one.claim.metrics) > 1 else "",
-                    f"over {part.against}" if len(one.claim.against) > 1 else "",
+                    METRICS.get(part.metric, "") if len(outcome.claim.metrics) > 1 else "",
+                    f"over {part.against}" if len(outcome.claim.against) > 1 else "",
                 ),
             )
         )
@@ -351,36 +352,36 @@ def _parts(one: Outcome) -> str:
     )
 
 
-def _history(one: Outcome) -> str:
+def _history(outcome: Outcome) -> str:
     """The earlier versions of the test beside the present one; empty if there are none."""
 
     def line(i: int, old: Change) -> str:
         return f"Version {i}: {old.outcome}{f' ({old.measured})' if old.measured else ''}. {old.why}"
 
-    if not (old := one.claim.history):
+    if not (old := outcome.claim.history):
         return ""
-    now = f"version {len(old) + 1}, today: {one.outcome}"
-    if one.seen:
-        now += ", *re-analysed after seeing the data*" + (", and confirmed by new runs" if one.confirmed else "")
-    elif one.outcome in DECIDED:
+    now = f"version {len(old) + 1}, today: {outcome.outcome}"
+    if outcome.seen:
+        now += ", *re-analysed after seeing the data*" + (", and confirmed by new runs" if outcome.confirmed else "")
+    elif outcome.outcome in DECIDED:
         now += ", as before"
     return "History: " + " ".join(line(i, change) for i, change in enumerate(old, 1)) + f" {now[0].upper()}{now[1:]}."
 
 
-def pictures(found: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
+def pictures(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
     """The pictures of the page, path relative to docs/results -> SVG."""
-    made = {_picture(one): drawings.claim(one, METRICS, _picture(one)) for one in found if _drawn(one)}
+    made = {_picture(one): drawings.claim(one, METRICS, _picture(one)) for one in outcomes if _drawn(one)}
     return made | ({CHANCES: picture(better, CHANCES)} if (better := chances(tables)) else {})
 
 
-def _drawn(one: Outcome) -> bool:
-    return any(len(part.differences) > 1 for part in one.parts)
+def _drawn(outcome: Outcome) -> bool:
+    return any(len(part.differences) > 1 for part in outcome.parts)
 
 
-def _picture(one: Outcome) -> str:
-    return f"{FIGURES}/claim_{one.claim.id}.svg"
+def _picture(outcome: Outcome) -> str:
+    return f"{FIGURES}/claim_{outcome.claim.id}.svg"
 
 
-def _count(found: Sequence[Outcome]) -> str:
-    words = Counter(one.outcome for one in found)
+def _count(outcomes: Sequence[Outcome]) -> str:
+    words = Counter(one.outcome for one in outcomes)
     return ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])

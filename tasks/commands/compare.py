@@ -121,6 +121,8 @@ def _check_names(store: Store, filters: Mapping[str, str]) -> None:
     for key in filters:
         if key.partition(".")[0] not in nodes:
             raise compare.FilterError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
+    if "experiment" in filters:
+        compose.page("experiment", filters["experiment"])  # raises ConfigError if it is unknown
     for part, key in ((-2, "task"), (-1, "mapping")):
         there = sorted({path.parts[part] for path in (store.root / "cells").glob("*/*")})
         if there and key in filters and not set(filters[key].split(",")) & set(there):
@@ -171,11 +173,11 @@ def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]
         yield from ((read, cell) for cell in reproduce.outline([read])[0])
 
 
-def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
+def write_manifest(folder: Path, arguments: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
     """Write manifest.json in a sweep's folder; if the file exists, its start time is kept."""
     before = read_manifest(folder) or {}
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
+    told = {"sweep": folder.name, "asked": list(arguments), "started": before.get("started", now), "written": now}
     told["code"] = code_version()
     write_json(folder / "manifest.json", sealed({**told, **more, "cells": list(cells)}))
 

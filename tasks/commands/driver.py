@@ -48,12 +48,12 @@ class Planned:
         return next(cell for group in groups for cell in group).config["launcher"]
 
 
-def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
+def table(plan: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
     """The table of a plan, built from the cells in the store."""
-    one = made.experiment
+    one = plan.experiment
     claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
     deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
-    return tables.build(made, store, compose.published(one.published), failed or {}, deviations, claims)
+    return tables.build(plan, store, compose.published(one.published), failed or {}, deviations, claims)
 
 
 def refuse_empty(made: Sequence[plans.Plan]) -> None:

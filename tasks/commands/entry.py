@@ -59,7 +59,7 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
                 return main(*names, **options, help=True) or 0
             needed = [name.upper() for name, one in wants.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
             if len(names) < len(needed):
-                print(f"{text}\nerror: {needed[len(names)]} is missing", file=sys.stderr)
+                print(f"{text}\nerror: {needed[len(names)]} is missing; see above what it may be", file=sys.stderr)
                 return WRONG
             return main(*names, **options) or 0
         except KeyboardInterrupt:
@@ -133,8 +133,10 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
             given[options[name].name] = values
         elif word.startswith("-") and word != "-":
             flags = [f"--{_spelt(n)}" for n in options]
-            if equals and "overrides" in wants and not difflib.get_close_matches(key, flags, n=1):
-                raise UsageError(f"{key} is unknown here; write {word.lstrip('-')}, without dashes; -h prints the help")
+            if "overrides" in wants and not difflib.get_close_matches(key, flags, n=1):
+                value = "" if equals else f"={words[0]}" if words and "=" not in words[0] else "=VALUE"
+                setting = word.lstrip("-") + value
+                raise UsageError(f"{key} is unknown here; write {setting}, without dashes; -h prints the help")
             raise UsageError(_unknown(key, flags))
         elif len(names) < len(needed):
             names.append(_value(needed[len(names)].name.upper(), word, needed[len(names)].annotation))
@@ -147,7 +149,7 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
         elif further:
             names.append(word)
         else:
-            settings = "; settings are written KEY=VALUE" if "overrides" in wants else ""
+            settings = "; settings are written KEY=VALUE, as task=toy" if "overrides" in wants else ""
             raise UsageError(f"{word!r} is one word too many{settings}; -h prints what this command takes")
     if missing := [n for n, p in options.items() if p.default is p.empty and p.name not in given]:
         raise UsageError(f"--{missing[0]} is missing; -h prints the help")

@@ -162,11 +162,12 @@ def _stub(s: Spec) -> str:
     return text + "\n" + _signature(s.name, row, "Tensor", "")
 
 
-def _signature(name: str, given: list[str], result: str, indent: str) -> str:
-    line = f"{indent}def {name}({', '.join(given)}) -> {result}: ...\n"
+def _signature(name: str, parameters: list[str], result: str, indent: str) -> str:
+    line = f"{indent}def {name}({', '.join(parameters)}) -> {result}: ...\n"
     if len(line) <= 121:
         return line
-    return "".join([f"{indent}def {name}(\n", *(f"{indent}    {g},\n" for g in given), f"{indent}) -> {result}: ...\n"])
+    inside = "".join(f"{indent}    {parameter},\n" for parameter in parameters)
+    return f"{indent}def {name}(\n{inside}{indent}) -> {result}: ...\n"
 
 
 def _defined(name: str, thing: object) -> str:

@@ -144,12 +144,12 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
 
 @contextmanager
 def restored(
-    one: Experiment, cells: Sequence[Cell], known: Sequence[Mapping[str, Any]], overrides: Sequence[str] = ()
+    experiment: Experiment, cells: Sequence[Cell], known: Sequence[Mapping[str, Any]], overrides: Sequence[str] = ()
 ) -> Iterator[tuple[Plan, Store]]:
     """Context manager: the plan of an experiment's cells, and a temporary store with those of which records are `known`."""
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
-        yield archive.restore(one, cells, known, store, overrides), store
+        yield archive.restore(experiment, cells, known, store, overrides), store
 
 
 @dataclass

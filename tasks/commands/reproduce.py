@@ -109,10 +109,12 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
                 f"{o.text} is not an option of experiments{near(o.key, REPRODUCE)}; theirs: {', '.join(REPRODUCE)}, and "
                 "configuration keys"
             )
-    if not any(o.key == "mapping" for o in read):
-        for o in read:
-            if o.key.startswith("mapping.") and not o.adds:
-                lacking(o.key, dict.fromkeys(row.mapping for row in experiment.rows))
+        if o.key == "mapping":
+            name = o.values[0]
+            told = f"{o.text} would put {name} into every row; add={name} adds a row, and rows=LABEL keeps some"
+            raise compose.ConfigError(Problem(told, o.key, name))
+        if o.key.startswith("mapping.") and not o.adds:
+            lacking(o.key, dict.fromkeys(row.mapping for row in experiment.rows))
     if read and experiment.columns and experiment.rows:
         base = parse([*experiment.columns[0].overrides, f"profile={experiment.profile}", *experiment.rows[0].changes])
         merged("main", [*base, *(o for o in read if o.node != "mapping")])

@@ -71,7 +71,7 @@ def main(name: str, profile: str, project: str, entity: str, filters: Mapping[st
 
 
 def make(
-    one: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
+    experiment: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[list[Any], Any]:
     """Make the workspaces and the report without saving them.
 
@@ -85,25 +85,31 @@ def make(
     from wandb_workspaces import expr
 
     above = [
-        f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}.",
-        "" if one.comparable else "Its numbers are not comparable with the paper's.",
-        one.not_comparable,
-        *one.deviations,
+        f"Profile {experiment.profile}, seeds {', '.join(map(str, experiment.seeds))}.",
+        "" if experiment.comparable else "Its numbers are not comparable with the paper's.",
+        experiment.not_comparable,
+        *experiment.deviations,
     ]
     workspaces, blocks = [], [wr.MarkdownBlock("\n".join(f"* {x}" for x in above if x)), wr.TableOfContents()]
-    for column in one.columns:
-        wanted = {EXPERIMENT: one.name, COLUMN: column.key, "profile/name": one.profile}
+    for column in experiment.columns:
+        wanted = {EXPERIMENT: experiment.name, COLUMN: column.key, "profile/name": experiment.profile}
         filters = [expr.Config(key) == value for key, value in wanted.items()]
-        workspaces.append(_workspace(entity, project, f"{one.name} {one.profile}: {column.key}", column, filters))
+        workspaces.append(
+            _workspace(entity, project, f"{experiment.name} {experiment.profile}: {column.key}", column, filters)
+        )
         said = " and ".join(f"Config('{key}') = '{value}'" for key, value in wanted.items())
         runs = wr.Runset(entity=entity, project=project, name=column.label, filters=said, groupby=[f"config.{ROW}"])
         blocks += [
             wr.H1(column.label),
-            wr.MarkdownBlock(printed(one, column, records)),
+            wr.MarkdownBlock(printed(experiment, column, records)),
             wr.PanelGrid(runsets=[runs], panels=panels(column)),
         ]
     report = wr.Report(
-        entity=entity, project=project, title=f"{one.title[:100]} ({one.profile})", blocks=blocks, width="fluid"
+        entity=entity,
+        project=project,
+        title=f"{experiment.title[:100]} ({experiment.profile})",
+        blocks=blocks,
+        width="fluid",
     )
     return workspaces, report
 
@@ -189,7 +195,7 @@ def panels(column: Column, by: str = ROW) -> list[Any]:
     ]
 
 
-def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:
+def printed(experiment: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table with the paper's numbers for the rows of a column."""
     groups = [
         (group, metric, header) for group in column.published for metric, header in zip(group.metrics, group.headers)
@@ -197,7 +203,7 @@ def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]
     if not groups or not records:
         return "The paper prints no number for this column."
     lines = [["row", *(f"{group.label}: {header}" for group, _, header in groups)], ["---"] * (1 + len(groups))]
-    for row in one.rows:
+    for row in experiment.rows:
         theirs = [pub.lookup(records, row.published, group.dataset, metric) for group, metric, _ in groups]
         lines.append([row.label, *("–" if number is None else number.text() for number in theirs)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -79,13 +79,13 @@ def origins(records: Sequence[Record], filters: Mapping[str, str]) -> dict[Path,
     return {r.folder: places.get(r.asked_id() or "", of_sweep) for r in records}
 
 
-def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[str, str]) -> str:
+def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mapping[str, str]) -> str:
     """Make a wandb run for a finished cell, or complete the existing run.
 
     Args:
         outputs: folder in which offline runs are written, unless WANDB_DIR is set.
         chosen: options of the wandb logger.
-        asked: the origin for this run; see `origins`.
+        settings: the origin for this run; see `origins`.
 
     Returns:
         "sent", or "there already" if the run exists and has all evaluations; offline, where the run was written.
@@ -95,7 +95,7 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[s
         wandb.Error: the server cannot be reached, or rejects the run.
     """
     cell = cells.finished(folder)
-    asker = cell.origin if asked.items() <= cell.origin.items() else asked
+    asker = cell.origin if settings.items() <= cell.origin.items() else settings
     cell = replace(cell, origin=asker, config={**cell.config, "paths": {**cell.config["paths"], "outputs": outputs}})
     found = stored(cell, folder)
     logger = Logger(cell, chosen)

@@ -318,8 +318,11 @@ def quoted(value: object) -> str:
 
 
 def near(word: Any, known: Iterable[str]) -> str:
-    """The text ` (did you mean 'x'?)`, or an empty string if no known word is similar."""
-    found = difflib.get_close_matches(word[:100], list(known), n=1) if isinstance(word, str) else []
+    """The text ` (did you mean 'x'?)`, or "" if no known word is similar or ends with `_word` or `.word`."""
+    known, word = list(known), word[:100] if isinstance(word, str) else ""
+    found = difflib.get_close_matches(word, known, n=1) or [
+        k for k in known if word and k.endswith((f"_{word}", f".{word}"))
+    ]
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 

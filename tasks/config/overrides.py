@@ -144,7 +144,8 @@ def _nearest(key: str, config: DictConfig) -> tuple[str, list[str]]:
     if not isinstance(known, dict):
         return "", []
     names = [str(name) for name in known if name != "hydra"]
-    inside = [f"{node}.{last}" for node in names if not path and isinstance(known[node], dict) and last in known[node]]
+    all_keys = [f"{node}.{k}" for node in names if not path and isinstance(known[node], dict) for k in known[node]]
+    inside = [k for k in all_keys if k.endswith(f".{last}")] or [k for k in all_keys if k.endswith(f"_{last}")]
     if inside:
         return f" (did you mean {' or '.join(map(repr, inside))}?)", inside
     return f"{near(last, names)}; {'.'.join(path) or 'it'} has: {', '.join(names)}", names

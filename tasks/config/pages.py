@@ -12,7 +12,7 @@ from typing import Any
 from repro.identity import pair
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment, Row
-from repro.plan.published import records
+from repro.plan.published import loose_ends, records
 from repro.tables import claims as paper_claims
 from repro.tables.claims import Claim
 from tasks.config.options import CONFIGS, ConfigError, names_in, near
@@ -38,9 +38,12 @@ def _read(path: Path, changed: int) -> dict[str, Any]:
 def experiment(name: str, profile: str) -> Experiment:
     """`configs/experiment/<name>.yaml` with one of its profiles. Raises ConfigError if the experiment is invalid."""
     try:
-        return experiments.read(page("experiment", name), name, profile)
+        one = experiments.read(page("experiment", name), name, profile)
     except experiments.ExperimentError as error:
         raise ConfigError(str(error)) from error
+    if problems := loose_ends(one, published(one.published)):
+        raise ConfigError(f"experiment {name}: {'; '.join(problems)}")
+    return one
 
 
 def published(name: str) -> list[dict[str, Any]]:

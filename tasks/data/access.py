@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from tasks.data.acquire.download import nothing_fetched
 from tasks.data.catalog import chosen
 from tasks.data.dataset import SPLITS, DataSet, Splits, fingerprint
 from tasks.data.errors import DataUnavailable
-from tasks.data.files import check_folder, publish_file
+from tasks.data.files import check_folder, publish_file, sha256_of
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import NullProgress, Progress
 from tasks.data.read.formats import counting
@@ -53,8 +54,13 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
             notes=(why, f"for the real text: {error.next_step}", *toy.notes),
             shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
         )
-    if why := sources.unverified(manifest, dataclasses.asdict(options), root):
+    values = dataclasses.asdict(options)
+    if why := sources.unverified(manifest, values, root):
         data.shortfalls = (*data.shortfalls, why)
+    if manifest["kind"] == "generated":  # from nothing but the options and the loader; `limits` are in `make`'s hash
+        drawn = {k: v for k, v in values.items() if not isinstance(v, dict)}
+        code = sha256_of(Path(inspect.getfile(module.load)))
+        data.fingerprint = {s: fingerprint(own, drawn, code) for s, own in data.fingerprint.items()}
     return _told(data, root, counts, progress)
 
 

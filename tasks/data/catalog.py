@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from tasks.config.options import OptionsError, near
+from tasks.config.options import OptionsError, names_in, near
 from tasks.config.options import read as read_options
 from tasks.data.dataset import Loader
 from tasks.data.errors import DataError
 from tasks.data.manifests import load_manifest, manifest_names
 from tasks.data.records import KINDS
+
+GUIDE = "see docs/extending.md"
 
 
 def set_names(kind: str | None = None) -> list[str]:
@@ -22,13 +24,20 @@ def set_names(kind: str | None = None) -> list[str]:
 
 
 def set_module(name: str) -> ModuleType | Loader:
-    """The loader of a data set, or its module. Raises OptionsError, with the nearest known name, if the name is unknown."""
+    """The loader of a data set, or its module. Raises OptionsError if the name is unknown or its loader is incomplete."""
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
-        raise OptionsError([f"unknown data set data.name={name!r}{near(name, known)}; allowed: {', '.join(known)}"])
-    module = importlib.import_module(f"tasks.data.sets.{manifest.get('loader', name)}")
-    return getattr(module, "SETS", {}).get(name, module)
+        why = f": data/manifests/{name}.yaml is missing, {GUIDE}" if name in names_in("data") else near(name, known)
+        raise OptionsError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
+    path = f"tasks.data.sets.{manifest.get('loader', name)}"
+    module = importlib.import_module(path) if importlib.util.find_spec(path) else None
+    loader = getattr(module, "SETS", {}).get(name, module)
+    kind = getattr(loader, "KIND", None)
+    if kind not in KINDS or not hasattr(loader, "Options") or not hasattr(loader, "load"):
+        told = f"must have Options, load and a KIND ({', '.join(KINDS)}), not {kind!r}; {GUIDE}"
+        raise OptionsError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
+    return loader  # type: ignore[return-value]
 
 
 def is_own(node: Any) -> bool:

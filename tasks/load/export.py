@@ -104,8 +104,8 @@ def export(
     return to
 
 
-def _page(cell: cells.Cell, made: Path) -> dict[str, Any]:
-    """The content of config.yaml without settings of the training machine; also copies the plugins to `made`."""
+def _page(cell: cells.Cell, folder: Path) -> dict[str, Any]:
+    """The content of config.yaml without settings of the training machine; also copies the plugins to `folder`."""
     page = yaml.safe_load(cells.page(cell))
     copied = []
     for plugin in page["plugins"]:
@@ -113,8 +113,8 @@ def _page(cell: cells.Cell, made: Path) -> dict[str, Any]:
         if source.suffix != ".py":
             copied.append(plugin)
             continue
-        (made / "plugins").mkdir(exist_ok=True)
-        shutil.copyfile(source, made / "plugins" / source.name)
+        (folder / "plugins").mkdir(exist_ok=True)
+        shutil.copyfile(source, folder / "plugins" / source.name)
         copied.append(f"plugins/{source.name}")
     page |= {"plugins": copied, "paths": {"outputs": "outputs", "data": "data/cache"}, "logger": {"csv": {}}}
     page["runtime"] |= {"device": "auto"}

@@ -122,13 +122,13 @@ def _media(results: Found) -> dict[str, Any]:
     return media
 
 
-def mode(asked: str) -> str | None:
+def mode(setting: str) -> str | None:
     """Resolve `logger.wandb.mode`.
 
     `auto` becomes None (wandb's own choice) if there is a key for its server, and "offline" otherwise.
     """
-    if asked != "auto":
-        return asked
+    if setting != "auto":
+        return setting
     keyed = any(os.environ.get(f"WANDB_{k}") for k in ("API_KEY", "IDENTITY_TOKEN_FILE")) or _in_netrc()
     return None if keyed else "offline"
 

@@ -105,7 +105,7 @@ class Telling:
         return lambda *arguments: self.put((kind, *arguments))
 
 
-def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: str, named: dict[str, str]) -> None:
+def _worker(rank: int, job: Job, reports: Any, threads: int, tf32: bool, method: str, named: dict[str, str]) -> None:
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     own_mappings.load(named)
@@ -115,7 +115,7 @@ def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: st
             if job.cuda:
                 torch.cuda.set_device(rank)
             torch.distributed.init_process_group("nccl" if job.cuda else "gloo", method, world_size=world, rank=rank)
-            run(job, Telling(said.put) if rank == 0 else Telling(), rank, world)
+            run(job, Telling(reports.put) if rank == 0 else Telling(), rank, world)
             torch.distributed.destroy_process_group()
     except signals.Stopped as stop:
-        said.put(("stopped", str(stop)))
+        reports.put(("stopped", str(stop)))

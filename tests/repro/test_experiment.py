@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import fake_family
 import pytest
 
 from repro.plan import experiment as experiments
+from repro.plan import published
 from repro.plan.experiment import ExperimentError
 
 
@@ -105,3 +108,32 @@ def test_metrics_of_a_further_test_set_and_without_a_set(experiment):
         page["columns"]["a"]["show"] = [{"metric": m, "label": m} for m in metrics]
 
     assert experiments.check(experiment(change).columns[0], fake_family.METRICS) == []
+
+
+RECORDS = [{"mapping": row, "dataset": "Corpus", "metric": "BLEU"} for row in ("theirs", "tuned")]
+GROUP = {"label": "p", "dataset": "Corpus", "metrics": ["BLEU"], "against": ["test/score"]}
+
+
+@pytest.mark.parametrize(
+    "row, group, said",
+    [
+        ("theirs", {}, []),
+        (
+            "their",
+            {},
+            ["rows.plain.published names mapping 'their' (did you mean 'theirs'?)", "t.yaml has theirs, tuned"],
+        ),
+        ("theirs", {"dataset": "Korpus"}, ["columns.a.published names dataset 'Korpus' (did you mean 'Corpus'?)"]),
+        ("theirs", {"metrics": ["ROUGE"]}, ["columns.a.published names metric 'ROUGE'", "has BLEU"]),
+    ],
+)
+def test_what_the_paper_does_not_print_is_named(experiment, row, group, said):
+    def change(page):
+        page["published"] = "t"
+        page["rows"][0]["published"] = row
+        page["columns"]["a"]["published"] = [{**GROUP, **group}]
+
+    found = published.loose_ends(experiment(change), RECORDS)
+    assert len(found) == bool(said) and all(text in found[0] for text in said)
+    (none, *_) = published.loose_ends(replace(experiment(change), published=""), [])
+    assert "no `published` file: none" in none

@@ -315,6 +315,15 @@ def test_an_outcome_that_a_change_made_counts_only_if_new_seeds_confirm_it():
     assert (new.seen, new.confirmed, new.counts) == (True, True, True)
     other = of_runs(replace(claim, history=(old,)), (*runs, 0.3, -0.2, 0.0))
     assert not other.counts
+    worth = replace(claim, history=(old,), worth=0.1)
+    rows = {
+        "a": {
+            UNIFORM: {0: -1.0},
+            "softmax": dict.fromkeys(range(6), 0.0),
+            "tuned": dict(enumerate((*runs, 0.3, 0.2, 0.4))),
+        }
+    }
+    assert tried(worth, rows).counts, "uniform attention need not be run again"
     unknown = of_runs(replace(claim, history=(replace(old, seeds=()),)), (*runs, 0.3, 0.2, 0.4))
     assert unknown.seen and not unknown.counts, "which seeds had been seen is not known"
     open_now = of_runs(replace(claim, history=(replace(old, outcome=SUPPORTED),)), (0.2, -0.3, 0.25))

@@ -49,3 +49,9 @@ def test_packages_that_are_not_those_of_the_lock_are_named(tmp_path, monkeypatch
     )
     monkeypatch.setattr(provenance, "LOCKS", (lock,))
     assert provenance.unlocked.__wrapped__() == ("numpy", "no-such_package")
+
+
+def test_the_instruction_set_is_recorded():
+    import torch
+
+    assert provenance.collect()["machine"]["cpu"].endswith(f", {torch.backends.cpu.get_cpu_capability()}")

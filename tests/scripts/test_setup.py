@@ -203,7 +203,7 @@ def test_fairseq_has_a_second_source(setup, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("stopped, status, said", [(2, 1, "PIP_INDEX_URL=ADDRESS"), (130, 130, "interrupted")])
 def test_a_failed_step_and_ctrl_c_end_with_the_next_step(tmp_path, stopped, status, said):
-    """The script itself, with a uv that fails."""
+    """The script itself, with a uv that fails, and a venv without pip, which takes seconds to make."""
     (tmp_path / "scripts").mkdir()
     for name in (
         "scripts/setup.py",
@@ -217,8 +217,11 @@ def test_a_failed_step_and_ctrl_c_end_with_the_next_step(tmp_path, stopped, stat
     uv.parent.mkdir()
     uv.write_text("#!/bin/sh\nkill -INT $PPID; sleep 1\n" if stopped == 130 else "#!/bin/sh\nexit 2\n")
     uv.chmod(0o755)
-    environment = os.environ | {"PATH": f"{uv.parent}:{os.environ['PATH']}", "UV_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-I", tmp_path / "scripts" / "setup.py"]
+    (tmp_path / "venv.py").write_text(
+        "import os, sys\nos.makedirs(sys.argv[1] + '/bin')\nos.symlink(sys.executable, sys.argv[1] + '/bin/python')\n"
+    )
+    environment = os.environ | {"PATH": f"{uv.parent}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, tmp_path / "scripts" / "setup.py"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == status and said in done.stderr and "run `make setup` again" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and (tmp_path / ".venv" / ".run").read_text() == "unfinished"

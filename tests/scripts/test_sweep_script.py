@@ -88,6 +88,7 @@ def test_a_stored_study_is_resumed(train, tmp_path):
         assert found == (trials, "COMPLETE", "COMPLETE")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optuna")
 def test_optuna_searches_on_the_same_store(train, outputs):
     done = train(

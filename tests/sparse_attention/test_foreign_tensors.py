@@ -126,9 +126,7 @@ def test_transforms(kernel, name):
     same([make_fx(lambda x: torch.func.vmap(f)(x))(X)(Y)], [f(Y)])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in ("sparsemax", "fusedmax") else pytest.mark.slow) for n in KERNELS]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "sparsemax" else pytest.mark.slow) for n in KERNELS])
 def test_exported_and_compiled(name):
     m = sa.make(name)
     same([torch.export.export(m, (X,), strict=False).module()(Y)], [m(Y)])

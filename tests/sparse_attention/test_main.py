@@ -13,6 +13,7 @@ import sparse_attention as sa
 from sparse_attention import __main__ as main
 
 
+@pytest.mark.slow
 def test_the_module_describes_itself_and_times_every_mapping():
     done = subprocess.run(
         [sys.executable, "-m", "sparse_attention"], capture_output=True, text=True, timeout=200, check=False

@@ -145,7 +145,25 @@ def compiles(f, *given: torch.Tensor) -> None:
         assert torch.allclose(*pair, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*EVERY, "constrained_softmax", "constrained_sparsemax"])
+COMPILED = (
+    "softmax",
+    "sparsemax",
+    "entmax",
+    "fusedmax",
+    "top_k",
+    "sparsehourglass",
+    "sigmoid",
+    "constrained_sparsemax",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in COMPILED else pytest.mark.slow)
+        for n in (*EVERY, "constrained_softmax", "constrained_sparsemax")
+    ],
+)
 def test_whole_graphs_compile(name):
     x = positive(4, 9).requires_grad_()
     mask = torch.rand(4, 9) > 0.2
@@ -159,9 +177,10 @@ def test_whole_graphs_compile(name):
     [
         ("entmax", "alpha", 1.3),
         ("fusedmax", "lam", 0.1),
-        ("pnormmax", "p", 1.3),
-        ("oscarmax", "lam", 0.02),
-        ("sparsehourglass", "q", 0.5),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("pnormmax", "p", 1.3), ("oscarmax", "lam", 0.02), ("sparsehourglass", "q", 0.5))
+        ),
     ],
 )
 def test_learned_parameters_compile(name, parameter, value):

@@ -114,7 +114,8 @@ def defaults():
 def test_an_argument_that_is_left_out_means_the_same_everywhere():
     found = [(name, parameter, value) for name, parameter, value in defaults() if parameter in DEFAULTS]
     assert len(found) > 200 and {parameter for _, parameter, _ in found} == set(DEFAULTS)
-    assert [one for one in found if one[2] != DEFAULTS[one[1]] or type(one[2]) is not type(DEFAULTS[one[1]])] == []
+    others = [one for one in found if one[2] != DEFAULTS[one[1]] or type(one[2]) is not type(DEFAULTS[one[1]])]
+    assert others == [], "rename the parameter, or give it the default that the others have"
     for name, parameter, value in defaults():
         if parameter in OWN_DEFAULTS:
             kinds = OWN_DEFAULTS[parameter]

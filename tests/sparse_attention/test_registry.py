@@ -25,7 +25,8 @@ def test_names_and_specs():
     assert {"constrained_softmax", "constrained_sparsemax"} == set(sa.names("constrained"))
     for name in (*sa.names("simplex"), *sa.names("unnormalised")):
         found = sa.spec(name)
-        assert found.name == name and found.paper and found.oracle and found.summary
+        assert found.name == name and found.summary
+        assert found.paper and found.oracle, f"give @register({name!r}) its paper= and its oracle="
         assert getattr(sa, name) is found.function
         for param in found.params:
             assert param.meaning and param.range

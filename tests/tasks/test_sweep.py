@@ -198,3 +198,9 @@ def test_add_with_several_points():
     assert [r.label for r in added] == ["fusedmax(lam=0.01)", "fusedmax(lam=0.1)"]
     with pytest.raises(ConfigError, match="empty value"):
         adapted(plain, "fusedmax,lam=[]")
+
+
+def test_an_unknown_experiment_is_refused_before_cells_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.records, "read", None)
+    with pytest.raises(ConfigError, match="did you mean 'demo'"):
+        compare.select(Store(tmp_path), {"experiment": "dmo"})

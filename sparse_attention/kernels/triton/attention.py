@@ -162,7 +162,7 @@ def _decoded(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, sa
     constants: dict[str, Any] = {
         "ROWS": max(16, 1 << (size - 1).bit_length()),
         "KEYS": keys,
-        "num_warps": 8 if single else 4,
+        "num_warps": 8 if single or max(d, e) > 128 else 4,
     }
     seen = {"CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None, "SPANS": saved.spans is not None}
     forms = [q if y is None else y for y in (saved.lengths, saved.spans, saved.scales, saved.slopes, saved.sinks)]

@@ -85,7 +85,13 @@ def test_sparsemax_equals_adaptive_quadrature_in_float32(variance, tilt):
 
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
 @pytest.mark.parametrize(
-    ("scale", "points"), [(1e-5, (24, 60)), (1e-3, (24, 60)), (0.01, (60, 200)), (0.08, (120, 400))]
+    ("scale", "points"),
+    [
+        (1e-5, (24, 60)),
+        (1e-3, (24, 60)),
+        (0.01, (60, 200)),
+        pytest.param(0.08, (120, 400), marks=pytest.mark.slow),
+    ],
 )
 def test_both_rules_equal_a_brute_force_rule(alpha, scale, points):
     """The brute-force rule itself errs by less than 1e-13 of the largest r with these points."""

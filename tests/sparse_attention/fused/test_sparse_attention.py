@@ -99,9 +99,7 @@ def theirs(q, k, v, name, mask=None, bias=None):
 
 FAST = {
     ("softmax", True, "slopes"),
-    ("sparsemax", True, "plain"),
-    ("sparsemax", False, "slopes"),
-    ("sigmoid", True, "plain"),
+    ("sparsemax", False, "plain"),
 }
 
 

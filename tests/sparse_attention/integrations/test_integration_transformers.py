@@ -290,7 +290,7 @@ def test_added_masks_are_split_from_biases():
     assert torch.allclose(weights, sa.fusedmax(extended, lam=0.2)[..., :-1], atol=1e-6) and (weights[:, 1] == 0).all()
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("bert", marks=pytest.mark.slow)])
 def test_one_graph_under_compile(name):
     model, given = made(name), inputs(name, 3)
     with torch.no_grad():

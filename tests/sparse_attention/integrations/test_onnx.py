@@ -246,7 +246,8 @@ SIX: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["encoder", *(pytest.param(n, marks=pytest.mark.slow) for n in SIX if n != "encoder")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIX)
 def test_six_models_of_any_batch_size_and_length(name):
     torch.manual_seed(0)
     build, draw = SIX[name]

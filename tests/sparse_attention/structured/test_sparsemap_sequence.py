@@ -66,9 +66,9 @@ def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
         assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-9)
 
 
-@pytest.mark.parametrize("T, S", [(3, 2), (5, 3), (6, 2)])
+@pytest.mark.parametrize("T, S", [(3, 2), (5, 3)])
 def test_gradients_of_sequences_by_differences(kernel, T, S):
-    for seed in range(4):
+    for seed in range(2):
         x, t, start, stop = randn(T, S, seed=seed), randn(S, S, seed=seed + 9), randn(S, seed=1), randn(S, seed=2)
         arguments = (x, t, start, stop)
         for i, found in enumerate(jacobians(sa.sparsemap_sequence, *arguments)):

@@ -93,7 +93,8 @@ def test_measures_by_hand(esim):
     assert {name.split("/")[1] for name in metrics} <= set(MEASURED)
 
 
-@pytest.mark.parametrize("mapping", ["softmax", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("mapping", ["softmax", *KINDS[1:]])
 def test_pairs_are_learned(toy, build_model, trained, mapping):
     """Which colour belongs to which thing: three classes of equal size.
 

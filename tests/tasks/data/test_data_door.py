@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
+import sys
 
 import pytest
 from omegaconf import OmegaConf
@@ -77,6 +79,67 @@ def test_a_path_or_mirror_that_is_not_read_is_refused(name, key, tmp_path):
     assert f"data.{key} is unknown" in data.problems({"name": name, key: "x"})[0]
     with pytest.raises(DataError, match=f"data.{key} is unknown"):
         data.open_data({"name": name, key: "x"}, tmp_path)
+
+
+LOADER = """
+from dataclasses import dataclass
+from tasks.config.options import integer
+from tasks.data.dataset import Limited, make
+from tasks.data.records import Example
+KIND = "texts"
+@dataclass
+class Options(Limited):
+    words: int = integer(3)
+def load(manifest, options, root, progress):
+    return make(manifest, KIND, lambda _: {"train": [Example(("a " * options.words,), 0)]}, "mine", sources={"train": 1})
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """`mine(old, new)`: the loader of a data set of your own, with `old` replaced, and its manifest."""
+    monkeypatch.setattr("tasks.data.manifests.FOLDER", tmp_path)
+    monkeypatch.setattr("tasks.data.sets.__path__", [str(tmp_path)])
+    (tmp_path / "mine.yaml").write_text("{name: mine, kind: generated}", encoding="utf-8")
+
+    def written(old="", new=""):
+        sys.modules.pop("tasks.data.sets.mine", None)
+        importlib.invalidate_caches()
+        (tmp_path / "mine.py").write_text(LOADER.replace(old, new), encoding="utf-8")
+
+    yield written
+    sys.modules.pop("tasks.data.sets.mine", None)
+
+
+@pytest.mark.parametrize(
+    "old, new, kind",
+    [("KIND =", "SORT =", None), ('"texts"', '"text"', "text"), ("Options", "Option", "texts"), (None, None, None)],
+)
+def test_an_incomplete_loader_is_refused_with_its_file(old, new, kind, mine, monkeypatch):
+    if old:
+        mine(old, new)
+    told = (
+        f"tasks/data/sets/mine.py must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
+    )
+    assert data.problems({"name": "mine"}, "pairs") == [f"data.name=mine: {told}; see docs/extending.md"]
+
+
+def test_a_data_set_without_a_manifest_is_refused_with_the_manifests_name(monkeypatch):
+    monkeypatch.setattr("tasks.data.catalog.names_in", lambda group: ["mine"])
+    assert "'mine': data/manifests/mine.yaml is missing" in data.problems({"name": "mine"})[0]
+
+
+def test_a_generated_set_is_encoded_again_for_other_options_and_another_loader(mine, opened):
+    """Whatever its `sources` say: a loader's first author forgets the options there."""
+
+    def of(dev=2, **options):
+        return opened("mine", limits={"dev": dev}, **options).fingerprint["train"]
+
+    mine()
+    assert of() == of(dev=1) != of(words=4)
+    before = of()
+    mine('"a "', '"b "')
+    assert before != of()
 
 
 def test_two_equal_languages_are_refused():

@@ -177,13 +177,18 @@ def test_what_a_backbone_needs_is_said(monkeypatch, tmp_path):
         features.backbone("resnet152")
 
 
-def test_resnet_cut_before_its_pooling(tmp_path):
-    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [repro] extra)")
+def test_weights_that_are_not_resnets_are_refused(tmp_path):
+    pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [repro] extra)")
     (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04")
     torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "other.pth")
     for name, step in (("none", "--weights"), ("cut", "fetch the file again"), ("other", "resnet152's file")):
         with refused(DataUnavailable if name == "none" else DataError, says=step):
             features.backbone("resnet152", str(tmp_path / f"{name}.pth"))
+
+
+@pytest.mark.slow
+def test_resnet_cut_before_its_pooling(tmp_path):
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [repro] extra)")
     net = models.resnet152(weights=None)
     torch.save(net.state_dict(), tmp_path / "w.pth")
     model = features.backbone("resnet152", str(tmp_path / "w.pth"), 64)

@@ -130,8 +130,8 @@ def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
 
 def test_sparsegen_hinge_is_sparsemax_hinge_at_a_scaled_penalty():
     """L_lin(z; lam) = L_lin(z / (1 - lam); 0): penalties c and c / (1 - lam)^2 give the same (section 5.1)."""
-    x, y = documents(n=200, mean=2)
-    lam, penalty, solver = 0.5, 0.01, Solver(iterations=600, tolerance=1e-13)
+    x, y = documents(n=80, mean=2)
+    lam, penalty, solver = 0.5, 0.01, Solver(iterations=200, tolerance=1e-11)
     scaled, plain = Output("sparsegen_lin", {"lam": lam}, "hinge"), Output("sparsemax", {}, "hinge")
     a = fit(x, proportions(y), scaled, penalty / (1 - lam) ** 2, solver)
     b = fit(x, proportions(y), plain, penalty, solver)

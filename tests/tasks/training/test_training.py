@@ -105,7 +105,10 @@ def test_stored_attention_belongs_to_the_stored_words(learned):
     assert sum(int((p == 0).sum()) for p in arrays.values()) > 0
 
 
-@pytest.mark.parametrize("metric, best", [("accuracy", max), ("loss", min), ("bleu", max), ("chrf", max)])
+@pytest.mark.parametrize(
+    "metric, best",
+    [("accuracy", max), ("loss", min), *(pytest.param(m, max, marks=pytest.mark.slow) for m in ("bleu", "chrf"))],
+)
 def test_the_kept_epoch_is_the_best_one(learned, metric, best):
     cell, entry = learned("softmax", *([f"train.best_metric={metric}"] if metric != "accuracy" else []))
     rows, found = curves(entry), scores(cell, entry)

@@ -40,6 +40,7 @@ def answered(encoded, encoded_test):
     return answered
 
 
+@pytest.mark.slow
 def test_it_learns_a_colour_from_pixels(encoded):
     """Sixty pictures by heart: the loss falls far below that of the answers' frequencies."""
     part = encoded.splits["train"]
