@@ -324,6 +324,18 @@ def test_the_plan_says_which_way_and_why():
         assert "as an operator" in plan(*map(mode.from_tensor, (q, k, v))).reason
 
 
+def test_short_rows_with_gradients_are_one_step():
+    def one_step(m, grad=True, dtype=torch.float32, name="sparsemax", **given):
+        return "one step" in sa.fused.plan(*tensors(m=m, grad=grad, dtype=dtype), name, **given).reason
+
+    assert one_step(1) and one_step(63) and not one_step(64) and not one_step(63, grad=False)
+    assert all(one_step(40, name=name) for name in ("softmax", "entmax", "fusedmax", "sparsegen_lin"))
+    assert one_step(40, dropout=0.1) and one_step(40, causal=True, mask=torch.rand(33, 40) > 0.5)
+    assert not one_step(40, dtype=torch.float64) and not one_step(40, bias=torch.zeros(33, 40))
+    assert not one_step(40, need_weights=True) and not one_step(40, name="oscarmax")
+    assert not one_step(40, name="entmax", alpha=torch.tensor([1.2, 1.3, 1.4, 1.5]))
+
+
 BAD = [
     ({"mask": torch.zeros(33, 40)}, TypeError, "mask == 0"),
     ({"mask": torch.ones(2, 40, dtype=torch.bool)}, ValueError, r"mask\[:, None, None\]"),
