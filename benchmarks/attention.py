@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
-from benchmarks.table import _processor, medians
+from benchmarks.table import medians, processor
 from sparse_attention.fused import composition
 from sparse_attention.kernels.native import attention as native
 
@@ -173,12 +173,12 @@ def _peak_here(contestant: str, n: str, heads: str, support: str, causal: str, m
     call = contestants(q, k, v, mapping, bool(int(causal)), True)[contestant]
     ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory would be reused without being counted
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the current memory
-    before = _high_water()
+    before = high_water()
     call().sum().backward()
-    return _high_water() - before
+    return high_water() - before
 
 
-def _high_water() -> float:
+def high_water() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
@@ -210,7 +210,7 @@ def markdown_attention(rows: list[AttentionRow], memory: dict[AttentionCase, dic
         "`sa.sparse_attention` against `F.scaled_dot_product_attention` (softmax) and against the composition of matrix products and",
         "mapping, the other way to get the same weights. Milliseconds of processor time, one thread, d = 64, float32, interleaved. Support is the",
         "measured share of visible pairs with weight; queries are normal noise scaled to give it, or tensors of a trained model. Bold is below the target.",
-        f"Machine: {_processor()}; kernels: {sa.kernels.backend('native').instruction_set()}; torch {torch.__version__}.",
+        f"Machine: {processor()}; kernels: {sa.kernels.backend('native').instruction_set()}; torch {torch.__version__}.",
         "",
         "**How fast can it be?** Every pair must be scored once, one matrix product. SDPA needs two of them forward and seven forward and backward, so at equal",
         "efficiency and with few weights the limits are 2 and 7 times SDPA's speed. Ours scores in int8 first, at four times the rate, and in float32 only what",

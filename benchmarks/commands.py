@@ -125,6 +125,21 @@ def training(
     _written(section, throughput.with_section(_old(output, "# Benchmarks\n"), section), output)
 
 
+def documents(words: int, batch: int, turns: int, mappings: Names, outputs: Path, output: str) -> None:
+    """`scripts/bench_documents.py`: time training steps, and read finished trainings of the same model."""
+    from benchmarks import documents as bench
+    from repro.results import records
+    from repro.store import Store
+
+    torch.set_num_threads(1)
+    sizes = bench.Sizes(words, batch)
+    rows = bench.measure(sizes, turns, ["softmax", *(m for m in mappings or bench.names() if m != "softmax")])
+    found = records.read(Store(outputs), check=False).records if outputs.is_dir() else []
+    cells = [bench.described(r.config, r.metrics) for r in found if r.config["model"]["name"] == bench.MODEL]
+    page = bench.markdown(rows, cells, sizes, turns)
+    _written(page, page, output)
+
+
 def language_model(only: Sequence[str], page: bool, seconds: float, turns: int, root: str, output: Path) -> None:
     """`scripts/language_model.py`: train the rows, measure, and write the page.
 

@@ -162,7 +162,7 @@ def _cell(value: float | None, target: float | None) -> str:
     return f"**{text}**" if target is not None and value > target else text
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -173,7 +173,7 @@ def _processor() -> str:
 def markdown(rows: list[Row], shapes: tuple[tuple[int, int], ...], versions: dict[str, str], kernels: str) -> str:
     """The page: one table for forward, one for forward+backward; ratios above the target of their case are bold."""
     machine = (
-        _processor() if device() == "cpu" else f"{torch.cuda.get_device_name()} for rows, {_processor()} for the rest"
+        processor() if device() == "cpu" else f"{torch.cuda.get_device_name()} for rows, {processor()} for the rest"
     )
     lines = [
         "# Benchmarks",

@@ -194,7 +194,7 @@ def _train(
         raise ValueError(f"{cell.module}.train returned no metrics")
     if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
         raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
-    _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.family.RECIPE[0])
+    _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.recipes[0])
     check()
     entry.finish(training=cell.training_id)
     if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
@@ -228,7 +228,7 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
     for name, content in scored.files.items():
         write_atomic(level.path(name), content)
     baselines = {k: dict(v) for k, v in test.baselines.items()}
-    of_test = {"test": test.name, "baselines": baselines, "scoring": cell.scoring, "recipe": cell.family.RECIPE[1]}
+    of_test = {"test": test.name, "baselines": baselines, "scoring": cell.scoring, "recipe": cell.recipes[1]}
     _write_results(level, scored, test, record, started, **of_test)
     level.finish(training=cell.training_id, evaluation=level.folder.name)
 

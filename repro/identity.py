@@ -89,7 +89,7 @@ class Results:
 
 
 class OfFamily:
-    """The seed and the family of a configuration, for a class that has a `config` and the name of the family's `module`."""
+    """The seed, the family and its recipes of a configuration, for a class that has a `config` and the name of the family's `module`."""
 
     module: str
     config: Mapping[str, Any]
@@ -101,6 +101,10 @@ class OfFamily:
     @property
     def family(self) -> Family:
         return family(self.module)
+
+    @property
+    def recipes(self) -> tuple[int, int]:
+        return recipes(self.config, self.family)
 
 
 @dataclass(frozen=True)
@@ -173,11 +177,11 @@ class Cell(OfFamily):
         """The id of the training, which also names its folder: 16 hex digits."""
         if self.known_id:
             return self.known_id
-        return digest(*computed_from(self.config, self.family), self.data.sha256, self.family.RECIPE[0])
+        return digest(*computed_from(self.config, self.family), self.data.sha256, self.recipes[0])
 
     def evaluation_id(self, test: TestSet) -> str:
         """The id of this training's evaluation on `test`: 16 hex digits."""
-        return digest(self.training_id, test.name, test.sha256, self.scoring, self.family.RECIPE[1])
+        return digest(self.training_id, test.name, test.sha256, self.scoring, self.recipes[1])
 
     @property
     def scoring(self) -> dict[str, Any]:
@@ -220,10 +224,7 @@ class Cell(OfFamily):
 
     def done(self, store: Store) -> bool:
         """Whether the training and all evaluations are complete and undamaged."""
-        try:
-            return self.results(store) is not None
-        except Damaged:
-            return False
+        return self.state(store) == "done"
 
     def state(self, store: Store) -> str:
         """The state of the cell: "queued", "running", "done", "failed", "lost" or "damaged"."""
@@ -333,7 +334,13 @@ def asked_id(config: Mapping[str, Any], family: Family, recipe: int | None = Non
 
     `recipe` is the version of the training recipe; None means the current version.
     """
-    return digest(*computed_from(config, family), config["data"], family.RECIPE[0] if recipe is None else recipe)
+    recipe = recipes(config, family)[0] if recipe is None else recipe
+    return digest(*computed_from(config, family), config["data"], recipe)
+
+
+def recipes(config: Mapping[str, Any], family: Family) -> tuple[int, int]:
+    """The current versions of training and evaluation: the family's, or those of the configuration's model."""
+    return getattr(family, "RECIPES", {}).get(value_at(config, "model.name"), family.RECIPE)
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:

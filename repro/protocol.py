@@ -185,6 +185,7 @@ class Family(Protocol):
     """The functions that run the cells of a family. `config` is a resolved, checked configuration in plain containers.
 
     RECIPE: (version of training, version of evaluation); a version is increased whenever the code's results change.
+    RECIPES (optional): name of a model -> its versions, where they differ from RECIPE.
     METRICS: name -> Metric, for everything that `train` and `evaluate` measure.
     PRELOAD: modules that are imported once and shared by many cells.
     SEARCH (optional): key of a mapping -> parameter -> values that training tries in place of the mapping's own value. It

@@ -28,7 +28,7 @@ import torch
 from safetensors.numpy import load_file
 
 from repro import cell as cells
-from repro.identity import as_named
+from repro.identity import as_named, recipes
 from repro.store import Store
 from tasks.config.compose import composer, module_of
 from tasks.data.progress import NullProgress
@@ -126,7 +126,7 @@ def measure(overrides: list[str], folder: Path) -> dict:
         "task": {k: v for k, v in named["task"].items() if k != "deviations"},
     }
     stamp = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
-    return {"config": stamp, "family": module_of(config), "recipe": list(family.RECIPE), "scores": scores}
+    return {"config": stamp, "family": module_of(config), "recipe": list(recipes(config, family)), "scores": scores}
 
 
 def differences(recorded: dict, now: dict) -> list[str]:

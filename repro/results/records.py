@@ -60,7 +60,7 @@ class Record(Results, OfFamily):
             return None
         if found is None:
             return None
-        trained, evaluated = cell.family.RECIPE
+        trained, evaluated = cell.recipes
         facts: dict[str, Any] = {"module": cell.module, "config": cell.config, "plugins": _plugins(cell.config)}
         versions = {t.name: Scored(t.sha256, evaluated) for t in cell.tests}
         return cls(**vars(found), **facts, data_sha256=cell.data.sha256, recipe=trained, scored=versions)

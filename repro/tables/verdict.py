@@ -231,7 +231,7 @@ def doubts(
         if against not in stored.metrics:
             reasons.append("a cell lacks this score")
         folders = [stored.folder, *(e.folder for name, e in stored.evaluations.items() if name == split)]
-        for folder, what, recipe in zip(folders, ("training", "evaluation"), slot.family.RECIPE):
+        for folder, what, recipe in zip(folders, ("training", "evaluation"), slot.recipes):
             code = (read_json(folder / "provenance.json") or {}).get("code") or {}
             if not code.get("commit"):
                 reasons.append("the code's version is not recorded")

@@ -93,8 +93,8 @@ def sparse_attention(
         TypeError: the tensors are not floating point or have different dtypes; the mask is not boolean.
         ValueError: the shapes do not match, a parameter is out of range, or the mapping does not work on rows.
 
-    The result is deterministic. It is twice differentiable, except for softmax without weights and under torch.compile,
-    where torch raises an error. Under torch.func and in forward mode, the composition is used.
+    The result is deterministic. It is twice differentiable, except for softmax of long rows without weights and under
+    torch.compile, where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
     forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
     if any(x.__class__ not in PLAIN and jagged(x) for x in (q, k, v)):
@@ -124,6 +124,8 @@ def plan(
 
 
 def _composed(call: Call) -> Any:
+    if call.short:
+        return _fused(call)
     wide = torch.promote_types(torch.promote_types(call.q.dtype, torch.float32), call.k.dtype)
     q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
     out, weights = composition.attend(q, k, v, call.plain_scale, call.weigh, call.keep(), call.dropout)

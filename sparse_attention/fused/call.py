@@ -62,6 +62,7 @@ class Call:
     dropout: float
     need_weights: bool
     sink: bool = False  # the first key is the sink
+    short: bool = False  # the composition runs as one step, see `short`
     arguments: Any = None  # those of the fused kernel, once computed
 
     @property
@@ -75,12 +76,8 @@ class Call:
 
     def expand(self) -> None:
         """Put the scales into q, and slopes and sinks into channels of q and k, or into the bias; see `forms`."""
-        scales, slopes, sinks, entmax = (
-            self.scales,
-            self.slopes,
-            self.sinks,
-            self.alpha is not None or self.alphas is not None,
-        )
+        scales, slopes, sinks = self.scales, self.slopes, self.sinks
+        entmax = self.alpha is not None or self.alphas is not None
         self.scales = self.slopes = self.sinks = None
         if scales is None and slopes is None and sinks is None:
             return
@@ -253,6 +250,8 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise ValueError(
             f"{shapes}: q has {heads} heads (dimension -3), k {groups}, v {v.shape[-3]}; k and v need the same number, and q a multiple of it"
         )
+    if q.shape[:-3] == k.shape[:-3] == v.shape[:-3]:
+        return q, k, v
     try:
         lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     except RuntimeError:
@@ -277,8 +276,8 @@ def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
         )
 
 
-def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
-    """Convert lengths to int64 ``[..., H]``, from one length per batch entry ``[B]`` or one per head ``[B, H]``."""
+def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
+    """Convert lengths to int64 ``[..., H]``, from one per batch entry ``[B]`` or one per head ``[B, H]``; None: all keys."""
     if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
@@ -292,6 +291,8 @@ def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
         low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
         if low < 0 or high > m:
             raise ValueError(f"lengths range from {low} to {high}; there are {m} keys, so 0 <= lengths <= {m}")
+        if low == m:
+            return None
     return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
 
 

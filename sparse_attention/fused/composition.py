@@ -74,6 +74,13 @@ def of_alpha(alpha: float, alphas: Tensor | None = None, lam: float | None = Non
     return lambda x, keep: entmax(x, alpha=alpha, mask=keep)
 
 
+def kernel_of(alpha: float, lam: float | None, x: Tensor) -> tuple[Any, dict[str, float]]:
+    """The kernel for rows like ``x [R, m]`` of entmax or, with lam, fusedmax, and the parameters of its functions."""
+    op = "fusedmax" if lam else "sparsemax" if alpha == 2.0 else "entmax"
+    params = {"alpha": alpha} if op == "entmax" else {"gamma": 1.0} if not lam else {"lam": lam, "gamma": 1.0}
+    return kernels.select(op, x).OPS[op], params
+
+
 def with_forms(mapping: Maps, inputs: Inputs, lead: tuple[int, ...]) -> Maps:
     """The mapping of scores ``[H, n, m]`` after scales, slopes, a bias and sinks, whose weights are dropped."""
 
@@ -114,10 +121,8 @@ def gradients(
     sunk = int(inputs.sinks is not None)
     if inputs.sinks is not None:
         x = torch.cat([inputs.sinks.view(-1, 1, 1).expand(-1, n, 1), x], -1)
-    flat, params = x.view(-1, x.shape[-1]), {"gamma": 1.0} if alpha == 2.0 else {"alpha": alpha}
-    params |= {"lam": lam} if lam else {}
-    op = "fusedmax" if lam else "sparsemax" if alpha == 2.0 else "entmax"
-    kernel = kernels.select(op, flat).OPS[op]
+    flat = x.view(-1, x.shape[-1])
+    kernel, params = kernel_of(alpha, lam, flat)
     p, saved = kernel.forward(flat, **params)
     p = p.view(x.shape)
     dp = F.pad(slopes(g, p[..., sunk:], v), (sunk, 0)).reshape(flat.shape)

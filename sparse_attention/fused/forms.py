@@ -44,6 +44,7 @@ class Numbers(NamedTuple):
     dropout: float = 0.0
     seed: int = 0
     lam: float | None = None
+    short: bool = False  # computed by `short`
 
 
 def spans_of(n: int, m: int, window: Window | None, cu_seqlens: Tensor | None, device: Any) -> Tensor | None:

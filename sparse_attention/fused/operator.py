@@ -18,7 +18,7 @@ from ..kernels.triton import LaunchFailed, give_up
 from ..kernels.triton import attention as gpu
 from ..rows.masked import readable
 from ..rows.shape import foreign
-from . import composition
+from . import composition, short
 from .call import on_gpu
 from .forms import Inputs, Numbers
 
@@ -81,13 +81,14 @@ class Fused(Function):
 
     @staticmethod
     def forward(ctx: Any, numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
-        ctx.kernel, ctx.numbers = _kernel(q), numbers
+        ctx.kernel, ctx.numbers = short if numbers.short else _kernel(q), numbers
         kept: tuple[Any, ...] = ()
+        found = None
         try:
-            out, ctx.saved = _run(q, k, v, Inputs(*inputs), numbers, any(ctx.needs_input_grad))
+            found = _run(q, k, v, Inputs(*inputs), numbers, any(ctx.needs_input_grad))
         except LaunchFailed as error:
             give_up("attention", error)
-            out, ctx.saved = _composed(q, k, v, Inputs(*inputs), numbers), None
+        out, ctx.saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
         if isinstance(ctx.saved, gpu.Saved):
             kept, ctx.saved = ctx.saved[: gpu.TENSORS], ctx.saved[gpu.TENSORS :]
         ctx.save_for_backward(q, k, v, *inputs, *kept)
@@ -100,14 +101,15 @@ class Fused(Function):
         saved: Any = gpu.Saved(*kept, *ctx.saved) if kept else ctx.saved
         needs = ctx.needs_input_grad[1:]
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
-            bias = inputs.bias if needs[6] else None
+            bias, found = inputs.bias if needs[6] else None, None
             try:
                 found = ctx.kernel.gradients(g.contiguous(), q, k, v, saved, bias)
-                rest = [(getattr(found, name, None), x) for name, x in inputs._asdict().items()]
-                return None, found.q, found.k, found.v, *(None if dx is None else dx.to(x.dtype) for dx, x in rest)
             except LaunchFailed as error:
                 give_up("attention", error)
-        with torch.enable_grad():  # the kernel did not start, create_graph, is_grads_batched
+            if found is not None:
+                rest = [(getattr(found, name, None), x) for name, x in inputs._asdict().items()]
+                return None, found.q, found.k, found.v, *(None if dx is None else dx.to(x.dtype) for dx, x in rest)
+        with torch.enable_grad():  # the kernel did not start or gave NaN, create_graph, is_grads_batched
             out = _composed(q, k, v, inputs, ctx.numbers)
         wanted = [x for x, need in zip((q, k, v, *inputs), needs) if need]
         each = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
@@ -129,7 +131,10 @@ def _composed(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers)
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers, save: bool) -> Any:
+    if numbers.short:
+        return short.forward(q, k, v, inputs, numbers, save)
     absent = {"scales", "slopes", "sinks"} if (kernel := _kernel(q)) is native else {"pinned", "dropout", "seed", "lam"}
+    absent |= {"short"}
     given = {name: x for name, x in (inputs._asdict() | numbers._asdict()).items() if name not in absent}
     return kernel.forward(q, k, v, save=save, **given)
 
@@ -199,5 +204,5 @@ torch.library.register_autograd("sparse_attention::attention", _backward, setup_
 
 def opaque(numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
     """`Fused` for torch.compile, tracing and modes, without alphas, bias, mask and dropout. Differentiating twice raises an error."""
-    _, alpha, scale, causal, pinned, _, _, lam = numbers
+    _, alpha, scale, causal, pinned, _, _, lam, *_ = numbers
     return _OPERATORS.attention(q, k, v, *inputs[:2], *inputs[5:], alpha, scale, causal, pinned, lam)

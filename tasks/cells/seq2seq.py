@@ -20,6 +20,7 @@ from tasks.seq2seq.repetition import repetition
 
 GREEDY = "greedy search, outputs no longer than the longest dev reference"  # what `dev_outputs` does
 RECIPE = (2, 1)
+RECIPES = {"transformer": (3, 1)}  # it attends by sa.sparse_attention
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 LATER_KEYS = ("decode.coverage_penalty",)  # added after cells had ids; while 0, it is not part of an id

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparse_attention import nn as nn_like_torch
+from sparse_attention import sparse_attention
 
 
 class Scores(nn.Module):
@@ -133,17 +134,18 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
         return projected.unflatten(-1, (len(parts), self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
     def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Attend with outputs of `project`.
+        self, queries: Tensor, keys: Tensor, values: Tensor, *, need_weights: bool = False, **seen: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with outputs of `project`, by `sa.sparse_attention`, which chooses the fastest way.
 
         Args:
             queries: ``[B, H, T, d]``. keys, values: ``[B, H, S, d]``.
-            mask: bool, broadcastable to ``[B, H, T, S]``, True = keep.
+            need_weights: also return the weights, as they are before dropout.
+            seen: which keys a query sees: `mask`, `lengths`, `causal` of `sa.sparse_attention`.
         Returns:
-            ``[B, T, E]`` and the weights ``[B, H, T, S]``.
+            ``[B, T, E]`` and the weights ``[B, H, T, S]``, None unless they are asked for.
         """
-        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)  # [B, H, T, S]
-        weights = self.mapping(scores, mask=mask)
-        read = F.dropout(weights, self.dropout, self.training) @ values  # [B, H, T, d]
+        seen |= {"dropout": self.dropout if self.training else 0.0, "need_weights": need_weights}
+        found = sparse_attention(queries, keys, values, self.mapping, **seen)
+        read, weights = found if need_weights else (found, None)
         return self.out_proj(read.transpose(1, 2).flatten(2)), weights

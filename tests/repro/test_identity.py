@@ -54,6 +54,11 @@ def test_a_raised_recipe_changes_its_own_part(cell, monkeypatch):
     monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
     one = cell()
     assert one.training_id != training and one.evaluation_id(one.tests[0]) != evaluation
+    for of_models, same in (({"none": (3, 1)}, False), ({"none": (2, 9), "other": (3, 1)}, True), ({}, True)):
+        monkeypatch.setattr(fake_family, "RECIPES", of_models, raising=False)
+        assert (cell().training_id == one.training_id) == same, "the recipe of its own model, if there is one"
+        asked = identity.asked_id(one.config, fake_family)
+        assert (asked == identity.asked_id(one.config, fake_family, 2)) == same
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from sparse_attention.fused import choice
 
 
 def _works(name: str) -> bool:
@@ -24,6 +25,13 @@ def kernel(request):
     # `auto` where the native kernels lack an operation, so that the rest of the mapping is tested all the same.
     with sa.kernels.use("reference" if request.param == "reference" else "auto"):
         yield request.param
+
+
+@pytest.fixture(params=[0, 200], ids=["long rows", "short rows"])
+def short(request, monkeypatch):
+    """From how many keys on a row is long, so that calls with fewer than 200 keys take either path (`fused.choice`)."""
+    monkeypatch.setattr(choice, "SHORT", request.param)
+    return request.param
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ SMALL = ("profile=demo", "runtime.device=cpu", "train.max_epochs=1", "train.batc
 TEXTS = "data.limits={train:60,dev:20,test:12} encode.vectors=null model.embed_dim=8 model.hidden_dim=8".split()
 TEXTS += ["task.keep_attention=12"]
 _REVIEWS = ["task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8"]
+_SELF = "model=imdb_transformer_small model.ff_dim=8 model.heads=2 model.layers=1".split()
 _PAIRS = (
     "task=toy data.limits={train:48,dev:16,test:8} model=transformer_small model.hidden_dim=8 model.ff_dim=8".split()
 )
@@ -22,6 +23,7 @@ _DOCUMENTS = "task=multilabel data=synthetic data.sizes={train:60,dev:30,test:20
 CELLS = {
     "sentiment": _REVIEWS,
     "vectors": [*_REVIEWS, "encode.vectors=ppmi", "encode.vector_dim=6", "model.fixed_vectors=true"],
+    "reviews": [*_REVIEWS[:2], *_SELF, *TEXTS, "mapping=sparsemax"],
     "entailment": ["task=snli", "data=toy_entailment", *TEXTS, "mapping=sparsemax"],
     "esim": ["task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=sparsemap_matching"],
     "esim_rows": ["task=snli_esim", "data=toy_entailment", *TEXTS, "mapping=entmax"],

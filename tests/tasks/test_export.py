@@ -62,7 +62,9 @@ def needed(*names: str) -> set[str]:
     return found
 
 
-OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in ("transformer", "vectors", "esim", "vqa", "multilabel")]
+OTHERS = [
+    pytest.param(n, marks=pytest.mark.slow) for n in ("transformer", "vectors", "reviews", "esim", "vqa", "multilabel")
+]
 
 
 @pytest.mark.parametrize("name", ["pairs", *OTHERS])

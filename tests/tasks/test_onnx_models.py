@@ -16,7 +16,12 @@ from tasks.data.images import decode
 from tasks.load import load_cell, onnx
 from tasks.load.export import export
 
-TEXTS = {"sentiment": ["text"], "entailment": ["premise", "hypothesis"], "esim_rows": ["premise", "hypothesis"]}
+TEXTS = {
+    "sentiment": ["text"],
+    "reviews": ["text"],
+    "entailment": ["premise", "hypothesis"],
+    "esim_rows": ["premise", "hypothesis"],
+}
 
 
 def session(file: Path) -> Callable[..., list[np.ndarray]]:

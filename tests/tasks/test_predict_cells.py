@@ -46,7 +46,7 @@ def test_texts_are_those_of_the_stored_evaluation(used):
         assert p.unknown == [t for t in p.source_tokens if t not in model.encoding.source_vocab]
 
 
-@pytest.mark.parametrize("name", ["sentiment", "entailment"])
+@pytest.mark.parametrize("name", ["sentiment", "reviews", "entailment"])
 def test_classes_are_those_of_the_stored_evaluation(used, name):
     from tasks.classification.encode import open_encoded
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
 import torch
 
 import tasks.fairseq_plugin  # noqa: F401  registers the models
-from benchmarks import throughput
+from benchmarks import documents, throughput
 from tasks.data.examples import padded
+from tasks.layers import attention
 from tasks.seq2seq.encode import open_encoded
 
 SIZES = throughput.Sizes(words=30, batch=4, shortest=2, longest=6, beam=3, output=5)
@@ -73,3 +75,38 @@ def test_mappings_that_need_more_than_scores_are_left_out():
     found = throughput.names()
     assert found[0] == "softmax" and {"sparsemax", "fusedmax", "oscarmax", "entmax"} <= set(found)
     assert "constrained_softmax" not in found
+
+
+def test_steps_over_documents_on_both_paths(monkeypatch):
+    asked, whole = [], attention.sparse_attention
+    monkeypatch.setattr(
+        attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
+    )
+    sizes = documents.Sizes(words=9, batch=4)
+    step, density = documents.training("sparsemax", "library", sizes)
+    step()
+    assert asked == [False] * 2 and 0 < density() < 1
+    asked.clear()
+    documents.training("sparsemax", "composition", sizes)[0]()
+    assert asked == [True] * 2
+    monkeypatch.setattr(documents, "memory", lambda mapping, path, sizes: 10.0)
+    rows = documents.measure(sizes, 1, ["softmax", "sparsemax"])
+    assert [(row.mapping, row.path) for row in rows] == [*itertools.product(("softmax", "sparsemax"), documents.PATHS)]
+    assert rows[0].density == 1 and rows[2].density < 1 and min(row.seconds for row in rows) > 0
+    assert {"softmax", "sparsemax", "entmax", "fusedmax"} <= set(documents.names())
+
+
+def test_the_page_of_documents_has_the_times_and_the_trainings():
+    times = (("softmax", "library", 0.4), ("softmax", "composition", 0.8), ("sparsemax", "library", 0.2))
+    rows = [documents.Row(mapping, path, t, 10.0, 0.5) for mapping, path, t in times]
+    config = {
+        "data": {"limits": {"train": 4000}},
+        "train": {"max_epochs": 4},
+        "seed": 1,
+        "mapping": {"name": "softmax"},
+    }
+    cells = [documents.described(config, {"test/accuracy": 81.25, "other": 1.0})]
+    page = documents.markdown(rows, cells, documents.Sizes(400, 16), 5)
+    assert "takes 0.50 times as long with sparsemax" in page and "0.25 times as long as with softmax when" in page
+    assert "| sparsemax | library | 0.20 | 0.50 | 0.09 | 10 | 50.0 % |" in page, "1,563 steps of .2 seconds"
+    assert "| softmax | 4,000, 4, 1 | 81.2 |" in page and "other" not in page

@@ -16,23 +16,18 @@ uses a causal mask. For a mapping over rows, masked positions and positions that
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from tasks.config.models import Place
 from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers.attention import MultiheadAttention
+from tasks.layers.transformer import Cache, Layer, initialise, positions
 
 PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=True), "cross": Place()}
 Tensors = dict[str, Tensor]  # batch-first tensors by name
-Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
-Kept, Mask = Cache | None, Tensor | None
 
 
 @dataclass
@@ -62,53 +57,6 @@ class Options:
                 "share_output=false is not possible with share_embeddings=true, which shares all three matrices"
             )
         return found
-
-
-class Layer(nn.Module):
-    """Self-attention, attention to the source (only if there is a mapping for it), and feed-forward."""
-
-    def __init__(self, options: Options, own: nn.Module, cross: nn.Module | None = None) -> None:
-        super().__init__()
-        H, F = options.hidden_dim, options.ff_dim
-
-        def attention(mapping: nn.Module) -> MultiheadAttention:
-            return MultiheadAttention(H, options.heads, options.attention_dropout, copy.deepcopy(mapping))
-
-        self.own = attention(own)
-        self.cross = None if cross is None else attention(cross)
-        self.feed = nn.Sequential(nn.Linear(H, F), nn.ReLU(), nn.Dropout(options.relu_dropout), nn.Linear(F, H))
-        self.norms = nn.ModuleList(nn.LayerNorm(H) for _ in range(2 if cross is None else 3))
-        self.dropout, self.pre_norm = nn.Dropout(options.dropout), options.pre_norm
-
-    def forward(
-        self, x: Tensor, mask: Mask, before: Kept = None, source: Kept = None, source_mask: Mask = None
-    ) -> tuple[Tensor, Cache, Tensor]:
-        """Apply the layer to T words.
-
-        Args:
-            x: [B, T, E]. mask: bool, broadcastable to [B, heads, T, t + T], True = keep.
-            before: keys and values of the t previous words. source: keys and values of the source.
-            source_mask: [B, 1, 1, S].
-        Returns:
-            states [B, T, E], keys and values of the t + T words, weights [B, heads, T, .] of the last attention.
-        """
-        queries, keys, values = self.own.project(self._enter(0, x))
-        if before is not None:
-            keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
-        y, weights = self.own.attend(queries, keys, values, mask)
-        x = self._leave(0, x, y)
-        if self.cross is not None:
-            assert source is not None
-            y, weights = self.cross.attend(*self.cross.project(self._enter(1, x), "q"), *source, source_mask)
-            x = self._leave(1, x, y)
-        return self._leave(-1, x, self.feed(self._enter(-1, x))), (keys, values), weights
-
-    def _enter(self, i: int, x: Tensor) -> Tensor:
-        return self.norms[i](x) if self.pre_norm else x
-
-    def _leave(self, i: int, x: Tensor, y: Tensor) -> Tensor:
-        x = x + self.dropout(y)
-        return x if self.pre_norm else self.norms[i](x)
 
 
 class Model(nn.Module):
@@ -143,10 +91,7 @@ class Model(nn.Module):
         if options.share_output:
             self.generator.weight = self.target_embed.weight
         for layer in (*self.encoder, *self.decoder):
-            for part in layer.modules():
-                if isinstance(part, nn.Linear):
-                    nn.init.xavier_uniform_(part.weight)
-                    nn.init.zeros_(part.bias)
+            initialise(layer)
         for table in (self.source_embed, self.target_embed, self.generator):
             nn.init.normal_(table.weight, std=H**-0.5)
         for embedding in (self.source_embed, self.target_embed):
@@ -156,19 +101,18 @@ class Model(nn.Module):
         """Encode a batch of sources for the decoder: src_tokens [B, S], padded on the right.
 
         Returns:
-            a dictionary with mask [B, S] (True = a word) and, for each decoder layer i, keys.i and values.i
-            [B, heads, S, E / heads].
+            a dictionary with lengths [B] and, for each decoder layer i, keys.i and values.i [B, heads, S, E / heads].
         """
-        mask = src_tokens.ne(PAD)
+        lengths = src_tokens.ne(PAD).sum(1)
         x = self._embed(self.source_embed, src_tokens)
         for layer in self.encoder:
-            x, *_ = layer(x, mask[:, None, None])
+            x, *_ = layer(x, lengths)
         x = self.encoder_norm(x)
-        return {"mask": mask, **_named(layer.cross.project(x, "kv") for layer in self.decoder)}
+        return {"lengths": lengths, **_named(layer.cross.project(x, "kv") for layer in self.decoder)}
 
     def start(self, memory: Tensors) -> Tensors:
         """The decoder's initial state, without words: keys.i and values.i [B, heads, 0, E / heads]."""
-        return {name: value[:, :, :0] for name, value in memory.items() if name != "mask"}
+        return {name: value[:, :, :0] for name, value in memory.items() if name != "lengths"}
 
     def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """One decoding step: tokens [B] -> logits of the next token [B, V], attention [B, S], new state."""
@@ -184,19 +128,15 @@ class Model(nn.Module):
     def _embed(self, table: nn.Embedding, tokens: Tensor, first: int = 0) -> Tensor:
         """Embed tokens [B, T], the first of which has position `first` -> [B, T, E]."""
         x = table(tokens)
-        half = x.size(-1) // 2
-        rates = torch.exp(torch.arange(half, device=x.device) * (-math.log(1e4) / half))
-        angles = torch.arange(first, first + x.size(1), device=x.device).unsqueeze(1) * rates  # [T, E / 2]
-        return self.dropout(x * x.size(-1) ** 0.5 + torch.cat((angles.sin(), angles.cos()), -1).to(x.dtype))
+        return self.dropout(x * x.size(-1) ** 0.5 + positions(x, first))
 
     def _advance(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """The next words [B, T] -> features [B, T, E], weights [B, T, S] (mean of the last layer's heads), state."""
-        before, T = state["keys.0"].size(2), tokens.size(1)
-        x = self._embed(self.target_embed, tokens, before)
-        causal = torch.ones(T, before + T, dtype=torch.bool, device=x.device).tril(before) if T > 1 else None
+        x = self._embed(self.target_embed, tokens, state["keys.0"].size(2))
         after = []
         for i, layer in enumerate(self.decoder):
-            x, cache, weights = layer(x, causal, _at(state, i), _at(memory, i), memory["mask"][:, None, None])
+            last = layer is self.decoder[-1]
+            x, cache, weights = layer(x, memory["lengths"], _at(state, i), _at(memory, i), weigh=last)
             after.append(cache)
         return self.decoder_norm(x), weights.mean(1), _named(after)
 

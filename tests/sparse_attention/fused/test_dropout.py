@@ -120,7 +120,7 @@ def with_the_same_mask(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_gradients_are_those_of_the_formula_with_the_same_mask(form):
+def test_gradients_are_those_of_the_formula_with_the_same_mask(form, short):
     given = {
         n: x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
         for n, x in FORMS[form].items()
@@ -147,7 +147,7 @@ def test_gradients_are_those_of_the_formula_with_the_same_mask(form):
         )
 
 
-def test_second_derivatives_have_the_same_mask():
+def test_second_derivatives_have_the_same_mask(short):
     x = tensors()
     torch.manual_seed(2)
     factors = (sa.sparse_attention(x[0], x[1], torch.eye(M)[None, None], dropout=0.35) > 0).double() / 0.65

@@ -96,10 +96,10 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("name", "params"), MAPPINGS, ids=[name for name, _ in MAPPINGS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_every_form_is_the_formula(form, name, params, dtype):
+def test_every_form_is_the_formula(form, name, params, dtype, short):
     given, expected = FORMS[form]
     x = tensors(dtype=dtype)
-    if name in FUSED and dtype == torch.float32:
+    if name in FUSED and dtype == torch.float32 and not short:
         assert sa.fused.plan(*x, name, **given, **params).path == "fused"
     out = sa.sparse_attention(*x, name, **given, **params)
     want, p = formula(named(name, **params), *x, **expected)
@@ -118,7 +118,7 @@ def test_every_form_is_the_formula(form, name, params, dtype):
 @pytest.mark.parametrize("form", ["none", "window", "slopes", "lengths", "mask with gaps", "bias", "mask of spans"])
 @pytest.mark.parametrize(("name", "params"), MAPPINGS, ids=[name for name, _ in MAPPINGS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_a_sink_of_minus_infinity_is_none(form, name, params, dtype):
+def test_a_sink_of_minus_infinity_is_none(form, name, params, dtype, short):
     given = {"lengths": {"lengths": torch.tensor([31, 0])}, "none": {}}.get(form) or FORMS.get(form, ({}, {}))[0]
 
     def parts(a, b):
@@ -141,7 +141,7 @@ def test_a_sink_of_minus_infinity_is_none(form, name, params, dtype):
     out = sa.sparse_attention(q, k, v, name, sink=none, **given, **params)
     torch.testing.assert_close(out, plain, **close)
     assert not torch.autograd.grad(out.sum(), none)[0].any()
-    if name in FUSED and dtype == torch.float32:
+    if name in FUSED and dtype == torch.float32 and not short:
         assert sa.fused.plan(q, k, v, name, sink=sink, **given, **params).path == "fused"
 
 
@@ -240,13 +240,13 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("name", "shape"), SHAPES, ids=str)
-def test_a_learned_alpha_or_scale_is_fused_and_the_one_of_the_formula(name, shape):
+def test_a_learned_alpha_or_scale_is_fused_and_the_one_of_the_formula(name, shape, short):
     """In shapes that test_fuzz.py does not draw."""
     q, k, v = (t.detach().float().requires_grad_() for t in tensors())
     low, high = {"alpha": (1.05, 1.95), "scale": (0.1, 1.1)}[name]
     learned = low + (high - low) * torch.rand(shape, generator=torch.Generator().manual_seed(3))
     given = {"alpha": 2.0, "scale": None, name: learned.requires_grad_()}
-    assert sa.fused.plan(q, k, v, "entmax", causal=True, **given).path == "fused"
+    assert short or sa.fused.plan(q, k, v, "entmax", causal=True, **given).path == "fused"
     out = sa.sparse_attention(q, k, v, "entmax", causal=True, **given)
     exact = given | {name: learned.double().view(4, 1, 1) if shape == (4, 1) else learned.double()}
     want, _ = formula(bisected(exact["alpha"]), q, k, v, CAUSAL, exact["scale"])

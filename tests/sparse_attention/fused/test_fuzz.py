@@ -11,6 +11,8 @@ from attention_oracles import bisected, distances, formula, per_head, visible
 from torch import Tensor
 
 import sparse_attention as sa
+from sparse_attention.fused import choice
+from sparse_attention.fused.choice import SHORT
 
 ALPHAS = [2.0, 1.5, 1.3, 1.05, 1.1, 1.7, 1.95, 2.5, 4.0]
 
@@ -54,8 +56,9 @@ def chosen(seed: int, mapping: str = "entmax") -> dict[str, object]:
         call["mask"] = torch.rand(draw.choice([(n, m), (B, 1, 1, m), (heads, n, m)]), generator=make) > 0.4
     if maybe(0.3):
         call["scale"] = torch.rand(draw.choice([(heads,), (heads, n, 1), (B, 1, n, 1)]), generator=make) * 0.4 + 0.05
-    if mapping == "fusedmax":
+    if mapping != "entmax":
         del call["alpha"]
+    if mapping == "fusedmax":
         call["lam"] = draw.choice([0.01, 0.1, 0.5, 3.0])
     return call
 
@@ -83,6 +86,9 @@ def exact_output(
     near = []
 
     def mapped(x: Tensor, keep: Tensor) -> Tensor:
+        if alpha is lam is None:
+            near.append(torch.ones(x.shape[:-1]))
+            return torch.softmax(x.masked_fill(~keep, -torch.inf), -1).nan_to_num(0.0)
         p = bisected(alpha)(x, keep) if lam is None else sa.fusedmax(x, lam=lam, mask=keep)
         near.append(to_the_threshold(x, p, keep, alpha) if lam is None else of_segments(x, p, keep, lam))
         return p
@@ -137,13 +143,15 @@ FEW = [range(first, first + 30) for first in range(0, 150, 30)]
 MANY = [pytest.param(range(first, first + 100), marks=pytest.mark.slow) for first in (150, *range(1000, 6000, 100))]
 
 
-@pytest.mark.parametrize("mapping", ["entmax", "fusedmax"])
+@pytest.mark.parametrize("mapping", ["entmax", "fusedmax", "softmax"])
 @pytest.mark.parametrize("seeds", [*FEW, *MANY], ids=str)
-def test_random_calls_are_the_formula(seeds, mapping):
+def test_random_calls_are_the_formula(seeds, mapping, monkeypatch):
+    """On the path that the library chooses, and, for half of the calls with short rows, on the one of long rows."""
     for seed in seeds:
+        monkeypatch.setattr(choice, "SHORT", SHORT * (seed % 2))
         check(seed, mapping=mapping)
         call = chosen(seed, mapping)
-        if call["k"].shape[2] >= 32 and call["q"].shape[2] > 1:
+        if mapping != "softmax" and call["k"].shape[2] >= max(choice.SHORT, 32) and call["q"].shape[2] > 1:
             call["q"].requires_grad_()
             assert sa.fused.plan(**call, mapping=mapping).path == "fused", seed
 

@@ -35,7 +35,7 @@ def spoilt(q, k, v, name, params, told, kernels="auto", weights=False):
 
 @pytest.mark.parametrize(("name", "params"), NAN_RULE, ids=str)
 @pytest.mark.parametrize("told", ["lengths", "causal and lengths", "mask"])
-def test_what_hidden_keys_hold_never_matters(name, params, told):
+def test_what_hidden_keys_hold_never_matters(name, params, told, short):
     q, k, v = tensors()
     keep = (torch.arange(40) < torch.tensor([[40], [30]]))[:, None, None].expand(2, 1, 33, 40)
     given = (
@@ -60,7 +60,7 @@ def test_what_hidden_keys_hold_never_matters(name, params, told):
 
 
 @pytest.mark.parametrize(("name", "params"), NAN_RULE, ids=str)
-def test_a_spoilt_value_reaches_the_queries_that_weight_it(name, params):
+def test_a_spoilt_value_reaches_the_queries_that_weight_it(name, params, short):
     """And they alone, in the output and in the gradients, whatever way is taken."""
     q, k, v = tensors()
     q = q * 3
@@ -81,6 +81,21 @@ def test_a_spoilt_value_reaches_the_queries_that_weight_it(name, params):
         with sa.kernels.use(kernels):
             step = sa.KeyCache(name, **params).append(k, v).attend(q[:, :, -1:])
         torch.testing.assert_close(step, terms.sum(-2)[:, :, -1:], atol=2e-5, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize(("name", "params"), NAN_RULE, ids=str)
+def test_what_only_the_gradients_meet(name, params, short):
+    """NaN in the key of a hidden position, whose value is clean, and in the gradient of one query."""
+    q, k, v = (x.requires_grad_() for x in tensors())
+    given = {"lengths": torch.tensor([35, 40]), **params}
+    _, p = sa.sparse_attention(q * 3, k, v, name, need_weights=True, **given)
+    spoilt, g = k.detach().clone(), torch.ones(2, 4, 33, 8)
+    spoilt[0, :, 35:], g[1, 2, 3, 1] = torch.nan, torch.nan
+    out = sa.sparse_attention(q * 3, spoilt.requires_grad_(), v, name, **given)
+    query, key, value = (~x.isfinite().all(-1) for x in torch.autograd.grad(out, (q, spoilt, v), g))
+    assert query[1, 2, 3] and query.sum() == 1
+    assert torch.equal(value[1, 1], p[1, 2, 3] > 0) and not (key[1, 1] & ~value[1, 1]).any()
+    assert not (value[0].any() or key[0].any() or value[1, 0].any() or key[1, 0].any())
 
 
 @pytest.mark.parametrize(("name", "params"), NAN_RULE, ids=str)

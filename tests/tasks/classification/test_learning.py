@@ -43,6 +43,14 @@ LEAST += [("continuous_sparsemax", "none", 90), ("continuous_softmax", "softmax"
 LEAST += [("continuous_sparsemax", "softmax", 95)]
 
 
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax"])
+def test_reviews_are_learned_by_self_attention(toy, build_model, trained, mapping):
+    data = toy("toy_reviews")
+    sizes = {"embed_dim": 16, "hidden_dim": 16, "ff_dim": 16, "heads": 2, "dropout": 0.0}
+    model = trained(build_model("imdb_transformer", data, mapping, **sizes), data, epochs=4, lr=0.01)
+    assert score(data, predict(model, data.splits["test"])).metrics["test/accuracy"] >= 95
+
+
 @pytest.mark.parametrize(("mapping", "discrete", "least"), LEAST)
 def test_reviews_are_learned(toy, build_model, trained, mapping, discrete, least):
     data = toy("toy_reviews")

@@ -8,13 +8,15 @@ import torch
 from differences import along_a_random_direction
 from torch import nn
 
-from tasks.classification.models import imdb_bilstm, snli_attentive
+import sparse_attention as sa
+from tasks.classification.models import imdb_bilstm, imdb_transformer, snli_attentive
 from tasks.classification.models.imdb_bilstm import DocumentCnn
 from tasks.classification.models.snli_attentive import Gru
 from tasks.classification.predict import collate, predict
 from tasks.config import models
 from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import EOS, PAD
+from tasks.layers import attention
 from tasks.layers.lstm import BiLstm
 from tasks.layers.words import WordVectors
 
@@ -49,6 +51,58 @@ def snli(build_model):
 def test_a_review_does_not_depend_on_its_batch(toy, imdb, assert_no_part_of_the_batch, mapping, discrete):
     data = toy("toy_reviews")
     assert_no_part_of_the_batch(imdb(data, mapping, discrete), data.splits["test"], spread=1e-3)
+
+
+SELF = {"embed_dim": 6, "hidden_dim": 8, "ff_dim": 6, "heads": 2, "embed_range": 3.0}
+ROWS = [n for n in models.row_mappings() if sa.spec(n).domain == "real"]
+
+
+@pytest.mark.parametrize("mapping", ROWS)
+def test_self_attention_over_a_review_with_every_mapping_of_rows(
+    toy, build_model, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, mapping
+):
+    data = toy("toy_reviews")
+    model = build_model("imdb_transformer", data, mapping, **SELF)
+    with torch.no_grad():  # far from flat
+        for name, parameter in model.named_parameters():
+            parameter.mul_(3.0 if "in_proj_weight" in name or name.startswith("attend") else 1.0)
+    extra = assert_no_part_of_the_batch(model, data.splits["test"], spread=1e-3)
+    assert torch.allclose(extra["attention"]["words"].sum(-1), torch.ones(12), atol=1e-5)
+    if mapping != "hardmax":  # which has no gradient
+        assert_loss_reaches_every_parameter(model, data.splits["train"])
+
+
+def test_self_attention_is_torchs_with_softmax_and_computes_no_matrix_of_weights(toy, build_model, monkeypatch):
+    data = toy("toy_reviews")
+    model = build_model("imdb_transformer", data, "softmax", **SELF, pre_norm=False)
+    (text,), (length,) = collate(data.splits["test"], range(5))
+    text[1, 3:] = PAD
+    states, asked = [], []
+    model.layers[0].register_forward_pre_hook(lambda _, given: states.append(given[0]))
+    model.attend.register_forward_hook(lambda _, given, out: states.append(given[1]))
+    whole = attention.sparse_attention
+    monkeypatch.setattr(
+        attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
+    )
+    model([text], [length])
+    renamed = {
+        "own.": "self_attn.",
+        "feed.0.": "linear1.",
+        "feed.3.": "linear2.",
+        "norms.0": "norm1",
+        "norms.1": "norm2",
+    }
+    x = states[0]
+    for layer in model.layers:
+        theirs, state = nn.TransformerEncoderLayer(8, 2, 6, batch_first=True).eval(), {}
+        for name, value in layer.state_dict().items():
+            for ours, its in renamed.items():
+                name = name.replace(ours, its)
+            state[name] = value
+        theirs.load_state_dict(state)
+        x = theirs(x, src_key_padding_mask=text.eq(PAD))
+    real = text.ne(PAD)
+    assert torch.allclose(states[1][real], x[real], atol=1e-5) and asked == [False] * len(model.layers)
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax", "oscarmax"])
@@ -212,6 +266,8 @@ def test_options_that_do_not_fit_are_named_before_any_data():
         read(imdb_bilstm.Options, {"discrete": "fusedmx", "positions": "centre", "dropout": 1.0, "ridge": 0}, "model")
     for word in ("'fusedmax'?", "cell_centre", "model.dropout=1.0", "model.ridge=0"):
         assert word in str(error.value)
+    with pytest.raises(OptionsError, match="hidden_dim=6 must be even and a multiple of heads=4"):
+        read(imdb_transformer.Options, {"hidden_dim": 6, "heads": 4}, "model")
     with pytest.raises(OptionsError, match="rbf=3, widths"):
         read(imdb_bilstm.Options, {"rbf": 3, "widths": [0.1, 0.5]}, "model")
     model = {"name": "imdb_bilstm"} | plain(read(imdb_bilstm.Options, {"discrete": "softmax"}, "model"))
@@ -252,7 +308,13 @@ def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch)
 
     (tmp_path / "bag_of_words.py").write_text(TINY)
     monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
-    assert models.names("classification") == ["bag_of_words", "esim", "imdb_bilstm", "snli_attentive"]
+    assert models.names("classification") == [
+        "bag_of_words",
+        "esim",
+        "imdb_bilstm",
+        "imdb_transformer",
+        "snli_attentive",
+    ]
     data = toy("toy_reviews")
     model = build_model("bag_of_words", data, "sparsemax", dim=3)
     found = [batch.attention["words"] for batch in predict(model, data.splits["test"])]

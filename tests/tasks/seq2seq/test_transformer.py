@@ -15,6 +15,7 @@ from tasks.config import models
 from tasks.config.options import OptionsError, read
 from tasks.config.overrides import ConfigError
 from tasks.data.symbols import FIRST, PAD
+from tasks.layers import attention
 from tasks.seq2seq.models import transformer
 
 ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
@@ -81,6 +82,15 @@ def test_later_words_change_nothing_before_them(transform, sentences, mapping):
     after, _ = model(**inputs | {"prev_output_tokens": changed})
     torch.testing.assert_close(after[:, :3], before[:, :3])
     assert (after[:, 3] - before[:, 3]).abs().amax(-1).min() > 1e-6
+
+
+def test_weights_are_asked_of_the_last_cross_attention_alone(transform, sentences, monkeypatch):
+    model, asked, whole = transform(), [], attention.sparse_attention
+    monkeypatch.setattr(
+        attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
+    )
+    model(**sentences[0])
+    assert asked == [False] * (2 + 3) + [True], "two layers of the encoder, two of the decoder with two attentions each"
 
 
 # ---- against torch
