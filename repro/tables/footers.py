@@ -114,7 +114,7 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def origin(blocks: Sequence[Block]) -> list[str]:
-    """Footers on code versions, on different versions of torch or the kernels, and on packages that were not locked."""
+    """Footers on code versions, on different versions of torch or the kernels or different processors, and on packages that were not locked."""
     found = [x for b in blocks for r in b.rows for x in r.results]
     folders = {f for x in found for f in (x.folder, *(e.folder for e in x.evaluations.values()))}
     records = [read_json(folder / "provenance.json") or {} for folder in folders]
@@ -123,10 +123,11 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     made_with = {
         "torch": sorted({v for r in records if (v := (r.get("packages") or {}).get("torch"))}),
         "kernels": sorted({v for r in records if (v := r.get("kernels"))}),
+        "processor": sorted({v for r in records if (v := (r.get("machine") or {}).get("cpu"))}),
     }
     changed = [f"{what} {' and '.join(versions)}" for what, versions in made_with.items() if len(versions) > 1]
     lines = [f"Code: {', '.join(commits)}." + _recipes(found)] if commits else []
-    lines += [f"Cells differ in their versions: {'; '.join(changed)}."] if changed else []
+    lines += [f"Cells differ in what made them: {'; '.join(changed)}."] if changed else []
     unlocked = any(r.get("locked") is False for r in records)
     return [*lines, *(["Packages: not the locked set (requirements.lock)."] if unlocked else [])]
 

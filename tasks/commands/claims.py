@@ -58,7 +58,7 @@ METRICS = {
 }
 WORDS = {
     SUPPORTED: "yes",
-    CONTRADICTED: "not seen; the opposite is",
+    CONTRADICTED: "no, the opposite is seen",
     OPEN: "not decided",
     UNTESTED: "not tested",
     UNTESTABLE: "cannot be tested here",

@@ -65,7 +65,7 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
 
 @pytest.mark.parametrize(
     "runs, word, answer",
-    [((0.1, 0.3, 0.2), EXCLUDED, "not seen; a gain of 0.5 or more is excluded"), ((-3.0, -3.1, -2.9), CONTRADICTED, "not seen; the opposite is")],
+    [((0.1, 0.3, 0.2), EXCLUDED, "not seen; a gain of 0.5 or more is excluded"), ((-3.0, -3.1, -2.9), CONTRADICTED, "no, the opposite is seen")],
 )  # fmt: skip
 def test_the_answer_is_in_words(runs, word, answer):
     one = outcome([r - 0.2 * (word == EXCLUDED) for r in runs], test="superiority", margin=0.5)
