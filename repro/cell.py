@@ -220,6 +220,8 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
         raise ValueError(
             f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}; expected are {test.name}/..."
         )
+    if lost := [name for name, value in scored.metrics.items() if not math.isfinite(value)]:
+        monitor.note(f"{', '.join(lost)}: {scored.metrics[lost[0]]}; tables show no mean of it")
     level.write_predictions(scored.predictions)
     if scored.attention:
         from safetensors.torch import save

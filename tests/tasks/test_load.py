@@ -33,7 +33,7 @@ def test_a_cell_is_found_by_whatever_names_it(trained):
     assert {find_cell(outputs, name) for name in (*names, *numbers)} == {folder}
     for what, said in (
         ("toy/softmax,mapping.gamma=1.5", "fits none"),
-        ("nothing", "fits none"),
+        ("nothing", "fits none; finished cells: toy/softmax, toy/sparsemax$"),
         ("", "it fits cells/toy"),
     ):
         with pytest.raises(NoCell, match=said):
