@@ -120,7 +120,7 @@ def _place(entry: Entry) -> str:
 def _finished(place: str, kinds: set[str]) -> str:
     """What is finished, and how to train `place` if nothing like it is."""
     told = f"finished cells: {', '.join(sorted(kinds)) or 'none'}"
-    return told if kinds and "/" not in place or near(place, kinds) else f"{told}; {_train(place)}"
+    return told if (kinds and "/" not in place) or near(place, kinds) else f"{told}; {_train(place)}"
 
 
 def _train(place: str) -> str:
