@@ -13,6 +13,7 @@ from attention_oracles import formula, named, visible
 from kernel_oracles import columns, decoded, dense_weights
 from torch import Tensor
 
+import sparse_attention as sa
 from sparse_attention.kernels.native import attention, decoding
 
 pytestmark = pytest.mark.skipif(attention._load() is None, reason=f"no native kernels: {attention._failure}")
@@ -351,3 +352,16 @@ def test_a_cache_that_is_cropped_and_reordered() -> None:
     for keys, values, name in ((k[:, ::2], v[:, :400], "k"), (k[:, :400], v[:, ::2], "v")):
         with pytest.raises(ValueError, match=f"{name} has strides"):
             decoded(q[:4, 0], keys, values, panels, alpha=2.0, scale=0.2)
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e-2, 0.05, 0.2])
+def test_fusedmax_of_scores_that_differ_little(spread):
+    """Long segments, up to the whole row, with and without keys that are hidden between."""
+    g = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(2, 300, 16, generator=g) for _ in range(3))
+    for mask in (None, torch.rand(300, generator=g) > 0.02):
+        scores = (q * spread) @ k.transpose(-1, -2) / 4
+        with sa.kernels.use("reference"):
+            expected = sa.fusedmax(scores.double(), lam=0.1, mask=mask) @ v.double()
+        found = sa.sparse_attention(q * spread, k, v, "fusedmax", lam=0.1, mask=mask)
+        assert torch.allclose(found.double(), expected, rtol=0, atol=2e-6)
