@@ -177,8 +177,7 @@ def _run_locked(
         monitor.share = begin if missing else 1.0
         _train(cell, entry, monitor, record, check)
     for i, test in enumerate(missing):
-        monitor.share = (1 - begin) / len(missing)
-        monitor.start = begin + i * monitor.share
+        monitor.share, monitor.start = (1 - begin) / len(missing), begin + i * (1 - begin) / len(missing)
         _evaluate(cell, store, test, monitor, record)
     entry.set_status("done", attempt=attempt)
     _finish(active, cell.results(store), "done")

@@ -35,7 +35,7 @@ from repro.tables.decide import (
 )
 from repro.tables.statistics import FEWEST
 from tasks.commands import recorded
-from tasks.commands.chances import TASKS, Chance, chances, picture
+from tasks.commands.chances import TASKS, chances, picture
 from tasks.config import compose
 
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
@@ -91,8 +91,7 @@ In brackets after the interval: the runs of the row, and of the other if it has 
 \\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
 
 BLEU and ROUGE (0 to 100) count words and phrases that a translation or headline shares with a reference; accuracy is in per cent, F1 (0 to 1) weighs labels found against labels missed,
-and contiguity is 1 where the words with attention are all neighbours and 0 where none are.
-SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
+and contiguity is 1 where the words with attention are all neighbours and 0 where none are. SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
 
 {picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
 {open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
@@ -111,8 +110,7 @@ CHANCE = """
 |---|---|---:|
 {lines}
 
-The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be. *All runs*: each is better, or each is worse, so that nothing can
-be drawn that says how much the chance may differ.
+The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be. *All runs*: each is better, or each is worse, so that no draw differs.
 """
 LONGEST = 96  # characters of a claim in the list
 
@@ -182,10 +180,7 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
     ]
     four = [one for one in outcomes if one.claim.paper not in APART]
     better = chances(tables)
-    rows = [
-        f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} {_drawn_again(c)} |".replace("%", " %")
-        for c in better
-    ]
+    rows = [f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} {c.interval} |".replace("%", " %") for c in better]
     told = {
         "small": _small(tables),
         "least": _least(outcomes),
@@ -207,10 +202,6 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
         if mine := [one for one in outcomes if one.claim.paper == paper]:
             parts += [f"### {PAPERS.get(paper, paper)}\n", *map(_section, mine)]
     return "\n".join([*parts, STYLE, ""])
-
-
-def _drawn_again(one: Chance) -> str:
-    return "(all runs)" if one.low == one.high else f"[{one.low:.0%}, {one.high:.0%}]"
 
 
 def _small(tables: Sequence[Table]) -> str:

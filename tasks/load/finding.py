@@ -42,14 +42,13 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
         return Path(what).resolve()
     outputs = outputs or outputs_folder()
     entries = list(Store(outputs))
-    if "/" in what:
-        return _filtered(outputs, what, entries)
     fitting = [e.folder for e in entries if e.folder.name.startswith(what)]
-    if len(fitting) != 1:
+    if "/" in what or not fitting:
+        return _filtered(outputs, what, entries)
+    if len(fitting) > 1:
         listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED])
         raise NoCell(
-            f"{what!r} must be the id of one cell in {outputs}, its beginning, its folder, or TASK/MAPPING; it fits "
-            + (listed or f"none; {_finished(what, {_place(e) for e in entries if e.finished()})}")
+            f"{what!r} must be the id of one cell in {outputs}, its beginning, its folder, or TASK/MAPPING; it fits {listed}"
         )
     return fitting[0]
 
@@ -80,12 +79,15 @@ def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Pa
 
 def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     place, *wanted = what.split(",")
-    done = [e for e in entries if _place(e) == place.rstrip("/") and e.finished()]
+    places = {e: "/".join(e.folder.parts[-3:-1]) for e in entries}
+    done = [e for e in entries if places[e] == place.rstrip("/") and e.finished()]
     if not done:
-        kinds = {_place(e) for e in entries if e.finished()}
-        known = _finished(place, kinds)
+        kinds = {places[e] for e in entries if e.finished()}
+        known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}" + (
+            "" if near(place, kinds) else f"; {_train(place)}"
+        )
         folder = f"{what} is a folder, but has no config.yaml; " if Path(what).is_dir() else ""
-        if place.rstrip("/") in map(_place, entries):
+        if place.rstrip("/") in places.values():
             raise NoCell(f"{folder}no cell of {place!r} in {outputs} is finished; run its training again; {known}")
         raise NoCell(f"{folder}no finished cell of {place!r} in {outputs}{near(place, kinds)}; {known}")
     if len(done) == 1 and not wanted:
@@ -110,17 +112,6 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     more = f"\n  ... and {len(among) - LISTED} more" if len(among) > LISTED else ""
     said = f"fits {len(fitting)} cells; name an id, or add a KEY=VALUE" if fitting else "fits none of these"
     raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)
-
-
-def _place(entry: Entry) -> str:
-    """TASK/MAPPING of a cell."""
-    return "/".join(entry.folder.parts[-3:-1])
-
-
-def _finished(place: str, kinds: set[str]) -> str:
-    """What is finished, and how to train `place` if nothing like it is."""
-    told = f"finished cells: {', '.join(sorted(kinds)) or 'none'}"
-    return told if (kinds and "/" not in place) or near(place, kinds) else f"{told}; {_train(place)}"
 
 
 def _train(place: str) -> str:
