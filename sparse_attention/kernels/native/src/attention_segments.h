@@ -180,11 +180,11 @@ inline int64_t finish_segments(Row& row, LevelSet& w) {
     e = end;
   }
   if (sees(row, w.pinned, row.column[row.count - 1] + 1, row.limit)) w.add_gap();
-  // Where runs are long, the prox of all candidates is the shorter way.
-  const bool smooth = is_smooth(row.score, row.count, w.lam);
+  // Where segments are long, the prox of all candidates is the shorter way.
+  const bool flat = is_flat(row.score, row.count, w.lam);
   // Single keys give a bound too: they lose at most 2 lam.
   const double single = static_cast<double>(rounded_down(static_cast<double>(row.bound) - static_cast<double>(top) + 2 * w.lam));
-  for (int64_t before = -1; !smooth && before != w.count;) {
+  for (int64_t before = -1; !flat && before != w.count;) {
     const double bound = w.bound();
     const bool first = before < 0;
     before = w.count;

@@ -199,16 +199,17 @@ inline int64_t direct_scan(T* z, int64_t n, double lam, const double* inverse, i
   return n;
 }
 
-// Whether neighbours differ so little that the scan of one row is faster than that of eight at once.
+// Whether the values differ so little that segments are long: then the scan of one row is faster than that of eight at once.
 template <class T>
-inline bool is_smooth(const T* z, int64_t n, double lam) {
+inline bool is_flat(const T* z, int64_t n, double lam) {
   using V = Vec<T>;
-  V total = V::all(0);
-  for (int64_t i = 0; i + 1 < n; i += V::W) {
-    const V d = load_row(z, i + 1, n, z[n - 1]) - load_row(z, i, n, z[n - 1]);
-    total = total + max(d, V::all(0) - d);
+  V most = V::all(z[0]), least = V::all(-z[0]);
+  for (int64_t i = 0; i < n; i += V::W) {
+    const V x = load_row(z, i, n, z[0]);
+    most = max(most, x);
+    least = max(least, V::all(0) - x);
   }
-  return 4 * static_cast<double>(sum(total)) < lam * static_cast<double>(n);
+  return static_cast<double>(largest(most)) + static_cast<double>(largest(least)) <= 2 * lam;
 }
 
 // Replaces all values by their mean if that is the solution: if no running sum of them, less the mean, leaves [-lam, lam].
