@@ -165,25 +165,6 @@ def test_the_plan_of_a_step():
     assert cache.plan(q).path in ("fused", "composition")
 
 
-def test_masks_lengths_and_beams():
-    q, k, v = tensors()
-    cache = sa.KeyCache().append(k, v)
-    mask = torch.rand(2, 1, 1, 70) > 0.5
-    lengths = torch.tensor([0, 50])
-    out = cache.attend(q[:, :, -1:], mask=mask, lengths=lengths)
-    torch.testing.assert_close(out, sa.sparse_attention(q[:, :, -1:], k, v, mask=mask, lengths=lengths))
-    assert (out[0] == 0).all()
-    torch.testing.assert_close(
-        cache.attend(q[:, :, -1:], mask=mask[0, 0, 0]), cache.attend(q[:, :, -1:], mask=mask[:1])
-    )
-    cache.reorder(torch.tensor([1, 1])).crop(60)
-    torch.testing.assert_close(
-        cache.attend(q[:1, :, -1:].expand(2, -1, -1, -1))[0],
-        sa.sparse_attention(q[0, :, -1:], k[1, :, :60], v[1, :, :60]),
-    )
-    assert len(cache.append(k[:, :, :5], v[:, :, :5])) == 65 and torch.equal(cache.keys[:, :, 60:], k[:, :, :5])
-
-
 def test_what_is_refused_says_what_to_do():
     q, k, v = tensors()
     cache = sa.KeyCache()
