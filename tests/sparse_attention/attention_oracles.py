@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import entmax
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
