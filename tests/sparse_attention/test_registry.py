@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import pickle
 import threading
 
@@ -102,31 +103,47 @@ def test_unknown_names_are_answered_with_the_nearest():
         sa.names("simple")
 
 
-@pytest.mark.parametrize(
-    "name, parameter, bad, good",
-    [
-        ("fusedmax", "lam", -0.1, 0.0),
-        ("oscarmax", "lam", float("nan"), 2),
-        ("sparsemax", "gamma", 0.0, 1e-3),
-        ("entmax", "alpha", 0.0, 0.01),
-        ("pnormmax", "p", 2.01, 2),
-        ("pnormmax", "p", 1.0, 1.5),
-        ("sparsegen_lin", "lam", 1.0, -5),
-        ("sparsehourglass", "q", -1e-9, 0),
-        ("oscarmax", "mode", "signed", "paper"),
-        ("pnormmax", "solver", "newton", "pgd"),
-        ("softmax", "gamma", float("inf"), 2.0),
-        ("entmax", "alpha", "1.5", 2),
-        ("top_k", "k", 0, 2),
-        ("top_p", "mass", 1.1, 1),
-    ],
-)
-def test_ranges_hold_for_modules_and_functions(name, parameter, bad, good):
-    x = torch.rand(3, 4)
+RANGES = [
+    ("fusedmax", "lam", -0.1, 0.0),
+    ("fusedmax", "gamma", 0.0, 2.0),
+    ("oscarmax", "lam", -1.0, 2.0),
+    ("oscarmax", "lam", float("nan"), 2),
+    ("sparsemax", "gamma", 0.0, 1e-3),
+    ("entmax", "alpha", 0.0, 0.01),
+    ("pnormmax", "p", 2.01, 2.0),
+    ("pnormmax", "p", 1.0, 1.5),
+    ("sparsegen_lin", "lam", 1.0, -5.0),
+    ("sparsegen_exp", "lam", 2.0, 0.0),
+    ("sparsehourglass", "q", -1e-9, 0.1),
+    ("sparsecone", "q", -1.0, 1.0),
+    ("oscarmax", "mode", "signed", "paper"),
+    ("pnormmax", "solver", "newton", "pgd"),
+    ("softmax", "gamma", float("inf"), 2.0),
+    ("softmax", "gamma", -1.0, 2.0),
+    ("entmax", "alpha", "1.5", 2),
+    ("top_k", "k", 0, 2),
+    ("top_p", "mass", 1.1, 1),
+]
+
+
+@pytest.mark.parametrize("name, parameter, bad, good", RANGES)
+def test_ranges_hold_for_modules_functions_and_tensors(kernel, name, parameter, bad, good):
+    f, x = sa.spec(name).function, (torch.rand(3, 7) + 0.05).requires_grad_()
     sa.make(name, **{parameter: good})(x)
-    for call in (lambda: sa.make(name, **{parameter: bad}), lambda: sa.spec(name).function(x, **{parameter: bad})):
+    for call in (lambda: sa.make(name, **{parameter: bad}), lambda: f(x, **{parameter: bad})):
         with refused(ValueError, key=parameter, value=bad):
             call()
+    if not isinstance(good, float) or math.isinf(bad):
+        return
+    # A tensor makes its row NaN: reading it would wait.
+    assert f(x, **{parameter: torch.tensor(bad)}).isnan().all()
+    mixed = torch.tensor([good, bad, good], requires_grad=True)
+    p = f(x, **{parameter: mixed})
+    assert p[1].isnan().all() and torch.allclose(p[[0, 2]], f(x, **{parameter: torch.full((3,), good)})[[0, 2]])
+    (g,) = torch.autograd.grad((p[0] * torch.arange(7.0)).sum(), mixed, retain_graph=True)
+    (dx,) = torch.autograd.grad(p.sum(), x)
+    assert g[0].isfinite() and dx[[0, 2]].isfinite().all()
+    assert kernel == "reference" or dx[1].isnan().all()
 
 
 def test_a_function_from_outside_gets_the_whole_contract(scratch):
