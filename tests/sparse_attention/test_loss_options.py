@@ -283,14 +283,3 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             call()
-
-
-def test_the_first_derivative_does_not_pass_through_the_mapping():
-    x = torch.randn(3, 5, requires_grad=True)
-    loss = fenchel_young(x, torch.tensor([0, 1, 2]), "sparsemax")
-    seen, todo = set(), [loss.grad_fn]
-    while todo:
-        node = todo.pop()
-        seen.add(node.name())
-        todo += [n for n, _ in node.next_functions if n is not None]
-    assert "AtClassBackward" in seen and not any("Rows" in name for name in seen)

@@ -80,14 +80,6 @@ def test_modules_have_the_parameters_of_the_function():
             wrong()
 
 
-def test_an_operation_cannot_forget_what_holds_for_it():
-    forward, backward = sa.kernels.reference.OPS["sparsemax"][:2]
-    with pytest.raises(TypeError, match=r"params.*smooth.*native"):
-        sa.kernels.Op(forward, backward)
-    with pytest.raises(TypeError):
-        sa.kernels.reference.OPS["fusedmax"].gradient_of("lam", *[torch.zeros(1)] * 2, {})
-
-
 def test_unknown_names_are_answered_with_the_nearest():
     for kind in (ValueError, KeyError):
         with refused(kind, key="mapping", value="fusdmax", allowed=tuple(sa.names()), says="'fusedmax'"):

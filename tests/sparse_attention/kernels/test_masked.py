@@ -98,13 +98,3 @@ def test_an_operation_without_a_case_is_an_error_and_not_the_cone(monkeypatch: p
         for call in (lambda: sa.sparsemax(x, mask=mask), p.sum().backward):
             with pytest.raises(RuntimeError, match="lists sparsemax in masked_operations but has no case"):
                 call()
-
-
-def test_an_operation_that_is_not_listed_is_computed_without_the_masks_function(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    x, mask = torch.randn(5, 9), torch.rand(5, 9) > 0.3
-    with sa.kernels.use("native"):
-        listed = sa.pnormmax(x, p=1.5, mask=mask)
-        monkeypatch.delitem(native.masked._numbers, "pnormmax")
-        torch.testing.assert_close(sa.pnormmax(x, p=1.5, mask=mask), listed)

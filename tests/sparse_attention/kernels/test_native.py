@@ -232,9 +232,3 @@ def test_a_function_that_api_cpp_does_not_export_is_named(monkeypatch: pytest.Mo
     monkeypatch.setitem(native.OPS, "mymax", native._Gamma("mymax"))
     with pytest.warns(RuntimeWarning, match=r"mymax_forward.*Add the missing function to kernels/native/src/api\.cpp"):
         assert not native._load(torch.float32)
-
-
-def test_hyperparameters_that_no_class_takes_are_named() -> None:
-    op = reference.OPS["sparsemax"]._replace(params=("beta",))
-    with pytest.raises(TypeError, match=r"mymax: no class in _KINDS.*\('beta',\).*\('gamma',\)"):
-        native._kernel("mymax", op)

@@ -12,7 +12,6 @@ from structure_oracles import differentiated, jacobians, randn
 
 import sparse_attention as sa
 from sparse_attention.structured import Budget, Matching, Sequence, Xor, sparsemap
-from sparse_attention.structured.rows import dense
 
 F64 = torch.float64
 
@@ -125,14 +124,3 @@ def test_factors_and_functions_agree():
         sparsemap(Sequence(), x)
     per_row = torch.stack((t, 2 * t))
     assert torch.allclose(sparsemap(Sequence(), x, per_row), sa.sparsemap_sequence(x, per_row), atol=1e-10)
-
-
-def test_structures_held_as_numbers_become_columns():
-    """Two rows: the first holds two sequences of two states, the second none; a row of none alone keeps one place for it."""
-    held = torch.tensor([[[0, 1, 1], [1, 0, 1], [9, 9, 9]], [[9, 9, 9]] * 3])
-    M, there, steps = dense(held.where(held < 9, 0), torch.tensor([2, 0]), 2, True)
-    assert M.shape == (2, 2, 6) and there.tolist() == [[True, True], [False, False]]
-    assert M[0].tolist() == [[1, 0, 0, 1, 0, 1], [0, 1, 1, 0, 0, 1]] and not M[1].any()
-    assert steps[0][0].reshape(2, 2, 2).tolist() == [[[0, 1], [0, 1]], [[0, 1], [1, 0]]]
-    M, there, steps = dense(held[1:].clamp(max=1), torch.tensor([0]), 2, False)
-    assert M.shape == (1, 1, 6) and not M.any() and there.tolist() == [[False]] and steps == ()
