@@ -10,67 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tiny_models import tiny
 
 import sparse_attention as sa
 
 tf = pytest.importorskip("transformers")
 
-S = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "vocab_size": 60,
-    "max_position_embeddings": 64,
-}
-B = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "vocab_size": 60,
-}
-T = {
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 48,
-    "num_layers": 2,
-    "num_heads": 4,
-    "vocab_size": 60,
-    "decoder_start_token_id": 0,
-}
-G = {"num_key_value_heads": 2}
-ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 DECODERS = {
-    "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=60, n_positions=64)),
-    "llama": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**S, **G)),
-    "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**S, **G, head_dim=8, sliding_window=4)),
-    "gemma2": lambda: tf.Gemma2ForCausalLM(
-        tf.Gemma2Config(**S, **G, head_dim=8, sliding_window=4, attn_logit_softcapping=5.0)
-    ),
-    "gpt_oss": lambda: tf.GptOssForCausalLM(
-        tf.GptOssConfig(**S, **G, head_dim=8, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
-    ),
+    "gpt2": ("GPT2LMHeadModel", {}),
+    "llama": ("LlamaForCausalLM", {}),
+    "mistral": ("MistralForCausalLM", {"sliding_window": 4}),
+    "gemma2": ("Gemma2ForCausalLM", {"sliding_window": 4, "attn_logit_softcapping": 5.0}),
+    "gpt_oss": ("GptOssForCausalLM", {"sliding_window": 4, "num_experts_per_tok": 1}),
 }
-ENCODERS = {
-    "bert": lambda: tf.BertModel(tf.BertConfig(**S)),
-    "modernbert": lambda: tf.ModernBertModel(
-        tf.ModernBertConfig(**S, **ENDS, sep_token_id=2, cls_token_id=1, local_attention=4)
-    ),
-}
+ENCODERS = {"bert": ("BertModel", {}), "modernbert": ("ModernBertModel", {"local_attention": 4})}
 BOTH = {
-    "t5": lambda: tf.T5ForConditionalGeneration(tf.T5Config(**T)),
-    "bart": lambda: tf.BartForConditionalGeneration(
-        tf.BartConfig(**B, **ENDS, decoder_start_token_id=2, max_position_embeddings=64)
-    ),
-    "whisper": lambda: tf.WhisperForConditionalGeneration(
-        tf.WhisperConfig(
-            **B, **ENDS, num_mel_bins=8, max_source_positions=16, max_target_positions=64, decoder_start_token_id=3
-        )
-    ),
+    "t5": ("T5ForConditionalGeneration", {"decoder_start_token_id": 0}),
+    "bart": ("BartForConditionalGeneration", {}),
+    "whisper": ("WhisperForConditionalGeneration", {}),
 }
 ALL = {**DECODERS, **ENCODERS, **BOTH}
 SPARSE = ("sparsemax", "fusedmax")
@@ -83,10 +40,16 @@ def integration():
     return sa.integrations.transformers
 
 
+def plain(name: str):
+    """A small model in eval mode."""
+    kind = getattr(tf, ALL[name][0])
+    return kind(tiny(kind.config_class, **ALL[name][1])).eval()
+
+
 def made(name: str, mapping: str = "sparsemax", **given):
     """A model whose scores are large enough for zeros."""
     torch.manual_seed(1)
-    model = ALL[name]()
+    model = plain(name)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -313,7 +276,7 @@ class OwnAttention(torch.nn.Module):
 
 
 def test_an_attention_that_does_not_call_the_mapping_raises_as_long_as_the_mapping_is_in_use():
-    model, other = tf.BertModel(tf.BertConfig(**S)).eval(), made("llama")
+    model, other = plain("bert"), made("llama")
     model.encoder.layer.pop(1)
     model.encoder.layer[0].attention.self = own = OwnAttention()
     integration().use(model, "softmax")
@@ -351,12 +314,7 @@ def test_checkpoints_run_attention_again_in_the_backward_pass():
 
 
 def test_torch_attention_within_a_model_is_replaced_first():
-    vision = {
-        k: v
-        for k, v in S.items()
-        if k in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    }
-    model = tf.SiglipVisionModel(tf.SiglipVisionConfig(**vision, image_size=16, patch_size=8)).eval()
+    model = tf.SiglipVisionModel(tiny(tf.SiglipVisionConfig, image_size=16)).eval()
     with pytest.raises(ValueError, match=r"call sa.nn.replace\(model, 'sparsemax'\) first"):
         integration().use(model, "sparsemax")
     assert sa.nn.replace(model, "sparsemax") == 1
@@ -365,8 +323,8 @@ def test_torch_attention_within_a_model_is_replaced_first():
 
 def test_by_the_configuration_and_through_auto_classes():
     name = integration().register("sparsemax")
-    model = tf.AutoModel.from_config(tf.BertConfig(**S), attn_implementation=name).eval()
-    other = tf.AutoModel.from_config(tf.BertConfig(**S)).eval()
+    model = tf.AutoModel.from_config(tiny(tf.BertConfig), attn_implementation=name).eval()
+    other = tf.AutoModel.from_config(tiny(tf.BertConfig)).eval()
     other.load_state_dict(model.state_dict())
     other.set_attn_implementation(name)
     assert torch.equal(model(WORDS)[0], other(WORDS)[0])
