@@ -142,6 +142,10 @@ def offset(q: Tensor, k: Tensor, v: Tensor) -> None:
     k += 30
 
 
+def drift(q: Tensor, k: Tensor, v: Tensor) -> None:  # away from the keys that chose the rounding
+    k += torch.linspace(0, 30, k.shape[1])[:, None]
+
+
 def rising(q: Tensor, k: Tensor, v: Tensor) -> None:  # every key beats all before it
     q[:] = q[:, :1].clone()
     order = (k @ q[:1, 0, :, None]).squeeze(-1).argsort(-1)
@@ -300,9 +304,9 @@ def test_refusals_name_what_is_in_the_way() -> None:
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("spoil", [None, outlier, ties, equal_keys, zeros, subnormal, offset, rising])
+@pytest.mark.parametrize("spoil", [None, outlier, ties, equal_keys, zeros, subnormal, offset, drift, rising])
 def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], None] | None, alpha: Alpha) -> None:
-    """A prompt, then a key at a time, in a buffer with room: always what one query over all keys gives."""
+    """A prompt, then a key at a time, then one that is cut and reordered: always what one query over all keys gives."""
     q, k, v = drawn(4, 2, 1, 1500, 64, 48)
     if spoil:
         spoil(q, k, v)
@@ -319,4 +323,11 @@ def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], N
     lengths = torch.tensor([1500, 1000, 5, 0])
     got = decoded(q[:, 0], k, v, panels, alpha=alpha, scale=0.125, lengths=lengths)
     right = composition(q.double(), k.double(), v.double(), alpha, 0.125, False, lengths)[0][:, 0]
+    torch.testing.assert_close(got.double(), right, atol=800 * off, rtol=1e-5)
+    index, cut = torch.tensor([1, 0]), 900
+    panels.crop(cut)
+    panels.reorder(index)
+    k, v = k[index, :cut].contiguous(), v[index, :cut].contiguous()
+    got = decoded(q[:, 0], k, v, panels.append(k), alpha=alpha, scale=0.125)
+    right = composition(q.double(), k.double(), v.double(), alpha, 0.125, False, None)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=800 * off, rtol=1e-5)
