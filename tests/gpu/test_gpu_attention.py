@@ -209,15 +209,18 @@ def test_the_composition_knows_learned_forms(device, launched) -> None:
     assert float(relative(sa.sparse_attention(q, k, v, **CAUSAL, **given), out.double()).max()) < 1e-5
 
 
+def all_leaves(device: str) -> list[Tensor]:
+    tensors = *drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values()
+    return [x.to(device).requires_grad_() for x in tensors]
+
+
+def attend_learned(q: Tensor, k: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
+    return sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))
+
+
 def test_compiled_calls_take_learned_forms(device, launched) -> None:
-    leaves = [
-        x.to(device).requires_grad_() for x in (*drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values())
-    ]
-
-    def attend(q, k, v, *learned):
-        return sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))
-
-    both = [f(*leaves) for f in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True))]
+    leaves = all_leaves(device)
+    both = [f(*leaves) for f in (attend_learned, torch.compile(attend_learned, backend="aot_eager", fullgraph=True))]
     plain, compiled = ([out, *torch.autograd.grad(out.square().sum(), leaves)] for out in both)
     assert max(float(relative(*pair).max()) for pair in zip(compiled, plain)) < 1e-5
     assert launched == [*KERNELS[:1] * 2, *KERNELS[1:], *KERNELS]
@@ -231,15 +234,12 @@ def test_a_kernel_that_does_not_start_is_replaced_in_the_backward(compiled, devi
     def broken(*_: Any) -> None:
         raise LaunchFailed("no room")
 
-    leaves = [
-        x.to(device).requires_grad_() for x in (*drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values())
-    ]
-    attend = lambda q, k, v, *learned: sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))  # noqa: E731
-    expected = torch.autograd.grad(attend(*leaves).square().sum(), leaves)
+    leaves = all_leaves(device)
+    expected = torch.autograd.grad(attend_learned(*leaves).square().sum(), leaves)
     given_up: list[str] = []
     monkeypatch.setattr(operator, "give_up", lambda op, error: given_up.append(f"{op}: {error}"))
     monkeypatch.setattr(attention, "gradients", broken)
-    attend = torch.compile(attend, backend="aot_eager") if compiled else attend
+    attend = torch.compile(attend_learned, backend="aot_eager") if compiled else attend_learned
     found = torch.autograd.grad(attend(*leaves).square().sum(), leaves)
     assert given_up == ["attention: no room"]
     assert max(float(relative(*pair).max()) for pair in zip(found, expected)) < 1e-5

@@ -5,6 +5,7 @@ import inspect
 import math
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -359,29 +360,22 @@ def test_choosing_kernels():
 
 
 def test_kernels_of_a_block_are_those_of_its_thread():
-    before, seen = sa.kernels.active(), {}
-    events = [threading.Event() for _ in range(3)]
+    before, together = sa.kernels.active(), threading.Barrier(3)
 
-    def first():
-        with sa.kernels.use("reference"):
-            events[0].set()
-            events[1].wait()
-            seen["first"] = sa.kernels.active()
-        events[2].set()
+    def inside(name):
+        with sa.kernels.use(name):
+            together.wait()
+            seen = sa.kernels.active()
+            together.wait()
+        return seen, sa.kernels.active()
 
-    def second():
-        events[0].wait()
-        with sa.kernels.use("native"):
-            events[1].set()
-            events[2].wait()
-            seen["second"] = sa.kernels.active()
-
-    threads = [threading.Thread(target=f) for f in (first, second)]
-    [t.start() for t in threads]
-    events[1].wait()
-    seen["here"] = sa.kernels.active()
-    [t.join() for t in threads]
-    assert seen == {"first": "reference", "second": "native", "here": before} and sa.kernels.active() == before
+    with ThreadPoolExecutor() as pool:
+        found = [pool.submit(inside, name) for name in ("reference", "native")]
+        together.wait()
+        here = sa.kernels.active()
+        together.wait()
+    assert [x.result() for x in found] == [("reference", before), ("native", before)]
+    assert here == before == sa.kernels.active()
     try:
         with sa.kernels.use("native"):
             sa.kernels.use("reference")  # for the process, not for this block

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import entmax
 import pytest
@@ -276,20 +276,12 @@ def test_same_bits_in_any_threads_and_callers(alpha: float) -> None:
         keys[0], keys[2], atol=1e-5, rtol=1e-5
     )  # for three, groups are cut: another order of sums
 
-    wrong = []
+    def again(_: int) -> bool:
+        out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
+        return saved is not None and torch.equal(out, results[0][0]) and torch.equal(columns(saved), results[0][2])
 
-    def again() -> None:
-        for _ in range(3):
-            out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
-            if saved is None or not torch.equal(out, results[0][0]) or not torch.equal(columns(saved), results[0][2]):
-                wrong.append(1)
-
-    callers = [threading.Thread(target=again) for _ in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(again, range(9)))
 
 
 def test_refusals_name_what_is_in_the_way() -> None:
