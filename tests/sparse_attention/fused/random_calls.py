@@ -73,6 +73,10 @@ def chosen(seed: int, mapping: str = "entmax") -> dict[str, object]:
     if "scale" in call and maybe(0.5):
         scale = call["scale"]
         call["scale"] = scale.view(draw.choice([(heads, 1, 1), (1, heads, 1, 1)])) if scale.ndim == 1 else scale.mean()
+    if "bias" in call and maybe(0.4):
+        call["bias"] = call["bias"].masked_fill(
+            torch.rand(call["bias"].shape, generator=make) < 0.3, -torch.inf
+        )  # hides
     if "sink" in call and maybe(0.3):
         call["sink"][: draw.choice([1, heads])] = -torch.inf  # none
     if "lengths" in call and maybe(0.3):
@@ -106,6 +110,8 @@ def exact_output(q, k, v, mapping, slopes=None, sink=None, bias=0.0, scale=None,
     hides = {name: params.pop(name, None) for name in ("causal", "lengths", "cu_seqlens", "window", "mask")}
     keep = visible(n, m, *hides["window"] or (None, None), hides["causal"], hides["lengths"], hides["cu_seqlens"])
     keep = (keep if hides["mask"] is None else keep & hides["mask"]).expand(B, H, n, m)
+    if isinstance(bias, Tensor):
+        keep, bias = keep & (bias > -torch.inf), bias.masked_fill(bias == -torch.inf, 0.0)
     added = bias if slopes is None else bias - slopes.view(H, 1, 1) * distances(n, m).abs()
     heads = [name for name, x in params.items() if isinstance(x, Tensor) and x.ndim < 4 and x.numel() == H]
     params |= {name: params[name].view(1, H, 1, 1) for name in heads}

@@ -132,7 +132,7 @@ TWICE = [("sparsemax", {"gamma": 0.5}), ("entmax", {}), ("entmax", {"alpha": 1.3
 @pytest.mark.parametrize(("name", "params"), TWICE, ids=str)
 def test_gradients_of_gradients(name, params):
     q, k, v = tensors(2, 1, 4, 5, 3, 2, B=1, dtype=torch.float64)
-    f = lambda *x: sa.sparse_attention(*x, name, causal=True, **params)  # noqa: E731
+    f = lambda *x: sa.sparse_attention(*x, name, causal=True, window=(2, 0), **params)  # noqa: E731
     assert torch.autograd.gradcheck(f, (q, k, v))
     assert torch.autograd.gradgradcheck(f, (q, k, v), atol=1e-4)
     single = [x.detach().float().requires_grad_() for x in (q, k, v)]  # the way that float32 takes
@@ -214,7 +214,7 @@ def test_compiled_as_one_graph(n, m, name):
     lengths = torch.tensor([m - 2])
 
     def f(q, k, v):
-        return sa.sparse_attention(q, k, v, name, causal=True, lengths=lengths)
+        return sa.sparse_attention(q, k, v, name, causal=True, window=(4, 0), lengths=lengths)
 
     torch._dynamo.reset()
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
