@@ -100,12 +100,13 @@ optimizer = parts.Parts("", {{"optim": optim}}, None).optimizer([weight], fused=
 weight.grad = torch.ones(2)
 optimizer.step(), optimizer.zero_grad(), optimizer.load_state_dict(optimizer.state_dict())
 print({HEAVY!r} & set(sys.modules), weight.tolist())
-from fairseq.criterions.sentence_prediction import f1_score
-print(f1_score([1, 0], [1, 0]), "sklearn" in sys.modules)
 """
 
 
 def test_what_takes_longer_to_import_than_a_tiny_cell_is_imported_when_it_is_called():
     command = [sys.executable, "-c", TRAINING]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stdout.splitlines() == ["set() [-0.10000000149011612, -0.10000000149011612]", "1.0 True"], done.stderr
+    assert done.stdout == "set() [-0.10000000149011612, -0.10000000149011612]\n", done.stderr
+    from fairseq.criterions.sentence_prediction import f1_score
+
+    assert f1_score([1, 0], [1, 0]) == 1
