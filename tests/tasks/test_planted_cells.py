@@ -37,10 +37,10 @@ class Planted:
         """Fresh copies of all records, (row, seed) -> record, to be changed; those of other columns have no place here."""
         return {at: copy.deepcopy(one) for one in self.records for at, key in self.places.items() if one["key"] == key}
 
-    def part(self, cells: dict, order=list, **changes):
+    def part(self, cells: dict, **changes):
         """The outcome of the claim's only comparison, if these are the records."""
         known = [{**one, "key": self.places[at]} for at, one in cells.items()]
-        with recorded.restored(*self.slots, order(known)) as (plan, store):
+        with recorded.restored(*self.slots, known) as (plan, store):
             (outcome,) = tables.build(plan, store, claims=[replace(self.claim, **changes)]).claims
         (part,) = outcome.parts
         assert part.outcome == outcome.outcome
@@ -69,12 +69,6 @@ def scores(one: dict) -> dict:
     return one["tests"]["test"]["scored"]["metrics"]
 
 
-def swapped(cells: dict, row: str, seeds: dict) -> dict:
-    """The cells after `row` gets at each seed the results of another seed."""
-    moved = {(row, s): cells[row, of] for s, of in seeds.items()}
-    return {**cells, **moved}
-
-
 @pytest.fixture(scope="module")
 def scene():
     rows = "softmax+log|sparsemax+hinge"
@@ -90,48 +84,16 @@ def summary():
     return planted
 
 
-def test_a_row_whose_seeds_are_shuffled_keeps_its_difference_and_gets_a_wider_interval(scene):
-    """What a seed does to both rows cancels in pairs, and does not once the seeds of one row are shuffled."""
-    cells = scene.copied()
-    narrow = scene.part(cells)
-    for row, seed in cells:
-        scores(cells[row, seed])["test/f1"] += 0.03 * (seed - 5)
-    rotated = swapped(cells, "sparsemax+hinge", {4: 5, 5: 6, 6: 4})
-    before, after = scene.part(cells), scene.part(rotated)
-    for part, of in ((before, cells), (after, rotated)):
-        low, high = stats.ttest_1samp(scene.differences(of), 0).confidence_interval(0.95)
-        assert (part.effect, part.low, part.high) == pytest.approx((np.mean(scene.differences(of)), low, high))
-    assert ends(before) == pytest.approx(ends(narrow)) and after.effect == pytest.approx(before.effect)
-    assert before.outcome == CONTRADICTED and after.outcome == OPEN and after.high > 0 > before.high
-
-
-def test_names_of_seeds_and_the_order_of_records_mean_nothing(scene):
-    cells = scene.copied()
-    renamed = cells
-    for row in ("sparsemax+hinge", "softmax+log"):
-        renamed = swapped(renamed, row, {4: 5, 5: 6, 6: 4})
-    before, after = scene.part(cells), scene.part(renamed)
-    assert after.outcome == before.outcome and ends(after)[1:] == pytest.approx(ends(before)[1:])
-    assert list(after.differences.values()) == pytest.approx([before.differences[s] for s in (5, 6, 4)])
-    assert scene.part(cells, order=lambda known: known[::-1]) == before
-
-
-@pytest.mark.parametrize(
-    "added, word", [(0.0, CONTRADICTED), (0.05, SUPPORTED), (0.02, OPEN), (0.067, SUPPORTED), (0.5, CONTRADICTED)]
-)
+@pytest.mark.parametrize("added, word", [(0.0, CONTRADICTED), (0.05, SUPPORTED), (0.02, OPEN)])
 def test_a_constant_added_to_a_row_changes_the_outcome_of_an_equivalence(scene, added, word):
-    """The differences are -.067 with a margin of .05: .05 and .067 bring the row within it, .5 far above it."""
+    """The differences are -.067 with a margin of .05: .05 brings the row within it."""
     cells = scene.copied()
-    d, margin = np.add(scene.differences(cells), added), 0.05
+    d = np.add(scene.differences(cells), added)
     for seed in (4, 5, 6):
         scores(cells["sparsemax+hinge", seed])["test/f1"] += added
     part = scene.part(cells)
     assert part.outcome == word
     assert ends(part) == pytest.approx((np.mean(d), *stats.ttest_1samp(d, 0).confidence_interval(0.95)))
-    below, above = (stats.ttest_1samp(d, m).pvalue for m in (-margin, margin))  # two-sided
-    inside = (below / 2 < 0.05 and np.mean(d) > -margin) and (above / 2 < 0.05 and np.mean(d) < margin)
-    outside = (below / 2 < 0.05 and np.mean(d) < -margin) or (above / 2 < 0.05 and np.mean(d) > margin)
-    assert part.outcome == (SUPPORTED if inside else CONTRADICTED if outside else OPEN)
 
 
 def ends(part):
@@ -170,9 +132,9 @@ def test_a_missing_seed_leaves_the_pairs_that_both_rows_have(summary):
 def test_all_runs_count_where_seeds_are_not_paired(summary):
     """Which number a seed has changes nothing; the spreads of both rows count."""
     cells = summary.copied()
-    swap = {**cells, ("softmax", 1): cells["softmax", 2], ("softmax", 2): cells["softmax", 1]}
+    swap = {("softmax", 1): cells["softmax", 2], ("softmax", 2): cells["softmax", 1]}
     mine, theirs = ([summary.score(cells[row, s]) for s in (1, 2, 3)] for row in ("sparsemax", "softmax"))
-    part, other = summary.part(cells, paired=False), summary.part(swap, paired=False)
+    part, other = summary.part(cells, paired=False), summary.part({**cells, **swap}, paired=False)
     assert (part.n, part.others, part.effect) == (3, 3, pytest.approx(np.mean(mine) - np.mean(theirs)))
     assert ends(other) == pytest.approx(ends(part))
     spread = [np.var(of, ddof=1) / 3 for of in (mine, theirs)]
@@ -187,15 +149,11 @@ def test_a_row_that_still_learns_leaves_the_claim_open_where_that_could_undo_it(
     for seed in (1, 2, 3):
         scores(supported["sparsemax", seed])["test/rouge1_f"] += 0.5
     learning = (OPEN, "still learning")
-    for row, said in (("sparsemax", (SUPPORTED, "")), ("softmax", learning), ("fusedmax", (SUPPORTED, ""))):
+    for row, said in (("sparsemax", (SUPPORTED, "")), ("softmax", learning)):
         cells = copy.deepcopy(supported)
         for seed in (1, 2, 3):
             cells[row, seed]["curve"]["dev"] = CURVES["learning"]
         part = summary.part(cells)
         assert (part.outcome, part.why, part.n) == (*said, 3), row
-    cells = copy.deepcopy(supported)
-    cells["softmax", 2]["curve"]["dev"] = CURVES["learning"]
-    assert summary.part(cells).outcome == SUPPORTED, "one cell of three shows nothing of the row"
-    del cells["softmax", 2]["curve"]  # its best epoch was the last
-    assert summary.part(cells).why == "convergence not known"
-    assert summary.part(cells, convergence=False).outcome == SUPPORTED
+    del supported["softmax", 2]["curve"]  # its best epoch was the last
+    assert summary.part(supported).why == "convergence not known"
