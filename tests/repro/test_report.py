@@ -62,14 +62,16 @@ def test_the_page_escapes_what_models_and_data_say(tmp_path):
     assert [tag for tag, _ in page.elements].count("script") == 1
 
 
-@pytest.mark.parametrize("stored", [True, False], ids=["by the store", "by the command alone"])
-def test_a_failed_cell_is_shown_with_its_traceback(tmp_path, stored):
-    made, error, trace = Made(tmp_path), "ValueError: broken", "Traceback (most recent call last):\n  deep inside\n"
-    made.fail(1, **({"error": error, "traceback": trace} if stored else {}))
-    page = Page(made.write(None if stored else {made.plan.at(1, 0)[0].cell_id: f"{error}\n{trace}"}))
-    assert "ValueError: broken" in page.text and "deep inside" in page.text
-    assert page.row("sparsemax")[2] == ("missing" if stored else "failed")
-    assert "2 cells done" in page.text and "1 cells failed" in page.text
+def test_failed_cells_are_shown_with_their_tracebacks(tmp_path):
+    """One that the store knows of, and one that the command alone does."""
+    made, trace = Made(tmp_path), "Traceback (most recent call last):\n  deep inside"
+    made.fail(1, error="ValueError: broken", traceback=f"{trace} the store")
+    made.fail(2)
+    page = Page(made.write({made.plan.at(2, 0)[0].cell_id: f"KeyError: lost\n{trace} the command"}))
+    assert all(said in page.text for said in ("ValueError: broken", "deep inside the store"))
+    assert all(said in page.text for said in ("KeyError: lost", "deep inside the command"))
+    assert [page.row(row)[2] for row in ("sparsemax", "fusedmax")] == ["missing", "failed"]
+    assert "1 cells done" in page.text and "2 cells failed" in page.text
 
 
 FILES = ("curves.csv", "provenance.json", "metrics.json", "manifest.json")

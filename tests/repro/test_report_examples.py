@@ -39,25 +39,21 @@ def test_half_of_the_samples_are_failures_where_there_are_any():
     assert all_wrong == [0, 1, 2]
 
 
-def edited(made: Made, rows: int, change) -> str:
-    for r in range(rows):
-        level = made.level(r)
-        level.write_predictions([record | change(record) for record in level.predictions()])
-        level.finish()
-    return made.write()
-
-
-def test_a_classifiers_confusion_matrix_counts_labels_by_outputs(tmp_path):
+def test_a_classifiers_confusion_matrix_counts_labels_by_outputs():
     records = [{"label": t, "output": o} for t, o in ("ab", "ab", "aa", "bc", "bb")]
     assert confusion(records) == [("a", [1, 2, 0]), ("b", [0, 1, 1]), ("c", [0, 0, 0])]
     assert confusion([{"output": "a"}]) == [] == confusion([{"label": f"{i}", "output": "0"} for i in range(21)])
-    text = edited(Made(tmp_path), 1, lambda record: {"label": "<b>"})
-    assert text.count("Confusion matrix of ") == 1 and '<tr><th scope="row">&lt;b&gt;</th>' in text
 
 
-def test_images_of_questions_stand_beside_them(tmp_path, monkeypatch):
+def test_a_report_has_the_confusion_matrix_of_a_row_with_labels_and_images_beside_questions(tmp_path, monkeypatch):
     monkeypatch.setattr(fake_family, "pictures", lambda config: lambda key: f"image {key}".encode(), raising=False)
-    text = edited(Made(tmp_path), len(ROWS), lambda record: {"image": f"k{record['index']}"})
+    made = Made(tmp_path)
+    for r in range(len(ROWS)):
+        level, labels = made.level(r), {} if r else {"label": "<b>"}
+        level.write_predictions([one | labels | {"image": f"k{one['index']}"} for one in level.predictions()])
+        level.finish()
+    text = made.write()
+    assert text.count("Confusion matrix of ") == 1 and '<tr><th scope="row">&lt;b&gt;</th>' in text
     drawn = [base64.b64decode(x).decode() for x in re.findall(r'<img src="data:image/png;base64,([^"]+)"', text)]
     maps, samples = drawn[:3], drawn[3:]
     assert samples == [f"image k{i}" for i in shown(text)]
