@@ -14,8 +14,7 @@ from tasks.data.symbols import EOS, FIRST, PAD
 from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, columns_back, dictionary, padded_right
 from tasks.seq2seq.encode import Split
 
-# Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
-MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
+FUSED = ("fusedmax", {"lam": 0.1, "gamma": 0.1})  # untrained scores are flat, and there shall be zeros here
 SHAPES = [{"input_feeding": f, "bidirectional": b} for f in (True, False) for b in (True, False)]
 TRANSFORMERS = [{"arch": "sa_transformer", "pre_norm": p} for p in (True, False)]
 
@@ -26,12 +25,11 @@ def whole(model, net_input):
     return logits, extra["attn"][0]
 
 
-@pytest.mark.parametrize("mapping, params", MAPPINGS, ids=[m for m, _ in MAPPINGS])
 @pytest.mark.parametrize("options", [*SHAPES, *TRANSFORMERS], ids=str)
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-def test_training_path_equals_incremental_decoding(build, sentences, mapping, params, options, left):
+def test_training_path_equals_incremental_decoding(build, sentences, options, left):
     """With beams reordered at every step, as a search does: hypothesis i continues sentence order[i]."""
-    model = build(mapping, params, **options)
+    model = build(*FUSED, **options)
     net_input = sentences(left)["net_input"]
     order = torch.tensor([3, 0, 4, 1, 2])
     with torch.no_grad():
@@ -48,9 +46,8 @@ def test_training_path_equals_incremental_decoding(build, sentences, mapping, pa
             encoded, now = model.encoder.reorder_encoder_out(encoded, order), now[order]
 
 
-@pytest.mark.parametrize("mapping, params", MAPPINGS, ids=[m for m, _ in MAPPINGS])
-def test_the_side_of_the_padding_does_not_matter(build, sentences, mapping, params):
-    model = build(mapping, params)
+def test_the_side_of_the_padding_does_not_matter(build, sentences):
+    model = build(*FUSED)
     right, left = sentences(False), sentences(True)
     (logits, attention), (same, moved) = whole(model, right["net_input"]), whole(model, left["net_input"])
     torch.testing.assert_close(same, logits)

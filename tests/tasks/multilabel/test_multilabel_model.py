@@ -104,7 +104,7 @@ def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
     else than kinks.
     """
     cvxpy = pytest.importorskip("cvxpy")
-    x, y = documents(n=40, mean=mean)
+    x, y = documents(n=25, mean=mean)
     eta, penalty, k = proportions(y), 0.01, y.shape[1]
     w, b = cvxpy.Variable((x.shape[1], k)), cvxpy.Variable((1, k))
     z = x @ w + np.ones((len(x), 1)) @ b
@@ -130,7 +130,7 @@ def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
 
 def test_sparsegen_hinge_is_sparsemax_hinge_at_a_scaled_penalty():
     """L_lin(z; lam) = L_lin(z / (1 - lam); 0): penalties c and c / (1 - lam)^2 give the same (section 5.1)."""
-    x, y = documents(n=80, mean=2)
+    x, y = documents(n=40, mean=2)
     lam, penalty, solver = 0.5, 0.01, Solver(iterations=200, tolerance=1e-11)
     scaled, plain = Output("sparsegen_lin", {"lam": lam}, "hinge"), Output("sparsemax", {}, "hinge")
     a = fit(x, proportions(y), scaled, penalty / (1 - lam) ** 2, solver)
@@ -152,7 +152,7 @@ def test_a_start_at_zero_is_no_trap():
 
 
 def test_selection_finds_the_point_that_exhaustive_search_finds():
-    train, dev = documents(n=80, mean=2), documents(n=40, mean=2, seed=0, length=80)
+    train, dev = documents(n=40, mean=2), documents(n=20, mean=2, seed=0, length=80)
     grid, solver = Grid([1.0, 0.01, 1e-4], [0.1, 0.2, 0.3], {"q": [0.1, 10.0]}), Solver(iterations=30)
     output = Output("sparsehourglass", {"q": 1.0}, "hinge")
     choice = select(train, [(train, dev)], output, grid, solver)

@@ -37,10 +37,11 @@ def outputs(words: int, longest: int):
 
 
 @pytest.mark.parametrize(
-    "rules", [OPENNMT, FAIRSEQ, FAIRSEQ | {"len_penalty": 0.6}], ids=["opennmt", "fairseq", "penalty"]
+    "mapping, rules",
+    [("softmax", FAIRSEQ), ("fusedmax", OPENNMT), ("fusedmax", FAIRSEQ), ("fusedmax", FAIRSEQ | {"len_penalty": 0.6})],
+    ids=["softmax fairseq", "opennmt", "fairseq", "penalty"],
 )
-@pytest.mark.parametrize("mapping", ["softmax", "fusedmax"])
-def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, rules, mapping):
+def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, mapping, rules):
     model = build(mapping, {"gamma": 0.1} if mapping == "fusedmax" else {}, words=2, init_range=1.5, seed=3)
     inputs, _ = batch([[0, 1, 1], [1]])
     found = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=300, max_len_b=3, **rules))

@@ -127,8 +127,9 @@ def panels(answered, tmp_path_factory):
 def test_the_picture_shows_every_row_and_says_how_its_questions_were_chosen(panels, tmp_path):
     from PIL import Image
 
-    chosen = images.choose(panels, 3)
-    assert len(set(chosen)) == 3 and len({panels[0].records[i]["image"] for i in chosen}) == 3
+    panels = panels[:1] + panels[-1:]
+    chosen = images.choose(panels, 2)
+    assert len(set(chosen)) == 2 == len({panels[0].records[i]["image"] for i in chosen})
     seen: list[str] = []
 
     def picture(key: str) -> np.ndarray:
