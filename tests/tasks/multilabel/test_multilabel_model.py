@@ -92,7 +92,7 @@ def test_the_log_loss_is_logistic_regression():
     np.testing.assert_allclose(p, theirs.predict_proba(x), atol=1e-5)
 
 
-MEANS = [("sparsemax", {}, 2), ("sparsemax", {}, 4), ("sparsegen_lin", {"lam": 0.5}, 2)]
+MEANS = [("sparsemax", {}, 2), ("sparsegen_lin", {"lam": 0.5}, 2)]
 MEANS += [("sparsehourglass", {"q": 0.1}, 2), ("sparsehourglass", {"q": 10.0}, 4)]
 
 
@@ -104,7 +104,7 @@ def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
     else than kinks.
     """
     cvxpy = pytest.importorskip("cvxpy")
-    x, y = documents(n=25, mean=mean)
+    x, y = documents(n=40, mean=mean)
     eta, penalty, k = proportions(y), 0.01, y.shape[1]
     w, b = cvxpy.Variable((x.shape[1], k)), cvxpy.Variable((1, k))
     z = x @ w + np.ones((len(x), 1)) @ b
