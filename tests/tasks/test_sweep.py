@@ -109,8 +109,6 @@ def test_what_was_named_and_is_wrong_stands_beside_what_can_run(resolved):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["grid=papr"], ["grid=papr", "'paper'"]),
-        (["sweep=a/b"], ["sweep='a/b'", "letters, digits"]),
         (["mapping=glob(fo*)"], ["fits nothing", "fusedmax"]),
         (["mapping.gamma=interval(0,1)"], ["optuna"]),
         (["mapping=fusedmx,softmax"], ["fusedmx", "'fusedmax'"]),

@@ -104,13 +104,6 @@ def test_another_tagger_is_another_training(prepared_cell, tiny):
     assert named() == named() != named("model.tagger_epochs=3")
 
 
-def test_a_score_of_repetitions_names_no_training(prepared_cell, tiny):
-    plain = prepared_cell([*tiny, "mapping=sparsemax"])
-    scored = prepared_cell([*tiny, "mapping=sparsemax", "task.scores=[bleu,repetition]"])
-    assert scored.training_id == plain.training_id and scored.prepared.folder == plain.prepared.folder
-    assert scored.evaluation_id(scored.tests[0]) != plain.evaluation_id(plain.tests[0])
-
-
 def test_penalties_that_are_not_asked_for_name_nothing(composed, tiny):
     plain, asked = composed([*tiny]), composed([*tiny, "decode.coverage_penalty=0.2"])
     assert "coverage_penalty" not in scoring(plain, seq2seq)["decode"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
-import numpy as np
 import pytest
 
 from repro import cell as cells
 from repro.store import Store
-from tasks.config.compose import ConfigError
 from tasks.data import DataUnavailable
 
 TINY = "task=vqa profile=demo train.max_epochs=2 train.batch_size=16 model.hidden_dim=16 model.heads=2".split()
@@ -74,34 +71,6 @@ def test_rows_share_everything_but_the_mapping(trained):
     assert len({cell.training_id for cell, _ in rows}) == 3 and len({cell.prepared.sha256 for cell, _ in rows}) == 1
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_one_others(cell_of, trained, tmp_path):
-    _, first = trained("continuous_sparsemax")
-    losses = [first.metrics["train/loss"]]
-    for more in ((), ("seed=2",)):
-        found = done(cell_of("mapping=continuous_sparsemax", *more), Store(tmp_path))
-        losses.append(found.metrics["train/loss"])
-    assert losses[0] == losses[1] != losses[2]
-
-
-def test_training_in_bfloat16_learns_too(cell_of, tmp_path):
-    found = done(cell_of("mapping=continuous_softmax", "train.precision=bf16"), Store(tmp_path))
-    assert np.isfinite(found.metrics["train/loss"])
-
-
-@pytest.mark.slow
-def test_two_processes_over_gloo(cell_of, tmp_path):
-    """Each process reads its share of the batches; the answers are scored once."""
-    rows = {}
-    for processes in (1, 2):
-        cell = cell_of("train.batch_size=8", f"train.processes={processes}")
-        found = done(cell, Store(tmp_path / str(processes)))
-        with open(found.folder / "curves.csv", newline="") as stream:
-            rows[processes] = list(csv.DictReader(stream))
-        assert "test/accuracy" in found.metrics
-    one, two = (float(rows[n][-1]["updates"]) for n in (1, 2))
-    assert two == pytest.approx(one, abs=len(rows[2])) and len(rows[1]) == len(rows[2])
-
-
 def test_questions_alone_are_learned(prepared_cell, mirror, tmp_path):
     """VQA v2 without images, questions that tell the answer: the most frequent answer is beaten."""
     data = ["data=vqa2_subset", f"data.mirror={mirror}", "data.input=none", f"paths.data={tmp_path}"]
@@ -110,17 +79,6 @@ def test_questions_alone_are_learned(prepared_cell, mirror, tmp_path):
     found = done(cell, Store(tmp_path / "out"))
     assert found.metrics["test/accuracy"] > found.baselines["most frequent answer"]["test/accuracy"]
     assert "test/accuracy_number" in found.metrics
-
-
-def test_what_the_model_cannot_do_is_refused_before_any_data(composed):
-    for overrides, said in (
-        (["model=lstm_demo"], "lstm"),
-        (["mapping=constrained_sparsemax"], "bounds"),
-        (["mapping=sparsemax", "model.discrete=sparsemax"], "model.discrete"),
-        (["model=mcan_small"], "model.cnn_channels"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            composed(["task=vqa", "profile=demo", *overrides])
 
 
 @pytest.mark.slow
