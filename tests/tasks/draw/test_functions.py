@@ -51,9 +51,9 @@ def test_regions_and_densities():
 
 
 def test_drawn_twice_they_are_the_same_bytes():
-    first = drawn("laha2018_figure3b")
-    assert first == drawn("laha2018_figure3b")
-    rows = list(csv.reader(first["laha2018_figure3b.csv"].decode().splitlines()))
-    assert len(rows) == 3 * (1 + 21 * 21) and b"<svg" in first["laha2018_figure3b.svg"]
+    first = drawn("martins2020_figure1_line")
+    assert first == drawn("martins2020_figure1_line")
+    rows = list(csv.reader(first["martins2020_figure1_line.csv"].decode().splitlines()))
+    assert len(rows) == 2 * (1 + 601) and b"<svg" in first["martins2020_figure1_line.svg"]
     assert all(figure["published"] in page() and f"]({name}.svg)" in page() for name, figure in FIGURES.items())
     assert FIGURES.keys() == PANELS.keys()
