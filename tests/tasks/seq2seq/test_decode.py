@@ -1,4 +1,4 @@
-"""Decoding a split: order, unknown words copied from where the attention looks, progress."""
+"""Decoding a split: order, unknown words copied from where the attention looks, progress, forced outputs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import torch
 from torch.nn import functional as F
 
 import sparse_attention as sa
+from tasks.commands import attending
+from tasks.commands.attending import Finished
 from tasks.config.options import read
 from tasks.data import NullProgress
 from tasks.data.examples import padded
+from tasks.data.records import Pair
 from tasks.data.symbols import EOS, PAD, UNK
+from tasks.load.model import load_cell
 from tasks.seq2seq.decode import decode
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.metrics import evaluation
@@ -110,3 +114,32 @@ def test_a_model_trained_in_plain_torch_reverses_words(dataset, tmp_path):
     found = evaluation(test, outputs, ["rouge_f1"])
     assert [record["output"] for record in found.predictions] == [target for _, target in held_out]
     assert found.metrics["test/attention_zeros"] > 0.3
+
+
+def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
+    """Of two trained rows, one of them fused; on a test sentence and its reference."""
+    cells = []
+    for mapping in ("softmax", "fusedmax"):
+        cell, entry = learned(mapping)
+        found = SimpleNamespace(evaluations={"test": entry.evaluation(cell.evaluation_id(cell.tests[0]))})
+        given = {"entry": lambda store, entry=entry: entry, "results": lambda store, found=found: found}
+        cells.append((mapping, SimpleNamespace(mapping=mapping, config=cell.config, **given)))
+    of = Finished("title", None, cells, str(tmp_path))
+    source, output = attending.stored_sentence(of, 2)
+    with pytest.raises(ValueError, match="no test sentence 99999"):
+        attending.stored_sentence(of, 99999)
+    example = attending.forced(of, source, output)
+    heats = [heat for line in example.lines for heat in line]
+    assert [heat.title for heat in heats] == ["softmax", "fusedmax"]
+    assert list(heats[0].down) == list(heats[1].down)
+    for heat, (_, row) in zip(heats, cells):
+        weights = heat.weights
+        assert weights.shape == (len(heat.down), len(heat.across))
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+        loaded = load_cell(row.entry(None).folder)
+        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test, torch.no_grad():
+            ids = torch.tensor([test.splits["test"].source[0].tolist()])
+            before = torch.tensor([[EOS, *test.splits["test"].target[0].tolist()]])
+            _, attention = loaded.model(ids, torch.tensor([ids.size(1)]), before)
+        np.testing.assert_allclose(weights, attention[0].numpy(), atol=1e-5)
+    assert not np.allclose(heats[0].weights, heats[1].weights, atol=1e-3)
