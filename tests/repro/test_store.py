@@ -75,23 +75,6 @@ def finish(level, metrics) -> None:
     level.finish()
 
 
-def test_a_killed_writer_leaves_no_half_manifest(entry):
-    """Killed between write and rename: the cell is not done, and the next run can finish it."""
-    write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
-
-    def die_before_rename():
-        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        entry.finish()
-
-    process = FORK.Process(target=die_before_rename)
-    process.start()
-    process.join(20)
-    assert process.exitcode == -signal.SIGKILL
-    assert entry.read() is None and entry.state() == "queued"
-    finish(entry, {"metrics": {"dev/score": 2.0}})
-    assert entry.read() == {"metrics": {"dev/score": 2.0}} and entry.state() == "done"
-
-
 @pytest.mark.parametrize("content", ['{"state": "runn', "", "[]", "{}", "null", "3"])
 def test_an_unreadable_status_counts_as_absent(entry, content):
     entry.folder.mkdir(parents=True)

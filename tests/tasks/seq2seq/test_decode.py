@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
-import sparse_attention as sa
 from tasks.commands import attending
 from tasks.commands.attending import Finished
 from tasks.config.options import read
-from tasks.data import NullProgress
-from tasks.data.examples import padded
 from tasks.data.records import Pair
-from tasks.data.symbols import EOS, PAD, UNK
+from tasks.data.symbols import EOS, UNK
 from tasks.load.model import load_cell
 from tasks.seq2seq.decode import decode
-from tasks.seq2seq.encode import encode, encode_test
-from tasks.seq2seq.metrics import evaluation
-from tasks.seq2seq.models import lstm
-from tasks.seq2seq.options import Decode, Encode
+from tasks.seq2seq.options import Decode
 
 ROWS = [np.array(row, dtype=np.int32) for row in ([4, 9, 15, 6], [7, 7], [20], [11, 12, 13, 14, 22], [5, 9, 5])]
 TOKENS = [[f"s{i}.{j}" for j in range(len(row))] for i, row in enumerate(ROWS)]
@@ -85,35 +77,6 @@ def test_progress_and_evaluation_mode(talker):
     found = decoded(talker, lambda i, n: seen.append((i, n)), batch_size=2, max_len_b=2)
     assert seen == [(2, 5), (4, 5), (5, 5)] and not talker.training
     assert all(len(h.tokens) <= 2 for h in found)
-
-
-def test_a_model_trained_in_plain_torch_reverses_words(dataset, tmp_path):
-    """From data to scores; a held-out output is right only when the attention has learned where to look."""
-    rng = random.Random(1)
-    rows = [rng.choices("abcdefgh", k=rng.randint(2, 5)) for _ in range(400)]
-    pairs = [(" ".join(row), " ".join(reversed(row))) for row in rows]
-    trained = encode(dataset(pairs, pairs[:5]), read(Encode, {"joint": True}, "encode"), tmp_path, NullProgress())
-    sizes = {"embed_dim": 32, "hidden_dim": 32, "layers": 1, "dropout": 0.0, "bidirectional": True, "residual": True}
-    sizes |= {"share_embeddings": True, "input_feeding": False, "score_scale": 0.5}
-    options = read(lstm.Options, sizes, "model")
-    torch.manual_seed(1)
-    model = lstm.Model(options, *trained.sizes, {"cross": sa.make("sparsemax")})
-    train, optimizer = trained.splits["train"], torch.optim.Adam(model.parameters(), lr=0.02)
-    for step in range(100):
-        batch = [(step * 40 + i) % len(train) for i in range(40)]
-        source, lengths = padded([train.source[i] for i in batch])
-        target, _ = padded([np.append(train.target[i], EOS) for i in batch])
-        previous, _ = padded([np.append(EOS, train.target[i]) for i in batch])
-        logits, _ = model(source, lengths, previous)
-        optimizer.zero_grad()
-        F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD).backward()
-        optimizer.step()
-    held_out = [("a c e g b", "b g e c a"), ("h f d", "d f h"), ("b a", "a b"), ("g g h a", "a h g g")]
-    test = encode_test(dataset(test=held_out, references=()), trained.folder, tmp_path, NullProgress())
-    outputs = [best for (best,) in decode(model, test, read(Decode, {"max_len_b": 10}, "decode"))]
-    found = evaluation(test, outputs, ["rouge_f1"])
-    assert [record["output"] for record in found.predictions] == [target for _, target in held_out]
-    assert found.metrics["test/attention_zeros"] > 0.3
 
 
 def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
