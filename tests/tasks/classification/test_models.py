@@ -98,12 +98,6 @@ def test_texts_of_one_and_two_words(toy, imdb):
         assert logits.isfinite().all() and torch.allclose(logits[:1], single, atol=1e-5), mapping
 
 
-@pytest.mark.parametrize(("mapping", "discrete"), KINDS)
-def test_the_loss_reaches_every_parameter(toy, imdb, assert_loss_reaches_every_parameter, mapping, discrete):
-    data = toy("toy_reviews")
-    assert_loss_reaches_every_parameter(imdb(data, mapping, discrete), data.splits["train"])
-
-
 @pytest.mark.parametrize(
     ("mapping", "discrete"),
     [("continuous_softmax", "none"), ("continuous_sparsemax", "none"), ("continuous_sparsemax", "softmax")],
