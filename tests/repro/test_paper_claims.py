@@ -63,15 +63,6 @@ def test_without_an_error_of_the_examples_the_interval_is_that_of_a_paired_t_tes
     assert part.text(2) == f"{found.outcome} (+0.33 [-0.13, +0.78], n = 4)"
 
 
-def test_the_sampling_of_examples_widens_the_interval_and_can_undo_a_decision():
-    runs = (0.2, 0.3, 0.25)
-    claim = replace(BASE, test="superiority", margin=0.1)
-    assert of_runs(claim, runs).outcome == SUPPORTED and of_runs(claim, runs, error=0.2).outcome == OPEN
-    # far more error from the examples than from the seeds: the normal distribution
-    part = of_runs(claim, runs, error=0.2).part
-    assert part.high - part.low == pytest.approx(2 * 1.96 * math.sqrt(0.2**2 + 0.05**2 / 3), rel=0.01)
-
-
 @pytest.mark.parametrize("printed, word", [(None, EXCLUDED), (0.3, OPEN), (2.0, EXCLUDED), (-1.0, EXCLUDED)])
 def test_a_gain_counts_from_half_the_effect_of_the_paper(printed, word):
     """The interval ends at .34 and .29: a gain of .5 is excluded, and one of .15, half the paper's, is not."""

@@ -32,14 +32,6 @@ def test_context_is_the_weighted_sum_and_padding_is_invisible(i):
     assert torch.allclose(context[1:2], short, atol=1e-6)
 
 
-def test_keys_alone_can_be_scored():
-    attend = attention.AdditiveAttention(None, 6, 5, "sparsemax")
-    keys, mask = torch.randn(3, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])
-    context, weights = attend(None, keys, mask=mask)
-    assert context.shape == (3, 6) and weights.shape == (3, 5) and (weights[~mask] == 0).all()
-    assert torch.allclose(context, torch.einsum("bs,bsd->bd", weights, keys), atol=1e-6)
-
-
 @pytest.mark.parametrize("same", ["query", "key and value", "key"])
 def test_multihead_attention_with_softmax_is_torchs(same):
     theirs = torch.nn.MultiheadAttention(6, 3, batch_first=True)

@@ -11,9 +11,7 @@ from scipy import stats
 from sklearn.datasets import make_multilabel_classification
 
 from tasks.data import NullProgress, load_manifest, problems
-from tasks.data.read.labelled import read_arff
 from tasks.data.sets import features, synthetic
-from tasks.data.sets.features import label_names
 
 SIZES = {"train": 30, "dev": 10, "test": 20}
 
@@ -128,21 +126,6 @@ def test_mulans_files(name, mirror, opened):
     assert x.shape[1] == splits["test"].features.shape[1] == 2 + 3 + 1
     np.testing.assert_allclose(x.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(x.std(0), 1, atol=1e-9)
-
-
-def test_the_reader_agrees_with_the_text_of_the_file(mirror):
-    """Each data line of Birds: numbers as printed, one indicator per place, labels by the names of the XML file."""
-    folder = mirror / "multilabel" / "birds"
-    names = label_names(folder / "birds.xml")
-    assert names == LABELS["birds"] and "'" in names[1]
-    x, y = read_arff(folder / "birds-train.arff", names)
-    lines = [line.split(",") for line in (folder / "birds-train.arff").read_text().split("@data\n")[1].splitlines()]
-    assert x.shape == (12, 7) and y.shape == (12, 2)
-    np.testing.assert_array_equal(x[:, :3], [[float(v) for v in line[:3]] for line in lines])
-    places = ("north", "south", "'far west'")
-    np.testing.assert_array_equal(x[:, 3:6], [[p == line[3] for p in places] for line in lines])
-    np.testing.assert_array_equal(x[:, 6], [float(line[4]) for line in lines])
-    np.testing.assert_array_equal(y, [[v == "1" for v in line[5:]] for line in lines])
 
 
 def test_yeast_from_a_wheel(tmp_path, monkeypatch, opened):

@@ -173,16 +173,6 @@ def test_the_planted_alignment_explains_every_target_word(read):
     assert min(swaps, doubles, silent) > 100
 
 
-def test_translate_by_hand():
-    by_kind = {}
-    for word, (kind, target) in lexicon().items():
-        by_kind.setdefault(kind, (word, target))
-    noun, adjective, double, particle = (by_kind[k] for k in ("noun", "adjective", "double", "particle"))
-    target, links = translate([particle[0], noun[0], adjective[0], double[0]])
-    assert target == [*adjective[1], *noun[1], *double[1]]
-    assert links == {(2, 0), (1, 1), (3, 2), (3, 3)}
-
-
 def test_too_many_toy_sentences_end_in_an_error_not_a_loop(opened):
     found = opened("toy", limits={"train": 300, "dev": 1, "test": 1}, max_words=1, min_words=1)
     with pytest.raises(DataError, match="fewer than 302 different"):
