@@ -15,7 +15,7 @@ from tasks.config.models import mappings_at
 from tasks.config.options import read
 from tasks.data import DataUnavailable
 from tasks.draw import images
-from tasks.vqa import metrics, predict
+from tasks.vqa import metrics
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
 SMALL = {"layers": 1, "hidden_dim": 32, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 16}
@@ -40,24 +40,6 @@ def answered(encoded, encoded_test):
         return done[mapping]
 
     return answered
-
-
-@pytest.mark.slow
-def test_it_learns_a_colour_from_pixels(encoded):
-    """Sixty pictures by heart: the loss falls far below that of the answers' frequencies."""
-    part = encoded.splits["train"]
-    model, numbers = model_of(encoded, "continuous_sparsemax").train(), range(len(part))
-    inputs, target = predict.inputs_of(encoded, part, numbers), predict.targets_of(encoded, part, numbers)
-    rate = target.mean(0).clamp(1e-4, 1 - 1e-4)
-    blind = torch.nn.functional.binary_cross_entropy(rate.expand_as(target), target)
-    floor = torch.nn.functional.binary_cross_entropy(target.clamp(1e-6, 1 - 1e-6), target)  # soft targets have entropy
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(150):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(**inputs)[0], target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert (loss - floor).item() < 0.25 * (blind - floor).item()
 
 
 def test_answers_do_not_depend_on_the_batches(encoded, encoded_test):
