@@ -402,14 +402,6 @@ def test_a_learned_alpha_has_its_column(uninterrupted):
 # ---- precision, several processes
 
 
-def test_bf16_on_the_cpu(prepared_cell, learning, tmp_path):
-    cell = prepared_cell([*learning, "mapping=sparsemax", "train.precision=bf16"])
-    entry = trained(cell, Store(tmp_path))
-    rows = curves(entry)
-    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.3
-    assert scores(cell, entry)["test/attention_zeros"] > 0.2
-
-
 def test_fp16_on_a_gpu(prepared_cell, tiny, tmp_path):
     """tests/gpu/test_gpu_training.py has the other precisions."""
     if not torch.cuda.is_available():
