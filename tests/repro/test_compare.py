@@ -33,14 +33,6 @@ def settings(store, **filters):
     return [s for group in compare.groups(found) for s in group.settings]
 
 
-def test_the_mean_is_over_seeds_alone(grid, store):
-    first, second = settings(store)
-    assert (first.parameters["lam"], second.parameters["lam"]) == (0.0, 0.5) and first.seeds == second.seeds == [1, 2]
-    dev = second.summary("dev/score")
-    assert dev.mean == pytest.approx(10 * 0.5 + 0.15) and dev.std == pytest.approx(0.1 / 2**0.5) and dev.n == 2
-    assert second.summary("test/score").mean == pytest.approx(50 - dev.mean)
-
-
 def test_a_parameter_that_training_searches_is_told_as_chosen(trained, store, monkeypatch):
     """And of the values to search, only those for the row's own mapping tell rows apart."""
     monkeypatch.setattr(fake_family, "SEARCH", "task.tune", raising=False)

@@ -44,14 +44,6 @@ def test_each_error_of_a_disk_has_its_next_step(number, step):
 # ---- atomic writes
 
 
-def test_write_replaces_whole_files_and_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "deep" / "file"
-    write_atomic(path, b"one")
-    write_atomic(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert sorted(p.name for p in path.parent.iterdir()) == ["file"]
-
-
 def test_readers_never_see_a_part(tmp_path):
     path, sizes = tmp_path / "file", [10, 2_000_000]
     write_atomic(path, b"x" * sizes[0])

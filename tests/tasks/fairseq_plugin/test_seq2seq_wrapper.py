@@ -21,7 +21,7 @@ from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
 from tasks.fairseq_plugin import architectures
 from tasks.fairseq_plugin.architectures import config_class, entries, group, registered_name, values_of
-from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, columns_back, dictionary, padded_right
+from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, dictionary
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
@@ -67,14 +67,6 @@ def test_the_side_of_the_padding_does_not_matter(build, sentences):
         steps = int(right["target"][i].ne(PAD).sum())
         torch.testing.assert_close(moved[i, :steps, -length:], attention[i, :steps, :length])
         assert not moved[i, :steps, : moved.size(2) - length].any()
-
-
-def test_padding_moves_to_the_right_and_back():
-    tokens = torch.tensor([[PAD, PAD, 7, 8], [PAD, 5, 6, 7], [4, 5, 6, 7], [9, PAD, PAD, PAD]])
-    moved, columns = padded_right(tokens)
-    assert moved.tolist() == [[7, 8, PAD, PAD], [5, 6, 7, PAD], [4, 5, 6, 7], [9, PAD, PAD, PAD]]
-    assert columns_back(moved.unsqueeze(1), columns).squeeze(1).tolist() == tokens.tolist()
-    assert padded_right(moved) == (moved, None) or padded_right(moved)[1] is None
 
 
 def criterion(**options):

@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.config.options import OptionsError, read
@@ -238,16 +238,6 @@ def test_no_token_holds_white_space_and_no_letter_is_lost(text, name):
     assert all(token and token == "".join(token.split()) for token in tokens)
     if name == "none":
         assert "".join(tokens) == "".join(text.split())
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=8), min_size=1, max_size=6))
-def test_any_text_survives_the_files(dataset, tmp_path_factory, words):
-    line = " ".join(words)
-    got = encode(dataset([(line, line), ("a b", "a b")], [(line, "c")]), tmp_path_factory.mktemp("c"))
-    assert got.splits["train"].source_tokens(0) == words == got.splits["dev"].source_tokens(0)
-    assert [got.source_vocab[i - FIRST] for i in got.splits["train"].source[0]] == words
-    assert got.splits["dev"].pairs[0].source == line
 
 
 def test_join_of_an_output_that_stops_inside_a_word():

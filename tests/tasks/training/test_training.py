@@ -91,20 +91,6 @@ def test_the_mapping_changes_the_training_loss(learned):
     assert len(set(losses.values())) == 3, losses
 
 
-def test_stored_attention_belongs_to_the_stored_words(learned):
-    from safetensors.torch import load_file
-
-    level = scored(*learned("sparsemax"))
-    arrays = load_file(level.path("attention.safetensors"))
-    records = {f"{r['set']}/{r['index']}": r for r in level.predictions() if "source_tokens" in r}
-    assert arrays.keys() == records.keys() and arrays
-    for key, p in arrays.items():
-        record = records[key]
-        assert p.shape == (len(record["output_tokens"]), len(record["source_tokens"]))
-        torch.testing.assert_close(p.sum(-1), torch.ones(len(p)), atol=1e-4, rtol=0)
-    assert sum(int((p == 0).sum()) for p in arrays.values()) > 0
-
-
 @pytest.mark.parametrize(
     "metric, best",
     [("accuracy", max), ("loss", min), *(pytest.param(m, max, marks=pytest.mark.slow) for m in ("bleu", "chrf"))],
