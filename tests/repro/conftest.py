@@ -71,12 +71,12 @@ def with_data(config, name):
     return {**config, "data": {"name": name, "content": name}}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def config():
     return lambda **changes: nest({k.replace("__", "."): v for k, v in changes.items()})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cell(config):
     """`cell(task__behaviour="raise")`: a prepared cell; `tests`: names of further test sets."""
 
@@ -90,6 +90,18 @@ def cell(config):
 @pytest.fixture
 def store(tmp_path) -> Store:
     return Store(tmp_path / "outputs")
+
+
+@pytest.fixture
+def trained(cell, store):
+    """`trained(mapping__lam=0.5, seed=2)`: a finished cell of the fake family in the store."""
+
+    def make(tests=(), **changes):
+        one = cell(tests, **changes)
+        assert cells.run(one, store).state == "done"
+        return one
+
+    return make
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import os
 import shutil
@@ -60,10 +59,6 @@ def test_a_finished_cell_has_everything(cell, store):
     assert found.metrics == {
         "dev/score": 0.1, "best_epoch": 1.0, "test/score": 49.9, "test/other": 24.95, "further/score": 49.9, "further/other": 24.95,
     }  # fmt: skip
-    told = {"score": 1.5, "text": "the same"}
-    assert found.baselines["constant"] == {f"{name}/{k}": v for name in ("test", "further") for k, v in told.items()}
-    assert found.signatures["further/score"] == "fake|v2" and found.facts["provenance"] == "invented"
-    assert found.tests["further"]["name"] == "further" and found.seconds >= 0
     level = found.evaluations["further"]
     assert [r["index"] for r in level.predictions()] == list(range(12))
     assert json.loads(level.path("answers.json").read_text()) == [49.9]
@@ -169,25 +164,6 @@ def test_a_cell_somebody_else_runs_is_busy(cell, store):
     assert mine.results(store) is None
 
 
-def test_full_disk_fails_clearly_and_leaves_the_store_whole(cell, store, monkeypatch, full):
-    """The disk fills up while the predictions are written; afterwards the same call finishes the cell."""
-    cells.run(cell(seed=7), store)
-    real = os.replace
-
-    def replacing(source, target):
-        (full if "predictions" in str(target) else real)(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", replacing)
-        outcome = cells.run(cell(), store)
-    entry = cell().entry(store)
-    assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left while writing")
-    assert entry.state() == "failed" and cell().results(store) is None
-    assert not list(entry.folder.rglob(".*"))
-    assert cell(seed=7).done(store)
-    assert cells.run(cell(), store).state == "done" and runs(cell(), store) == ["train", "test", "test"]
-
-
 def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, store, monkeypatch, full):
     """It has room for the first `seed - 1` writes of a cell, so for the first cell not even the failure can be recorded."""
     real, room = os.fsync, []
@@ -222,9 +198,10 @@ def test_names_that_leave_the_store_are_refused_before_the_data_are_prepared(cel
 # ---- damage
 
 
-FILES = ("weights.safetensors", "metrics.json", "config.yaml", "encoding/dict.txt")
+WAYS = [("weights.safetensors", "x"), ("config.yaml", "[]"), ("encoding/dict.txt", "gone")]
+WAYS += [("metrics.json", how) for how in ("{}", "[]", "gone", "x")]
 # a manifest that is gone is no damage: without one it is not finished
-WAYS = [*itertools.product(FILES, ("{}", "[]", "gone", "x")), *(("manifest.json", how) for how in ("{}", "[]", "x"))]
+WAYS += [("manifest.json", how) for how in ("{}", "[]", "x")]
 
 
 @pytest.mark.parametrize("name, how", WAYS)

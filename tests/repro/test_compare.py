@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -19,19 +18,8 @@ from repro.protocol import Metric
 from repro.report import comparison, sweeps
 from repro.report.data import Missing
 from repro.results import records
+from repro.store import Store
 from repro.tables import compare, render
-
-
-@pytest.fixture
-def trained(cell, store):
-    """`trained(mapping__lam=0.5, seed=2)`: a finished cell of the fake family."""
-
-    def make(tests=(), **changes):
-        one = cell(tests, **changes)
-        assert cells.run(one, store).state == "done"
-        return one
-
-    return make
 
 
 @pytest.fixture
@@ -43,14 +31,6 @@ def grid(trained):
 def settings(store, **filters):
     found = compare.fitting(records.read(store).records, filters)
     return [s for group in compare.groups(found) for s in group.settings]
-
-
-def test_the_mean_is_over_seeds_alone(grid, store):
-    first, second = settings(store)
-    assert (first.parameters["lam"], second.parameters["lam"]) == (0.0, 0.5) and first.seeds == second.seeds == [1, 2]
-    dev = second.summary("dev/score")
-    assert dev.mean == pytest.approx(10 * 0.5 + 0.15) and dev.std == pytest.approx(0.1 / 2**0.5) and dev.n == 2
-    assert second.summary("test/score").mean == pytest.approx(50 - dev.mean)
 
 
 def test_a_parameter_that_training_searches_is_told_as_chosen(trained, store, monkeypatch):
@@ -154,25 +134,32 @@ def test_a_filter_that_fits_nothing_names_what_there_is(grid, store, filters, sa
     assert all(text in str(caught.value) for text in said), caught.value
 
 
-def test_a_damaged_cell_is_told_and_not_shown(grid, store):
-    grid[0].entry(store).path("weights.safetensors").write_text("x")
-    read = records.read(store)
-    assert len(read.records) == 3 and len(read.lost) == 1 and "weights.safetensors" in read.lost[0]
+@pytest.fixture(scope="module")
+def written(cell, tmp_path_factory):
+    """(folder of a comparison of two settings with two seeds and one with one, its table, the records)."""
+    store, folder = Store(tmp_path_factory.mktemp("outputs")), tmp_path_factory.mktemp("written")
+    asked = [{"mapping__lam": lam, "seed": seed} for lam in (0.0, 0.5) for seed in (1, 2)]
+    for changes in (*asked, {"mapping__lam": 0.5, "mapping__name": "sparsemax"}):
+        assert cells.run(cell(**changes), store).state == "done"
+    found, printed = records.read(store).records, {"test/score": "41.5"}
+    paper = lambda record: printed if record.seed < 2 else {}  # noqa: E731
+    table, files = comparison.write(found, folder, "T <b>", ["A note."], paper)
+    assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
+    return folder, table, found
 
 
-def test_files_and_drawings(grid, trained, store, tmp_path):
-    trained(mapping__lam=0.5, mapping__name="sparsemax")
-    table, files = comparison.write(records.read(store).records, tmp_path, "T", ["A note."])
-    names = {str(f.relative_to(tmp_path)) for f in files}
+def test_files_and_drawings(written):
+    folder, table, _ = written
+    names = {str(f.relative_to(folder)) for f in folder.rglob("*")}
     drawn = {f"plots/fake_softmax_lam.{kind}" for kind in ("svg", "csv")}
     assert {"table.txt", "table.md", "table.csv", *drawn} <= names
-    for path in tmp_path.glob("plots/*.svg"):
+    for path in folder.glob("plots/*.svg"):
         assert ET.parse(path).getroot().tag.endswith("svg")
-    assert "±0.1" in (tmp_path / "table.txt").read_text() and "A note." in (tmp_path / "table.md").read_text()
-    (plotted,) = [list(csv.DictReader(p.open())) for p in tmp_path.glob("plots/fake_softmax_lam.csv")]
+    assert "±0.1" in (folder / "table.txt").read_text() and "A note." in (folder / "table.md").read_text()
+    plotted = list(csv.DictReader((folder / "plots/fake_softmax_lam.csv").open()))
     points = [(row["lam"], row["dev/score mean"], row["dev/score n"]) for row in plotted]
     assert points == [("0", "0.15", "2"), ("0.5", "5.15", "2")]
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
+    rows = list(csv.DictReader((folder / "table.csv").open()))
     mine = next(r for r in rows if r["mapping.lam"] == "0.5" and r["metric"] == "dev/score" and r["n"] == "2")
     assert mine["seeds"] == "1 2" and len(mine["cells"].split()) == 2
     assert [len(row.results) for row in table.blocks[0].rows] == [2, 2, 1, 0]
@@ -180,9 +167,9 @@ def test_files_and_drawings(grid, trained, store, tmp_path):
     assert names == ["softmax)", "softmax)", "sparsemaxx", "constant baselinee"], "details where a label comes twice"
 
 
-def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained, store, tmp_path):
+def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained, store):
     """Sizes of the data, notes on what was left out, how scores are computed, baselines, convergence, code; and of other data apart."""
-    table, _ = comparison.write(records.read(store).records, tmp_path, "T")
+    table = compare.table(compare.groups(records.read(store).records), "t", "T")
     (block,) = table.blocks
     below = "\n".join(block.footers)
     data = ("Data: invented; 5 train; sha256 0123456789ab.", "Test set: 3 test", "a note")
@@ -208,13 +195,9 @@ def test_a_setting_says_whether_it_has_converged(trained, store, best_epoch):
     assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
 
 
-def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(grid, trained, store, tmp_path):
-    trained(mapping__name="sparsemax", seed=1)
-    printed = {"test/score": "41.5"}
-    paper = lambda record: printed if record.seed < 2 else {}  # noqa: E731
-    _, files = comparison.write(records.read(store).records, tmp_path, "T <b>", ["A note."], paper)
-    assert files[-1] == tmp_path / "dashboard.html"
-    text = files[-1].read_text()
+def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(written):
+    folder, _, found = written
+    text = (folder / "dashboard.html").read_text()
     page = Page(text)
     assert page.text.count("paper 41.5") == 3 + 3, "in the rows of all seeds, whose first is 1, and in those of seed 1"
     assert "T <b>" in page.text and "A note." in page.text and "could not be made" not in text
@@ -224,7 +207,7 @@ def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(grid, trained, st
     ]  # fmt: skip
     assert sum(a.get("data-mapping") == "sparsemax" for tag, a in page.elements if tag == "tr") == 2, "it has no seed 2"
     means = [float(a["data-key"]) for tag, a in page.elements if tag == "td" and "data-key" in a]
-    table = compare.table(compare.groups([r for r in records.read(store).records if r.seed == 2]), "", "").blocks[0]
+    table = compare.table(compare.groups([r for r in found if r.seed == 2]), "", "").blocks[0]
     assert {v.summary.mean for row in table.rows for v in row.values if v.summary} <= set(means)
     assert not re.search(r'(src|href)="(?!#|data:image)', text), "it loads nothing"
 
@@ -240,11 +223,9 @@ def test_too_few_and_too_many_settings_are_not_drawn(trained, store, monkeypatch
 
 
 @pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
-def test_the_filters_of_the_dashboard(grid, trained, store, tmp_path):
-    trained(mapping__name="sparsemax", seed=1)
-    comparison.write(records.read(store).records, tmp_path, "T")
+def test_the_filters_of_the_dashboard(written, tmp_path):
     with Chromium(tmp_path / "profile") as browser:
-        assert browser.open(tmp_path / "dashboard.html", 390) == []
+        assert browser.open(written[0] / "dashboard.html", 390) == []
         assert browser.ask("document.documentElement.scrollWidth") == 390
 
         def rows(**chosen) -> list[list[str]]:

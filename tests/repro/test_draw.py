@@ -119,18 +119,22 @@ def affine(places, values) -> bool:
     return np.abs(np.polyval(np.polyfit(values, places, 1), values) - places).max() < 0.01
 
 
+CLAIM = Claim("c", "p", "e", ("a",), ("test/bleu",), "superiority", ("softmax",), 1.0, unit="BLEU")
+PART = Part("a", "", effect=2.0, low=-3.0, high=3.0, n=3, differences={1: -2.0, 2: 2.0, 3: 0.0})
+
+
+def picture(claim, labels=None, part=PART, better=0):
+    return pictures.claim(Outcome(claim, "supported", part, (part,), better=better), labels or {})
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(
     ("test", "equal"),
     [("equivalence", (-1, 1)), ("noninferiority", (-1, 0)), ("superiority", (0, 1)), ("trend", None)],
 )
 def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_better(test, equal, sign):
-    claim = Claim(
-        "c", "p", "e", ("a",), ("test/bleu",), test, () if test == "trend" else ("softmax",), 1.0, unit="BLEU"
-    )
-    claim = replace(claim, direction="higher" if sign > 0 else "lower")
-    part = Part("a", "", effect=2.0, low=-3.0, high=3.0, n=3, differences={1: -2.0, 2: 2.0, 3: 0.0})
-    made = pictures.claim(Outcome(claim, "supported", part, (part,), better=-sign), {})
+    claim = replace(CLAIM, test=test, direction="higher" if sign > 0 else "lower")
+    made = picture(replace(claim, against=()) if test == "trend" else claim, better=-sign)
     number = r"([\d.]+) "
     (zero,) = re.findall(rf'<path d="M {number}[^"]*" [^>]*stroke: {draw.INK}; stroke-width: 0.8', made)
     interval = re.search(rf'<path d="M {number}[\d. ]+\nL {number}[^>]*stroke: {draw.INK}; stroke-width: 1.6', made)
@@ -143,11 +147,11 @@ def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_bet
     assert ("counts as equal" in made) == (equal is not None) and ("← better" if sign > 0 else "better →") in made
     against = ": the last minus the first" if test == "trend" else " minus softmax"
     assert f">BLEU{against}</text>" in made
-    ratio = pictures.claim(Outcome(replace(claim, ratio=True), "supported", part, (part,)), {})
+
+
+def test_the_picture_of_a_claim_names_ratios_numbers_and_metrics():
+    ratio = picture(replace(CLAIM, ratio=True))
     assert "(100 times the difference of logarithms)" in ratio and "better" not in ratio and "as claimed" in ratio
-    number = replace(claim, value=50.0, against=())
-    assert ">BLEU minus 50</text>" in pictures.claim(Outcome(number, "supported", part, (part,)), {})
-    two = replace(claim, metrics=("test/bleu", "test/other"))
-    assert ">a, other</text>" in pictures.claim(
-        Outcome(two, "supported", part, (replace(part, metric="test/other"),)), {"test/other": "other"}
-    )
+    assert ">BLEU minus 50</text>" in picture(replace(CLAIM, value=50.0, against=()))
+    two = replace(CLAIM, metrics=("test/bleu", "test/other"))
+    assert ">a, other</text>" in picture(two, {"test/other": "other"}, replace(PART, metric="test/other"))

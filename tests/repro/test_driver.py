@@ -134,8 +134,6 @@ def test_tables_are_printed_in_the_order_of_their_work(begun, store, capfd):
     said = capfd.readouterr()
     assert said.out.index("Table two") < said.out.index("Table one") and "6 cells run, 0 reused" in said.out
     assert "[6/6] done" in said.err
-    assert reproduce.Driver(begun(lambda page: None, fewer), store).run() == 0
-    assert "0 cells run, 6 reused, 0 failed" in capfd.readouterr().out
 
 
 def test_a_cell_of_two_tables_is_scored_on_the_test_sets_of_both(begun, store):

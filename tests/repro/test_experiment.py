@@ -46,10 +46,8 @@ def put(*path_and_value):
 @pytest.mark.parametrize(
     "change, said",
     [
-        (put("colums", {}), ["colums", "did you mean 'columns'"]),
         (put("rows", 0, "lable", "x"), ["rows.plain.lable", "did you mean 'label'"]),
         (put("rows", 0, "grid", {}), ["rows.plain.grid is unknown", "'grids'"]),
-        (put("columns", "a", "shows", []), ["columns.a.shows", "'show'"]),
         (put("columns", "a", "show", 0, "metrc", "x"), ["show.score.metrc", "'metric'"]),
         (put("columns", "a", "select", {"metrics": "dev/score"}), ["metrics", "did you mean 'metric'", "metric must be given"]),
         (put("columns", "a", "select", {"metric": "dev/score", "mode": "most"}), ["select.mode='most'", "max, min"]),
@@ -61,7 +59,6 @@ def put(*path_and_value):
         (put("rows", 1, "grids", {"g": "owm"}), ["grids.g='owm'", "`own`"]),
         (put("rows", 1, "grids", {"g": {"lam": 1}}), ["{'lam': 1}", "[values]"]),
         (put("profiles", "demo", "columns", ["a", "bb"]), ["profiles.demo.columns names 'bb'", "did you mean 'b'"]),
-        (put("profiles", "demo", "rows", ["plan"]), ["'plan'", "did you mean 'plain'"]),
         (put("profiles", "demo", "seeds", 1), ["profiles.demo.seeds=1 must be a list"]),
         (put("profiles", "demo", "seeds", []), ["at least one seed"]),
         (put("profiles", "demo", "comparabel", True), ["comparabel", "'comparable'"]),

@@ -53,23 +53,42 @@ def test_one_clear_winner(first):
     assert best == ["entmax"] and decided == [other.label if first else "entmax", UNIFORM], "which is not ranked"
 
 
-def test_a_winner_picked_after_the_fact_pays_for_every_pair():
-    """The difference has p = .022 against each of the others: below 5 %, but not times the six pairs of four rows."""
-    others, top = [row(name, SOFTMAX) for name in ("softmax", "a", "b")], (31.0, 32.2, 32.7)
-    assert found(others[0], row("entmax", top))[1] == ["entmax"]
-    said, best, *_ = found(*others, row("entmax", top))
-    assert best == [] and "better than none of 3 " in said
+OTHERS, TOP = [("softmax", SOFTMAX), ("a", SOFTMAX), ("b", SOFTMAX)], ("entmax", (31.0, 32.2, 32.7))
+LOW = (20.0, 21.1, 22.0)
 
 
-def test_a_row_that_is_above_some_rows_is_not_the_best():
-    said, best, *_ = found(row("softmax", SOFTMAX), row("entmax", (30.4, 30.9, 32.3)), row("sum", (20.0, 21.1, 22.0)))
-    assert best == [] and "better than 1 of 2 " in said
-    assert "entmax (31.2 ±1.0 BLEU, n = 3) has the best mean, but" in said
-
-
-def test_a_lower_score_is_better_where_the_metric_says_so():
-    low = row("entmax", (20.0, 21.1, 22.0), better=-1)
-    assert found(row("softmax", SOFTMAX, better=-1), low)[1] == ["entmax"]
+@pytest.mark.parametrize(
+    "rows, better, best, told",
+    [
+        # p = .022 against each of the others: below 5 %, but not times the six pairs of four rows
+        ([OTHERS[0], TOP], 1, ["entmax"], "better than 1 of 1 "),
+        ([*OTHERS, TOP], 1, [], "better than none of 3 "),
+        (
+            [OTHERS[0], ("entmax", (30.4, 30.9, 32.3)), ("sum", LOW)],
+            1,
+            [],
+            "entmax (31.2 ±1.0 BLEU, n = 3) has the best mean, but",
+        ),
+        ([OTHERS[0], ("entmax", LOW)], -1, ["entmax"], ""),
+        ([OTHERS[0], ("entmax", (40.0, 41.0, 42.0))], 1, [], "better than none of 1 "),
+        ([], 1, [], ""),
+        ([("softmax", ())], 1, [], ""),
+        ([OTHERS[0]], 1, [], "No best row: fewer than two rows have a score."),
+    ],
+    ids=[
+        "clear",
+        "after the fact",
+        "above some",
+        "lower is better",
+        "the same difference",
+        "no row",
+        "no score",
+        "one row",
+    ],
+)
+def test_the_best_row(rows, better, best, told):
+    said, marked, *_ = found(*(row(label, scores, better=better) for label, scores in rows))
+    assert marked == best and told in said and (said == "") == (rows in ([], [("softmax", ())]))
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -95,12 +114,3 @@ def test_a_baseline_that_no_row_beats():
     assert best == [] and said == (
         "No best row: none is better than the lead baseline (33.0 BLEU); the nearest is entmax (31.1 ±1.3 BLEU, n = 3)."
     )
-
-
-def test_the_same_difference_with_every_seed_is_no_evidence():
-    assert found(row("softmax", SOFTMAX), row("entmax", (40.0, 41.0, 42.0)))[1:3] == ([], [])
-
-
-def test_a_table_without_scores_says_nothing():
-    assert found()[0] == found(row("softmax", ()))[0] == ""
-    assert found(row("softmax", SOFTMAX))[0] == "No best row: fewer than two rows have a score."

@@ -11,32 +11,22 @@ import pytest
 from repro import cell as cells
 from repro import identity
 
+MOVING = [
+    {"seed": 2}, {"mapping__lam": 0.1}, {"mapping__name": "sparsemax"}, {"mapping__at": {"encoder": {"name": "softmax"}}},
+    {"train__max_epochs": 2}, {"optim__lr": 0.5}, {"schedule__name": "linear"}, {"model__hidden_dim": 8}, {"task__name": "other"},
+    {"task__loss": "hinge"}, {"data__name": "b"}, {"data__content": "b"}, {"encode__vocabulary": 11},
+]  # fmt: skip
+STILL = [
+    {"runtime__threads": 8}, {"runtime__device": "cuda"}, {"logger": {"name": "wandb"}}, {"launcher": {"name": "slurm"}},
+    {"paths__outputs": "elsewhere"}, {"paths__data": "elsewhere"}, {"data__path": "elsewhere"}, {"data__mirror": "m"},
+    {"data__limits": {"test": 5}}, {"task__deviations": ["small"]}, {"mapping__grid": {}}, {"profile__name": "cpu"}, {"task__family": "f"},
+    {"decode__beam": 9}, {"task__scores": ["other"]}, {"data__test": "another test set"},
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"seed": 2}, {"mapping__lam": 0.1}, {"mapping__name": "sparsemax"}, {"mapping__at": {"encoder": {"name": "softmax"}}},
-        {"train__max_epochs": 2}, {"optim__lr": 0.5}, {"schedule__name": "linear"}, {"model__hidden_dim": 8}, {"task__name": "other"},
-        {"task__loss": "hinge"}, {"data__name": "b"}, {"data__content": "b"}, {"encode__vocabulary": 11},
-    ],
-    ids=lambda c: next(iter(c)),
-)  # fmt: skip
-def test_whatever_changes_the_weights_changes_the_training(cell, changes):
-    assert cell(**changes).training_id != cell().training_id
 
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"runtime__threads": 8}, {"runtime__device": "cuda"}, {"logger": {"name": "wandb"}}, {"launcher": {"name": "slurm"}},
-        {"paths__outputs": "elsewhere"}, {"paths__data": "elsewhere"}, {"data__path": "elsewhere"}, {"data__mirror": "m"},
-        {"data__limits": {"test": 5}}, {"task__deviations": ["small"]}, {"mapping__grid": {}}, {"profile__name": "cpu"}, {"task__family": "f"}, {"decode__beam": 9},
-        {"task__scores": ["other"]}, {"data__test": "another test set"},
-    ],
-    ids=lambda c: next(iter(c)),
-)  # fmt: skip
-def test_where_it_runs_and_how_it_is_scored_does_not(cell, changes):
-    assert cell(**changes).training_id == cell().training_id
+@pytest.mark.parametrize("changes", [*MOVING, *STILL], ids=lambda c: next(iter(c)))
+def test_whatever_changes_the_weights_changes_the_training_and_nothing_else_does(cell, changes):
+    assert (cell(**changes).training_id == cell().training_id) == (changes in STILL)
 
 
 def test_a_key_of_training_that_is_added_later_is_no_part_while_unset(cell, monkeypatch):
@@ -103,8 +93,7 @@ def test_a_configuration_read_back_or_in_another_order_is_the_same_cell(cell):
 @pytest.mark.parametrize(
     "changes, same",
     [
-        ({"runtime__threads": 8}, True), ({"profile__name": "cpu"}, True), ({"decode__beam": 9}, True),
-        ({"data__content": "b"}, False), ({"data__path": "elsewhere"}, False), ({"seed": 2}, False), ({"mapping__lam": 0.1}, False),
+        ({"decode__beam": 9}, True), ({"data__content": "b"}, False), ({"data__path": "elsewhere"}, False),
     ],
     ids=lambda c: next(iter(c)) if isinstance(c, dict) else "",
 )  # fmt: skip

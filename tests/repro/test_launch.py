@@ -48,6 +48,7 @@ def test_a_killed_cell_is_begun_again_as_often_as_asked_and_one_that_fails_is_no
     ended, _ = run([stubborn], store, retries=2)
     assert ended[2].state == "failed" and ended[2].machine and "restarted 2 times" in ended[2].error
     assert len(ran(stubborn, store)) == 3
+    assert "run the same command again" in stubborn.entry(store).status()["error"]
     wrong = cell(seed=3, task__behaviour="raise")
     ended, notes = run([wrong], store, retries=3)
     assert "the cat sat" in ended[3].error and not ended[3].machine and len(ran(wrong, store)) == 1

@@ -197,8 +197,3 @@ def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end_wit
     ):  # not join: a thread of the pool may reap the process at the same time
         assert time.monotonic() - started < 30
         time.sleep(0.01)
-
-
-def test_missing_data_raises_where_it_is_not_expected(experiment, tools):
-    with pytest.raises(fake_family.DataMissing):
-        made(experiment(), replace(tools, unavailable=()), ["data.missing=1"])

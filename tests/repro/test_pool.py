@@ -37,14 +37,6 @@ def test_a_dead_worker_is_reported_and_the_rest_finishes(cell, store, behaviour,
     assert os.environ.get("OMP_NUM_THREADS") == "1"
 
 
-def test_a_killed_cell_can_be_run_again(cell, store):
-    dying = cell(task__behaviour="recover")
-    assert outcomes(pool.run([dying], store, [None], 1))[1].state == "failed"
-    assert "run the same command again" in dying.entry(store).status()["error"]
-    assert outcomes(pool.run([dying], store, [None], 1))[1].state == "done"
-    assert dying.entry(store).path("checkpoints/half").exists()
-
-
 def test_a_cell_killed_behind_its_last_file_is_done(cell, store):
     cells.run(whole := cell(), store)
     whole.entry(store).set_status("running", attempt=1)

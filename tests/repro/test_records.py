@@ -7,19 +7,8 @@ from dataclasses import fields, replace
 import fake_family
 import pytest
 
-from repro import cell as cells
 from repro.identity import asked_id
 from repro.results import records
-
-
-@pytest.fixture
-def trained(cell, store):
-    def make(tests=(), **changes):
-        one = cell(tests, **changes)
-        assert cells.run(one, store).state == "done"
-        return one
-
-    return make
 
 
 def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, store, monkeypatch):

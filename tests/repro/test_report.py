@@ -1,17 +1,21 @@
-"""The report: complete in itself, true to the store, and written whatever is missing."""
+"""The report: complete in itself, true to the store, written whatever is missing; its figures and test examples."""
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import fake_family
+import numpy as np
 import pytest
 from made_report import ROWS, Made, Page
 
 from repro.report import page as report
+from repro.report.examples import SAMPLES, choose, confusion
+from repro.report.placed import LARGEST, note, placed
 from repro.tables import build as tables
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -62,14 +66,16 @@ def test_the_page_escapes_what_models_and_data_say(tmp_path):
     assert [tag for tag, _ in page.elements].count("script") == 1
 
 
-@pytest.mark.parametrize("stored", [True, False], ids=["by the store", "by the command alone"])
-def test_a_failed_cell_is_shown_with_its_traceback(tmp_path, stored):
-    made, error, trace = Made(tmp_path), "ValueError: broken", "Traceback (most recent call last):\n  deep inside\n"
-    made.fail(1, **({"error": error, "traceback": trace} if stored else {}))
-    page = Page(made.write(None if stored else {made.plan.at(1, 0)[0].cell_id: f"{error}\n{trace}"}))
-    assert "ValueError: broken" in page.text and "deep inside" in page.text
-    assert page.row("sparsemax")[2] == ("missing" if stored else "failed")
-    assert "2 cells done" in page.text and "1 cells failed" in page.text
+def test_failed_cells_are_shown_with_their_tracebacks(tmp_path):
+    """One that the store knows of, and one that the command alone does."""
+    made, trace = Made(tmp_path), "Traceback (most recent call last):\n  deep inside"
+    made.fail(1, error="ValueError: broken", traceback=f"{trace} the store")
+    made.fail(2)
+    page = Page(made.write({made.plan.at(2, 0)[0].cell_id: f"KeyError: lost\n{trace} the command"}))
+    assert all(said in page.text for said in ("ValueError: broken", "deep inside the store"))
+    assert all(said in page.text for said in ("KeyError: lost", "deep inside the command"))
+    assert [page.row(row)[2] for row in ("sparsemax", "fusedmax")] == ["missing", "failed"]
+    assert "1 cells done" in page.text and "2 cells failed" in page.text
 
 
 FILES = ("curves.csv", "provenance.json", "metrics.json", "manifest.json")
@@ -136,14 +142,6 @@ def test_a_column_opens_with_what_it_shows_then_the_picture_and_the_table_and_al
         assert inside > 0 or tag == "</details", f"{tag} is not folded"
 
 
-@pytest.mark.slow
-def test_two_hundred_cells(tmp_path):
-    made = Made(tmp_path, seeds=tuple(range(1, 68)))
-    started = time.process_time()
-    text = made.write()
-    assert len(made.plan.slots) == 201 and time.process_time() - started < 60 and len(text) < 20_000_000
-
-
 def test_links_lead_to_the_cells(reported):
     made, text = reported()
     links = [a["href"] for tag, a in Page(text).elements if tag == "a" and "cells/" in (a.get("href") or "")]
@@ -157,3 +155,81 @@ def test_importing_the_report_is_light():
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><rect width="5" height="5"/></svg>'
+
+
+def test_figures_stand_in_the_report_of_their_profile(tmp_path):
+    made = Made(tmp_path)
+    profile, known = made.plan.experiment.profile, next(iter(made.plan.cells.values())).training_id
+    folder = made.store.root / "figures" / made.plan.experiment.name
+    folder.mkdir(parents=True)
+    for name, of, cell in (
+        ("one", profile, known),
+        ("gone", profile, "x"),
+        ("large", profile, known),
+        ("other", "cpu", "x"),
+    ):
+        (folder / f"{name}.svg").write_text(SVG + " " * LARGEST * (name == "large"))
+        (folder / f"{name}.json").write_text("{}")
+        note(folder / name, f"Figure <{name}>", "ours", "theirs & more", of, folder / f"{name}.json", [cell])
+    page = Page(made.write())
+    assert "Figure <other>" not in page.text and "Published: theirs & more." in page.text
+    assert page.text.count("Drawn from 1 cell(s) that are not in this report.") == 1
+    images = {a["alt"]: a["src"] for tag, a in page.elements if "of our cells" in (a.get("alt") or "")}
+    assert [*images] == ["Figure <gone>, of our cells", "Figure <one>, of our cells"], "the large one is linked alone"
+    assert "Figure <large>" in page.text and images.popitem()[1].startswith("data:image/svg+xml;base64,")
+    place = folder.relative_to(tmp_path)
+    shown = {one["title"]: one for one in placed(folder, profile, (), tmp_path)}["Figure <one>"]
+    assert (shown["svg"], shown["data"], shown["others"]) == (f"{place}/one.svg", f"{place}/one.json", 1)
+    links = [a.get("href") or "" for _, a in page.elements]
+    assert any(link.endswith("one.json") for link in links) and any(link.endswith("large.svg") for link in links)
+
+
+def shown(page) -> list[int]:
+    return [int(i) for i in re.findall(r'<div class="sample"><p><span class="dim">(\d+)</span>', page)]
+
+
+def test_samples_are_the_same_examples_for_every_row_and_spread_over_the_test_set(reported):
+    _, text = reported()
+    found = shown(text)
+    assert len(found) == SAMPLES and found == sorted(set(found))
+    assert np.diff([-1, *found, 30]).max() <= 6 and "not picked by hand" in text
+    outputs = [r for r in Page(text).rows if len(r) == 3 and r[0].split() and r[0].split()[-1] in ROWS]
+    assert len([r for r in outputs if "out put" in r[1]]) == len(found) * len(ROWS)
+
+
+def test_half_of_the_samples_are_failures_where_there_are_any():
+    scores = [
+        {i: {"sentence": {"accuracy": float(i % 10 != 0)}} for i in range(100)},
+        {i: {"sentence": {"accuracy": 1.0}} for i in range(100)},
+    ]
+    found, how = choose(range(100), scores, ["accuracy"])
+    assert len(found) == SAMPLES == len(set(found)) and sum(i % 10 == 0 for i in found) >= 4
+    assert "4 of these are failures" in how and "the 10 of 100 test examples" in how
+    all_right, how = choose(range(100), scores[1:], ["accuracy"])
+    assert len(all_right) == SAMPLES and "failures" not in how
+    all_wrong, _ = choose(range(3), [{i: {"sentence": {"accuracy": 0.0}} for i in range(3)}], ["accuracy"])
+    assert all_wrong == [0, 1, 2]
+
+
+def test_a_classifiers_confusion_matrix_counts_labels_by_outputs():
+    records = [{"label": t, "output": o} for t, o in ("ab", "ab", "aa", "bc", "bb")]
+    assert confusion(records) == [("a", [1, 2, 0]), ("b", [0, 1, 1]), ("c", [0, 0, 0])]
+    assert confusion([{"output": "a"}]) == [] == confusion([{"label": f"{i}", "output": "0"} for i in range(21)])
+
+
+def test_a_report_has_the_confusion_matrix_of_a_row_with_labels_and_images_beside_questions(tmp_path, monkeypatch):
+    monkeypatch.setattr(fake_family, "pictures", lambda config: lambda key: f"image {key}".encode(), raising=False)
+    made = Made(tmp_path)
+    for r in range(len(ROWS)):
+        level, labels = made.level(r), {} if r else {"label": "<b>"}
+        level.write_predictions([one | labels | {"image": f"k{one['index']}"} for one in level.predictions()])
+        level.finish()
+    text = made.write()
+    assert text.count("Confusion matrix of ") == 1 and '<tr><th scope="row">&lt;b&gt;</th>' in text
+    drawn = [base64.b64decode(x).decode() for x in re.findall(r'<img src="data:image/png;base64,([^"]+)"', text)]
+    maps, samples = drawn[:3], drawn[3:]
+    assert samples == [f"image k{i}" for i in shown(text)]
+    assert maps == [f"image k{i}" for i in re.findall(r"<b>Test example (\d+)\.</b>", text)]

@@ -44,14 +44,6 @@ def test_each_error_of_a_disk_has_its_next_step(number, step):
 # ---- atomic writes
 
 
-def test_write_replaces_whole_files_and_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "deep" / "file"
-    write_atomic(path, b"one")
-    write_atomic(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert sorted(p.name for p in path.parent.iterdir()) == ["file"]
-
-
 def test_readers_never_see_a_part(tmp_path):
     path, sizes = tmp_path / "file", [10, 2_000_000]
     write_atomic(path, b"x" * sizes[0])
@@ -73,23 +65,6 @@ def test_readers_never_see_a_part(tmp_path):
 def finish(level, metrics) -> None:
     write_json(level.path("metrics.json"), metrics)
     level.finish()
-
-
-def test_a_killed_writer_leaves_no_half_manifest(entry):
-    """Killed between write and rename: the cell is not done, and the next run can finish it."""
-    write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
-
-    def die_before_rename():
-        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        entry.finish()
-
-    process = FORK.Process(target=die_before_rename)
-    process.start()
-    process.join(20)
-    assert process.exitcode == -signal.SIGKILL
-    assert entry.read() is None and entry.state() == "queued"
-    finish(entry, {"metrics": {"dev/score": 2.0}})
-    assert entry.read() == {"metrics": {"dev/score": 2.0}} and entry.state() == "done"
 
 
 @pytest.mark.parametrize("content", ['{"state": "runn', "", "[]", "{}", "null", "3"])

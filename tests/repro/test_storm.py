@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-
 import pytest
 import storm
 
@@ -29,16 +27,3 @@ def test_a_difference_would_be_seen(cell, store):
     told = read_json(path)
     write_json(path, told | {"metrics": told["metrics"] | {"dev/score": 0.1 + 1e-12}})
     assert storm.numbers(store) != before
-
-
-def test_the_command_runs_what_is_asked_and_ends_with_1_when_anything_differs(monkeypatch, root, tmp_path, capsys):
-    command, asked = runpy.run_path(str(root / "tests" / "crash_test.py"))["main"], []
-    monkeypatch.setattr(storm, "run", lambda *given, **more: asked.append((*given, more)) or [])
-    monkeypatch.setattr(storm, "many", lambda *given, **more: asked.append((*given, more)) or ["a score"])
-    new = tmp_path / "new"
-    assert command(["--minutes", "0.5", "--seed", "7", "--folder", str(new)]) == 0
-    assert asked == [(new.resolve(), 30.0, {"seed": 7})] and new.is_dir()
-    assert command(["--many"]) == 1 and asked[1][1] == {"seed": 1} and not asked[1][0].exists()
-    end = "differences from the undisturbed run"
-    assert capsys.readouterr().out.splitlines() == [f"0 {end}", "a score", f"1 {end}"]
-    assert command([]) == 0 and asked[2][1:] == (300.0, {"seed": 1})

@@ -7,12 +7,11 @@ import shutil
 import sys
 
 import pytest
-import torch
 
 from repro.store import Store
 from tasks.config import compose
 from tasks.config.compose import ConfigError
-from tasks.load import NoCell, evaluate, evaluation_config, find_cell, load_cell
+from tasks.load import NoCell, evaluate, evaluation_config, find_cell
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +84,6 @@ def test_commands_take_a_cell_with_conditions(trained, command, tmp_path, monkey
         assert ("test/bleu" in told.out) == (name == "evaluate" and not status)
     assert command("evaluate", "decode.beam=1", more[1]) == 2
     assert "no finished cell of 'decode.beam=1'" in capsys.readouterr().err
-
-
-def test_a_loaded_model_gives_the_stored_outputs(trained):
-    cell, outputs = trained
-    loaded = load_cell(cell.training_id, outputs)
-    assert loaded.config["mapping"]["name"] == "softmax" and loaded.family.__name__ == "tasks.cells.seq2seq"
-    assert loaded.encoding.source_vocab
-    tokens = torch.tensor([[4, 5, 6]])
-    state = loaded.model.start(loaded.model.encode(tokens, torch.tensor([3])))
-    logits, attention, _ = loaded.model.step(torch.tensor([2]), loaded.model.encode(tokens, torch.tensor([3])), state)
-    assert logits.shape == (1, loaded.encoding.sizes[1])
-    torch.testing.assert_close(attention.sum(-1), torch.ones(1, device=attention.device))
 
 
 def test_scoring_anew_trains_nothing(trained, monkeypatch):

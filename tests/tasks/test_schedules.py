@@ -83,11 +83,3 @@ def test_linear_rises_and_comes_to_rest_at_zero():
 def test_linear_with_a_warmup_longer_than_the_training_stays_finite():
     found = make("linear", total=5, warmup_updates=200)
     assert all(0 <= found.rate(n) <= 5 / 200 for n in range(7))
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_state_survives_the_safe_unpickler(name, tmp_path):
-    current = make(name)
-    current.epoch_ended(1, 3.0)
-    torch.save(current.state_dict(), tmp_path / "s.pt")
-    assert torch.load(tmp_path / "s.pt", weights_only=True) == current.state_dict()

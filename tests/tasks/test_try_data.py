@@ -16,67 +16,73 @@ from tasks.data.records import Example, Pair
 PAIR = Pair("one two three four five", ("un deux trois quatre cinq",))
 
 
-def sizes(composed, kind, train, test=30, given=()):
+@pytest.fixture(scope="module")
+def sizes(composed):
+    """`sizes("pairs", train, test, given)`: what is set for examples of a kind, of which `test` are dev and test."""
     tasks = {"pairs": "translation", "summaries": "summarization", "text": "imdb", "texts": "snli"}
-    config = composed([f"task={tasks[kind]}"])
-    held_out = train[:test] if isinstance(test, int) else test
-    splits = {"train": train, "dev": held_out, "test": held_out}
-    return {one.key: one.value for one in map(parsed, try_data._fitted(kind, splits, config, set(given)))}
+    configs = {kind: composed([f"task={task}"]) for kind, task in tasks.items()}
+
+    def sizes(kind, train, test=30, given=()):
+        held_out = train[:test] if isinstance(test, int) else test
+        splits = {"train": train, "dev": held_out, "test": held_out}
+        return {one.key: one.value for one in map(parsed, try_data._fitted(kind, splits, configs[kind], set(given)))}
+
+    return sizes
 
 
-def test_small_data_get_more_epochs_and_large_data_a_limit(composed, capsys):
-    assert sizes(composed, "pairs", [PAIR] * 1000) == {"train.max_epochs": try_data.MOST_EPOCHS}
+def test_small_data_get_more_epochs_and_large_data_a_limit(sizes, capsys):
+    assert sizes("pairs", [PAIR] * 1000) == {"train.max_epochs": try_data.MOST_EPOCHS}
     assert "WARNING" not in capsys.readouterr().out
-    assert sizes(composed, "pairs", [PAIR] * 12_000) == {"train.max_epochs": 7}
-    found = sizes(composed, "pairs", [PAIR] * 40_000, test=5000)
+    assert sizes("pairs", [PAIR] * 12_000) == {"train.max_epochs": 7}
+    found = sizes("pairs", [PAIR] * 40_000, test=5000)
     limits = {"data.limits.train": 28_000, "data.limits.dev": 500, "data.limits.test": 500}
     assert found == {**limits, "train.max_epochs": 3}
     told = capsys.readouterr().out
     assert "data.limits.train=28000" in told and "data.limits.train=null" in told
 
 
-def test_long_texts_count_by_their_words(composed):
+def test_long_texts_count_by_their_words(sizes):
     long = Pair("word " * 60, ("mot " * 60,))
-    found = sizes(composed, "pairs", [long] * 10_000)
+    found = sizes("pairs", [long] * 10_000)
     words = found["data.limits.train"] * 120 * found["train.max_epochs"]
     assert 0.9 < words / try_data.WORDS["pairs"] < 1.1
     assert found["encode.max_source_tokens"] == found["encode.max_target_tokens"] == 120
-    assert "decode.max_len_b" not in found and sizes(composed, "summaries", [long] * 1000)["decode.max_len_b"] == 120
+    assert "decode.max_len_b" not in found and sizes("summaries", [long] * 1000)["decode.max_len_b"] == 120
     one, two = ([Example(texts, i % 2) for i in range(1000)] for texts in (("word " * 90,), ("word " * 90, "a")))
-    assert sizes(composed, "text", one)["encode.max_tokens"] == 180
-    assert "encode.max_tokens" not in sizes(composed, "texts", two)
-    assert sizes(composed, "pairs", [Pair("长" * 600, ("a",))] * 100)["encode.max_source_tokens"] == 200
-    assert sizes(composed, "pairs", [Pair("长" * 70, ("a" * 70,))] * 100)["encode.max_source_tokens"] == 70
+    assert sizes("text", one)["encode.max_tokens"] == 180
+    assert "encode.max_tokens" not in sizes("texts", two)
+    assert sizes("pairs", [Pair("长" * 600, ("a",))] * 100)["encode.max_source_tokens"] == 200
+    assert sizes("pairs", [Pair("长" * 70, ("a" * 70,))] * 100)["encode.max_source_tokens"] == 70
 
 
-def test_texts_without_spaces_are_classified_by_their_characters(composed):
+def test_texts_without_spaces_are_classified_by_their_characters(sizes):
     one, two = (
         [Example(texts, i % 2) for i in range(600)] for texts in (("今天天气很好",), ("a word", "今天天气很好"))
     )
-    assert sizes(composed, "text", one)["encode.subword"] == sizes(composed, "texts", two)["encode.subword"] == "char"
-    assert "encode.subword" not in sizes(composed, "pairs", [Pair("今天", ("天气",))] * 600)
+    assert sizes("text", one)["encode.subword"] == sizes("texts", two)["encode.subword"] == "char"
+    assert "encode.subword" not in sizes("pairs", [Pair("今天", ("天气",))] * 600)
     for key in ("encode.subword", "encode.tokenizer"):
-        assert "encode.subword" not in sizes(composed, "text", one, given=[key])
+        assert "encode.subword" not in sizes("text", one, given=[key])
 
 
-def test_what_the_user_set_is_left_alone(composed):
-    found = sizes(composed, "pairs", [PAIR] * 40_000, 5000, ["data.limits.train", "train.max_epochs"])
+def test_what_the_user_set_is_left_alone(sizes):
+    found = sizes("pairs", [PAIR] * 40_000, 5000, ["data.limits.train", "train.max_epochs"])
     assert found == {"data.limits.dev": 500, "data.limits.test": 500}
-    assert sizes(composed, "pairs", [PAIR] * 40_000, 5000, ["data.limits"]) == {"train.max_epochs": 3}
+    assert sizes("pairs", [PAIR] * 40_000, 5000, ["data.limits"]) == {"train.max_epochs": 3}
 
 
-def test_few_examples_are_warned_of(composed, capsys):
-    sizes(composed, "pairs", [PAIR] * 30)
+def test_few_examples_are_warned_of(sizes, capsys):
+    sizes("pairs", [PAIR] * 30)
     assert "WARNING: only 30 training examples" in capsys.readouterr().out
 
 
-def test_a_limit_refuses_examples_that_are_sorted_by_class(composed):
+def test_a_limit_refuses_examples_that_are_sorted_by_class(sizes):
     mixed = [Example(("word " * 50,), i % 2) for i in range(40_000)]
-    assert sizes(composed, "text", mixed)["data.limits.train"] == 10_000
+    assert sizes("text", mixed)["data.limits.train"] == 10_000
     with pytest.raises(DataError, match="sorted by class"):
-        sizes(composed, "text", sorted(mixed, key=lambda one: one.label))
+        sizes("text", sorted(mixed, key=lambda one: one.label))
     with pytest.raises(DataError, match=r"sorted by class.* 2,000 of 4,000 dev(.|\n)*data.limits.dev=null"):
-        sizes(composed, "text", mixed, sorted(mixed[:4000], key=lambda one: one.label))
+        sizes("text", mixed, sorted(mixed[:4000], key=lambda one: one.label))
 
 
 @pytest.mark.parametrize(

@@ -215,15 +215,6 @@ def test_counted_vectors_in_a_data_set(tmp_path):
     assert without.vectors is None and encoded(tmp_path, vector_dim=7).sha256 == without.sha256
 
 
-def test_a_cached_encoding_is_opened_without_reading_and_mended_when_damaged(tmp_path):
-    first = encoded(tmp_path)
-    unread = DataSet("tiny", "texts", dataset().fingerprint, None, "by hand", about=dataset().about)
-    assert ids(encode(unread, Encode(min_count=1), tmp_path), "train") == ids(first, "train")
-    np.save(first.folder / "train.labels.npy", np.array([1, 1, 1]))
-    mended = encoded(tmp_path)
-    assert mended.splits["train"].labels.tolist() == [0, 1, 1] and mended.sha256 == first.sha256
-
-
 def test_the_hash_follows_the_texts_not_the_place_they_come_from(tmp_path):
     one, two = (encode(dataset(version=v), Encode(min_count=1), tmp_path / v) for v in "12")
     other = encoded(tmp_path / "other", TEXTS | {"dev": [("b e", 0)]})

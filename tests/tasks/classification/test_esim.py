@@ -40,12 +40,6 @@ def test_a_pair_does_not_depend_on_its_batch(esim, assert_no_part_of_the_batch, 
     assert assert_no_part_of_the_batch(model, data.splits["test"])["measures"]
 
 
-@pytest.mark.parametrize("mapping", KINDS)
-def test_the_loss_reaches_every_parameter(esim, assert_loss_reaches_every_parameter, mapping):
-    model, data = esim(mapping)
-    assert_loss_reaches_every_parameter(model, data.splits["train"])
-
-
 @pytest.mark.parametrize("mapping", ["sparsemax", "sparsemap_sequence", "sparsemap_matching"])
 def test_gradients_against_differences(esim, mapping):
     """Of the whole model in double precision, in the scores' own parameters."""

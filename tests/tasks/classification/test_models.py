@@ -72,37 +72,14 @@ def test_self_attention_over_a_review_with_every_mapping_of_rows(
         assert_loss_reaches_every_parameter(model, data.splits["train"])
 
 
-def test_self_attention_is_torchs_with_softmax_and_computes_no_matrix_of_weights(toy, build_model, monkeypatch):
-    data = toy("toy_reviews")
-    model = build_model("imdb_transformer", data, "softmax", **SELF, pre_norm=False)
-    (text,), (length,) = collate(data.splits["test"], range(5))
-    text[1, 3:] = PAD
-    states, asked = [], []
-    model.layers[0].register_forward_pre_hook(lambda _, given: states.append(given[0]))
-    model.attend.register_forward_hook(lambda _, given, out: states.append(given[1]))
-    whole = attention.sparse_attention
+def test_self_attention_over_a_review_computes_no_matrix_of_weights(toy, build_model, monkeypatch):
+    data, asked, whole = toy("toy_reviews"), [], attention.sparse_attention
+    model = build_model("imdb_transformer", data, "softmax", **SELF)
     monkeypatch.setattr(
         attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
     )
-    model([text], [length])
-    renamed = {
-        "own.": "self_attn.",
-        "feed.0.": "linear1.",
-        "feed.3.": "linear2.",
-        "norms.0": "norm1",
-        "norms.1": "norm2",
-    }
-    x = states[0]
-    for layer in model.layers:
-        theirs, state = nn.TransformerEncoderLayer(8, 2, 6, batch_first=True).eval(), {}
-        for name, value in layer.state_dict().items():
-            for ours, its in renamed.items():
-                name = name.replace(ours, its)
-            state[name] = value
-        theirs.load_state_dict(state)
-        x = theirs(x, src_key_padding_mask=text.eq(PAD))
-    real = text.ne(PAD)
-    assert torch.allclose(states[1][real], x[real], atol=1e-5) and asked == [False] * len(model.layers)
+    model(*collate(data.splits["test"], range(5)))
+    assert asked == [False] * len(model.layers)
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax", "oscarmax"])
@@ -119,12 +96,6 @@ def test_texts_of_one_and_two_words(toy, imdb):
         logits, _ = model([torch.tensor([[5, PAD], [5, 6]])], [torch.tensor([1, 2])])
         single, _ = model([torch.tensor([[5]])], [torch.tensor([1])])
         assert logits.isfinite().all() and torch.allclose(logits[:1], single, atol=1e-5), mapping
-
-
-@pytest.mark.parametrize(("mapping", "discrete"), KINDS)
-def test_the_loss_reaches_every_parameter(toy, imdb, assert_loss_reaches_every_parameter, mapping, discrete):
-    data = toy("toy_reviews")
-    assert_loss_reaches_every_parameter(imdb(data, mapping, discrete), data.splits["train"])
 
 
 @pytest.mark.parametrize(

@@ -214,15 +214,12 @@ TEXTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "blank, Unicode's": (lambda raw: "\u2003\n\u00a0\n".encode(), ""),
     "Latin-1": (lambda raw: raw.replace(E, b"\xe9"), r"line \d+, byte \d+"),
     "cut in a character": (lambda raw: raw[: raw.index(E) + 1], r"line \d+, byte \d+"),
-    "half a character": (lambda raw: raw.replace(E, b"\xed\xa0\x80"), r"line \d+, byte \d+"),
-    "overlong": (lambda raw: raw.replace(E, b"\xc0\xaf"), r"line \d+, byte \d+"),
     "UTF-16, cut": (lambda raw: raw.decode().encode("utf-16")[:-1], "UTF-16"),
     "UTF-16 without mark": (lambda raw: raw.decode().encode("utf-16-le"), r"line \d+, byte \d+"),
     "UTF-32, cut": (lambda raw: raw.decode().encode("utf-32")[:-1], "UTF-32"),
     "NUL": (lambda raw: raw.replace(E, b"\0"), r"line \d+, byte \d+: NUL"),
     "gzip, cut": (lambda raw: gzip.compress(raw, mtime=0)[:-9], "gzip"),
     "gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(raw, mtime=0)), "gzip"),
-    "gzip, its head alone": (lambda raw: b"\x1f\x8b\x08\x00", "gzip"),
     "bzip2, cut": (lambda raw: bz2.compress(raw)[:-9], "bzip2"),
     "xz, cut": (lambda raw: lzma.compress(raw)[:-9], "xz"),
     "zstd, cut": (lambda raw: pyarrow.compress(raw, "zstd", asbytes=True)[:-3], "zstd"),
@@ -232,7 +229,7 @@ TEXTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "random": (lambda raw: bytes(range(250, 0, -1)) * 9, "byte 0"),
     "an error page": (lambda raw: b"<!DOCTYPE html><html><body>404 Not Results</body></html>", ""),
 }
-ENCODINGS = {"Latin-1", "cut in a character", "half a character", "overlong", "random", "NUL"}  # what needs an é
+ENCODINGS = {"Latin-1", "cut in a character", "random", "NUL"}  # what needs an é
 
 
 def _flipped(raw: bytes) -> bytes:
@@ -263,39 +260,22 @@ def _without(key: str, field: str) -> Callable[[bytes], bytes]:
 DEEP, DIGITS = b"[" * 100_000, b"1" * 5_000
 # A fault: (number of a line, its new text), (bytes, what takes their place, where), or (function of the bytes, where).
 Fault = tuple[Any, ...]
-JSONL: dict[str, Fault] = {"an array": (2, b"[1]"), "a blank line": (2, b""), "deep": (2, DEEP), "digits": (2, DIGITS)}
-JSONL |= {
-    "no fields": (3, b"{}"),
-    "null": (3, b"null"),
-    "words": (2, b"hello"),
-    "cut": (lambda raw: raw[:-20], "line 3"),
-}
+JSONL: dict[str, Fault] = {"an array": (2, b"[1]"), "deep": (2, DEEP), "digits": (2, DIGITS)}
+JSONL |= {"no fields": (3, b"{}"), "cut": (lambda raw: raw[:-20], "line 3")}
 JSON_WHOLE: dict[str, Fault] = {"cut": (lambda raw: raw[:-20], "line 1"), "deep": (lambda raw: DEEP, "line 1")}
 JSON_WHOLE |= {"digits": (lambda raw: b"[" + DIGITS + b"]", "line 1"), "a number": (lambda raw: b"3", "")}
 JSON_WHOLE |= {"an empty object": (lambda raw: b"{}", ""), "NUL escaped": (E, b"\\u0000", "line 1")}
 JSON_WHOLE |= {"half a character escaped": (E, b"\\ud800", "line 1")}
-SIDES: dict[str, Fault] = {"a line more": (lambda raw: raw + b"x\n", ""), "one line": (lambda raw: b"x\n", "")}
-SIDES |= {"a line less": (lambda raw: raw[: raw[:-1].rindex(b"\n") + 1], ""), "all in one line": (b"\n", b" ", "")}
+SIDES: dict[str, Fault] = {"a line more": (lambda raw: raw + b"x\n", ""), "all in one line": (b"\n", b" ", "")}
 SIDES |= {"CR alone": (b"\n", b"\r", "line 1")}
-TARS: dict[str, Fault] = {"empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE * 99, "")}
-TARS |= {"a zip": (lambda raw: zipped({"a": b"b"}), ""), "its half": (lambda raw: raw[: len(raw) // 2], "")}
-TARS |= {
-    "no end mark": (lambda raw: _without_end(_plain_tar(raw)), ""),
-    "nothing in it": (lambda raw: tar({"x": b"y"}), ""),
-}
+TARS: dict[str, Fault] = {"text": (lambda raw: SIDE * 99, ""), "its half": (lambda raw: raw[: len(raw) // 2], "")}
 TARS |= {"a header damaged": (lambda raw: _second_header(_plain_tar(raw)), "")}
-TARS |= {"gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(_plain_tar(raw))), "")}
+TARS |= {"nothing in it": (lambda raw: tar({"x": b"y"}), "")}
 TARS |= {"gzip, cut": (lambda raw: gzip.compress(_plain_tar(raw))[:-9], "")}
 
 
 def _plain_tar(raw: bytes) -> bytes:
     return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-
-
-def _without_end(raw: bytes) -> bytes:
-    with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
-        last = archive.getmembers()[-1]
-    return raw[: last.offset_data + -(-last.size // 512) * 512]
 
 
 def _second_header(raw: bytes) -> bytes:
@@ -318,58 +298,30 @@ def _row(**changes: Any) -> bytes:
 # What is wrong in a format of its own: kind -> what -> fault.
 _QUESTIONS = JSON_WHOLE | {"no question": (_without("questions", "question"), r"questions\[2\]")}
 _QUESTIONS |= {"a number for a question": (_first("questions", question=3), r"questions\[0\]")}
-_QUESTIONS |= {"a list for an id": (_first("questions", question_id=[1]), r"questions\[0\]")}
 _QUESTIONS |= {"words for questions": (_json(lambda f: {"questions": ["question"]}), "")}
-_QUESTIONS |= {"no list": (_json(lambda f: {"questions": {"a": 1}}), "")}
 _ANNOTATIONS = JSON_WHOLE | {"no answers": (_without("annotations", "answers"), r"annotations\[2\]")}
 _ANNOTATIONS |= {"a type unknown": (_first("annotations", answer_type="colour"), "colour")}
-_ANNOTATIONS |= {"a list for a type": (_first("annotations", answer_type=["x"]), "")}
 _ANNOTATIONS |= {"words for answers": (_first("annotations", answers=["yes"]), "")}
 _ANNOTATIONS |= {"null for an answer": (_first("annotations", answers=[{"answer": None}]), "")}
-_ANNOTATIONS |= {"a number as answer": (_first("annotations", multiple_choice_answer=3), "")}
 _ARFF: dict[str, Fault] = {
     "no row": (lambda raw: raw[: raw.index(b"1.5")], ""),
     "no @data": (b"@data", b"@date", "line 7"),
 }
 _ARFF |= {
-    "labels only": (lambda raw: lines("@relation r", "@attribute a {0,1}", "@attribute b {0,1}", "@data", "1,0"), "")
+    "labels only": (lambda raw: lines("@relation r", *(f"@attribute {n} {{0,1}}" for n in "ab"), "@data", "1,0"), "")
 }
-_ARFF |= {"a short row": (b",0,1", b",0", "line 9"), "a long row": (b",0,1", b",0,1,1", "line 9")}
+_ARFF |= {"a short row": (b",0,1", b",0", "line 9"), "infinite": (b"1.5", b"1e999", "line 8")}
 _ARFF |= {"a head alone": (lambda raw: raw[: raw.index(b"@data")], ""), "a value unknown": (b"5,u", b"5,z", "line 8")}
-_ARFF |= {"a word for a number": (b"1.5", b"one", "line 8"), "not a number": (b"1.5", b"nan", "line 8")}
-_ARFF |= {
-    "infinite": (b"1.5", b"1e999", "line 8"),
-    "a value missing": (b"1.5", b"?", "(?s)(?=.*line 8).*missing values"),
-}
-_ARFF |= {"a sparse row": (b"1.5,u,1,0", b"{0 1.5}", "line 8"), "a label missing": (b"e b", b"e c", "lacks labels: b")}
-_ARFF |= {
-    "a label that is a number": (b"b {0,1}", b"b numeric", "b"),
-    "a type unknown": (b"numeric", b"date", "line 3"),
-}
+_ARFF |= {"a value missing": (b"1.5", b"?", "(?s)(?=.*line 8).*missing values")}
+_ARFF |= {"a label missing": (b"e b", b"e c", "lacks labels: b"), "a type unknown": (b"numeric", b"date", "line 3")}
 _ARFF |= {"an attribute twice": (b"e b", b"e a", "line 6"), "a quote without end": (b"k' {", b"k {", "line 4")}
-_XML: dict[str, Fault] = {"cut": (lambda raw: raw[:-12], "line 3"), "no label": (lambda raw: b"<labels/>", "")}
-_XML |= {"a tag open": (lambda raw: raw.replace(b"</label>", b"", 1), "line 4"), "a label twice": (b'"b"', b'"a"', "")}
-_XML |= {"no name": (b'name="b"', b"", ""), "entities of entities": (_entities, "")}
-_VECTORS: dict[str, Fault] = {
-    "a number less": (2, b"dog 1"),
-    "a word for a number": (2, b"dog 1 x"),
-    "no number": (1, b"the"),
-}
-_VECTORS |= {
-    "not a number": (2, b"dog 1 nan"),
-    "too large": (3, b"dog 1e99 2"),
-    "other words": (lambda raw: b"x 1 2\n", ""),
-}
-_ZIP: dict[str, Fault] = {
-    "its half": (lambda raw: raw[: len(raw) // 2], ""),
-    "a tar": (lambda raw: tar({"a": b"b"}), ""),
-}
-_ZIP |= {"empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE, "")}
-_CSV: dict[str, Fault] = {
-    "no column": (b"pairID", b"pair", "line 1"),
-    "a short row": (2, b"1"),
-    "no star": (b"*", b"", ""),
-}
+_XML: dict[str, Fault] = {"no label": (lambda raw: b"<labels/>", ""), "a label twice": (b'"b"', b'"a"', "")}
+_XML |= {"a tag open": (lambda raw: raw.replace(b"</label>", b"", 1), "line 4")}
+_XML |= {"entities of entities": (_entities, "")}
+_VECTORS: dict[str, Fault] = {"a number less": (2, b"dog 1"), "a word for a number": (2, b"dog 1 x")}
+_VECTORS |= {"not a number": (2, b"dog 1 nan"), "other words": (lambda raw: b"x 1 2\n", "")}
+_ZIP: dict[str, Fault] = {"its half": (lambda raw: raw[: len(raw) // 2], ""), "text": (lambda raw: SIDE, "")}
+_CSV: dict[str, Fault] = {"no column": (b"pairID", b"pair", "line 1"), "no star": (b"*", b"", "")}
 FAULTS: dict[str, dict[str, Fault]] = {
     "side": SIDES,
     "labels": SIDES | {"a class unknown": (2, b"maybe")},

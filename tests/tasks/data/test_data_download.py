@@ -1,15 +1,24 @@
-"""Downloads from a real server on this machine: verified, resumed, refused."""
+"""Downloads from a real server on this machine, wheels by pip, packages by a private apt: verified, resumed, refused."""
 
+import bz2
+import gzip
 import hashlib
+import lzma
 import os
+import shutil
+import subprocess
+import zipfile
 
 import pytest
 from hub_stand_in import serving
 from packed import tar
 
-from tasks.data import DataError, NullProgress
+from tasks.data import DataError, DataUnavailable, NullProgress
+from tasks.data.acquire import apt as apt_module
+from tasks.data.acquire.apt import PrivateApt, extract_deb
 from tasks.data.acquire.archives import unpack
 from tasks.data.acquire.download import download
+from tasks.data.acquire.pip import fetch_wheel
 
 BODY = bytes(range(256)) * 2000
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -97,3 +106,144 @@ def test_a_truncated_archive_leaves_no_folder(tmp_path):
     assert not (tmp_path / "b").exists()
     unpack(tmp_path / "a.tgz", tmp_path / "a")
     assert (tmp_path / "a" / "text").stat().st_size == 50_000
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """A folder of wheels that pip is told to use instead of an index."""
+    pytest.importorskip("pip", reason="pip fetches the wheels; this environment has none")
+    folder = tmp_path / "index"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "toy_text-1.5-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("toy_text/data/rows.csv", "a,b\n1,2\n")
+        wheel.writestr("toy_text/__init__.py", "raise RuntimeError('must never be imported')\n")
+        wheel.writestr("toy_text-1.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy-text\nVersion: 1.5\n")
+        wheel.writestr("toy_text-1.5.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("toy_text-1.5.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    return folder
+
+
+def test_a_wheel_is_unpacked_once_and_its_hash_is_checked(index, tmp_path):
+    wheel = index / "toy_text-1.5-py3-none-any.whl"
+    good = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with pytest.raises(DataError, match="not the wheel") as caught:
+        fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256="f" * 64)
+    assert good in caught.value.where
+    assert not (tmp_path / "cache/wheels/toy-text-1.5").exists()
+    folder = fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256=good)
+    assert (folder / "toy_text/data/rows.csv").read_text() == "a,b\n1,2\n"
+    wheel.unlink()
+    assert fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress()) == folder
+    with pytest.raises(DataError, match="not the wheel"):
+        fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256="f" * 64)
+
+
+def test_an_unknown_version_leaves_nothing(index, tmp_path):
+    with pytest.raises(DataError, match=r"could not fetch toy-text==2\.0") as caught:
+        fetch_wheel("toy-text", "2.0", tmp_path / "cache", NullProgress())
+    assert "network" in caught.value.next_step
+    assert not [path for path in (tmp_path / "cache/wheels").iterdir() if path.is_dir()]
+
+
+CONTROL = "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: a\nDescription: b\n"
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpkg-deb here")
+def test_a_package_is_extracted_and_a_truncated_one_is_named(tmp_path):
+    text, whole = b"two" * 999, b"!<arch>\n"
+    for name, raw in {
+        "debian-binary": b"2.0\n",
+        "control.tar.gz": tar({"./control": CONTROL}, "w:gz"),
+        "data.tar.xz": tar({"./usr/share/a.txt": b"one", "./usr/share/b/c.txt": text}, "w:xz"),
+    }.items():
+        head = f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(raw):<10}`\n"
+        whole += head.encode() + raw + b"\n" * (len(raw) % 2)
+    (tmp_path / "x.deb").write_bytes(whole)
+    extract_deb(tmp_path / "x.deb", tmp_path / "out")
+    assert (tmp_path / "out/usr/share/b/c.txt").read_bytes() == text
+    (tmp_path / "y.deb").write_bytes(whole[:-40])
+    with pytest.raises(DataError, match=r"y\.deb is damaged"):
+        extract_deb(tmp_path / "y.deb", tmp_path / "out")
+
+
+def test_without_apt_the_error_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match="no apt-get") as caught:
+        PrivateApt(tmp_path, NullProgress())
+    assert "Debian or Ubuntu" in caught.value.next_step
+
+
+def _compressors():
+    yield "", lambda data: data
+    yield ".gz", gzip.compress
+    yield ".xz", lzma.compress
+    yield ".bz2", bz2.compress
+    if shutil.which("lz4"):
+        yield ".lz4", lambda data: subprocess.run(["lz4", "-c"], input=data, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("suffix, compress", list(_compressors()))
+def test_lists_are_read_in_every_compression(tmp_path, suffix, compress):
+    folder = tmp_path / "apt/lists"
+    folder.mkdir(parents=True)
+    text = "Package: a\nDescription-en: é\n\nPackage: b\nDescription-en: c\n\n"
+    (folder / f"mirror_main_i18n_Translation-en{suffix}").write_bytes(compress(text.encode()))
+    (folder / f"mirror_main_i18n_Translation-fr{suffix}").write_bytes(compress(b"Package: z\n"))
+    apt = PrivateApt.__new__(PrivateApt)
+    apt.folder = tmp_path / "apt"
+    assert [stanza.split("\n")[0] for stanza in apt.stanzas("Translation-en")] == ["Package: a", "Package: b"]
+
+
+@pytest.fixture
+def fake_apt(tmp_path, monkeypatch):
+    """`fake_apt(script, mirror)`: a private apt; its apt-get runs `script`, its sources name a Debian mirror or none."""
+    (tmp_path / "keys").touch()
+    monkeypatch.setattr(apt_module, "KEYRING", tmp_path / "keys")
+
+    def make(script, mirror="http://here/debian", progress=None):
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        targets = f"if [ $1 = indextargets ]; then echo {mirror} main; exit; fi"
+        (folder / "apt-get").write_text(f"#!/bin/sh\n{targets}\n{script}")
+        (folder / "apt-get").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        return PrivateApt(tmp_path / "cache", progress or NullProgress())
+
+    return make
+
+
+MIRRORS = [("", True, "name no Debian mirror"), ("http://x/debian", False, "there is no ")]
+MIRRORS += [("http://x/debian", True, "no route")]
+
+
+@pytest.mark.parametrize("mirror, keys, said", MIRRORS)
+def test_a_release_that_cannot_be_read_is_told(fake_apt, tmp_path, monkeypatch, mirror, keys, said):
+    # apt-get update ends well even when it fetched nothing
+    apt = fake_apt("echo 'W: Failed to fetch http://x.invalid  no route'; exit 0\n", mirror)
+    monkeypatch.setattr(apt_module, "KEYRING", tmp_path / ("keys" if keys else "none"))
+    with pytest.raises(DataUnavailable) as caught:
+        apt.update()
+    assert said in caught.value.where
+
+
+def test_every_machine_reads_the_same_release_by_a_private_configuration_once(fake_apt, tmp_path):
+    script = """
+set_to() { sed -n "s/^$1 \\"\\(.*\\)\\";/\\1/p" "$APT_CONFIG"; }
+grep -q Acquire::Languages "$APT_CONFIG" || exit 1
+echo "Package: $(cat "$(set_to Dir::Etc::SourceList)")" > "$(set_to Dir::State::lists)/x_Packages"
+echo called >> calls
+"""
+    progress = NullProgress()
+    apt = fake_apt(script.replace("calls", f"{tmp_path}/calls"), progress=progress)
+    assert apt.update() == apt.update() and (tmp_path / "calls").read_text() == "called\n"
+    (stanza,) = apt.stanzas("Packages")
+    assert f"signed-by={tmp_path}/keys" in stanza and stanza.endswith("http://here/debian bookworm main\n")
+    assert len(progress.lines) == 1
+
+
+def test_disk_full_during_update(fake_apt):
+    with pytest.raises(DataError, match="disk is full"):
+        fake_apt("echo 'E: Write error - write (28: No space left on device)'; exit 100\n").update()

@@ -177,8 +177,9 @@ def test_what_a_backbone_needs_is_said(monkeypatch, tmp_path):
         features.backbone("resnet152")
 
 
-def test_weights_that_are_not_resnets_are_refused(tmp_path):
-    pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [repro] extra)")
+def test_weights_that_are_not_resnets_are_refused(tmp_path, monkeypatch):
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [repro] extra)")
+    monkeypatch.setattr(models, "resnet152", models.resnet18)  # which is made sooner
     (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04")
     torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "other.pth")
     for name, step in (("none", "--weights"), ("cut", "fetch the file again"), ("other", "resnet152's file")):

@@ -82,16 +82,6 @@ def test_a_named_revision_is_kept_at_first_use_and_a_commit_is_asked_as_it_is(hu
     assert not list(tmp_path.rglob("*.parquet"))  # the rows are kept, the files are not
 
 
-def test_an_interrupted_file_is_resumed(hub, opened):
-    hub.cut = 900
-    with refused(DataError, key="0000.parquet", value=900, says="resumes"):
-        opened("gigaword")
-    hub.cut = None
-    assert len(opened("gigaword").read(NullProgress())["train"]) == SIZES["train"]
-    ranges = [headers["Range"] for path, headers in hub.asked if "Range" in headers and "storage" in path]
-    assert ranges == ["bytes=900-"] and next(h for _, h in hub.asked if "Range" in h)["If-Range"] == '"1"'
-
-
 @pytest.mark.parametrize("fault, told", [("flip", "sha256"), ("longer", "bytes")])
 def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault, told):
     setattr(hub, fault, 1)

@@ -35,7 +35,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(options, tmp_path, m
     made = []
     for workers in (1, 3):
         root = tmp_path / str(workers)
-        data = open_data({"name": "toy", "limits": {"train": 500, "dev": 90, "test": 80}}, root)
+        data = open_data({"name": "toy", "limits": {"train": 200, "dev": 50, "test": 45}}, root)
         encoded = encode(data, read(Encode, options, "encode"), root, NullProgress(), workers)
         test = encode_test(data, encoded.folder, root, NullProgress(), workers)
         made.append((files(encoded.folder), files(test.folder), encoded.sha256))
@@ -58,6 +58,13 @@ def test_tokens_are_written_as_numpy_would(tmp_path):
     ids, tokens = open_tokens(tmp_path, "x")
     assert [tokens[i] for i in range(5000)] == rows and list(ids.lengths) == list(map(len, rows))
     assert write_tokens(tmp_path, "none", [], index, 3) == 0.0 and len(open_tokens(tmp_path, "none")[0]) == 0
+    rows = [["a", "b", "a"], [], ["é", "\u2028x"]]
+    assert write_tokens(tmp_path, "odd", rows, index, 3) == pytest.approx(2 / 5)
+    ids, tokens = open_tokens(tmp_path, "odd")
+    assert [ids[i].tolist() for i in (0, 1, -1)] == [[4, 5, 4], [], [3, 3]] and tokens[-1] == rows[-1]
+    for found in (ids, tokens):
+        with pytest.raises(IndexError):
+            found[3]
 
 
 def _fail(part):

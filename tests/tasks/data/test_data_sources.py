@@ -120,16 +120,6 @@ def test_a_file_that_changed_meanwhile_begins_again(server, tmp_path):
     assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
 
 
-@pytest.mark.parametrize("code, step", [("gone", "moved or was withdrawn"), ("gated", "HF_TOKEN")])
-def test_answers_of_a_server_have_their_own_next_step(server, tmp_path, code, step):
-    server.gated.add("a/b")
-    server.repos["a/b"] = {}
-    url = f"{server.url}/files/none" if code == "gone" else f"{server.url}/datasets/a/b/resolve/main/x"
-    with pytest.raises(DataUnavailable, match="some: x could not be fetched") as caught:
-        download(url, tmp_path / "x", NullProgress(), name="some")
-    assert step in caught.value.next_step
-
-
 def test_verify_says_what_of_duc_is_short_and_its_sha256(tmp_path, write):
     write(tmp_path / "clean_2004", {"input.txt": ["a b ."] * 3})
     write(tmp_path / "clean_2004" / "references", {f"task1_ref{k}.txt": ["a"] * 3 for k in range(4)})

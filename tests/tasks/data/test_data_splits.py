@@ -147,14 +147,6 @@ def test_no_near_pair_is_on_two_sides_and_no_group_swallows_the_corpus():
     assert f"{len(parts.left_out):,} left out" in parts.note("texts")
 
 
-def test_a_near_duplicate_goes_with_its_twin():
-    base = [[f"{WORDS[i]}{letter}" for letter in "abcdefghi"] for i in range(2000)]
-    texts = [" ".join([*words, end]) for end in ("one", "other") for words in base]
-    parts = split_by_content([[i] for i in range(4000)], texts, [texts])
-    home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
-    assert not parts.left_out and all(home[i] == home[i + 2000] for i in range(2000))
-
-
 PARTS = Parts([12, 35, 40], [7], [18, 29], [], 1)
 
 

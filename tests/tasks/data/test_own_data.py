@@ -188,13 +188,6 @@ def test_a_folder_of_pairs_without_dev(tmp_path, opened, layout):
     assert same == {"test"} and without.fingerprint["train"] != without.fingerprint["dev"]
 
 
-def test_a_folder_of_two_pairs_is_refused(tmp_path, opened):
-    for name in ("a.fr", "a.en", "b.fr", "b.en"):
-        (tmp_path / name).write_text("un chat\n" * 9)
-    with refused(DataUnavailable, key="data.path", says="a.en, a.fr, b.en, b.fr"):
-        opened("files", path=str(tmp_path), source_lang="fr", target_lang="en")
-
-
 def test_other_texts_beside_a_split_and_rows_without_a_class(tmp_path, opened):
     for split in SPLITS:
         write_table(tmp_path / "own", split, TABLE)

@@ -148,19 +148,6 @@ def test_a_folder_of_encoded_texts(fairseq, tmp_path):
     assert len(losses(said)) == 1 and "accuracy" in said
 
 
-@pytest.mark.slow  # a training with `--user-dir` fails if a name is registered twice
-def test_both_names_are_one_package(root):
-    """`--user-dir` imports `fairseq_plugin`, our code `tasks.fairseq_plugin`; nothing is registered twice."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import fairseq_plugin, tasks.fairseq_plugin as ours; "
-        "assert fairseq_plugin is ours; from fairseq.models import ARCH_MODEL_REGISTRY; assert 'sa_seq2seq' in ARCH_MODEL_REGISTRY"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(root / "tasks")], cwd="/", capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 def test_the_page_for_those_who_come_from_fairseq(fairseq, stock, root, tmp_path):
     """Its command trains; fairseq's own attention is refused by what would change nothing in it."""

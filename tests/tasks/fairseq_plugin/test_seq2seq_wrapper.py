@@ -1,21 +1,32 @@
-"""The encoder-decoder behind fairseq's interfaces: training and decoding see the same attention, on whichever side the padding is."""
+"""Models behind fairseq's interfaces: one attention in training, decoding and its search; configurations lose nothing."""
 
 from __future__ import annotations
 
+import argparse
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+from omegaconf import OmegaConf
 from torch.nn import functional as F
 
+from tasks.config import models
+from tasks.config.options import REQUIRED, OptionsError, choice, flag, integer, listing, number, plain, read, text
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
-from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, columns_back, dictionary, padded_right
+from tasks.fairseq_plugin import architectures
+from tasks.fairseq_plugin.architectures import config_class, entries, group, registered_name, values_of
+from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, dictionary
 from tasks.seq2seq.encode import Split
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import beam_search
 
-# Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
-MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
+FUSED = ("fusedmax", {"lam": 0.1, "gamma": 0.1})  # untrained scores are flat, and there shall be zeros here
 SHAPES = [{"input_feeding": f, "bidirectional": b} for f in (True, False) for b in (True, False)]
 TRANSFORMERS = [{"arch": "sa_transformer", "pre_norm": p} for p in (True, False)]
 
@@ -26,12 +37,11 @@ def whole(model, net_input):
     return logits, extra["attn"][0]
 
 
-@pytest.mark.parametrize("mapping, params", MAPPINGS, ids=[m for m, _ in MAPPINGS])
 @pytest.mark.parametrize("options", [*SHAPES, *TRANSFORMERS], ids=str)
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-def test_training_path_equals_incremental_decoding(build, sentences, mapping, params, options, left):
+def test_training_path_equals_incremental_decoding(build, sentences, options, left):
     """With beams reordered at every step, as a search does: hypothesis i continues sentence order[i]."""
-    model = build(mapping, params, **options)
+    model = build(*FUSED, **options)
     net_input = sentences(left)["net_input"]
     order = torch.tensor([3, 0, 4, 1, 2])
     with torch.no_grad():
@@ -48,9 +58,8 @@ def test_training_path_equals_incremental_decoding(build, sentences, mapping, pa
             encoded, now = model.encoder.reorder_encoder_out(encoded, order), now[order]
 
 
-@pytest.mark.parametrize("mapping, params", MAPPINGS, ids=[m for m, _ in MAPPINGS])
-def test_the_side_of_the_padding_does_not_matter(build, sentences, mapping, params):
-    model = build(mapping, params)
+def test_the_side_of_the_padding_does_not_matter(build, sentences):
+    model = build(*FUSED)
     right, left = sentences(False), sentences(True)
     (logits, attention), (same, moved) = whole(model, right["net_input"]), whole(model, left["net_input"])
     torch.testing.assert_close(same, logits)
@@ -58,14 +67,6 @@ def test_the_side_of_the_padding_does_not_matter(build, sentences, mapping, para
         steps = int(right["target"][i].ne(PAD).sum())
         torch.testing.assert_close(moved[i, :steps, -length:], attention[i, :steps, :length])
         assert not moved[i, :steps, : moved.size(2) - length].any()
-
-
-def test_padding_moves_to_the_right_and_back():
-    tokens = torch.tensor([[PAD, PAD, 7, 8], [PAD, 5, 6, 7], [4, 5, 6, 7], [9, PAD, PAD, PAD]])
-    moved, columns = padded_right(tokens)
-    assert moved.tolist() == [[7, 8, PAD, PAD], [5, 6, 7, PAD], [4, 5, 6, 7], [9, PAD, PAD, PAD]]
-    assert columns_back(moved.unsqueeze(1), columns).squeeze(1).tolist() == tokens.tolist()
-    assert padded_right(moved) == (moved, None) or padded_right(moved)[1] is None
 
 
 def criterion(**options):
@@ -175,3 +176,96 @@ def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):
                 assert value.dtype == flat[0][name].dtype and torch.equal(value, flat[0][name]), name
             elif name != "net_input":
                 assert value == flat[0][name], name
+
+
+SOURCES = [[3, 9, 15, 6], [7, 7], [19], [11, 12, 13, 14, 2], [5, 9, 5]]
+
+
+@pytest.mark.parametrize("mapping, params", [("softmax", {}), ("fusedmax", {"gamma": 0.1})])
+@pytest.mark.parametrize("beam, penalty", [(1, 1.0), (4, 1.0), (4, 0.3), (15, 1.0)])
+@pytest.mark.parametrize("ends", [-1.0, 1.0, 3.0])
+def test_the_same_hypotheses(build, batch, symbols, mapping, params, beam, penalty, ends):
+    model = build(mapping, params, bidirectional=True, init_range=1.0, seed=4)
+    with torch.no_grad():
+        model.net.generator.bias[symbols.eos()] += ends  # outputs end early, late or at the limit
+    net_input = batch(SOURCES, [[1]] * 5)["net_input"]
+    generator = SequenceGenerator([model], symbols, beam_size=beam, max_len_a=0, max_len_b=7, len_penalty=penalty)
+    theirs = generator.generate([model], {"net_input": net_input})
+    rules = {"beam": beam, "max_len_b": 7, "len_penalty": penalty, "length": "average", "stop": "all"}
+    options = read(Decode, rules, "decode")
+    ours = beam_search(model.net, net_input["src_tokens"], net_input["src_lengths"], options)
+    for source, found, expected in zip(SOURCES, ours, theirs, strict=True):
+        assert [h.ids for h in found] == [h["tokens"].tolist() for h in expected]
+        for h, e in zip(found, expected):
+            assert h.score == pytest.approx(float(e["score"]), abs=1e-4)
+            torch.testing.assert_close(h.attention, e["attention"].t()[:, : len(source)].float(), atol=1e-5, rtol=0)
+
+
+FAMILIES = ("seq2seq", "classification", "vqa")
+
+
+@dataclass
+class Everything:
+    """One option of each kind."""
+
+    size: int = integer(3, low=1, help="size")
+    rate: float = number(0.5)
+    on: bool = flag(True)
+    off: bool = flag(False)
+    kind: str = choice("a", "a", "b")
+    most: int | None = integer(None, optional=True)
+    strides: list = listing([1, 2], integer(low=1))
+
+
+@dataclass
+class Asking:
+    """An option without a default."""
+
+    label: str = text(REQUIRED)
+
+
+def test_the_command_line_sets_every_option():
+    made = config_class("made", *entries(Everything))
+    parser = argparse.ArgumentParser()
+    gen_parser_from_dataclass(parser, made())
+    line = ["--size", "5", "--rate", "0.25", "--on", "--off", "--kind", "b", "--most", "7", "--strides", "[3]"]
+    found = values_of(made.from_namespace(parser.parse_args(line)), Everything)
+    numbers = {"size": 5, "rate": 0.25, "most": 7, "strides": [3]}
+    assert plain(read(Everything, found, "")) == numbers | {"on": False, "off": True, "kind": "b"}
+    assert values_of(made.from_namespace(parser.parse_args([])), Everything) == plain(Everything())
+
+
+def test_values_survive_fairseqs_configuration():
+    values = plain(Everything(size=9, on=False, most=None, strides=[4, 5]))
+    made = OmegaConf.structured(config_class("made", *entries(Everything)))
+    given = OmegaConf.create(group("x", values, Everything))
+    assert values_of(OmegaConf.merge(made, given), Everything) == values
+
+
+def test_an_option_without_default_is_asked_for():
+    found = values_of(config_class("made", *entries(Asking))(), Asking)
+    with pytest.raises(OptionsError, match=r"model\.label must be set"):
+        read(Asking, found, "model")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_architecture_is_registered(family):
+    for name in models.names(family):
+        registered = registered_name(name)
+        assert registered in ARCH_MODEL_REGISTRY
+        made = MODEL_DATACLASS_REGISTRY[registered]
+        options = models.architecture(family, name).Options
+        gen_parser_from_dataclass(argparse.ArgumentParser(), made())  # a string annotation would raise here
+        assert {"mapping", "mapping_params"} <= made.__dataclass_fields__.keys()
+        assert values_of(made(), options) == plain(options())
+
+
+def test_mapping_and_model_travel_to_fairseq():
+    module = models.architecture("seq2seq", "lstm")
+    config = {
+        "model": {"name": "lstm"} | plain(module.Options(hidden_dim=7)),
+        "mapping": {"name": "fusedmax", "lam": 0.5, "gamma": 1.0, "at": {}, "grid": {"lam": [0.1]}},
+    }
+    found = architectures.model_group(config, module.Options)
+    assert found["_name"] == "sa_seq2seq" and found["hidden_dim"] == 7 and found["mapping"] == "fusedmax"
+    assert found["mapping_params"] == '{"lam": 0.5, "gamma": 1.0, "at": {}}'

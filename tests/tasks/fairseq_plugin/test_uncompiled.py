@@ -49,17 +49,11 @@ def test_batches_are_those_of_the_compiled_function():
     assert digest(found) == "49a34195f26450e63d3bc75b4dbc8e010ea11354fde341bba5476d3571ff413f"
 
 
-def test_batches_keep_order_and_bounds():
-    for order, lengths, max_tokens, max_sentences, multiple in batch_cases(300):
-        length = dict(zip(order.tolist(), lengths.tolist()))
-        bounds = max_tokens, max_sentences, multiple
+def test_batches_by_a_function_of_lengths_are_those_of_a_vector():
+    for order, lengths, *bounds in batch_cases(300):
+        length = dict(zip(order.tolist(), lengths.tolist())).__getitem__
         batches = [b.tolist() for b in uncompiled.batch_by_size_vec(order, lengths, *bounds)]
-        assert [i for b in batches for i in b] == order.tolist()
-        for batch in batches:
-            assert max_sentences <= 0 or len(batch) <= max_sentences
-            assert max_tokens <= 0 or len(batch) * max(length[i] for i in batch) <= max_tokens
-        by_function = uncompiled.batch_by_size_fn(order, length.__getitem__, *bounds)
-        assert [b.tolist() for b in by_function] == batches
+        assert [b.tolist() for b in uncompiled.batch_by_size_fn(order, length, *bounds)] == batches
 
 
 def test_an_example_longer_than_a_batch_is_named():
@@ -100,12 +94,13 @@ optimizer = parts.Parts("", {{"optim": optim}}, None).optimizer([weight], fused=
 weight.grad = torch.ones(2)
 optimizer.step(), optimizer.zero_grad(), optimizer.load_state_dict(optimizer.state_dict())
 print({HEAVY!r} & set(sys.modules), weight.tolist())
-from fairseq.criterions.sentence_prediction import f1_score
-print(f1_score([1, 0], [1, 0]), "sklearn" in sys.modules)
 """
 
 
 def test_what_takes_longer_to_import_than_a_tiny_cell_is_imported_when_it_is_called():
     command = [sys.executable, "-c", TRAINING]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stdout.splitlines() == ["set() [-0.10000000149011612, -0.10000000149011612]", "1.0 True"], done.stderr
+    assert done.stdout == "set() [-0.10000000149011612, -0.10000000149011612]\n", done.stderr
+    from fairseq.criterions.sentence_prediction import f1_score
+
+    assert f1_score([1, 0], [1, 0]) == 1

@@ -13,7 +13,6 @@ from tasks.data import DataError, DataSet
 from tasks.data.records import Labelled
 from tasks.data.sets import synthetic
 from tasks.multilabel import encode, fitted
-from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import PLACES, problems
 from tasks.multilabel.options import Encode, Task
 
@@ -45,21 +44,6 @@ def tiny(tmp_path_factory):
     data = dataset(documents({"train": 60, "dev": 20, "test": 30}))
     encoded = encode.encode(data, Encode(), root)
     return encoded, encode.encode_test(data, encoded.folder, root)
-
-
-def test_every_pair_of_mapping_and_loss_learns_another_model(tiny, tmp_path):
-    encoded, test = tiny
-    objectives = set()
-    for mapping, loss in PAIRS:
-        choice, metrics = fitted.fit(task(loss=loss), {"name": mapping}, encoded, seed=1)
-        found = fitted.score(choice, test, keep=50)
-        scores = found.metrics | metrics
-        assert scores["test/f1"] > 0.5 > scores["test/jsd"]
-        assert scores["test/jsd_label"] == pytest.approx(scores["test/jsd"] / 5)
-        assert 1 <= scores["test/labels"] <= 5 and scores["selected/penalty"] in (0.1, 0.001)
-        assert len(found.predictions) == 30 and {name.split("/")[1] for name in scores} <= set(MEASURED)
-        objectives.add(scores["train/objective"])
-    assert len(objectives) == 4 and metrics["selected/q"] in (0.1, 1.0)
 
 
 SET = [

@@ -44,24 +44,6 @@ def test_jensen_shannon_is_scipys_squared_distance():
 
 
 @pytest.mark.parametrize(("mapping", "params", "loss"), ROWS)
-def test_the_fit_is_stationary_or_a_minimum_along_every_direction(mapping, params, loss):
-    """At the end no small step, in 40 random directions, lowers the objective by more than 2e-3 of it."""
-    x, y = documents()
-    output, penalty = Output(mapping, params, loss), 0.01
-    found = fit(x, proportions(y), output, penalty, Solver(iterations=400, tolerance=1e-10))
-
-    def objective(w):
-        scores = torch.as_tensor(w[0] + x @ w[1:])
-        return float(output.value(scores, torch.as_tensor(proportions(y)))) + penalty / 2 * (w[1:] ** 2).sum()
-
-    assert objective(found.weights) == pytest.approx(found.objective, rel=1e-9)
-    random = np.random.default_rng(2)
-    steps = random.standard_normal((40, *found.weights.shape))
-    lowest = min(objective(found.weights + scale * step) for step in steps for scale in (1e-3, 1e-2, 1e-1))
-    assert lowest > found.objective * (1 - 2e-3)
-
-
-@pytest.mark.parametrize(("mapping", "params", "loss"), ROWS)
 def test_gradient_with_respect_to_the_weights(mapping, params, loss, monkeypatch):
     """What L-BFGS is given, against finite differences, at a random point (no kink there)."""
     import scipy.optimize
@@ -92,7 +74,7 @@ def test_the_log_loss_is_logistic_regression():
     np.testing.assert_allclose(p, theirs.predict_proba(x), atol=1e-5)
 
 
-MEANS = [("sparsemax", {}, 2), ("sparsemax", {}, 4), ("sparsegen_lin", {"lam": 0.5}, 2)]
+MEANS = [("sparsemax", {}, 2), ("sparsegen_lin", {"lam": 0.5}, 2)]
 MEANS += [("sparsehourglass", {"q": 0.1}, 2), ("sparsehourglass", {"q": 10.0}, 4)]
 
 
@@ -128,17 +110,6 @@ def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
     assert found.objective < problem.value * (1.03 if mean == 4 else 1.01)
 
 
-def test_sparsegen_hinge_is_sparsemax_hinge_at_a_scaled_penalty():
-    """L_lin(z; lam) = L_lin(z / (1 - lam); 0): penalties c and c / (1 - lam)^2 give the same (section 5.1)."""
-    x, y = documents(n=80, mean=2)
-    lam, penalty, solver = 0.5, 0.01, Solver(iterations=200, tolerance=1e-11)
-    scaled, plain = Output("sparsegen_lin", {"lam": lam}, "hinge"), Output("sparsemax", {}, "hinge")
-    a = fit(x, proportions(y), scaled, penalty / (1 - lam) ** 2, solver)
-    b = fit(x, proportions(y), plain, penalty, solver)
-    assert a.objective == pytest.approx(b.objective, rel=2e-3)
-    assert (predict(scaled, a.scores(x), 0) == predict(plain, b.scores(x), 0)).mean() > 0.98
-
-
 def test_a_start_at_zero_is_no_trap():
     """Where most labels are on, zero is a kink at which the line search fails, at the loss of a constant output.
 
@@ -152,7 +123,7 @@ def test_a_start_at_zero_is_no_trap():
 
 
 def test_selection_finds_the_point_that_exhaustive_search_finds():
-    train, dev = documents(n=80, mean=2), documents(n=40, mean=2, seed=0, length=80)
+    train, dev = documents(n=40, mean=2), documents(n=20, mean=2, seed=0, length=80)
     grid, solver = Grid([1.0, 0.01, 1e-4], [0.1, 0.2, 0.3], {"q": [0.1, 10.0]}), Solver(iterations=30)
     output = Output("sparsehourglass", {"q": 1.0}, "hinge")
     choice = select(train, [(train, dev)], output, grid, solver)

@@ -11,7 +11,6 @@ from scipy.special import digamma
 
 from sparse_attention.quality import alignment_error_rate
 from tasks.data.errors import DataError
-from tasks.data.sets.aligned import read_pharaoh
 from tasks.seq2seq import aligner
 from tasks.seq2seq.aligner import grow_diag_final_and
 from tasks.seq2seq.repetition import drop_score, loops, rep_score
@@ -91,20 +90,6 @@ def test_a_word_linked_to_nothing_has_no_link():
     there = SimpleNamespace(best=lambda source, target: [np.array([-1, 0]), np.array([0])])
     back = SimpleNamespace(best=lambda target, source: [np.array([1, -1]), np.array([0])])
     assert aligner.Aligner(there, back).align([], []) == [{(0, 1)}, {(0, 0)}]
-
-
-def test_it_finds_the_links_of_a_made_language(mirror):
-    """60 pairs alone, trained on nothing else: well below the diagonal's .34."""
-    folder = mirror / "word_alignment" / "hansards_enfr"
-    sides = [line.lower().split(" ||| ") for line in (folder / "enfr.src-tgt").read_text(encoding="utf-8").splitlines()]
-    rows, sizes = [], []
-    for side in zip(*sides):
-        index: dict[str, int] = {}
-        rows.append([np.array([index.setdefault(w, len(index)) for w in line.split()]) for line in side])
-        sizes.append(len(index))
-    gold = ([set(links) for links in kind] for kind in zip(*read_pharaoh(folder / "enfr.gold", first=1)))
-    score = alignment_error_rate(aligner.train(*rows, tuple(sizes)).align(*rows), *gold)
-    assert score["aer"] < 0.32 and score["recall"] > 0.7, score
 
 
 def test_repetition_by_hand():

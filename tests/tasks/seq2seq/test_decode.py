@@ -1,25 +1,21 @@
-"""Decoding a split: order, unknown words copied from where the attention looks, progress."""
+"""Decoding a split: order, unknown words copied from where the attention looks, progress, forced outputs."""
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
-import sparse_attention as sa
+from tasks.commands import attending
+from tasks.commands.attending import Finished
 from tasks.config.options import read
-from tasks.data import NullProgress
-from tasks.data.examples import padded
-from tasks.data.symbols import EOS, PAD, UNK
+from tasks.data.records import Pair
+from tasks.data.symbols import EOS, UNK
+from tasks.load.model import load_cell
 from tasks.seq2seq.decode import decode
-from tasks.seq2seq.encode import encode, encode_test
-from tasks.seq2seq.metrics import evaluation
-from tasks.seq2seq.models import lstm
-from tasks.seq2seq.options import Decode, Encode
+from tasks.seq2seq.options import Decode
 
 ROWS = [np.array(row, dtype=np.int32) for row in ([4, 9, 15, 6], [7, 7], [20], [11, 12, 13, 14, 22], [5, 9, 5])]
 TOKENS = [[f"s{i}.{j}" for j in range(len(row))] for i, row in enumerate(ROWS)]
@@ -83,30 +79,30 @@ def test_progress_and_evaluation_mode(talker):
     assert all(len(h.tokens) <= 2 for h in found)
 
 
-def test_a_model_trained_in_plain_torch_reverses_words(dataset, tmp_path):
-    """From data to scores; a held-out output is right only when the attention has learned where to look."""
-    rng = random.Random(1)
-    rows = [rng.choices("abcdefgh", k=rng.randint(2, 5)) for _ in range(400)]
-    pairs = [(" ".join(row), " ".join(reversed(row))) for row in rows]
-    trained = encode(dataset(pairs, pairs[:5]), read(Encode, {"joint": True}, "encode"), tmp_path, NullProgress())
-    sizes = {"embed_dim": 32, "hidden_dim": 32, "layers": 1, "dropout": 0.0, "bidirectional": True, "residual": True}
-    sizes |= {"share_embeddings": True, "input_feeding": False, "score_scale": 0.5}
-    options = read(lstm.Options, sizes, "model")
-    torch.manual_seed(1)
-    model = lstm.Model(options, *trained.sizes, {"cross": sa.make("sparsemax")})
-    train, optimizer = trained.splits["train"], torch.optim.Adam(model.parameters(), lr=0.02)
-    for step in range(100):
-        batch = [(step * 40 + i) % len(train) for i in range(40)]
-        source, lengths = padded([train.source[i] for i in batch])
-        target, _ = padded([np.append(train.target[i], EOS) for i in batch])
-        previous, _ = padded([np.append(EOS, train.target[i]) for i in batch])
-        logits, _ = model(source, lengths, previous)
-        optimizer.zero_grad()
-        F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD).backward()
-        optimizer.step()
-    held_out = [("a c e g b", "b g e c a"), ("h f d", "d f h"), ("b a", "a b"), ("g g h a", "a h g g")]
-    test = encode_test(dataset(test=held_out, references=()), trained.folder, tmp_path, NullProgress())
-    outputs = [best for (best,) in decode(model, test, read(Decode, {"max_len_b": 10}, "decode"))]
-    found = evaluation(test, outputs, ["rouge_f1"])
-    assert [record["output"] for record in found.predictions] == [target for _, target in held_out]
-    assert found.metrics["test/attention_zeros"] > 0.3
+def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
+    """Of two trained rows, one of them fused; on a test sentence and its reference."""
+    cells = []
+    for mapping in ("softmax", "fusedmax"):
+        cell, entry = learned(mapping)
+        found = SimpleNamespace(evaluations={"test": entry.evaluation(cell.evaluation_id(cell.tests[0]))})
+        given = {"entry": lambda store, entry=entry: entry, "results": lambda store, found=found: found}
+        cells.append((mapping, SimpleNamespace(mapping=mapping, config=cell.config, **given)))
+    of = Finished("title", None, cells, str(tmp_path))
+    source, output = attending.stored_sentence(of, 2)
+    with pytest.raises(ValueError, match="no test sentence 99999"):
+        attending.stored_sentence(of, 99999)
+    example = attending.forced(of, source, output)
+    heats = [heat for line in example.lines for heat in line]
+    assert [heat.title for heat in heats] == ["softmax", "fusedmax"]
+    assert list(heats[0].down) == list(heats[1].down)
+    for heat, (_, row) in zip(heats, cells):
+        weights = heat.weights
+        assert weights.shape == (len(heat.down), len(heat.across))
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+        loaded = load_cell(row.entry(None).folder)
+        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test, torch.no_grad():
+            ids = torch.tensor([test.splits["test"].source[0].tolist()])
+            before = torch.tensor([[EOS, *test.splits["test"].target[0].tolist()]])
+            _, attention = loaded.model(ids, torch.tensor([ids.size(1)]), before)
+        np.testing.assert_allclose(weights, attention[0].numpy(), atol=1e-5)
+    assert not np.allclose(heats[0].weights, heats[1].weights, atol=1e-3)

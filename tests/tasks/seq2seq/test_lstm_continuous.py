@@ -113,9 +113,9 @@ def test_only_a_model_that_gives_a_density_takes_one(composed):
     assert config == named and config["model"]["discrete"] == "softmax"
 
 
-@pytest.mark.parametrize("density", ["continuous_softmax", "continuous_sparsemax"])
-def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path, density):
+def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path):
     """Beside the discrete attention: its moments and the density's mass per word."""
+    density = "continuous_sparsemax"
     cell = prepared_cell([*tiny, "model.name=lstm_continuous", f"mapping={density}", "task.keep_attention=3"])
     store = Store(tmp_path)
     outcome = cells.run(cell, store)
@@ -129,8 +129,6 @@ def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path, den
     variance = (p * (at - mean.unsqueeze(1)) ** 2).sum(1).clamp(min=1e-6)
     for row, m, v in zip(kept["density/0"], mean.tolist(), variance.tolist()):
         np.testing.assert_allclose(row * p.size(1), pdf(at.numpy(), m, v, density), rtol=1e-3, atol=1e-4)
-    if density == "continuous_softmax":
-        assert kept["density/0"].gt(0).all()
 
 
 def test_names_of_discrete_mappings_need_nothing_but_scores():

@@ -45,12 +45,12 @@ def test_every_score_is_declared_and_comes_with_a_signature():
 
 @cache
 def drawn_again(name):
-    """A score of outputs with up to three references and few common words: of all, the rows of each sentence, of 60 samples."""
+    """A score of outputs with up to three references and few common words: of all, the rows of each sentence, of 30 samples."""
     rng, options = np.random.default_rng(1), read(Encode, {"tokenizer": "moses"}, "encode")
     words = np.array(["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "police", "quickly", "red", "blue"])
     refs = [[" ".join(rng.choice(words, rng.integers(5, 9))) for _ in range(1 + i % 3)] for i in range(16)]
     hyps = [" ".join([*refs[i][-1].split()[: i % 4], *rng.choice(words, 14)]) for i in range(16)]
-    samples = rng.integers(0, 16, (60, 16))
+    samples = rng.integers(0, 16, (30, 16))
     values, _, sentences = score([name], hyps, refs, options, "en")
     again = [score([name], [hyps[i] for i in of], [refs[i] for i in of], options, "en")[0] for of in samples]
     return values, sentences, samples, again
@@ -66,7 +66,7 @@ def test_what_is_drawn_again_for_an_interval_is_the_printed_score(name):
     assert (corpus_bleu(rows.sum(0)) if name == "bleu" else rows.mean()) == pytest.approx(values[name], rel=1e-12)
     if name == "bleu":
         assert (rows[samples][..., 3].sum(1) == 0).mean() > 0.2, "samples without a hit of four words"
-    assert example_error(rows[None]) == pytest.approx(expected.std(), rel=0.35)
+    assert example_error(rows[None]) == pytest.approx(expected.std(), rel=0.45)
 
 
 def test_a_lower_cased_model_is_scored_on_lower_case():

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 import sparse_attention as sa
 from tasks.config import models
 from tasks.config.options import OptionsError, read
-from tasks.config.overrides import ConfigError
 from tasks.data.symbols import FIRST, PAD
 from tasks.layers import attention
 from tasks.seq2seq.models import transformer
@@ -63,25 +62,15 @@ def test_self_attention_takes_weights_that_do_not_sum_to_1(composed, mapping):
 # ---- training and search
 
 
-@pytest.mark.parametrize("mapping", NODES)
-@pytest.mark.parametrize("pre_norm", [False, True])
+@pytest.mark.parametrize(
+    "mapping, pre_norm", [*((one.values[0], False) for one in NODES), (node("fusedmax"), True)], ids=str
+)
 def test_training_is_what_the_search_sees(
     transform, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, pre_norm
 ):
     model = transform(mapping, pre_norm=pre_norm)
     assert_search_sees_training(model, sentences[0])
     assert_alone_as_in_a_batch(model, *sentences)
-
-
-@pytest.mark.parametrize("mapping", [node("softmax"), node("fusedmax")], ids=["softmax", "fusedmax"])
-def test_later_words_change_nothing_before_them(transform, sentences, mapping):
-    model, (inputs, _) = transform(mapping), sentences
-    before, _ = model(**inputs)
-    changed = inputs["prev_output_tokens"].clone()
-    changed[:, 3] = FIRST + (changed[:, 3] + 1) % 20
-    after, _ = model(**inputs | {"prev_output_tokens": changed})
-    torch.testing.assert_close(after[:, :3], before[:, :3])
-    assert (after[:, 3] - before[:, 3]).abs().amax(-1).min() > 1e-6
 
 
 def test_weights_are_asked_of_the_last_cross_attention_alone(transform, sentences, monkeypatch):
@@ -151,9 +140,10 @@ def test_the_mapping_of_each_place_changes_the_training_loss(transform, sentence
 
 
 @pytest.mark.parametrize(
-    "mapping", [{"name": "softmax"}, {"name": "sparsemax"}, {"name": "fusedmax"}, LEARNED], ids=lambda m: m["name"]
+    "mapping, options",
+    [({"name": "fusedmax"}, {}), ({"name": "softmax"}, {}), (LEARNED, {"pre_norm": True, "share_embeddings": True})],
+    ids=str,
 )
-@pytest.mark.parametrize("options", [{}, {"pre_norm": True, "share_embeddings": True}], ids=["", "pre-norm shared"])
 def test_gradients_are_finite_differences(transform, sentences, mapping, options):
     """Along a random direction of each parameter tensor: word vectors (padding's count nowhere), the projections at every
     place, learned alphas."""
@@ -223,27 +213,11 @@ def test_options_that_cannot_be_together_are_told_at_once():
         assert any(problem.startswith(f"model.{part}") for problem in caught.value.problems)
 
 
-@pytest.mark.parametrize("task", ["translation", "summarization"])
-def test_the_pages_compose(composed, task):
-    how = [f"task={task}", "optim=adam", "schedule=inverse_sqrt"]
+def test_the_pages_compose(composed):
+    how = ["task=translation", "optim=adam", "schedule=inverse_sqrt"]
     found = [composed([*how, f"model=transformer_{size}"])["model"] for size in ("small", "iwslt", "base")]
     sizes = [(m["layers"], m["hidden_dim"], m["ff_dim"], m["heads"]) for m in found]
     assert sizes == [(2, 128, 512, 4), (6, 512, 1024, 4), (6, 512, 2048, 8)]
-
-
-@pytest.mark.parametrize(
-    "wrong, words",
-    [
-        (["model.dropout=1"], ["model.dropout=1", "below 1"]),
-        (["encode.joint=false", "model.share_embeddings=true"], ["encode.joint=true"]),
-        (["+mapping.at.image={name: softmax}"], ["mapping.at.image", "encoder, decoder, cross"]),
-        (["mapping=fusedmax", "mapping.lam=learned"], ["lam='learned'", "not a number"]),
-    ],
-)
-def test_what_cannot_be_is_refused(composed, wrong, words):
-    with pytest.raises(ConfigError) as caught:
-        composed(["task=translation", "model=transformer_small", *wrong])
-    assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_a_learned_alpha_is_a_cell_of_its_own(composed):

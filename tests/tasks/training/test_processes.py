@@ -1,16 +1,19 @@
-"""One training in several processes, compared with one process."""
+"""One training in several processes, compared with one process; which checkpoint a training resumes from."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 
 import pytest
-from test_training import assert_same_training, curves, scores, trained
+import torch
+from test_training import assert_same_training, curves, trained
 
 from repro import cell as cells
 from repro.store import Store
 from tasks.config.nodes import shares
+from tasks.training import checkpoints
 
 
 @pytest.mark.parametrize(
@@ -27,25 +30,6 @@ def test_the_shares_make_the_update(processes, every, batch, tokens, expected):
     train = {"processes": processes, "update_freq": every, "batch_size": batch, "max_tokens": tokens}
     assert shares(train) == expected
     assert expected[0] * expected[2] * processes == batch * every
-
-
-@pytest.mark.slow
-def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
-    """Each process takes its share of every update: as many updates as alone, one history, and it learns."""
-    (plugin := tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('x')")
-    overrides = [*learning, f"plugins=[{plugin}]", "mapping=sparsemax", "runtime.keep_checkpoints=true"]
-    overrides += ["train.processes=2", "train.batch_size=10"]
-    alone = prepared_cell([*overrides, "train.processes=1"])
-    assert alone.cell_id != prepared_cell(overrides).cell_id, "the number of processes changes the numbers"
-    cell = prepared_cell(overrides)
-    entry = trained(cell, Store(tmp_path))
-    assert (tmp_path / "ran").read_text() == "xxx", "here and in both processes"
-    rows = curves(entry)
-    assert float(rows[-1]["updates"]) == len(rows) * 200 / 10
-    assert "2 processes x 1 batches x 5 examples make an update of 10" in entry.path("log.txt").read_text()
-    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5
-    assert scores(cell, entry)["test/attention_zeros"] > 0.3
-    assert sorted(p.name for p in entry.path("checkpoints").iterdir()) == ["last.pt", "previous.pt"]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +49,7 @@ def two(shared, tmp_path_factory):
 
 @pytest.mark.slow
 def test_an_update_has_the_same_examples_in_one_process_and_in_two(shared, two, tmp_path):
+    assert shared(1).cell_id != shared(2).cell_id, "the number of processes changes the numbers"
     one, both = curves(trained(shared(1), Store(tmp_path))), curves(two[1])
     for mine, theirs in zip(one, both, strict=True):
         assert mine["updates"] == theirs["updates"]
@@ -103,3 +88,62 @@ def test_a_mapping_of_ones_own_reaches_every_process(prepared_cell, tiny, tmp_pa
     )
     overrides = [*tiny, f"plugins=[{plugin}]", "mapping=custom", "mapping.name=halfmax", "train.processes=2"]
     trained(prepared_cell(overrides), Store(tmp_path / "store"))
+
+
+def checkpoint(path, *accuracies: float):
+    """As training writes it after these epochs."""
+    history = [{"epoch": float(i), "dev/accuracy": a} for i, a in enumerate(accuracies, 1)]
+    torch.save({"model": {"w": torch.randn(50)}, "best": None, "history": history}, path)
+
+
+def flip(path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at // 8] ^= 1 << at % 8
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_is_seen_or_changes_nothing(tmp_path):
+    path = tmp_path / "last.pt"
+    checkpoint(path, 1.0, 2.0)
+    whole, data = checkpoints.read(path), path.read_bytes()
+    rng, seen = random.Random(1), 0
+    for at in rng.sample(range(8 * len(data)), 300):
+        path.write_bytes(data)
+        flip(path, at)
+        try:
+            found = checkpoints.read(path)
+        except Exception:
+            seen += 1
+            continue
+        assert torch.equal(found["model"]["w"], whole["model"]["w"]) and found["history"] == whole["history"]
+    assert seen > 75
+
+
+@pytest.mark.parametrize(
+    "files, damaged, chosen",
+    [
+        ("last previous", "", "last.pt"),
+        ("last previous", "last", "previous.pt"),
+        ("last previous", "last previous", None),
+        ("last", "", "last.pt"),
+        ("previous", "", "previous.pt"),
+        ("", "", None),
+    ],
+)
+def test_the_newest_whole_one_is_chosen(tmp_path, files, damaged, chosen):
+    for name in files.split():
+        checkpoint(tmp_path / f"{name}.pt", 1, 2)
+    for name in damaged.split():
+        flip(tmp_path / f"{name}.pt", 8 * 1000)
+    (tmp_path / "saving.99999.pt").write_bytes(b"left by a writer that was killed")
+    notes = []
+    assert checkpoints.newest(tmp_path, notes.append) == chosen
+    for name in damaged.split():
+        assert (tmp_path / f"{name}.unreadable").exists() and any(f"{name}.pt cannot be read" in n for n in notes)
+    assert not list(tmp_path.glob("saving.*"))
+
+
+def test_one_of_an_older_version_is_put_aside(tmp_path):
+    torch.save({"model": {}, "extra_state": {"history": []}}, tmp_path / "last.pt")
+    notes = []
+    assert checkpoints.newest(tmp_path, notes.append) is None and "an older version wrote it" in notes[0]

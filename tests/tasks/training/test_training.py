@@ -91,20 +91,6 @@ def test_the_mapping_changes_the_training_loss(learned):
     assert len(set(losses.values())) == 3, losses
 
 
-def test_stored_attention_belongs_to_the_stored_words(learned):
-    from safetensors.torch import load_file
-
-    level = scored(*learned("sparsemax"))
-    arrays = load_file(level.path("attention.safetensors"))
-    records = {f"{r['set']}/{r['index']}": r for r in level.predictions() if "source_tokens" in r}
-    assert arrays.keys() == records.keys() and arrays
-    for key, p in arrays.items():
-        record = records[key]
-        assert p.shape == (len(record["output_tokens"]), len(record["source_tokens"]))
-        torch.testing.assert_close(p.sum(-1), torch.ones(len(p)), atol=1e-4, rtol=0)
-    assert sum(int((p == 0).sum()) for p in arrays.values()) > 0
-
-
 @pytest.mark.parametrize(
     "metric, best",
     [("accuracy", max), ("loss", min), *(pytest.param(m, max, marks=pytest.mark.slow) for m in ("bleu", "chrf"))],
@@ -317,19 +303,16 @@ def test_a_timed_checkpoint_after_the_last_update_does_not_pass_over_the_epochs_
     assert_same_training(cell, next(iter(Store(tmp_path))), reference)
 
 
-@pytest.mark.parametrize("damaged", [("last",), ("last", "previous")])
-def test_it_goes_on_from_the_checkpoint_that_can_be_read_or_from_the_start(uninterrupted, killed, tmp_path, damaged):
+def test_it_goes_on_from_the_checkpoint_that_can_be_read(uninterrupted, killed, tmp_path):
     cell, reference = uninterrupted()
     killed(tmp_path)
     entry = cell.entry(Store(tmp_path))
-    for name in damaged:
-        path = entry.path(f"checkpoints/{name}.pt")
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 if name == "last" else 0])
+    path = entry.path("checkpoints/last.pt")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     trained(cell, Store(tmp_path))
     log = entry.path("log.txt").read_text()
-    for name in damaged:
-        assert f"{name}.pt cannot be read" in log and entry.path(f"checkpoints/{name}.unreadable").exists()
-    assert ("resuming from epoch 2, update 16" in log) == (damaged == ("last",))
+    assert "last.pt cannot be read" in log and entry.path("checkpoints/last.unreadable").exists()
+    assert "resuming from epoch 2, update 16" in log
     assert_same_training(cell, entry, reference)
 
 
@@ -403,14 +386,6 @@ def test_a_learned_alpha_has_its_column(uninterrupted):
 
 
 # ---- precision, several processes
-
-
-def test_bf16_on_the_cpu(prepared_cell, learning, tmp_path):
-    cell = prepared_cell([*learning, "mapping=sparsemax", "train.precision=bf16"])
-    entry = trained(cell, Store(tmp_path))
-    rows = curves(entry)
-    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.3
-    assert scores(cell, entry)["test/attention_zeros"] > 0.2
 
 
 def test_fp16_on_a_gpu(prepared_cell, tiny, tmp_path):
