@@ -197,7 +197,12 @@ inline int64_t finish_segments(Row& row, LevelSet& w) {
     while (e < w.places && w.key[e] != LevelSet::gap) e++;
     if (a > 0) w.z[a] -= static_cast<float>(w.lam);
     if (e < w.places) w.z[e - 1] -= static_cast<float>(w.lam);
-    total_variation(w.z + a, e - a, w.lam, w.inverse, w.string);
+    if (total_variation(w.z + a, e - a, w.lam, w.inverse, w.string) && e - a == w.places) {
+      fill_row(row.score, w.places, 1 / static_cast<float>(w.places));
+      row.score[0] = -row.score[0];
+      std::memcpy(row.column, w.key, static_cast<size_t>(w.places) * sizeof *w.key);
+      return row.count = w.places;
+    }
     std::memcpy(row.score + row.count, w.z + a, static_cast<size_t>(e - a) * sizeof *w.z);
     std::memcpy(row.column + row.count, w.key + a, static_cast<size_t>(e - a) * sizeof *w.key);
     row.count += e - a;

@@ -218,8 +218,8 @@ inline bool fuses_whole(T* z, int64_t n, double lam, const double* inverse) {
   constexpr int parts = 8;
   const int64_t part = n / parts;
   double sums[parts] = {}, total = 0;
-  for (int r = 0; r < parts; r++)
-    for (int64_t i = 0; i < part; i++) sums[r] += static_cast<double>(z[r * part + i]);
+  for (int64_t i = 0; i < part; i++)
+    for (int r = 0; r < parts; r++) sums[r] += static_cast<double>(z[r * part + i]);
   for (double sum : sums) total += sum;
   for (int64_t k = parts * part; k < n; k++) total += static_cast<double>(z[k]);
   const double mean = total * inverse[n];
@@ -243,12 +243,15 @@ inline bool fuses_whole(T* z, int64_t n, double lam, const double* inverse) {
   return true;
 }
 
+// Returns whether it is known that all values are now equal.
 template <class T>
-inline void total_variation(T* z, int64_t n, double lam, const double* inverse, TautString& memory) {
-  if (n < 2 || lam == 0 || (n >= 64 && fuses_whole(z, n, lam, inverse))) return;
+inline bool total_variation(T* z, int64_t n, double lam, const double* inverse, TautString& memory) {
+  if (n < 2 || lam == 0) return n < 2;
+  if (n >= 64 && fuses_whole(z, n, lam, inverse)) return true;
   double shift;
   int64_t done = direct_scan(z, n, lam, inverse, n + n / 4 + 32, shift);
   if (done < n) taut_string(z + done, n - done, lam, shift, inverse, memory);
+  return false;
 }
 
 }  // namespace sa
