@@ -145,7 +145,8 @@ def test_a_mapping_that_changes_is_asked_again():
 def test_the_plan_of_a_step():
     q, k, v = tensors()
     cache, one = sa.KeyCache().append(k, v), q[:, :, -1:]
-    assert "mask" in cache.plan(one, mask=torch.ones(70, dtype=torch.bool)).reason
+    for forms in ({}, {"slopes": torch.ones(4)}):
+        assert "mask" in sa.KeyCache(**forms).append(k, v).plan(one, mask=torch.ones(70, dtype=torch.bool)).reason
     assert "no fused kernel" in sa.KeyCache("fusedmax").append(k, v).plan(one).reason
     assert "float64" in sa.KeyCache().append(k.double(), v.double()).plan(one.double()).reason
     assert sa.KeyCache("softmax").append(k, v).plan(one).path == "sdpa"
@@ -154,22 +155,23 @@ def test_the_plan_of_a_step():
 
 def test_what_is_refused_says_what_to_do():
     q, k, v = tensors()
-    cache = sa.KeyCache()
-    with pytest.raises(ValueError, match=r"append\(k, v\) comes first"):
-        cache.attend(q)
-    with pytest.raises(ValueError, match="must have the same shape"):
-        cache.append(k, v[:, :, 1:])
-    cache.append(k[:, :, :8], v[:, :, :8])
-    with pytest.raises(ValueError, match="does not continue"):
-        cache.append(k[:, :1], v[:, :1])
-    with pytest.raises(TypeError, match="convert it"):
-        cache.append(k.double(), v.double())
-    with pytest.raises(ValueError, match="9 queries for 8 positions"):
-        cache.attend(q[:, :, :9])
-    with pytest.raises(ValueError, match="out of range"):
-        cache.crop(9)
-    with pytest.raises(ValueError, match="did you mean"):
-        sa.KeyCache("sparsemax", gama=1.0)
+    few, one, three = sa.KeyCache().append(k[:, :, :8], v[:, :, :8]), q[:, :, -1:], torch.ones(3)
+    for call, error, says in (
+        (lambda: sa.KeyCache().attend(q), ValueError, r"append\(k, v\) comes first"),
+        (lambda: few.append(k, v[:, :, 1:]), ValueError, "must have the same shape"),
+        (lambda: few.append(k[:, :1], v[:, :1]), ValueError, "does not continue"),
+        (lambda: few.append(k.double(), v.double()), TypeError, "convert it"),
+        (lambda: few.attend(q[:, :, :9]), ValueError, "9 queries for 8 positions"),
+        (lambda: few.crop(9), ValueError, "out of range"),
+        (lambda: sa.KeyCache("sparsemax", gama=1.0), ValueError, "did you mean"),
+        (lambda: sa.KeyCache(window=5), ValueError, "window=5 is not"),
+        (lambda: sa.KeyCache(slopes=three).append(k, v).attend(one), ValueError, "slopes has shape"),
+        (lambda: sa.KeyCache(sink=three).append(k, v).attend(one), ValueError, "sink has shape"),
+        (lambda: sa.KeyCache(scale=three).append(k, v).attend(one), ValueError, "scale has shape"),
+        (lambda: sa.KeyCache().append(k, v).attend(one, bias=three), ValueError, "bias of shape"),
+    ):
+        with pytest.raises(error, match=says):
+            call()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -193,20 +195,6 @@ def test_scores_beyond_any_bound(dtype):
         with sa.kernels.use("reference"):
             want = cache.attend(one, bias=given)
         torch.testing.assert_close(got, want, equal_nan=True, atol=1e-2 if keys is bad else 1e-5, rtol=1e-2)
-
-
-def test_what_forms_must_be():
-    q, k, v = tensors()
-    with pytest.raises(ValueError, match="window=5 is not"):
-        sa.KeyCache(window=5)
-    for name in ("slopes", "sink", "scale"):
-        with pytest.raises(ValueError, match=f"{name} has shape"):
-            sa.KeyCache(**{name: torch.ones(3)}).append(k, v).attend(q[:, :, -1:])
-    with pytest.raises(ValueError, match="bias of shape"):
-        sa.KeyCache().append(k, v).attend(q[:, :, -1:], bias=torch.ones(3))
-    assert (
-        "mask" in sa.KeyCache(slopes=torch.ones(4)).append(k, v).plan(q[:, :, -1:], mask=torch.ones(70).bool()).reason
-    )
 
 
 @pytest.mark.parametrize("prompt", [1, 3, 40])

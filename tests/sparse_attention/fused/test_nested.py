@@ -89,19 +89,15 @@ def test_what_cannot_be_used_is_refused(name):
 
 
 def test_what_does_not_match_is_refused():
-    x, y, z = (
-        torch.nested.nested_tensor([torch.randn(n, 2, 8) for n in ns], layout=torch.jagged)
-        for ns in ((3, 2), (2, 3), (1,))
-    )
-    x, y, z = (t.transpose(1, 2) for t in (x, y, z))
-    with pytest.raises(ValueError, match="the sequences of v have other lengths than those of k"):
-        sa.sparse_attention(x, x, y)
-    with pytest.raises(ValueError, match="q has 2 sequences, k 1"):
-        sa.sparse_attention(x, z, z)
-    with pytest.raises(TypeError, match="k is not jagged; q, k and v must all be nested"):
-        sa.sparse_attention(x, torch.randn(2, 2, 3, 8), x)
+    lengths = (3, 2), (2, 3), (1,)
+    x, y, z = (jagged([torch.randn(n, 2, 8) for n in ns]) for ns in lengths)
     strided = torch.nested.nested_tensor([torch.randn(2, 3, 8)] * 2)
-    with pytest.raises(TypeError, match=r"v is not jagged; .*layout=torch\.jagged"):
-        sa.sparse_attention(x, x, strided)
-    with pytest.raises(ValueError, match=r"nested q .* is not \[B, H, \*, d\] or \[B, \*, d\]: use transpose\(1, 2\)"):
-        sa.sparse_attention(x.transpose(1, 2), x, x)
+    for tensors, error, says in (
+        ((x, x, y), ValueError, "the sequences of v have other lengths than those of k"),
+        ((x, z, z), ValueError, "q has 2 sequences, k 1"),
+        ((x, torch.randn(2, 2, 3, 8), x), TypeError, "k is not jagged; q, k and v must all be nested"),
+        ((x, x, strided), TypeError, r"v is not jagged; .*layout=torch\.jagged"),
+        ((x.transpose(1, 2), x, x), ValueError, r"nested q .* is not \[B, H, \*, d\] or .*: use transpose\(1, 2\)"),
+    ):
+        with pytest.raises(error, match=says):
+            sa.sparse_attention(*tensors)

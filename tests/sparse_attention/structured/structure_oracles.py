@@ -53,7 +53,7 @@ def matchings(n: int, m: int) -> np.ndarray:
 
 
 def trees(n: int) -> np.ndarray:
-    """Indicators ``[Y, n n]``: every word has a head or is a root (the diagonal), and comes from a root."""
+    """Indicators ``[Y, n n]``, [word, head]: every word has a head or is a root (the diagonal), and comes from a root."""
     found = []
     for heads in itertools.product(range(n), repeat=n):
         up = list(range(n))
@@ -61,9 +61,14 @@ def trees(n: int) -> np.ndarray:
             up = [heads[u] for u in up]
         if all(heads[u] == u for u in up):
             y = np.zeros((n, n))
-            y[list(heads), range(n)] = 1
+            y[range(n), list(heads)] = 1
             found.append(y.ravel())
     return np.array(found)
+
+
+def held(structures: torch.Tensor, n: int) -> torch.Tensor:
+    """Indicators ``[..., n]`` of choices, -1 for none."""
+    return torch.nn.functional.one_hot(structures.clamp(min=0), n).double() * (structures >= 0).unsqueeze(-1)
 
 
 def subsets(n: int, k: int) -> np.ndarray:

@@ -5,13 +5,41 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
+import structure_oracles as oracle
 import torch
 from structure_oracles import central, randn
 
 import sparse_attention as sa
 
 F64 = torch.float64
+
+
+SIZES = {
+    "sequence": [(1, 1), (1, 4), (2, 2), (3, 3), (5, 2), (6, 2), (3, 4), (6, 1)],
+    "matching": [(1, 1), (1, 4), (4, 1), (2, 2), (3, 3), (2, 4), (4, 3), (3, 5), (4, 4)],
+    "tree": [(1, 1), (2, 2), (3, 3), (4, 4)],
+}
+
+
+@pytest.mark.parametrize("kind, n, m", [(kind, *size) for kind, sizes in SIZES.items() for size in sizes])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_the_programme_over_all_structures_is_solved(kernel, kind, n, m, scale):
+    if kind == "sequence":
+        M, steps = oracle.sequences(n, m)
+    else:
+        M = oracle.trees(n) if kind == "tree" else oracle.matchings(n, m)
+    for seed in range(3):
+        x = randn(n, m, seed=seed, scale=scale)
+        x = x.round() if seed == 2 and kind != "sequence" else x
+        t = [randn(m, m, seed=seed + 50)] if kind == "sequence" else []
+        found = getattr(sa, f"sparsemap_{kind}")(x, *t, return_structures=True)
+        mu = oracle.sparsemap(M, x.numpy().ravel(), steps @ t[0].numpy().ravel() if t else 0.0)
+        assert np.abs(found.marginals.numpy().ravel() - mu).max() < 1e-8 and found.gap < 1e-12
+        listed = oracle.held(found.structures, m)
+        assert torch.allclose((found.weights.view(-1, 1, 1) * listed).sum(0), found.marginals, atol=1e-12)
+        assert all((y.ravel() == M).all(1).any() for y in listed[found.weights > 0].numpy())
 
 
 def test_leading_shapes_dtypes_and_empty_batches(kernel):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import scipy.optimize
-import structure_oracles as oracle
 import torch
 from structure_oracles import jacobians, randn
 
@@ -13,25 +11,6 @@ import sparse_attention as sa
 from sparse_attention.structured.factors import assignment
 
 F64 = torch.float64
-
-
-@pytest.mark.parametrize("n, m", [(1, 1), (1, 4), (4, 1), (2, 2), (3, 3), (2, 4), (4, 3), (3, 5), (4, 4)])
-@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
-def test_matchings_against_the_programme_over_all_of_them(kernel, n, m, scale):
-    M = oracle.matchings(n, m)
-    for seed in range(3):
-        x = randn(n, m, seed=seed, scale=scale)
-        if seed == 2:
-            x = x.round()
-        found = sa.sparsemap_matching(x, return_structures=True)
-        assert np.abs(found.marginals.numpy().ravel() - oracle.sparsemap(M, x.numpy().ravel())).max() < 1e-9
-        assert found.gap < 1e-12
-        average = sum(w * one_hot(y, m) for w, y in zip(found.weights, found.structures))
-        assert torch.allclose(average, found.marginals, atol=1e-12)
-
-
-def one_hot(y, m):
-    return torch.nn.functional.one_hot(y.clamp(min=0), m).to(F64) * (y >= 0).unsqueeze(-1)
 
 
 def face_projection(mu, n, m):

@@ -68,11 +68,7 @@ def test_gradients_masks_and_reductions():
 @pytest.mark.parametrize("kind", ["matching", "tree"])
 def test_matchings_and_trees_against_all_of_them(kind):
     n = 4 if kind == "matching" else 3
-    M = (
-        oracle.matchings(3, 4)
-        if kind == "matching"
-        else oracle.trees(3).reshape(-1, 3, 3).transpose(0, 2, 1).reshape(-1, 9)
-    )
+    M = oracle.matchings(3, 4) if kind == "matching" else oracle.trees(3)
     x, loss_of = randn(3, n).requires_grad_(), getattr(sa.losses, f"sparsemap_{kind}_loss")
     target = torch.tensor(0.3 * M[3] + 0.7 * M[10]).view(3, n)
     mu = torch.tensor(oracle.sparsemap(M, x.detach().numpy().ravel())).view(3, n)
