@@ -4,9 +4,9 @@ All implementations take turns on the same batch, so that other work on the mach
 the median, over turns, of the ratio within a turn. Times are processor time of this process over all threads; on a GPU,
 wall-clock time between two synchronizations.
 
-The plain loops use the same torch module, with torch.softmax over masked scores instead of the mapping. `PlainTraining`
-pads its own batches and uses torch's AdamW; `plain_search` keeps no attention. Texts are random, since the quality of
-the models is irrelevant.
+The plain loops use the same torch module, with torch.softmax over masked scores instead of the mapping, and torch's own
+attention in a Transformer. `PlainTraining` pads its own batches and uses torch's AdamW; `plain_search` keeps no
+attention. Texts are random, since the quality of the models is irrelevant.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tasks.config.options import read
 from tasks.data.examples import padded
 from tasks.data.progress import NullProgress
 from tasks.data.symbols import EOS, PAD
+from tasks.layers.attention import MultiheadAttention
 from tasks.seq2seq.encode import Encoded, open_encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
@@ -151,11 +152,22 @@ class PlainSoftmax(nn.Module):
         return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -torch.inf), -1)
 
 
+def plain_attend(
+    part: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Any = None, causal: bool = False, **_: Any
+) -> tuple:
+    """`MultiheadAttention.attend` by torch's own attention."""
+    keep = None if lengths is None else torch.arange(k.size(2), device=k.device) < lengths.view(-1, 1, 1, 1)
+    read = F.scaled_dot_product_attention(q, k, v, keep, part.dropout * part.training, causal and q.size(2) > 1)
+    return part.out_proj(read.transpose(1, 2).flatten(2)), read[..., :0]  # no weights
+
+
 def plain_model(config: Mapping[str, Any], encoded: Encoded, like: nn.Module) -> nn.Module:
     """The torch module of a configuration, with its mappings replaced by `PlainSoftmax` and the weights of `like`."""
     model = models.build("seq2seq", config["model"], config["mapping"], *encoded.sizes)
     model.load_state_dict(like.state_dict())
     for part in list(model.modules()):
+        if isinstance(part, MultiheadAttention):
+            part.attend = partial(plain_attend, part)  # type: ignore[assignment]
         for name, child in list(part.named_children()):
             if isinstance(child, sa.Mapping):
                 setattr(part, name, PlainSoftmax())
@@ -280,18 +292,17 @@ def measure(
     plain = PlainTraining(configs["softmax"], encoded, ours["softmax"])
     block = READ_EVERY if torch.device(device).type == "cuda" else 1
     ratios, seconds = turns({**ours, PLAIN: plain}, count, device, block)
-    tokens = statistics.mean(
-        sum(len(encoded.splits["train"].target[int(i)]) + 1 for i in rows) for rows in ours["softmax"].rows
-    )
+    target = encoded.splits["train"].target
+    tokens = statistics.mean(sum(len(target[int(i)]) + 1 for i in rows) for rows in ours["softmax"].rows)
     tables = [Table(model, "training", ratios, seconds, tokens)]
     options = read(Decode, {"beam": sizes.beam, "max_len_b": sizes.output}, "decode")
     split = encoded.splits["dev"]
     source, lengths = padded(sorted((split.source[i] for i in range(len(split))), key=lambda row: -len(row)))
     source = source.to(device)
-    searches: dict[str, Work] = {}
-    for name, updates in ours.items():
-        net = updates.net.eval()
-        searches[name] = partial(beam_search, net, source, lengths, options, 1)  # type: ignore[arg-type]
+    searches: dict[str, Work] = {
+        m: partial(beam_search, one.net.eval(), source, lengths, options, 1)  # type: ignore[arg-type]
+        for m, one in ours.items()
+    }
     bare = plain_model(configs["softmax"], encoded, ours["softmax"].net).eval()
     searches[PLAIN] = lambda: plain_search(bare, source, lengths, sizes.beam, sizes.output)
     ratios, seconds = turns(searches, count, device)
@@ -302,24 +313,19 @@ def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -
     """The section for docs/reference/benchmarks.md; ratios below their goal are bold."""
     turns, threads = len(next(iter(tables[0].ratios.values()))), torch.get_num_threads()
     lines = [
-        SECTION,
-        "",
-        f"Speeds are ratios; higher is better. Each row compares a mapping with softmax (goal {GOALS['mapping']}), the last row softmax with a hand-written loop",
-        f"around the same torch module with torch.softmax (goals {GOALS['training']} in training, {GOALS['search']} in beam search). Median over",
-        "turns in one interleaved run, quartiles in brackets; bold is below the goal. `make bench-training` updates this section.",
-        "",
-        f"Machine: {machine}; {device}, torch {torch.__version__}, {threads} thread(s); {sizes.words} words, batches of {sizes.batch} sentences of "
-        f"{sizes.shortest} to {sizes.longest} words; beam {sizes.beam}, outputs of up to {sizes.output} words. Turns: {turns}.",
+        f"""{SECTION}
+
+Speeds are ratios; higher is better. Each row compares a mapping with softmax (goal {GOALS["mapping"]}), the last row softmax with a hand-written
+loop around the same torch module with torch.softmax, or torch's attention in the Transformer (goals {GOALS["training"]} in training, {GOALS["search"]} in
+beam search). Median over turns in one interleaved run, quartiles in brackets; bold is below the goal. `make bench-training` updates this section.
+
+Machine: {machine}; {device}, torch {torch.__version__}, {threads} thread(s); {sizes.words} words, batches of {sizes.batch} sentences of {sizes.shortest} to {sizes.longest} words; \
+beam {sizes.beam}, outputs of up to {sizes.output} words. Turns: {turns}."""
     ]
     for work, unit in (("training", "tokens/s"), ("beam search", "sentences/s")):
         those = [t for t in tables if t.work == work]
-        lines += [
-            "",
-            f"### {work.capitalize()}",
-            "",
-            "| | " + " | ".join(t.model for t in those) + " |",
-            "|---" * (len(those) + 1) + "|",
-        ]
+        head = "| | " + " | ".join(t.model for t in those) + " |"
+        lines += ["", f"### {work.capitalize()}", "", head, "|---" * (len(those) + 1) + "|"]
         lines.append(f"| softmax, {unit} | " + " | ".join(f"{t.tokens / t.seconds:,.0f}" for t in those) + " |")
         for label in those[0].ratios:
             goal = GOALS["mapping"] if label != PLAIN else GOALS["training" if work == "training" else "search"]

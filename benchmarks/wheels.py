@@ -20,10 +20,8 @@ ROOTS += "rouge-score sacremoses subword-nmt sentencepiece safetensors jinja2 ma
 ROOTS += ["pyyaml", "entmax"]
 PEERS = {"adasplash": "0.2.2"}  # only timed beside ours on a GPU; not installed here
 THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # installed with the machine's torch
-PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
-    "manylinux2014_x86_64",
-    "manylinux1_x86_64",
-]
+PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)]
+PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64"]
 
 
 def run(wheels: Path, arguments: Sequence[str]) -> None:

@@ -177,8 +177,7 @@ def _run_locked(
         monitor.share = begin if missing else 1.0
         _train(cell, entry, monitor, record, check)
     for i, test in enumerate(missing):
-        monitor.share = (1 - begin) / len(missing)
-        monitor.start = begin + i * monitor.share
+        monitor.share, monitor.start = (1 - begin) / len(missing), begin + i * (1 - begin) / len(missing)
         _evaluate(cell, store, test, monitor, record)
     entry.set_status("done", attempt=attempt)
     _finish(active, cell.results(store), "done")
@@ -220,6 +219,8 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
         raise ValueError(
             f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}; expected are {test.name}/..."
         )
+    if lost := [name for name, value in scored.metrics.items() if not math.isfinite(value)]:
+        monitor.note(f"{', '.join(lost)}: {scored.metrics[lost[0]]}; tables show no mean of it")
     level.write_predictions(scored.predictions)
     if scored.attention:
         from safetensors.torch import save

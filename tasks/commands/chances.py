@@ -32,6 +32,10 @@ class Chance:
     low: float
     high: float
 
+    @property
+    def interval(self) -> str:
+        return "(all runs)" if self.low == self.high else f"[{self.low:.0%}, {self.high:.0%}]"
+
 
 def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], draws: int = 4000) -> Chance:
     """The chance that a row is better than another.

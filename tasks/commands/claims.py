@@ -86,11 +86,12 @@ In one sentence, {sentence}.
 
 </div>
 
+In brackets after the interval: the runs of the row, and of the other if it has more or fewer. Of several rows, the one with the least evidence for the claim is shown: it decides.
+
 \\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
 
 BLEU and ROUGE (0 to 100) count words and phrases that a translation or headline shares with a reference; accuracy is in per cent, F1 (0 to 1) weighs labels found against labels missed,
-and contiguity is 1 where the words with attention are all neighbours and 0 where none are. In brackets after the interval: the runs of the row, and of the other if it has more or fewer.
-SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
+and contiguity is 1 where the words with attention are all neighbours and 0 where none are. SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
 
 {picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
 {open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
@@ -109,7 +110,7 @@ CHANCE = """
 |---|---|---:|
 {lines}
 
-The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be.
+The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be. *All runs*: each is better, or each is worse, so that no draw differs.
 """
 LONGEST = 96  # characters of a claim in the list
 
@@ -179,10 +180,7 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
     ]
     four = [one for one in outcomes if one.claim.paper not in APART]
     better = chances(tables)
-    rows = [
-        f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} [{c.low:.0%}, {c.high:.0%}] |".replace("%", " %")
-        for c in better
-    ]
+    rows = [f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} {c.interval} |".replace("%", " %") for c in better]
     told = {
         "small": _small(tables),
         "least": _least(outcomes),

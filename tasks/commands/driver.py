@@ -82,7 +82,7 @@ def drive(driver: Driver) -> int:
 
 @dataclass
 class Driver:
-    """Runs the cells of plans, and writes and prints each table as soon as its last cell has ended.
+    """Runs the cells of plans; writes each table and its report, and prints it, as soon as its last cell has ended.
 
     The cells of one table run together, the table with the least work first and in it the longest cell. The data of
     the later tables are prepared beside the training, by processes that each take the place of a worker.
@@ -93,6 +93,7 @@ class Driver:
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, Table] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
+    reports: list[Path] = field(default_factory=list)
     queued: set[str] = field(default_factory=set)  # cells queued by a scheduler, for which this process does not wait
 
     def __post_init__(self) -> None:
@@ -224,9 +225,7 @@ class Driver:
             if one.experiment.draw:
                 print(closing.text(self.tables[number], one), flush=True)
         print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
-        for number, one in enumerate(self.planned.plans):
-            html = self.store.root / "report" / f"{one.experiment.name}_{one.experiment.profile}.html"
-            print(f"report: {page.write(self.tables[number], one, self.store, html, self.failed)}", flush=True)
+        print("\n".join(f"report: {html}" for html in sorted(self.reports)))
         return self.count()
 
     def count(self) -> int:
@@ -271,6 +270,8 @@ class Driver:
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
                 display.result("\n" + render.to_text(built) + "\n")
+                html = self.store.root / "report" / f"{stem.name}.html"
+                self.reports.append(page.write(built, one, self.store, html, self.failed))
 
 
 class Tables(pool.Queue):

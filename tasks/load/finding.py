@@ -42,14 +42,13 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
         return Path(what).resolve()
     outputs = outputs or outputs_folder()
     entries = list(Store(outputs))
-    if "/" in what:
-        return _filtered(outputs, what, entries)
     fitting = [e.folder for e in entries if e.folder.name.startswith(what)]
-    if len(fitting) != 1:
-        listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED]) or "none"
+    if "/" in what or not fitting:
+        return _filtered(outputs, what, entries)
+    if len(fitting) > 1:
+        listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED])
         raise NoCell(
             f"{what!r} must be the id of one cell in {outputs}, its beginning, its folder, or TASK/MAPPING; it fits {listed}"
-            + ("" if any(e.finished() for e in entries) else f"; {_train(what)}")
         )
     return fitting[0]
 

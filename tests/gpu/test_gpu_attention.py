@@ -52,49 +52,6 @@ CASES = [
 ]
 HALVES = (torch.float16, torch.bfloat16)
 TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in CASES[:2] for dtype in HALVES]
-# Name, alpha, H, G, n, m, causal, lengths, and of what the spans, the bias and the other forms consist: windows reach over
-# several blocks, so that the first one seen is not the first; some queries see nothing, or only the sink.
-EACH = {
-    "alphas": (1.25, 1.8),
-    "bias": (2, 40, 40),
-    "window": (17, 0),
-    "sinks": (0.75, -0.5),
-    "scales": True,
-    "slopes": (0.25, 0.5),
-}
-FORMS = [
-    ("window", 2.0, 2, 1, 60, 70, True, None, {"window": (20, 0)}),
-    ("window on both sides, one for each head", 1.5, 2, 2, 40, 40, False, None, {"window": (18, 5), "per head": True}),
-    ("packed, lengths", 1.3, 2, 1, 50, 50, False, [50, 43], {"packed": (0, 3, 3, 33, 50)}),
-    ("sink, window", 2.0, 2, 1, 60, 61, True, None, {"window": (16, 0), "sinks": (1.0, -1.5)}),
-    ("sink, empty spans", 1.5, 1, 1, 40, 41, False, [40], {"empty": True, "sinks": (0.75,)}),
-    ("sinks of -inf and on top", 1.3, 2, 1, 20, 37, True, None, {"sinks": (-torch.inf, 9.0)}),
-    ("empty spans", 1.5, 1, 1, 40, 41, False, None, {"empty": True}),
-    ("slopes, causal", 2.0, 2, 1, 40, 50, True, None, {"slopes": (0.125, 0.0)}),
-    ("slopes on both sides, sink", 1.5, 2, 2, 20, 37, False, [37, 9], {"slopes": (0.125, 1.0), "sinks": (0.5, 2.0)}),
-    (
-        "scale per query, sink",
-        1.5,
-        4,
-        2,
-        20,
-        37,
-        True,
-        None,
-        {"scales": True, "sinks": (0.5, 0.0, 2.0, 1.0), "lead": (2, 2)},
-    ),
-    ("bias", 1.5, 4, 2, 20, 37, True, None, {"bias": (2, 2, 20, 37), "lead": (2, 2)}),
-    ("bias of keys", 2.0, 4, 2, 20, 37, False, None, {"bias": (2, 1, 1, 37), "lead": (2, 2)}),
-    ("bias of a batch", 1.5, 4, 2, 20, 37, True, None, {"bias": (2, 20, 37), "lead": (2, 2)}),
-    ("bias of all", 2.0, 4, 2, 20, 37, True, None, {"bias": (20, 37), "slopes": (0.5, 0.0, 0.25, 1.0), "lead": (2, 2)}),
-    ("bias of heads", 1.3, 2, 2, 20, 37, False, [37, 9], {"bias": (2, 20, 1)}),
-    ("mask", 2.0, 4, 2, 20, 37, True, None, {"mask": (2, 1, 20, 37), "lead": (2, 2)}),
-    ("mask of keys", 1.5, 4, 2, 20, 70, False, None, {"mask": (2, 1, 1, 70), "lead": (2, 2)}),
-    ("mask of keys and lengths", 2.0, 2, 2, 20, 70, False, [40, 70], {"mask": (70,)}),
-    ("alpha per head", 0.0, 4, 2, 20, 37, True, None, {"alphas": (1.1, 2.0, 1.5, 1.3)}),
-    ("alpha per head and all forms", 0.0, 2, 2, 40, 40, True, None, EACH),
-    ("mask and bias, sink, window", 1.5, 2, 2, 40, 40, True, None, EACH | {"mask": (40,), "alphas": None}),
-]
 
 
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -140,65 +97,6 @@ def test_the_kernels_equal_the_composition(case, dtype, device, launched) -> Non
     assert torch.equal(support[:, rows], (weights > 1e-14)[:, rows])
 
 
-@pytest.mark.parametrize("form", FORMS, ids=[form[0] for form in FORMS])
-def test_forms_equal_the_composition(form, device, launched) -> None:
-    """Spans, biases, masks and one alpha for each head, with the gradients of the bias and the alphas."""
-    name, alpha, H, G, n, m, causal, lengths, parts = form
-    q, k, v, g = drawn(n, (H, n, 8), (G, m, 8), (G, m, 6), (H, n, 6))
-    generator = torch.Generator().manual_seed(n)
-    lengths = None if lengths is None else torch.tensor(lengths)
-    spans = None
-    if "window" in parts or "packed" in parts:
-        ends = torch.tensor(parts["packed"]) if "packed" in parts else None
-        spans = forms.spans_of(n, m, parts.get("window"), ends, q.device)[None]
-        if "per head" in parts:
-            spans = torch.cat([spans, (spans - 7).clamp(min=0)])
-    if "empty" in parts:
-        at = torch.arange(n) % 20
-        spans = torch.stack([at + 15, torch.where(at % 3 == 0, at, at + 17)], -1)[None]
-        spans[:, :16] = 5  # a whole block of queries
-    lead = parts.get("lead", (H,))
-    mask = torch.rand(parts["mask"], generator=generator) > 0.3 if "mask" in parts else None
-    if "of keys" in name and mask is not None:
-        mask[..., 50:] = False
-    bias = torch.randn(parts["bias"], generator=generator).mul(8).round().div(4) if "bias" in parts else None
-    if bias is not None and bias.shape[-1] > 1:
-        bias[..., 3] = -torch.inf  # hides the key
-    scales = torch.randint(-2, 5, (H, n), generator=generator) / 4 if "scales" in parts else None
-    each = [torch.tensor(x) if (x := parts.get(key)) else None for key in ("alphas", "slopes", "sinks")]
-    learned = dict(zip(("bias", "alphas", "scales", "slopes", "sinks"), (bias, each[0], scales, *each[1:])))
-    given = {"lengths": lengths, "spans": spans, "mask": mask, **learned}
-    given = {key: None if x is None else x.to(device) for key, x in given.items()}
-    ours, alphas = [x.to(device) for x in (q, k, v)], each[0]
-    out, saved = attention.forward(*ours, alpha=alpha, scale=0.25, causal=causal, lead=lead, block=BLOCK, **given)
-    found = [x for x in (out, *attention.gradients(g.to(device), *ours, saved, given["bias"])) if x is not None]
-    assert launched == KERNELS + ["attend_bias_backward"] * (bias is not None)
-    if "of keys" in name and mask is not None:  # the kernel looks at no block behind the last key
-        assert saved.lengths.max() <= 50
-    keep = composition.visible(n, m, lengths, causal, None, spans)
-    keep = torch.ones(n, m, dtype=torch.bool) if keep is None else keep
-    if mask is not None:
-        keep = keep & mask.expand(*lead, n, m).reshape(-1, n, m)
-    wide = [x.double().requires_grad_() for x in (q, k, v, *learned.values()) if x is not None]
-    leaves = dict(zip((key for key, x in learned.items() if x is not None), wide[3:]))
-    if bias is not None:
-        keep = keep & (leaves["bias"] > -torch.inf).expand(*lead, n, m).reshape(-1, n, m)
-        leaves["bias"] = leaves["bias"].masked_fill(leaves["bias"] == -torch.inf, 0)
-    entmax = composition.of_alpha(alpha, leaves.pop("alphas", None))
-    with sa.kernels.use("reference"):
-        mapped = composition.with_forms(entmax, forms.Inputs(**leaves), lead)
-        expected, weights = composition.attend(*wide[:3], 0.25, mapped, keep)
-        expected = [expected, *torch.autograd.grad(expected, wide, g.double())]
-    # the gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1; that of a bias sums differences
-    limit = TOLERANCE[torch.float32] * (8 if alphas is not None else 4 if {"bias", "slopes"} & parts.keys() else 1)
-    assert max(float(relative(*pair).max()) for pair in zip(found, expected, strict=True)) <= limit
-    blank = saved.flags.cpu() == 0
-    rows, columns = saved.block
-    support = F.max_pool2d(F.pad((weights > 1e-14).float(), (0, -m % columns, 0, -n % rows)), saved.block) > 0
-    assert not (support & blank).any()
-    assert not _INTERPRETED or name != "empty spans" or blank.double().mean() > 0.5, "no blocks were skipped"
-
-
 def apart(tensors: list[Tensor], device: str, dtype: torch.dtype, second: bool = False, **given: Any) -> list[Tensor]:
     """`relative` for `sa.sparse_attention` of q, k, v: the output, gradients, and with `second` the gradients of these.
 
@@ -220,40 +118,74 @@ def apart(tensors: list[Tensor], device: str, dtype: torch.dtype, second: bool =
     return [relative(*pair, 1e-3) for pair in zip(*sides, strict=True)]
 
 
-def several(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(5))
+def quarters(*shape: int) -> Tensor:
+    """As `drawn`, for scores that are exact in every type."""
+    return drawn(5, shape)[0]
 
 
+def two(*numbers: float) -> Tensor:
+    """One number for each of the heads."""
+    return torch.tensor(numbers)
+
+
+LEARNED: dict[str, Any] = {"scale": two(0.5, 1.5), "slopes": two(0.5, 0.25), "sink": two(0.5, -9.0)}
 CAUSAL: dict[str, Any] = {"mapping": "sparsemax", "causal": True}
-CALLS: list[dict[str, Any]] = [
-    CAUSAL | {"second": True},
-    {"mapping": "entmax", "alpha": 1.5, "causal": True, "second": True},
-    {"mapping": "entmax", "alpha": torch.tensor([1.25, 2.0]), "causal": True, "second": True},
-    CAUSAL | {"window": (2, 0)},
-    {"mapping": "sparsemax", "window": (1, 2), "sink": torch.tensor([0.5, -0.5])},
-    CAUSAL | {"cu_seqlens": torch.tensor([0, 2, 2, 6]), "slopes": torch.tensor([0.5, 0.25])},
-    CAUSAL | {"bias": several(2, 1, 6, 6)},
-    CAUSAL | {"bias": several(2, 1, 6)},
-    {"mapping": "sparsemax", "slopes": torch.tensor([0.5, 0.25])},
-    CAUSAL | {"scale": torch.tensor([0.5, 1.5])},
-    CAUSAL | {"mask": several(2, 2, 6, 6) > -0.3, "sink": torch.tensor([0.5, -0.5])},
-    CAUSAL | {"scale": several(2, 2, 6, 1).abs(), "slopes": torch.tensor([0.5, 0.25]), "gamma": 0.5, "second": True},
+ENTMAX: dict[str, Any] = {"mapping": "entmax", "alpha": 1.5}
+TWICE: dict[str, Any] = {"causal": True, "second": True}  # the gradients of the gradients too
+WINDOW: dict[str, Any] = ENTMAX | LEARNED | {"causal": True, "window": (17, 0), "bias": quarters(2, 40, 40)}
+HIDDEN = quarters(2, 2, 20, 37).masked_fill(torch.arange(37) == 3, -torch.inf)  # a bias that hides a key
+LENGTHS = torch.tensor([[37, 9]])
+ENDS = torch.tensor([0, 3, 3, 33, 50])
+KEYS = (quarters(2, 1, 1, 70) > -0.5) & (torch.arange(70) < 50)
+# B, H, G, n, m and a call: windows reach over several blocks, so that the first one seen is not the first; some queries see
+# nothing, or only the sink.
+SMALL, PAIR, LARGE = (2, 2, 2, 6, 6), (1, 2, 2, 20, 37), (2, 2, 2, 20, 37)
+FORMS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    (SMALL, CAUSAL | TWICE),
+    (SMALL, ENTMAX | TWICE),
+    (SMALL, ENTMAX | TWICE | {"alpha": two(1.25, 2.0)}),
+    (SMALL, CAUSAL | TWICE | {"scale": quarters(2, 2, 6, 1), "slopes": two(0.5, 0.25)}),
+    (SMALL, CAUSAL | {"scale": two(0.5, 1.5), "gamma": 0.5}),
+    ((1, 2, 1, 60, 70), CAUSAL | {"window": (20, 0)}),
+    ((1, 2, 2, 40, 40), ENTMAX | {"window": (18, 5)}),
+    ((1, 2, 1, 50, 50), ENTMAX | {"cu_seqlens": ENDS, "lengths": torch.tensor([[50, 43]])}),
+    ((2, 2, 1, 50, 50), CAUSAL | {"cu_seqlens": ENDS, "slopes": two(0.5, 0.25)}),
+    ((1, 2, 1, 60, 61), CAUSAL | {"window": (16, 0), "sink": two(1.0, -1.5)}),
+    ((1, 2, 1, 20, 37), ENTMAX | {"alpha": 1.3, "causal": True, "sink": two(-torch.inf, 9.0)}),
+    ((1, 2, 1, 40, 50), CAUSAL | {"slopes": two(0.125, 0.0)}),
+    (PAIR, ENTMAX | {"slopes": two(0.125, 1.0), "sink": two(0.5, 2.0), "lengths": LENGTHS}),
+    (LARGE, ENTMAX | {"scale": quarters(2, 2, 20, 1), "sink": two(0.5, 0.0)}),
+    (LARGE, ENTMAX | {"bias": HIDDEN, "causal": True}),
+    (LARGE, {"mapping": "sparsemax", "bias": HIDDEN[:, :1, :1]}),
+    (LARGE, CAUSAL | {"bias": HIDDEN[0, 0], "slopes": two(0.5, 0.0)}),
+    (PAIR, ENTMAX | LEARNED | {"alpha": 1.3, "bias": quarters(2, 20, 1), "lengths": LENGTHS}),
+    (LARGE, CAUSAL | {"mask": quarters(2, 1, 20, 37) > -0.5}),
+    ((2, 2, 2, 20, 70), ENTMAX | {"mask": KEYS}),
+    ((1, 2, 2, 20, 70), {"mapping": "sparsemax", "mask": KEYS[0, 0, 0], "lengths": torch.tensor([[40, 70]])}),
+    ((1, 4, 2, 20, 37), ENTMAX | {"alpha": torch.tensor([1.1, 2.0, 1.5, 1.3]), "causal": True}),
+    ((1, 2, 2, 40, 40), WINDOW | {"alpha": two(1.25, 1.8)}),
+    ((1, 2, 2, 40, 40), WINDOW | {"mask": quarters(40) > -0.5}),
 ]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=[f"{i} {', '.join(call)}" for i, call in enumerate(CALLS)])
-def test_every_public_form_takes_the_kernels(call, device, launched) -> None:
-    """A batch of two with two heads, whose channels lie apart in memory."""
-    tensors = [torch.randn(2, 2, 4, 6, generator=torch.Generator().manual_seed(i)).mT for i in range(3)]
-    assert max(float(x.max()) for x in apart(tensors, device, torch.float32, **call)) < 3e-6
-    assert launched[:3] == KERNELS
+@pytest.mark.parametrize("form", FORMS, ids=[f"form {i} {', '.join(form[1])}" for i, form in enumerate(FORMS)])
+def test_every_public_form_takes_the_kernels(form, device, launched) -> None:
+    """Tensors whose channels lie apart in memory."""
+    (B, H, G, n, m), call = form
+    tensors = [x.mT for x in drawn(n, (B, H, 8, n), (B, G, 8, m), (B, G, 6, m))]
+    errors = apart(tensors, device, torch.float32, **{"scale": 0.25} | call)
+    assert launched[:3] == KERNELS and ("attend_bias_backward" in launched) == ("bias" in call)
+    # the gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1
+    assert max(float(x.max()) for x in errors) < (6e-5 if isinstance(call.get("alpha"), Tensor) else 1e-5)
 
 
-LEARNED: dict[str, Any] = {
-    "scale": torch.tensor([0.5, 1.5]),
-    "slopes": torch.tensor([0.5, 0.25]),
-    "sink": torch.tensor([0.5, -9.0]),
-}
+def test_blocks_that_nothing_reaches_are_not_looked_at(device) -> None:
+    q, k = (x.to(device) for x in drawn(3, (1, 80, 8), (1, 90, 8)))
+    spans = forms.spans_of(80, 90, (5, 0), None, q.device)[None]
+    mask = torch.arange(90, device=device).view(1, 1, 90) < 50
+    _, near = attention.forward(q, k, k, alpha=2.0, scale=0.25, spans=spans, block=BLOCK or (16, 16))
+    _, early = attention.forward(q, k, k, alpha=2.0, scale=0.25, mask=mask, lead=(1,), block=BLOCK or (16, 16))
+    assert (near.flags == 0).double().mean() > 0.5 and early.lengths.max() <= 50
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -277,15 +209,18 @@ def test_the_composition_knows_learned_forms(device, launched) -> None:
     assert float(relative(sa.sparse_attention(q, k, v, **CAUSAL, **given), out.double()).max()) < 1e-5
 
 
+def all_leaves(device: str) -> list[Tensor]:
+    tensors = *drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values()
+    return [x.to(device).requires_grad_() for x in tensors]
+
+
+def attend_learned(q: Tensor, k: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
+    return sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))
+
+
 def test_compiled_calls_take_learned_forms(device, launched) -> None:
-    leaves = [
-        x.to(device).requires_grad_() for x in (*drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values())
-    ]
-
-    def attend(q, k, v, *learned):
-        return sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))
-
-    both = [f(*leaves) for f in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True))]
+    leaves = all_leaves(device)
+    both = [f(*leaves) for f in (attend_learned, torch.compile(attend_learned, backend="aot_eager", fullgraph=True))]
     plain, compiled = ([out, *torch.autograd.grad(out.square().sum(), leaves)] for out in both)
     assert max(float(relative(*pair).max()) for pair in zip(compiled, plain)) < 1e-5
     assert launched == [*KERNELS[:1] * 2, *KERNELS[1:], *KERNELS]
@@ -299,15 +234,12 @@ def test_a_kernel_that_does_not_start_is_replaced_in_the_backward(compiled, devi
     def broken(*_: Any) -> None:
         raise LaunchFailed("no room")
 
-    leaves = [
-        x.to(device).requires_grad_() for x in (*drawn(3, (1, 2, 9, 4), (1, 1, 9, 4), (1, 1, 9, 4)), *LEARNED.values())
-    ]
-    attend = lambda q, k, v, *learned: sa.sparse_attention(q, k, v, **CAUSAL, **dict(zip(LEARNED, learned)))  # noqa: E731
-    expected = torch.autograd.grad(attend(*leaves).square().sum(), leaves)
+    leaves = all_leaves(device)
+    expected = torch.autograd.grad(attend_learned(*leaves).square().sum(), leaves)
     given_up: list[str] = []
     monkeypatch.setattr(operator, "give_up", lambda op, error: given_up.append(f"{op}: {error}"))
     monkeypatch.setattr(attention, "gradients", broken)
-    attend = torch.compile(attend, backend="aot_eager") if compiled else attend
+    attend = torch.compile(attend_learned, backend="aot_eager") if compiled else attend_learned
     found = torch.autograd.grad(attend(*leaves).square().sum(), leaves)
     assert given_up == ["attention: no room"]
     assert max(float(relative(*pair).max()) for pair in zip(found, expected)) < 1e-5
@@ -338,7 +270,7 @@ def test_few_queries_read_a_cache_in_place(case, dtype, device, launched) -> Non
     if "scales" in parts:
         each["scales"] = torch.randint(1, 5, (H, n), generator=torch.Generator().manual_seed(1)) / 4
     spans = forms.spans_of(n, m, parts["window"], None, None)[None] if "window" in parts else None
-    bias, mask = (several(n, m), several(2, 2, 1, m) > -0.5) if "bias" in parts else (None, None)
+    bias, mask = (quarters(n, m), quarters(2, 2, 1, m) > -0.5) if "bias" in parts else (None, None)
     given = {
         key: None if x is None else x.to(device)
         for key, x in {**each, "spans": spans, "bias": bias, "mask": mask}.items()

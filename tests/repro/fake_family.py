@@ -132,8 +132,9 @@ def evaluate(config, folder: Path, test: TestSet, monitor) -> Evaluation:
     score = 50.0 - float((folder / "weights.safetensors").read_text()) + config["decode"]["beam"] - 1
     rows = [{"index": i, "sentence": {"score": score + (-1) ** i}} for i in range(12)]
     name = "elsewhere" if behaviour == "wrong set" else test.name
+    other = float("nan") if behaviour == "half a number" else score / 2
     return Evaluation(
-        {f"{name}/score": score, f"{name}/other": score / 2}, {f"{name}/score": "fake|v2"}, rows, {"p": torch.eye(2)},
+        {f"{name}/score": score, f"{name}/other": other}, {f"{name}/score": "fake|v2"}, rows, {"p": torch.eye(2)},
         {"answers.json": f"[{score}]".encode()},
     )  # fmt: skip
 

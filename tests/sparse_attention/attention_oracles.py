@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import entmax
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
@@ -45,7 +44,9 @@ def formula(
     x = q @ k.mT * scale + added
     if sink is not None:
         x = torch.cat([sink.double().view(heads, 1, 1).expand(*x.shape[:-1], 1), x], -1)
-        keep = None if keep is None else F.pad(keep.expand(*keep.shape[:-1], k.shape[-2]), (1, 0), value=True)
+        there = (sink > -torch.inf).view(heads, 1, 1).expand(*x.shape[:-1], 1)  # one of -inf is none
+        keep = True if keep is None else keep
+        keep = torch.cat([there, torch.as_tensor(keep).expand(*x.shape[:-1], k.shape[-2])], -1)
     p = mapped(x, keep)
     p = p if sink is None else p[..., 1:]
     return p * factors @ v, p

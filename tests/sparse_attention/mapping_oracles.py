@@ -22,17 +22,7 @@ def sparsemax(
     return qpsolvers.solve_qp(np.eye(n), -x / gamma, **one, lb=np.zeros(n) + lower, ub=upper, solver="daqp")
 
 
-def fusedmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
-    """Proposition 2 by two exact quadratic programmes: the dual of the prox (a box), then the simplex."""
-    n = len(x)
-    if n == 1:
-        return np.ones(1)
-    D = np.diff(np.eye(n), axis=0)
-    u = qpsolvers.solve_qp(D @ D.T, -D @ (x / gamma), lb=np.full(n - 1, -lam), ub=np.full(n - 1, lam), solver="daqp")
-    return sparsemax(x / gamma - D.T @ u)
-
-
-def fusedmax_joint(x: np.ndarray, lam: float) -> np.ndarray:
+def fusedmax(x: np.ndarray, lam: float) -> np.ndarray:
     """The joint problem, without Proposition 2; the interior-point solver is good to about 1e-7."""
     y = cp.Variable(len(x))
     goal = 0.5 * cp.sum_squares(y - x) + (lam * cp.tv(y) if len(x) > 1 else 0)
@@ -58,14 +48,3 @@ def constrained_softmax(x: np.ndarray, upper: np.ndarray, lower: np.ndarray | fl
     y = cp.Variable(len(x))
     goal = x @ y + cp.sum(cp.entr(y))
     return _solved(cp.Problem(cp.Maximize(goal), [lower <= y, y <= upper, cp.sum(y) == 1]), y)
-
-
-def objective(name: str, p: np.ndarray, x: np.ndarray, **k: float) -> float:
-    """The cost that the mapping minimises, up to a constant."""
-    n = len(x)
-    if name == "fusedmax":
-        return 0.5 * np.sum((p - x) ** 2) + k["lam"] * np.abs(np.diff(p)).sum()
-    if name == "oscarmax":
-        pairs = sum(max(p[i], p[j]) for i in range(n) for j in range(i + 1, n))
-        return 0.5 * np.sum((p - x) ** 2) + k["lam"] * pairs
-    raise KeyError(name)

@@ -31,11 +31,6 @@ def run(name: str, scores: torch.Tensor, fertility: torch.Tensor, mask: torch.Te
     return torch.stack(steps, 1), state["left"]
 
 
-def test_the_two_are_stateful():
-    assert set(NAMES) == set(CONSTRAINED)
-    assert all(sa.spec(n).stateful and sa.spec(n).inputs == ("fertility",) for n in NAMES)
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
 @pytest.mark.parametrize("n, steps", [(1, 4), (3, 3), (5, 8), (12, 20)])

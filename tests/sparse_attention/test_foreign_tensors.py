@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -114,16 +113,8 @@ def test_traced_graphs_compute_with_new_values(kernel, f):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_transforms(kernel, name):
-    f, t = mapping(name), torch.randn(3, 7)
-    same([torch.func.vmap(f)(X)], [f(X)])
-    jacobian = torch.autograd.functional.jacobian(f, X).view(21, 21)
-    p, d = torch.func.jvp(f, (X,), (t,))
-    same([p, d], [f(X), (jacobian @ t.view(21)).view(3, 7)])
-    with forward_ad.dual_level():
-        dual = forward_ad.unpack_dual(f(forward_ad.make_dual(X, t)))
-        same([dual.primal, dual.tangent], [p, d])
-    same([make_fx(lambda x: torch.func.vmap(f)(x))(X)(Y)], [f(Y)])
+def test_traced_transforms(kernel, name):
+    same([make_fx(lambda x: torch.func.vmap(mapping(name))(x))(X)(Y)], [mapping(name)(Y)])
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "sparsemax" else pytest.mark.slow) for n in KERNELS])
@@ -170,7 +161,7 @@ def test_rows_in_three_dimensions(name):
             torch.testing.assert_close(one.inner if kind is Wrapped else one.as_subclass(Tensor), other)
 
 
-@pytest.mark.parametrize("name", ["softmax", "sparsemax", "fusedmax", "top_k"])
+@pytest.mark.parametrize("name", ["sparsemax", "top_k"])
 @pytest.mark.parametrize("lead", [(), (1,), (1, 1), (5, 1)], ids=str)
 def test_an_exported_length_may_be_any_other_size(name, lead):
     class Masked(torch.nn.Module):

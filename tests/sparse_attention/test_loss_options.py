@@ -117,7 +117,7 @@ def test_the_value_of_oscarmax_in_float64():
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_options_against_the_definition(kernel, name):
+def test_options_against_the_definition(name):
     x, y, w = data()
     params = PARAMS.get(name, {})
     soft = 0.8 * one_hot(y, 5).to(D) + 0.2 / 5
@@ -134,7 +134,7 @@ def test_options_against_the_definition(kernel, name):
 
 
 @pytest.mark.parametrize("name", [*ROWS, "entmax near softmax"])
-def test_classes_and_distributions_agree_at_every_order(kernel, name):
+def test_classes_and_distributions_agree_at_every_order(name):
     name, params = ("entmax", {"alpha": 1.05}) if " " in name else (name, PARAMS.get(name, {}))
     x, y, _ = data(4)
     x = (50 + x).requires_grad_()
@@ -154,26 +154,13 @@ def test_classes_and_distributions_agree_at_every_order(kernel, name):
     assert found[0] == math.inf and found[1].isfinite() and found[2].isnan() and torch.equal(found[3], pair[0][3])
 
 
-def test_every_registered_mapping_has_a_loss_or_says_why_not(kernel):
-    x = torch.randn(3, 4, 4, dtype=D, requires_grad=True)
-    t = torch.softmax(torch.randn(3, 4, 4, dtype=D), -1)
-    bounds = {"bounds": torch.full((4,), 0.6, dtype=D)}
-    with_loss = {*sa.losses.REGULARISERS, "tvmax"}
-    for name in sa.names():
-        inputs = bounds if name.startswith("constrained") else {}
-        target = t / 4 if name == "tvmax" else t
-        if name not in with_loss:
-            with pytest.raises(ValueError, match=f"{name} is not the gradient of a smoothed maximum"):
-                fenchel_young(x, target, name)
-            continue
-        loss = fenchel_young(x, target, name, reduction="none", **inputs)
-        assert (loss >= -1e-12).all()
-        (g,) = torch.autograd.grad(loss.sum(), x)
-        p = sa.make(name)(x, **inputs).detach()
-        assert torch.allclose(g, p - target, atol=1e-12), name
-        assert torch.allclose(fenchel_young(x, p, name, **inputs), torch.zeros((), dtype=D), atol=1e-10), name
+def test_a_mapping_without_a_loss_says_why():
+    x = torch.randn(3, 4, 4, dtype=D)
+    for name in {*sa.names()} - {*sa.losses.REGULARISERS, "tvmax"}:
+        with pytest.raises(ValueError, match=f"{name} is not the gradient of a smoothed maximum"):
+            fenchel_young(x, x.softmax(-1), name)
     with pytest.raises(ValueError, match=r"its own loss is sa\.losses\.sparsemap_sequence_loss"):
-        fenchel_young(x, t, "sparsemap_sequence")
+        fenchel_young(x, x.softmax(-1), "sparsemap_sequence")
 
 
 def test_the_loss_of_tvmax_over_grids():
@@ -283,14 +270,3 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             call()
-
-
-def test_the_first_derivative_does_not_pass_through_the_mapping():
-    x = torch.randn(3, 5, requires_grad=True)
-    loss = fenchel_young(x, torch.tensor([0, 1, 2]), "sparsemax")
-    seen, todo = set(), [loss.grad_fn]
-    while todo:
-        node = todo.pop()
-        seen.add(node.name())
-        todo += [n for n, _ in node.next_functions if n is not None]
-    assert "AtClassBackward" in seen and not any("Rows" in name for name in seen)

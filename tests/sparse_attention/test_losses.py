@@ -17,11 +17,11 @@ def x_and_target(rows: int = 6, n: int = 5):
 
 
 @pytest.mark.parametrize("name", REGULARISED)
-def test_the_mapping_is_the_gradient_of_its_maximum(kernel, name):
+def test_the_mapping_is_the_gradient_of_its_maximum(name):
     m = sa.make(name)
-    x, _ = x_and_target()
+    x, _ = x_and_target(4)
     x.requires_grad_()
-    mask = torch.rand(6, 5) > 0.3
+    mask = torch.rand(4, 5) > 0.3
     mask[0] = False
     (g,) = torch.autograd.grad(sa.max_omega(x, m, mask=mask).sum(), x)
     assert torch.allclose(g, m(x, mask=mask), atol=1e-12)

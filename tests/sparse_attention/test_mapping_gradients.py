@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ LEARNED = [
 ]
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1, 1)], ids=str)
 @pytest.mark.parametrize("name, parameter, low, high", LEARNED)
 def test_hyperparameters(name, parameter, low, high, shape):
     x = scores(2, 3, 4).requires_grad_()
@@ -87,9 +88,10 @@ def test_hyperparameters(name, parameter, low, high, shape):
     def f(z, v):
         return function(z, **{parameter: v})
 
-    assert gradcheck(f, (x, value))
-    if shape == (3,):
-        assert gradgradcheck(f, (x, value))
+    with sa.kernels.use(
+        "reference" if shape == (3,) else "auto"
+    ):  # kernels/test_masked.py has both orders of the others
+        assert gradcheck(f, (x, value)) and (shape != (3,) or gradgradcheck(f, (x, value)))
     # The same numbers as with plain floats, row by row.
     rows = value.detach().expand(2, 3) if value.ndim < 3 else value.detach()[..., 0].expand(2, 3)
     for i in range(2):
@@ -103,27 +105,20 @@ def test_the_printed_oscarmax_has_gradients_too():
     assert gradcheck(lambda z, v: sa.oscarmax(z, lam=v, mode="paper"), (x, lam))
 
 
+@pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("function", [sa.constrained_sparsemax, sa.constrained_softmax])
-def test_bounds(kernel, function):
-    x = scores(5, 6).requires_grad_()
-    u = (torch.rand(5, 6, dtype=D) * 0.3 + 0.15).requires_grad_()
-    assert gradcheck(function, (x, u)) and gradgradcheck(function, (x, u))
-
-
-@pytest.mark.parametrize("function", [sa.constrained_sparsemax, sa.constrained_softmax])
-def test_lower_bounds(kernel, function):
+def test_bounds(kernel, function, lower):
     x, low = scores(3, 5).requires_grad_(), (torch.rand(3, 5, dtype=D) * 0.12).requires_grad_()
-    u, keep = (low.detach() + torch.rand(3, 5, dtype=D) * 0.3 + 0.25).requires_grad_(), torch.arange(5) < 4
-    for mask in (None, keep):
+    u = (low.detach() + torch.rand(3, 5, dtype=D) * 0.3 + 0.25).requires_grad_()
+    given = (x, u, low) if lower else (x, u)
 
-        def f(x, u, low, mask=mask):
-            return function(x, u, mask=mask, lower=low)
+    def f(x, u, low=None, mask=None):
+        return function(x, u, mask=mask, lower=low)
 
-        assert gradcheck(f, (x, u, low)) and gradgradcheck(f, (x, u, low))
+    assert gradcheck(f, given)
+    assert gradgradcheck(partial(f, mask=torch.arange(5) < 4), given)
     free = torch.full((3, 5), math.inf, dtype=D, requires_grad=True)
-    assert all(
-        g.isfinite().all() for g in torch.autograd.grad(function(x, free, lower=low)[:, 0].sum(), (x, free, low))
-    )
+    assert all(g.isfinite().all() for g in torch.autograd.grad(f(x, free, low)[:, 0].sum(), (x, free, low)))
 
 
 @pytest.mark.parametrize("shape", [(6,), (5, 1), (3, 1, 6)])
@@ -182,18 +177,6 @@ def test_learned_lam_at_zero_is_the_one_sided_derivative():
         step = 1e-7
         difference = ((function(x, lam=step) - sa.sparsemax(x)) * w).sum() / step
         assert g.item() == pytest.approx(difference.item(), abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ["sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"])
-def test_jacobian_against_central_differences_at_size_60(kernel, name):
-    m = sa.make(name)
-    x = scores(1, 60)
-    v, w = scores(1, 60), scores(1, 60)
-    z = x.clone().requires_grad_()
-    (g,) = torch.autograd.grad((m(z) * w).sum(), z)
-    h = 1e-6
-    difference = ((m(x + h * v) - m(x - h * v)) * w).sum() / (2 * h)
-    assert (g * v).sum().item() == pytest.approx(difference.item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

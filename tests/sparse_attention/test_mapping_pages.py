@@ -11,6 +11,7 @@ from pathlib import Path
 import entmax
 import pytest
 import torch
+from attention_oracles import bisected, distances, formula, named, visible
 
 import sparse_attention as sa
 from sparse_attention import registry
@@ -73,22 +74,17 @@ def test_the_guides_scales_for_long_sequences_are_their_formulas():
     (code,) = re.findall(r"```python\n(.*?)```", text.split("\n## ")[0], re.S)
     made: dict = {}
     exec(compile(code, "attention.md", "exec"), made)
-    q, k, v, d = (made[name].double() if name != "d" else made[name] for name in "qkvd")
-    x, at = made["x"], torch.arange(made["n"])
-    distance = (at - at.unsqueeze(-1)).double()
-    for name, mapped in (("asentmax", entmax.entmax15), ("ssmax", torch.softmax)):
-        for h in range(4):
-            scores = q[:, h] @ k[:, h].mT / d**0.5
-            if h < 2:
-                scores = scores + distance / (h + 1)
-            elif name == "ssmax":
-                scores = scores * torch.log(at + 2.0).unsqueeze(-1)
-            else:
-                beta = torch.nn.functional.softplus(made["to_beta"](x)[..., h])
-                gamma = 2 * made["to_gamma"](x)[..., h].tanh()
-                scores = scores * (1 + beta * torch.log(at + 2.0) ** gamma).unsqueeze(-1)
-            weights = mapped(scores.masked_fill(distance > 0, -torch.inf), dim=-1)
-            torch.testing.assert_close(made[name][:, h].double(), weights @ v[:, h], atol=1e-5, rtol=1e-5)
+    x, at, head = made["x"], torch.arange(made["n"]), torch.arange(4).view(4, 1, 1)
+    beta, gamma = (made[name](x).mT.unsqueeze(-1) for name in ("to_beta", "to_gamma"))  # [B, H, n, 1]
+    logs = torch.log(at + 2.0).unsqueeze(-1)
+    added = torch.where(head < 2, distances(len(at), len(at)) / (head + 1.0), 0.0)
+    for name, mapped, factor in (
+        ("asentmax", bisected(1.5), 1 + torch.nn.functional.softplus(beta) * logs ** (2 * gamma.tanh())),
+        ("ssmax", named("softmax"), logs),
+    ):
+        scale = torch.where(head < 2, 1.0, factor) * made["d"] ** -0.5
+        want, _ = formula(mapped, *(made[name] for name in "qkv"), visible(len(at), len(at), causal=True), scale, added)
+        torch.testing.assert_close(made[name].double(), want, atol=1e-5, rtol=1e-5)
     made["asentmax"].sum().backward()
     assert made["to_beta"].weight.grad.abs().sum() > 0 and made["to_gamma"].weight.grad.abs().sum() > 0
 

@@ -145,47 +145,6 @@ def test_all_modules_are_replaced_or_none(why):
     assert type(encoder.layers[0].self_attn) is nn.MultiheadAttention and encoder.use_nested_tensor
 
 
-class Wrapped(nn.Module):
-    """As PEFT's LoRA wraps a layer: it shows the layer's weights, but its own forward adds to them."""
-
-    def __init__(self, base_layer, added):
-        super().__init__()
-        self.base_layer, self.added = base_layer, added
-
-    def __getattr__(self, name):
-        return (
-            super().__getattr__(name)
-            if name in ("base_layer", "added")
-            else getattr(super().__getattr__("base_layer"), name)
-        )
-
-    def forward(self, *given, **named):
-        out = self.base_layer(*given, **named)
-        return (out[0] + self.added, out[1]) if isinstance(out, tuple) else out + self.added
-
-
-@pytest.mark.parametrize("order", ["wrap, replace", "replace, wrap"])
-def test_an_attention_in_a_wrapper(order):
-    torch.manual_seed(0)
-    layer, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 4 * torch.randn(2, 9, 8)
-    for step in order.split(", "):
-        if step == "wrap":
-            assert layer.self_attn._qkv_same_embed_dim  # or PEFT refuses the layer
-            layer.self_attn.out_proj = Wrapped(layer.self_attn.out_proj, 1.0)
-            layer.self_attn = Wrapped(layer.self_attn, 2.0)
-        else:
-            assert sa.nn.replace(layer, "sparsemax") == 1
-    plain, base = copy.deepcopy(layer), layer.self_attn.base_layer
-    assert isinstance(base, sa.nn.MultiheadAttention)
-    plain.self_attn = plain.self_attn.base_layer
-    plain.self_attn.out_proj = plain.self_attn.out_proj.base_layer
-    plain.self_attn.out_proj.bias.data += 3.0
-    for found in (layer, plain):
-        found.eval()
-    with torch.no_grad():  # torch's layer would now compute softmax of the base layer's weights
-        torch.testing.assert_close(layer(x), plain(x), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("first", ["compile", "replace"])
 def test_a_compiled_model_attends_with_its_new_mapping(first):
     layer, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 9, 8)

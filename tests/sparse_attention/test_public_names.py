@@ -170,23 +170,10 @@ def test_the_users_file_passes_mypy_strict(tmp_path):
     ours = str(Path(sa.__file__).parents[1])
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import sparse_attention as sa\n\nsa.make(3)\nx: int = sa.names()\nsa.sparsemacks\n")
+    command = [sys.executable, *"-m mypy --strict --follow-imports=silent --cache-dir".split(), str(tmp_path / "cache")]
+    env = {**os.environ, "MYPYPATH": ours}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--follow-imports=silent",
-            "--cache-dir",
-            str(tmp_path / "cache"),
-            str(USER),
-            str(wrong),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": ours},
-        check=False,
+        [*command, str(USER), str(wrong)], capture_output=True, text=True, cwd=tmp_path, env=env, check=False
     )
     said = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert [line for line in said if "wrong.py" not in line] == []

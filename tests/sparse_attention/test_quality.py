@@ -43,19 +43,6 @@ def test_clusters_are_equal_weights_wherever_they_are():
     assert few["clusters"] < many["clusters"] == 1 and few["support"] == many["support"] == 3
 
 
-def test_alignment_error_rate_of_och_and_ney():
-    sure, possible = [{(0, 0), (1, 1)}], [{(2, 1)}]
-    perfect = quality.alignment_error_rate([{(0, 0), (1, 1), (2, 1)}], sure, possible)
-    assert perfect == {"aer": 0.0, "precision": 1.0, "recall": 1.0}
-    got = quality.alignment_error_rate([{(0, 0), (3, 1)}], sure, possible)
-    assert got["aer"] == pytest.approx(1 - (1 + 1) / (2 + 2)) and got["recall"] == 0.5
-    with pytest.raises(ValueError, match="one set of links per sentence"):
-        quality.alignment_error_rate([set()], [], [])
-    p = torch.tensor([[0.6, 0.4], [0.0, 1.0], [0.0, 0.0]])
-    assert quality.links(p) == {(0, 0), (1, 1)}
-    assert quality.links(p, threshold=0.3) == {(0, 0), (1, 0), (1, 1)}
-
-
 def test_rationale_overlap_by_hand():
     p = torch.tensor([[0.5, 0.3, 0.2, 0.0], [1.0, 0.0, 0.0, 0.0], [0.2, 0.3, 0.3, 0.2]])
     marked = torch.tensor([[True, False, False, True], [True, False, False, False], [False] * 4])
@@ -77,19 +64,24 @@ def test_rationales_under_masks_thresholds_and_without_marks():
         quality.rationale_overlap(p, marked[:, :2])
 
 
-def test_links_are_counted_over_all_sentences():
+def test_the_alignment_error_rate_of_och_and_ney():
     found = [{(0, 0), (1, 1)}, {(5, 5)}, {(0, 0), (0, 1), (0, 2), (0, 3)}]
     sure, possible = [{(0, 0)}, {(5, 5), (6, 6), (7, 7)}, {(0, 3)}], [{(1, 1)}, set(), {(0, 0), (0, 1)}]
     got = quality.alignment_error_rate(found, sure, possible)  # A = 7, S = 5, A & S = 3, A & P = 6
     assert got == {"aer": pytest.approx(1 - 9 / 12), "precision": pytest.approx(6 / 7), "recall": pytest.approx(3 / 5)}
+    perfect = quality.alignment_error_rate([{(0, 0), (1, 1), (2, 1)}], [{(0, 0), (1, 1)}], [{(2, 1)}])
+    assert perfect == {"aer": 0.0, "precision": 1.0, "recall": 1.0}
     empty = quality.alignment_error_rate([set()], [set()], [{(1, 1)}])
     assert set(empty) == {"aer", "precision", "recall"} and all(map(math.isnan, empty.values()))
     missed = quality.alignment_error_rate([set()], [{(0, 0)}], [set()])
     assert missed["aer"] == 1 and missed["recall"] == 0 and math.isnan(missed["precision"])
-    assert quality.links(torch.tensor([[0.5, 0.5]]), threshold=0.5) == set()  # above, not at
-    for lists in (([], [set()], []), ([], [], [set()])):
+    for lists in (([], [set()], []), ([], [], [set()]), ([set()], [], [])):
         with pytest.raises(ValueError, match="one set of links per sentence"):
             quality.alignment_error_rate(*lists)
+    p = torch.tensor([[0.6, 0.4], [0.0, 1.0], [0.0, 0.0], [0.5, 0.5]])
+    assert quality.links(p) == {(0, 0), (1, 1), (0, 3)}
+    assert quality.links(p, threshold=0.3) == {(0, 0), (1, 0), (1, 1), (0, 3), (1, 3)}
+    assert quality.links(p[3:], threshold=0.5) == set()  # above, not at
 
 
 def test_rows_that_are_all_masked_count_nowhere():

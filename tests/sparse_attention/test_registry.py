@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -79,14 +81,6 @@ def test_modules_have_the_parameters_of_the_function():
             wrong()
 
 
-def test_an_operation_cannot_forget_what_holds_for_it():
-    forward, backward = sa.kernels.reference.OPS["sparsemax"][:2]
-    with pytest.raises(TypeError, match=r"params.*smooth.*native"):
-        sa.kernels.Op(forward, backward)
-    with pytest.raises(TypeError):
-        sa.kernels.reference.OPS["fusedmax"].gradient_of("lam", *[torch.zeros(1)] * 2, {})
-
-
 def test_unknown_names_are_answered_with_the_nearest():
     for kind in (ValueError, KeyError):
         with refused(kind, key="mapping", value="fusdmax", allowed=tuple(sa.names()), says="'fusedmax'"):
@@ -102,31 +96,47 @@ def test_unknown_names_are_answered_with_the_nearest():
         sa.names("simple")
 
 
-@pytest.mark.parametrize(
-    "name, parameter, bad, good",
-    [
-        ("fusedmax", "lam", -0.1, 0.0),
-        ("oscarmax", "lam", float("nan"), 2),
-        ("sparsemax", "gamma", 0.0, 1e-3),
-        ("entmax", "alpha", 0.0, 0.01),
-        ("pnormmax", "p", 2.01, 2),
-        ("pnormmax", "p", 1.0, 1.5),
-        ("sparsegen_lin", "lam", 1.0, -5),
-        ("sparsehourglass", "q", -1e-9, 0),
-        ("oscarmax", "mode", "signed", "paper"),
-        ("pnormmax", "solver", "newton", "pgd"),
-        ("softmax", "gamma", float("inf"), 2.0),
-        ("entmax", "alpha", "1.5", 2),
-        ("top_k", "k", 0, 2),
-        ("top_p", "mass", 1.1, 1),
-    ],
-)
-def test_ranges_hold_for_modules_and_functions(name, parameter, bad, good):
-    x = torch.rand(3, 4)
+RANGES = [
+    ("fusedmax", "lam", -0.1, 0.0),
+    ("fusedmax", "gamma", 0.0, 2.0),
+    ("oscarmax", "lam", -1.0, 2.0),
+    ("oscarmax", "lam", float("nan"), 2),
+    ("sparsemax", "gamma", 0.0, 1e-3),
+    ("entmax", "alpha", 0.0, 0.01),
+    ("pnormmax", "p", 2.01, 2.0),
+    ("pnormmax", "p", 1.0, 1.5),
+    ("sparsegen_lin", "lam", 1.0, -5.0),
+    ("sparsegen_exp", "lam", 2.0, 0.0),
+    ("sparsehourglass", "q", -1e-9, 0.1),
+    ("sparsecone", "q", -1.0, 1.0),
+    ("oscarmax", "mode", "signed", "paper"),
+    ("pnormmax", "solver", "newton", "pgd"),
+    ("softmax", "gamma", float("inf"), 2.0),
+    ("softmax", "gamma", -1.0, 2.0),
+    ("entmax", "alpha", "1.5", 2),
+    ("top_k", "k", 0, 2),
+    ("top_p", "mass", 1.1, 1),
+]
+
+
+@pytest.mark.parametrize("name, parameter, bad, good", RANGES)
+def test_ranges_hold_for_modules_functions_and_tensors(kernel, name, parameter, bad, good):
+    f, x = sa.spec(name).function, (torch.rand(3, 7) + 0.05).requires_grad_()
     sa.make(name, **{parameter: good})(x)
-    for call in (lambda: sa.make(name, **{parameter: bad}), lambda: sa.spec(name).function(x, **{parameter: bad})):
+    for call in (lambda: sa.make(name, **{parameter: bad}), lambda: f(x, **{parameter: bad})):
         with refused(ValueError, key=parameter, value=bad):
             call()
+    if not isinstance(good, float) or math.isinf(bad):
+        return
+    # A tensor makes its row NaN: reading it would wait.
+    assert f(x, **{parameter: torch.tensor(bad)}).isnan().all()
+    mixed = torch.tensor([good, bad, good], requires_grad=True)
+    p = f(x, **{parameter: mixed})
+    assert p[1].isnan().all() and torch.allclose(p[[0, 2]], f(x, **{parameter: torch.full((3,), good)})[[0, 2]])
+    (g,) = torch.autograd.grad((p[0] * torch.arange(7.0)).sum(), mixed, retain_graph=True)
+    (dx,) = torch.autograd.grad(p.sum(), x)
+    assert g[0].isfinite() and dx[[0, 2]].isfinite().all()
+    assert kernel == "reference" or dx[1].isnan().all()
 
 
 def test_a_function_from_outside_gets_the_whole_contract(scratch):
@@ -350,29 +360,22 @@ def test_choosing_kernels():
 
 
 def test_kernels_of_a_block_are_those_of_its_thread():
-    before, seen = sa.kernels.active(), {}
-    events = [threading.Event() for _ in range(3)]
+    before, together = sa.kernels.active(), threading.Barrier(3)
 
-    def first():
-        with sa.kernels.use("reference"):
-            events[0].set()
-            events[1].wait()
-            seen["first"] = sa.kernels.active()
-        events[2].set()
+    def inside(name):
+        with sa.kernels.use(name):
+            together.wait()
+            seen = sa.kernels.active()
+            together.wait()
+        return seen, sa.kernels.active()
 
-    def second():
-        events[0].wait()
-        with sa.kernels.use("native"):
-            events[1].set()
-            events[2].wait()
-            seen["second"] = sa.kernels.active()
-
-    threads = [threading.Thread(target=f) for f in (first, second)]
-    [t.start() for t in threads]
-    events[1].wait()
-    seen["here"] = sa.kernels.active()
-    [t.join() for t in threads]
-    assert seen == {"first": "reference", "second": "native", "here": before} and sa.kernels.active() == before
+    with ThreadPoolExecutor() as pool:
+        found = [pool.submit(inside, name) for name in ("reference", "native")]
+        together.wait()
+        here = sa.kernels.active()
+        together.wait()
+    assert [x.result() for x in found] == [("reference", before), ("native", before)]
+    assert here == before == sa.kernels.active()
     try:
         with sa.kernels.use("native"):
             sa.kernels.use("reference")  # for the process, not for this block

@@ -39,12 +39,6 @@ def test_softmax1_is_softmax_with_one_more_score(scale, logit):
     assert torch.allclose(p32.double(), sa.softmax1(x.float().double(), logit=logit, mask=mask), atol=1e-6)
 
 
-def test_softmax1_of_one_score_of_a_thousand_zeros():
-    """No overflow, and exp(0) / (1 + n exp(0)) as in the definition."""
-    assert sa.softmax1(torch.zeros(1000)).tolist() == pytest.approx([1 / 1001] * 1000)
-    assert sa.softmax1(torch.tensor([-2000.0])).item() == 0.0 and sa.softmax1(torch.tensor([2000.0])).item() == 1.0
-
-
 def test_softmax1_in_attention_is_softmax_with_a_sink():
     """The sink of sparse_attention is written by others; both are torch's softmax over one more column."""
     q, k, v = (torch.randn(2, 3, n, 8, dtype=D) for n in (5, 7, 7))
@@ -97,13 +91,6 @@ def test_small_weights_of_entmoid15_keep_their_precision():
             exact = mpmath.mpf(1) / 2 + mpmath.mpf(x) * mpmath.sqrt(8 - mpmath.mpf(x) ** 2) / 8
         assert sa.entmoid15(torch.tensor([x], dtype=D)).item() == pytest.approx(float(exact), rel=1e-14)
     assert sa.entmoid15(torch.tensor([-2.0, 2.0, -9.0, 9.0])).tolist() == [0.0, 1.0, 0.0, 1.0]
-
-
-def test_sparsemoid_is_linear_between_its_ends():
-    x = torch.linspace(-3, 3, 101, dtype=D)
-    np.testing.assert_array_equal(sa.sparsemoid(x).numpy(), np.clip(0.5 * x.numpy() + 0.5, 0, 1))
-    jacobian = torch.autograd.functional.jacobian(sa.sparsemoid, torch.tensor([-1.5, -0.5, 0.5, 1.5]))
-    assert jacobian.tolist() == torch.diag(torch.tensor([0.0, 0.5, 0.5, 0.0])).tolist()
 
 
 def threshold(x, p, alpha):

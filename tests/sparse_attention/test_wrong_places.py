@@ -14,6 +14,14 @@ import sparse_attention as sa
 X = torch.randn(3, 4)
 MASK = X < 9
 WRONG = [
+    (lambda: sa.sparsemax(torch.arange(3)), TypeError, r"scores have dtype torch.int64.*scores.float"),
+    (lambda: sa.softmax(X, mask=MASK.to("meta")), ValueError, r"the mask is on meta .* pass mask.to\('cpu'\)"),
+    (lambda: sa.fusedmax(X, mask=MASK[0, :2]), ValueError, r"mask of shape \(2,\) does not broadcast"),
+    (lambda: sa.entmax(X, alpha=torch.full((5,), 1.5)), ValueError, r"alpha of shape \(5,\) fits neither"),
+    (lambda: sa.constrained_softmax(X, torch.ones(7)), ValueError, r"bounds of shape \(7,\)"),
+    (lambda: sa.pnormmax(X, p=torch.tensor(1.5), solver="pgd"), ValueError, "learn them"),
+    (lambda: sa.sparse_attention(X, [[1.0]], X), TypeError, "k is a list, not a tensor"),
+    (lambda: sa.sparsemax(X, dim=2), IndexError, "ange"),
     (
         lambda: sa.fusedmax(X, 0.1),
         TypeError,

@@ -32,7 +32,7 @@ def test_a_cell_is_found_by_whatever_names_it(trained):
     assert {find_cell(outputs, name) for name in (*names, *numbers)} == {folder}
     for what, said in (
         ("toy/softmax,mapping.gamma=1.5", "fits none"),
-        ("nothing", "fits none"),
+        ("nothing", "no finished cell of 'nothing' in .*; finished cells: toy/softmax, toy/sparsemax"),
         ("", "it fits cells/toy"),
     ):
         with pytest.raises(NoCell, match=said):
@@ -83,7 +83,7 @@ def test_commands_take_a_cell_with_conditions(trained, command, tmp_path, monkey
         assert said in told.err and "Examples:" not in told.out, "no help"
         assert ("test/bleu" in told.out) == (name == "evaluate" and not status)
     assert command("evaluate", "decode.beam=1", more[1]) == 2
-    assert "'decode.beam=1' must be the id of one cell" in capsys.readouterr().err
+    assert "no finished cell of 'decode.beam=1'" in capsys.readouterr().err
 
 
 def test_scoring_anew_trains_nothing(trained, monkeypatch):

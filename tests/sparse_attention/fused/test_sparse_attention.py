@@ -15,45 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import sparse_attention as sa
 from sparse_attention.kernels.native import attention as native
 
-SPARSE = [
-    ("sparsemax", {}),
-    ("sparsemax", {"gamma": 0.5}),
-    ("entmax", {"alpha": 1.5}),
-    ("sparsegen_lin", {"lam": 0.3}),
-    ("fusedmax", {"lam": 0.1}),
-    ("fusedmax", {"lam": 0.3, "gamma": 0.5}),
-    ("fusedmax", {"lam": 0.0}),
-]
-MAPPINGS_OF_ROWS = [
-    n
-    for kind in ("simplex", "unnormalised")
-    for n in sa.names(kind)
-    if sa.spec(n).over == "row" and not sa.spec(n).inputs
-]
-OTHERS = [("entmax", {"alpha": 1.3}), ("softmax", {}), ("softmax", {"gamma": 2.0})]
-
 
 def tensors(H=4, G=2, n=33, m=40, d=64, e=64, B=2, seed=0, dtype=torch.float32, grad=True):
     make = torch.Generator().manual_seed(seed)
     shapes = ((B, H, n, d), (B, G, m, d), (B, G, m, e))
     return [torch.randn(s, generator=make, dtype=torch.float64).to(dtype).requires_grad_(grad) for s in shapes]
-
-
-@pytest.mark.parametrize(("name", "params"), SPARSE + OTHERS, ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", [None, (40, 7), (0, 40), ((40, 7, 0, 33), (1, 2, 40, 40))], ids=str)
-def test_values_and_gradients_are_those_of_the_formula(name, params, causal, lengths, short):
-    q, k, v = tensors()
-    keep = visible(33, 40, causal=causal, lengths=lengths)
-    given = None if lengths is None else torch.tensor(lengths)
-    out = sa.sparse_attention(q, k, v, name, causal=causal, lengths=given, **params)
-    want, _ = formula(named(name, **params), q, k, v, keep)
-    assert out.dtype == torch.float32 and (out - want).abs().max() < 1e-5
-    g = torch.randn_like(out)
-    for ours, right in zip(torch.autograd.grad(out, (q, k, v), g), torch.autograd.grad(want, (q, k, v), g.double())):
-        assert (ours - right).abs().max() < 1e-4
-    if lengths == (0, 40):
-        assert (out[0] == 0).all()
 
 
 @pytest.mark.parametrize("shape", [(4, 2, 1, 40), (4, 1, 5, 1), (6, 3, 0, 4), (2, 2, 3, 0), (4, 4, 40, 7)], ids=str)
@@ -82,7 +48,7 @@ def test_without_heads_and_with_many_dimensions():
 @pytest.mark.parametrize("shape", [(), (1,), (40,)], ids=str)
 @pytest.mark.parametrize("given", ["mask", "bias"])
 @pytest.mark.parametrize("more", [{}, {"sink": torch.tensor([0.1, 0.2, 0.3, 0.4])}, {"need_weights": True}], ids=str)
-@pytest.mark.parametrize("name", MAPPINGS_OF_ROWS)
+@pytest.mark.parametrize("name", ["sparsemax", "softmax", "fusedmax", "oscarmax", "sigmoid"])
 def test_masks_and_biases_of_fewer_than_two_dimensions(name, more, given, shape):
     q, k, v = (x.abs() for x in tensors(grad=False))
     x = torch.rand(shape, generator=torch.Generator().manual_seed(1))
@@ -132,45 +98,16 @@ def test_a_recorded_graph_takes_other_lengths(name, causal, form):
         torch.testing.assert_close(graph(*given), module(*given))
 
 
-@pytest.mark.parametrize("shape", [(33, 40), (1, 40), (2, 1, 33, 40), (2, 4, 33, 40), (2, 1, 1, 40)], ids=str)
-@pytest.mark.parametrize("name", ["sparsemax", "fusedmax", "softmax"])
-def test_masks_of_every_shape(shape, name, short):
-    q, k, v = tensors()
-    mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.4
-    mask[..., 0, :] = False  # a query, or all, that see nothing
-    lengths = torch.tensor([30, 40])
-    out = sa.sparse_attention(q, k, v, name, mask=mask, lengths=lengths, causal=True)
-    want, _ = formula(named(name), q, k, v, mask & visible(33, 40, causal=True, lengths=lengths))
-    assert (out - want).abs().max() < 1e-5
-    assert (out[:, :, 0] == 0).all()
-    out.sum().backward()
-    assert all(x.grad.isfinite().all() for x in (q, k, v)) and (q.grad[:, :, 0] == 0).all()
-
-
-def test_a_mask_of_right_padding_is_lengths():
-    q, k, v = tensors(m=130, n=40, grad=False)
-    mask = torch.arange(130) < torch.tensor([130, 50])[:, None, None, None]  # [B, 1, 1, m]
-    assert "mask" not in sa.fused.plan(q, k, v, mask=mask).reason
-    out = sa.sparse_attention(q, k, v, mask=mask, lengths=torch.tensor([90, 130]))
-    want, _ = formula(named("sparsemax"), q, k, v, mask & visible(40, 130, lengths=(90, 130)))
-    assert (out - want).abs().max() < 1e-5
-
-
-def test_weights_scale_and_dropout():
+@pytest.mark.parametrize("name", ["sparsemax", "softmax"])
+def test_dropout_keeps_the_mean_and_is_not_of_the_weights_returned(name):
     q, k, v = tensors(grad=False)
-    out, p = sa.sparse_attention(q, k, v, "entmax", scale=0.3, need_weights=True)
-    want, right = formula(named("entmax"), q, k, v, scale=0.3)
-    torch.testing.assert_close(p.double(), right, atol=1e-5, rtol=0)
-    torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=0)
-    torch.testing.assert_close(sa.sparse_attention(q, k, v, "entmax", scale=0.3), out, atol=1e-5, rtol=0)
     torch.manual_seed(3)
-    dropped, kept = sa.sparse_attention(q, k, torch.ones_like(v), dropout=0.5, need_weights=True)
-    assert torch.equal(kept, sa.sparse_attention(q, k, v, need_weights=True)[1])
+    dropped, kept = sa.sparse_attention(q, k, torch.ones_like(v), name, dropout=0.5, need_weights=True)
+    assert torch.equal(kept, sa.sparse_attention(q, k, v, name, need_weights=True)[1])
     assert dropped.std() > 0.1 and abs(dropped.mean() - 1) < 0.1  # inverted: the mean stays
     torch.manual_seed(3)
-    assert torch.equal(dropped, sa.sparse_attention(q, k, torch.ones_like(v), dropout=0.5))
-    dropped = sa.sparse_attention(q, k, torch.ones_like(v), "softmax", dropout=0.5)
-    assert dropped.std() > 0.1 and abs(dropped.mean() - 1) < 0.1
+    again = sa.sparse_attention(q, k, torch.ones_like(v), name, dropout=0.5)
+    assert torch.equal(dropped, again) or (name == "softmax" and abs(again.mean() - 1) < 0.1)
 
 
 def test_mappings_of_every_form():
@@ -189,10 +126,13 @@ def test_mappings_of_every_form():
     assert p.max() <= 0.1 + 1e-6
 
 
-@pytest.mark.parametrize(("name", "params"), [*SPARSE, OTHERS[0]], ids=str)
+TWICE = [("sparsemax", {"gamma": 0.5}), ("entmax", {}), ("entmax", {"alpha": 1.3}), ("fusedmax", {"lam": 0.1})]
+
+
+@pytest.mark.parametrize(("name", "params"), TWICE, ids=str)
 def test_gradients_of_gradients(name, params):
     q, k, v = tensors(2, 1, 4, 5, 3, 2, B=1, dtype=torch.float64)
-    f = lambda *x: sa.sparse_attention(*x, name, causal=True, **params)  # noqa: E731
+    f = lambda *x: sa.sparse_attention(*x, name, causal=True, window=(2, 0), **params)  # noqa: E731
     assert torch.autograd.gradcheck(f, (q, k, v))
     assert torch.autograd.gradgradcheck(f, (q, k, v), atol=1e-4)
     single = [x.detach().float().requires_grad_() for x in (q, k, v)]  # the way that float32 takes
@@ -267,17 +207,6 @@ def test_half_precision_is_computed_in_float32(dtype, size):
         torch.testing.assert_close(full.double(), want, atol=1e-5, rtol=0)
 
 
-def test_nan_stays_in_its_query():
-    q, k, v = tensors(grad=False)
-    bad = q.clone()
-    bad[0, 1, 3, 5] = torch.nan
-    for name in ("sparsemax", "entmax", "fusedmax"):
-        out, want = sa.sparse_attention(bad, k, v, name), sa.sparse_attention(q, k, v, name)
-        assert out[0, 1, 3].isnan().all()
-        out[0, 1, 3] = want[0, 1, 3] = 0
-        torch.testing.assert_close(out, want)
-
-
 @pytest.mark.parametrize("name", ["sparsemax", "fusedmax"])
 @pytest.mark.parametrize(("n", "m"), [(130, 130), (5, 7)], ids=["kernel", "composition"])
 def test_compiled_as_one_graph(n, m, name):
@@ -285,7 +214,7 @@ def test_compiled_as_one_graph(n, m, name):
     lengths = torch.tensor([m - 2])
 
     def f(q, k, v):
-        return sa.sparse_attention(q, k, v, name, causal=True, lengths=lengths)
+        return sa.sparse_attention(q, k, v, name, causal=True, window=(4, 0), lengths=lengths)
 
     torch._dynamo.reset()
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
@@ -311,6 +240,8 @@ def test_the_plan_says_which_way_and_why():
         path, why = plan(q, k, v, **arguments)
         assert path == "composition" and reason in why
     assert "float64" in plan(q.double(), k.double()).reason
+    padding = torch.arange(512) < torch.tensor([512, 50])[:, None, None, None]  # is lengths
+    assert "mask" not in plan(q, k, v, mask=padding).reason
     with sa.kernels.use("reference"):
         assert plan(q, k).path == plan(q, k, mapping="softmax").path == "composition"
     assert plan(q[:, :, :0], k, v).reason == plan(q, k, v[..., :0]).reason == "a dimension is empty"

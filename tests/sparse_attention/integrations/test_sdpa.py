@@ -252,9 +252,8 @@ def test_use_replaces_the_function_in_code_of_others():
     ("name", "compiled"),
     [
         *((name, False) for name in MAPPINGS),
-        ("softmax", True),
         ("sparsemax", True),
-        pytest.param("entmax", True, marks=pytest.mark.slow),
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in ("softmax", "entmax")),
     ],
 )
 def test_use_leaves_calls_that_name_their_mapping(name, compiled):

@@ -120,16 +120,6 @@ def constrained_sparsemax(x: Row, bounds: Row) -> Row:
     return p
 
 
-def vector_jacobian(f: Callable[[Row], Row], x: Row, g: Row, step: float = 1e-6) -> Row:
-    """Central differences of g'f(x)."""
-    out = np.zeros_like(x)
-    for i in np.nonzero(x > -np.inf)[0]:
-        e = np.zeros_like(x)
-        e[i] = step
-        out[i] = g @ (f(x + e) - f(x - e)) / (2 * step)
-    return out
-
-
 def columns(saved: attention.Saved) -> Tensor:
     """The keys of all entries of a support, int32 [entries], increasing within a row."""
     entries, rows = int(saved.row_pointers[-1]), saved.row_pointers.numel() - 1

@@ -90,15 +90,6 @@ def test_a_mask_is_read_where_it_stands(name: str, shape: tuple[int, ...]) -> No
         assert (results[0][0][~mask.expand(3, 4, 5, 17)] == 0).all()
 
 
-def test_half_precision_and_other_dimensions_take_the_same_way() -> None:
-    torch.manual_seed(0)
-    x, alpha = torch.randn(5, 7, 3), torch.rand(5, 3) * 0.8 + 1.1
-    expected = sa.entmax(x.transpose(1, 2).contiguous(), alpha=alpha).transpose(1, 2)
-    torch.testing.assert_close(sa.entmax(x, dim=1, alpha=alpha), expected, rtol=0, atol=1e-6)
-    rounded = sa.entmax(x.bfloat16(), dim=1, alpha=alpha)
-    torch.testing.assert_close(rounded, sa.entmax(x.bfloat16().float(), dim=1, alpha=alpha).bfloat16(), rtol=0, atol=0)
-
-
 def test_an_operation_without_a_case_is_an_error_and_not_the_cone(monkeypatch: pytest.MonkeyPatch) -> None:
     x, mask = torch.randn(3, 4, requires_grad=True), torch.tensor([True, True, False, True])
     with sa.kernels.use("native"):
@@ -107,13 +98,3 @@ def test_an_operation_without_a_case_is_an_error_and_not_the_cone(monkeypatch: p
         for call in (lambda: sa.sparsemax(x, mask=mask), p.sum().backward):
             with pytest.raises(RuntimeError, match="lists sparsemax in masked_operations but has no case"):
                 call()
-
-
-def test_an_operation_that_is_not_listed_is_computed_without_the_masks_function(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    x, mask = torch.randn(5, 9), torch.rand(5, 9) > 0.3
-    with sa.kernels.use("native"):
-        listed = sa.pnormmax(x, p=1.5, mask=mask)
-        monkeypatch.delitem(native.masked._numbers, "pnormmax")
-        torch.testing.assert_close(sa.pnormmax(x, p=1.5, mask=mask), listed)

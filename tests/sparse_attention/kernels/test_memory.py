@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from kernel_oracles import decoded, defaults, dense_weights
@@ -39,44 +41,62 @@ def same(found, expected):
         assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
 
 
-@views
-@pytest.mark.parametrize("op", ["sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"])
-def test_rows(op, view):
-    kernel, x, g = native.OPS[op], view(normal(5, 7)), view(normal(5, 7, seed=1))
-    params = defaults(op)
-    p, saved = kernel.forward(x, **params)
-    expected, kept = kernel.forward(plain(x), **params)
-    same((p, *saved), (expected, *kept))
-    want = kernel.backward(plain(g), expected, kept, **params)
-    same([kernel.backward(g, view(p) if view is VIEWS["transposed"] else p, saved, **params)], [want])
+def rows(op, x, g, lie):
+    p, saved = native.OPS[op].forward(x, **defaults(op))
+    return p, *saved, native.OPS[op].backward(g, lie(p), saved, **defaults(op))
 
 
-@views
-def test_bounds(view):
-    kernel, x, u, g = native.OPS["constrained_sparsemax"], *(view(normal(5, 7, seed=s)) for s in range(3))
-    u = u.abs() + 0.5 if not u.is_neg() else u
-    there = [plain(t) for t in (x, u, g)]
-    p, saved = kernel.forward(x, bounds=view(u))
-    expected, kept = kernel.forward(there[0], bounds=plain(view(u)))
-    same((p, *saved), (expected, *kept))
-    bounds = plain(view(u))
-    same(kernel.backward(g, p, saved, bounds=view(u)), kernel.backward(there[2], expected, kept, bounds=bounds))
+def bounded(x, bounds, g, lie):
+    p, saved = native.OPS["constrained_sparsemax"].forward(x, bounds=bounds)
+    return p, *saved, *native.OPS["constrained_sparsemax"].backward(g, p, saved, bounds=bounds)
 
 
-@views
-@pytest.mark.parametrize("op", ["sparsemax", "entmax", "pnormmax", "oscarmax", "sparsecone", "sparsehourglass"])
-def test_masked(op, view):
-    make = native.masked.Masked
-    theta = torch.full((5,), 1.5, dtype=torch.float64)
+def masked(op, x, g, lie):
     kept = None if op == "oscarmax" else torch.arange(35).view(5, 7) % 3 > 0
-    call = make(op, kept, 5, 5, theta, 0.5)
-    x, g = view(normal(5, 7)), view(normal(5, 7, seed=1))
-    there = [plain(t) for t in (x, g)]
+    call = native.masked.Masked(op, kept, 5, 5, torch.full((5,), 1.5, dtype=torch.float64), 0.5)
     p, ids = call.forward(x)
-    same((p, ids), call.forward(there[0]))
     dx, slopes = call.backward(g, x, p, ids, True)
-    expected, others = call.backward(there[1], there[0], p, ids, True)
-    same((dx, *slopes), (expected, *others))
+    return p, ids, dx, *slopes
+
+
+def structured(name, x, g, *transitions, lie):
+    status, (mu, _, gap, structures, counts) = native.STRUCTURED[name].forward(x, *transitions)
+    slopes = native.STRUCTURED[name].backward(g, lie(structures), lie(counts), name == "sparsemap_sequence")
+    return mu, gap, counts, *slopes, torch.tensor(status)
+
+
+def attended(q, k, v, g, lie, lengths=None):
+    out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.3, lengths=lengths, weights=True)
+    return out, dense_weights(saved), *attention.gradients(g, q, k, v, saved)[:3]
+
+
+LENGTHS = torch.tensor([3]).expand(4), torch.tensor([9, 0, 1, 40])[::2].repeat(2)
+HEADS = (4, 40, 16), (2, 40, 16), (2, 40, 16), (4, 40, 16)
+CALLS = {
+    **{op: (partial(rows, op), *[(5, 7)] * 2) for op in ("sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax")},
+    "constrained_sparsemax": (bounded, *[(5, 7)] * 3),
+    **{f"masked {op}": (partial(masked, op), *[(5, 7)] * 2) for op in ("sparsemax", "entmax", "pnormmax", "oscarmax")},
+    **{f"masked {op}": (partial(masked, op), *[(5, 7)] * 2) for op in ("sparsecone", "sparsehourglass")},
+    "matching": (partial(structured, "sparsemap_matching"), *[(2, 4, 3)] * 2),
+    "tree": (partial(structured, "sparsemap_tree"), *[(2, 4, 4)] * 2),
+    "sequence": (partial(structured, "sparsemap_sequence"), *[(2, 4, 3)] * 2, (3, 3)),
+    "sequences": (partial(structured, "sparsemap_sequence"), *[(2, 4, 3)] * 2, (2, 3, 3)),
+    "attention": (attended, *HEADS),
+    **{f"attention, lengths {i}": (partial(attended, lengths=x), *HEADS) for i, x in enumerate(LENGTHS)},
+}
+
+
+@views
+@pytest.mark.parametrize("name", CALLS)
+def test_views_are_as_copies(name, view):
+    """In what is given, and where the backward takes what the forward has kept, in that too."""
+    call, *shapes = CALLS[name]
+    given = [view(normal(*shape, seed=seed)) for seed, shape in enumerate(shapes)]
+    if name == "constrained_sparsemax":
+        given[1] = view(given[1].abs() + 0.5)
+    copies = [plain(x) for x in given]
+    lie = VIEWS["transposed"] if view is VIEWS["transposed"] else lambda x: x
+    same(call(*given, lie=lie), call(*copies, lie=lambda x: x))
 
 
 def test_masked_rows_refuse_what_it_would_read_past():
@@ -95,37 +115,6 @@ def test_masked_rows_refuse_what_it_would_read_past():
     assert torch.equal(
         make("sparsemax", kept[:1], 6, 1, theta, 1.0).forward(x)[0], native.OPS["sparsemax"].forward(x, gamma=1.0)[0]
     )
-
-
-@views
-@pytest.mark.parametrize("name", ["sparsemap_sequence", "sparsemap_matching", "sparsemap_tree"])
-def test_structures(name, view):
-    n = 4 if name == "sparsemap_tree" else 3
-    op, x, g = native.STRUCTURED[name], view(normal(2, 4, n)), view(normal(2, 4, n, seed=1))
-    steps = name == "sparsemap_sequence"
-    for t in (normal(3, 3), normal(2, 3, 3)) if steps else (None,):
-        given = [] if t is None else [view(t)]
-        there = [plain(a) for a in (x, *given)]
-        status, (mu, _, gap, structures, counts) = op.forward(x, *given)
-        expected, (nu, _, other, listed, used) = op.forward(*there)
-        assert status == expected
-        same((mu, gap, counts), (nu, other, used))
-        expected = op.backward(plain(g), listed, used, steps)
-        same(op.backward(g, structures.mT.contiguous().mT, counts.mT.contiguous().mT, steps), expected)
-
-
-@views
-@pytest.mark.parametrize("lengths", [None, torch.tensor([3]).expand(4), torch.tensor([9, 0, 1, 40])[::2].repeat(2)])
-def test_attention(view, lengths):
-    given = [view(normal(h, n, 16, seed=h)) for h, n in ((4, 40), (2, 40), (2, 40))]
-    g = view(normal(4, 40, 16, seed=7))
-    there = [plain(x) for x in (*given, g)]
-    told = {"alpha": 1.5, "scale": 0.3, "lengths": lengths}
-    out, saved = attention.forward(*given, **told, weights=True)
-    told["lengths"] = None if lengths is None else plain(lengths)
-    expected, kept = attention.forward(*there[:3], **told, weights=True)
-    same((out, dense_weights(saved)), (expected, dense_weights(kept)))
-    same(attention.gradients(g, *given, saved)[:3], attention.gradients(there[3], *there[:3], kept)[:3])
 
 
 @views

@@ -18,7 +18,7 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 import ahead_of_time
 
-FEW = "(rows and float32 and (sparsemax or cone)) or ties or (forms and (empty or (sides and sink)))"
+FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or (form and sink and lengths and not bias)"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import torch
 from structure_oracles import differentiated, jacobians, randn
 
 import sparse_attention as sa
-from sparse_attention.structured import Budget, Matching, Sequence, Tree, Xor, sparsemap
-from sparse_attention.structured.rows import dense
+from sparse_attention.structured import Budget, Matching, Sequence, Xor, sparsemap
 
 F64 = torch.float64
 
@@ -26,77 +25,41 @@ def test_one_of_n_is_sparsemax_and_its_jacobian():
         assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-10)
 
 
+@pytest.mark.parametrize("exactly", [False, True])
 @pytest.mark.parametrize("n, k", [(1, 1), (5, 1), (5, 2), (6, 4), (4, 9)])
-def test_at_most_k_is_a_box_under_a_plane(n, k):
+def test_budgets_are_a_box_and_a_plane(kernel, n, k, exactly):
+    def f(z, **given):
+        return sa.sparsemap_budget(z, k=k, **given) if exactly else sparsemap(Budget(k), z, **given)
+
+    least, row = min(n, k), np.ones((1, n))
+    plane = {"A": row, "b": np.array([float(least)])} if exactly else {"G": row, "h": np.array([float(k)])}
+    M = oracle.subsets(n, least if exactly else k)
+    M = M[M.sum(1) == least] if exactly else M
     for seed in range(4):
-        x = randn(n, seed=seed) + 0.3
-        if seed == 3:
-            x = x.round()
-        mu = sparsemap(Budget(k), x)
-        below = {"G": np.ones((1, n)), "h": np.array([float(k)])}
-        box = qpsolvers.solve_qp(np.eye(n), -x.numpy(), **below, lb=np.zeros(n), ub=np.ones(n), solver="daqp")
+        x = randn(n, seed=seed, scale=1.0 + seed * exactly) + 0.3
+        x = x.round() if seed == 3 else x
+        mu = f(x)
+        box = qpsolvers.solve_qp(np.eye(n), -x.numpy(), **plane, lb=np.zeros(n), ub=np.ones(n), solver="daqp")
         assert np.abs(mu.numpy() - box).max() < 1e-10
-        assert np.abs(mu.numpy() - oracle.sparsemap(oracle.subsets(n, k), x.numpy())).max() < 1e-9
+        assert np.abs(mu.numpy() - oracle.sparsemap(M, x.numpy())).max() < 1e-9
+        assert torch.allclose(sparsemap(Budget(k, exactly), x), mu, atol=1e-10)
         if seed < 3:
-            assert differentiated(lambda z: sparsemap(Budget(k), z), x)
-    inside = torch.full((n,), 0.3, dtype=F64)  # ties; free to move in every direction while the budget is not used up
-    moves = torch.eye(n, dtype=F64) if 0.3 * n < k else torch.eye(n, dtype=F64) - 1 / n
-    assert torch.allclose(jacobians(lambda z: sparsemap(Budget(k), z), inside)[0], moves, atol=1e-8)
-    with pytest.raises(ValueError, match="k=0 is out of range: a whole number, k >= 1"):
-        Budget(0)
+            assert differentiated(f, x)
+    mask = torch.arange(n) < 3
+    assert torch.allclose(f(x, mask=mask)[:3], f(x[:3]))
+    if not exactly:
+        inside = torch.full((n,), 0.3, dtype=F64)  # ties; free in every direction while the budget is not used up
+        moves = torch.eye(n, dtype=F64) if 0.3 * n < k else torch.eye(n, dtype=F64) - 1 / n
+        assert torch.allclose(jacobians(f, inside)[0], moves, atol=1e-8)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_trees_against_all_of_them(n):
-    M = oracle.trees(n)
-    assert len(M) == (n + 1) ** (n - 1)  # Cayley
-    for seed in range(4):
-        x = randn(n, n, seed=seed, scale=0.5 + seed)
-        if seed == 3:
-            x = x.round() / 4
-        best = Tree().highest(x)
-        assert (
-            abs((best * x).sum() - (M @ x.numpy().ravel()).max()) < 1e-12 and (best.numpy().ravel() == M).all(1).any()
-        )
-        found = sparsemap(Tree(), x, return_structures=True)
-        assert np.abs(found.marginals.numpy().ravel() - oracle.sparsemap(M, x.numpy().ravel())).max() < 1e-8
-        assert found.gap < 1e-12
-        if seed < 3:
-            assert differentiated(lambda z: sparsemap(Tree(), z), x)
-    # Ties of many dependent trees; at equal scores of roots and arcs alike the solution has a kink.
-    for root in (0.2, -0.2):
-        x = torch.eye(n, dtype=F64) * root
-        assert differentiated(lambda z: sparsemap(Tree(), z), x)
-
-
-@pytest.mark.parametrize("n", [6, 12])
-def test_no_exchange_of_a_head_makes_a_larger_tree_better(n):
-    for seed in range(5):
-        x = randn(n, n, seed=seed).tolist()
-        heads = Tree().highest(torch.tensor(x, dtype=F64)).argmax(0).tolist()
-
-        def is_tree(heads):
-            up = list(range(n))
-            for _ in range(n):
-                up = [heads[u] for u in up]
-            return all(heads[u] == u for u in up)
-
-        assert is_tree(heads)
-        for w in range(n):
-            better = [h for h in range(n) if x[h][w] > x[heads[w]][w] + 1e-12]
-            assert not any(is_tree([*heads[:w], h, *heads[w + 1 :]]) for h in better)
-
-
-def test_masks_of_trees():
-    x = randn(2, 4, 4)
-    words = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1]]).bool()
-    p = sparsemap(Tree(), x, mask=words.unsqueeze(-1) & words.unsqueeze(-2))
-    keep = torch.tensor([0, 2, 3])
-    assert torch.allclose(p[1][keep][:, keep], sparsemap(Tree(), x[1][keep][:, keep]), atol=1e-12)
-    assert (p[1, 1] == 0).all() and (p[1, :, 1] == 0).all()
-    rootless = ~torch.eye(4).bool()
-    with pytest.raises(ValueError, match="row 0 of 2: no tree is allowed"):
-        sparsemap(Tree(), x, mask=rootless)
+def test_budgets_in_attention_and_out_of_range():
+    q = torch.randn(2, 3, 4)
+    out = sa.sparse_attention(q, q, q, "sparsemap_budget", k=2)
+    torch.testing.assert_close(out, sa.sparsemap_budget(q @ q.mT / 2, k=2) @ q)
+    for call in (lambda: sa.sparsemap_budget(q, k=0), lambda: Budget(0)):
+        with pytest.raises(ValueError, match="k=0 is out of range: a whole number, k >= 1"):
+            call()
 
 
 class Segment:
@@ -161,14 +124,3 @@ def test_factors_and_functions_agree():
         sparsemap(Sequence(), x)
     per_row = torch.stack((t, 2 * t))
     assert torch.allclose(sparsemap(Sequence(), x, per_row), sa.sparsemap_sequence(x, per_row), atol=1e-10)
-
-
-def test_structures_held_as_numbers_become_columns():
-    """Two rows: the first holds two sequences of two states, the second none; a row of none alone keeps one place for it."""
-    held = torch.tensor([[[0, 1, 1], [1, 0, 1], [9, 9, 9]], [[9, 9, 9]] * 3])
-    M, there, steps = dense(held.where(held < 9, 0), torch.tensor([2, 0]), 2, True)
-    assert M.shape == (2, 2, 6) and there.tolist() == [[True, True], [False, False]]
-    assert M[0].tolist() == [[1, 0, 0, 1, 0, 1], [0, 1, 1, 0, 0, 1]] and not M[1].any()
-    assert steps[0][0].reshape(2, 2, 2).tolist() == [[[0, 1], [0, 1]], [[0, 1], [1, 0]]]
-    M, there, steps = dense(held[1:].clamp(max=1), torch.tensor([0]), 2, False)
-    assert M.shape == (1, 1, 6) and not M.any() and there.tolist() == [[False]] and steps == ()

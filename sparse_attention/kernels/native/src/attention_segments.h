@@ -56,12 +56,18 @@ struct LevelSet {
   }
 
   void clear() { places = count = edges = 0, sum = 0; }
-  void add(float value, int32_t at) {
+  // Scores of neighbouring keys, less `top`.
+  void add(const float* score, const int32_t* at, int64_t n, float top) {
     edges += places > 0 && key[places - 1] == gap;
-    z[places] = value;
-    key[places++] = at;
-    sum += static_cast<double>(value);
-    count++;
+    std::memcpy(key + places, at, static_cast<size_t>(n) * sizeof *key);
+    V total = V::all(0);
+    for (int64_t i = 0; i < n; i += V::W) {
+      const V value = load_row(score, i, n, top) - V::all(top);
+      value.store(z + places + i);
+      total = total + value;
+    }
+    sum += static_cast<double>(sa::sum(total));
+    places += n, count += n;
   }
   void add_gap() {
     edges += places > 0;
@@ -165,15 +171,24 @@ inline int64_t finish_segments(Row& row, LevelSet& w) {
   if (row.count == 0) return 0;
   const float top = highest(row.score, row.count);
   w.clear();
-  for (int64_t e = 0; e < row.count; e++) {
+  for (int64_t e = 0; e < row.count;) {
     const int32_t at = row.column[e], next = e ? row.column[e - 1] + 1 : 0;
     if (next != at && sees(row, w.pinned, next, at)) w.add_gap();
-    w.add(row.score[e] - top, at);
+    int64_t end = row.column[row.count - 1] - at == row.count - 1 - e ? row.count : e + 1;
+    while (end < row.count && row.column[end] == row.column[end - 1] + 1) end++;
+    w.add(row.score + e, row.column + e, end - e, top);
+    e = end;
   }
   if (sees(row, w.pinned, row.column[row.count - 1] + 1, row.limit)) w.add_gap();
-  for (int64_t before = -1; before != w.count;) {
+  // Where segments are long, the prox of all candidates is the shorter way.
+  const bool flat = is_flat(row.score, row.count, w.lam);
+  // Single keys give a bound too: they lose at most 2 lam.
+  const double single = static_cast<double>(rounded_down(static_cast<double>(row.bound) - static_cast<double>(top) + 2 * w.lam));
+  for (int64_t before = -1; !flat && before != w.count;) {
+    const double bound = w.bound();
+    const bool first = before < 0;
     before = w.count;
-    w.narrow(w.bound());
+    w.narrow(first && single > bound ? single : bound);
   }
   row.count = 0;
   for (int64_t a = 0; a < w.places; a++) {
@@ -182,7 +197,12 @@ inline int64_t finish_segments(Row& row, LevelSet& w) {
     while (e < w.places && w.key[e] != LevelSet::gap) e++;
     if (a > 0) w.z[a] -= static_cast<float>(w.lam);
     if (e < w.places) w.z[e - 1] -= static_cast<float>(w.lam);
-    total_variation(w.z + a, e - a, w.lam, w.inverse, w.string);
+    if (total_variation(w.z + a, e - a, w.lam, w.inverse, w.string) && e - a == w.places) {
+      fill_row(row.score, w.places, 1 / static_cast<float>(w.places));
+      row.score[0] = -row.score[0];
+      std::memcpy(row.column, w.key, static_cast<size_t>(w.places) * sizeof *w.key);
+      return row.count = w.places;
+    }
     std::memcpy(row.score + row.count, w.z + a, static_cast<size_t>(e - a) * sizeof *w.z);
     std::memcpy(row.column + row.count, w.key + a, static_cast<size_t>(e - a) * sizeof *w.key);
     row.count += e - a;

@@ -117,13 +117,13 @@ struct DenseRows {
   }
 };
 
-// One row without excluded positions. Returns whether it waits in `dense`, since nothing prunes it; the caller
-// flushes when every lane has one.
+// One row without excluded positions. Returns whether it waits in `dense`, since nothing prunes it and it is not flat; the
+// caller flushes when every lane has one.
 template <class T>
 inline bool fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double lam, FusedmaxMemory<T>& w,
                          DenseRows<T>& dense) {
   int64_t c = pack_with_index(x, n, maximum, scale, static_cast<T>(-1 - 4 * lam), w.b, w.index);
-  if (c == n && n > 1 && lam > 0) {
+  if (c == n && n > 1 && lam > 0 && !is_flat(w.b, n, lam)) {
     for (int64_t i = 0; i < n; i++) p[i] = std::copysign(w.b[i], T(-1));  // none is positive
     dense.rows[dense.count] = p;
     dense.lengths[dense.count++] = n;

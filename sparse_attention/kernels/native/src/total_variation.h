@@ -90,6 +90,46 @@ inline void taut_string(T* z, int64_t n, double lam, double first_shift, const d
   for (int64_t j = ceiling_head; j < ceiling_tail; j++) fix(w.ceiling_at[j], w.ceiling_slope[j], 0);
 }
 
+// Steps of a long segment, eight at a time, as long as none of them ends it. After m values with the sum S, the segment's value
+// is at least (S - lam) / m and at most (S + lam) / m.
+struct Leap {
+  double low, high, sum;  // so far
+  int64_t low_end, high_end;
+
+  // From k, the last position seen of the segment that begins at `start`. Returns the new k.
+  template <class T>
+  int64_t go(const T* z, int64_t n, int64_t start, int64_t k, double lam, const double* inverse) {
+    using V = Vec<double>;
+    const V slack = V::all(lam);
+    alignas(64) double s[8], least[8], most[8];
+    for (; k + 9 < n; k += 8) {
+      auto x = [&](int i) { return static_cast<double>(z[k + 1 + i]); };
+      const double two = x(0) + x(1), four = two + (x(2) + x(3)), pair = x(4) + x(5), six = four + pair;
+      s[0] = x(0), s[1] = two, s[2] = two + x(2), s[3] = four;
+      s[4] = four + x(4), s[5] = six, s[6] = six + x(6), s[7] = four + (pair + (x(6) + x(7)));
+      V top = V::all(-infinity<double>()), bottom = top;  // of the lower bounds, and of the upper ones' negatives
+      for (int i = 0; i < 8; i += V::W) {
+        const V all = V::all(sum) + V::load(s + i), share = V::load(inverse + (k + 2 - start) + i);
+        const V one = (all - slack) * share, other = (all + slack) * share;
+        one.store(least + i);
+        other.store(most + i);
+        top = max(top, one);
+        bottom = max(bottom, V::all(0) - other);
+      }
+      const double highest = largest(top), lowest = -largest(bottom);
+      if (highest > lowest || low > lowest || highest > high) break;
+      if (highest >= low)
+        for (int i = 0; i < 8; i++) low_end = least[i] == highest ? k + 1 + i : low_end;
+      if (lowest <= high)
+        for (int i = 0; i < 8; i++) high_end = most[i] == lowest ? k + 1 + i : high_end;
+      low = highest > low ? highest : low;
+      high = lowest < high ? lowest : high;
+      sum += s[7];
+    }
+    return k;
+  }
+};
+
 // Direct scan. Segment values can be anything in [low, high]; low_dual and high_dual are the duals at the scan
 // position if the value were low or high (a dual beyond +-lam proves that value impossible); low_end and high_end are
 // the last positions where the segment could still be closed with that value.
@@ -109,8 +149,20 @@ inline int64_t direct_scan(T* z, int64_t n, double lam, const double* inverse, i
     double first = static_cast<double>(z[start]) + first_shift;
     double low = first - lam, high = first + lam, low_dual = lam, high_dual = -lam;
     bool open = true;
+    int64_t leap_from = start + 8;
     for (; k + 1 < n; k++) {
       if (budget-- <= 0) return start;
+      if (k >= leap_from) {
+        Leap leap{low, high, low_dual + static_cast<double>(k - start + 1) * low, low_end, high_end};
+        const int64_t to = leap.go(z, n, start, k, lam, inverse);
+        leap_from = to + 8;
+        if (to > k) {
+          budget -= (to - k) / 8;
+          k = to, low = leap.low, high = leap.high, low_end = leap.low_end, high_end = leap.high_end;
+          low_dual = leap.sum - static_cast<double>(k - start + 1) * low;
+          high_dual = leap.sum - static_cast<double>(k - start + 1) * high;
+        }
+      }
       double next = static_cast<double>(z[k + 1]);
       low_dual += next - low;
       high_dual += next - high;
@@ -147,12 +199,59 @@ inline int64_t direct_scan(T* z, int64_t n, double lam, const double* inverse, i
   return n;
 }
 
+// Whether the values differ so little that segments are long: then the scan of one row is faster than that of eight at once.
 template <class T>
-inline void total_variation(T* z, int64_t n, double lam, const double* inverse, TautString& memory) {
-  if (n < 2 || lam == 0) return;
+inline bool is_flat(const T* z, int64_t n, double lam) {
+  using V = Vec<T>;
+  V most = V::all(z[0]), least = V::all(-z[0]);
+  for (int64_t i = 0; i < n; i += V::W) {
+    const V x = load_row(z, i, n, z[0]);
+    most = max(most, x);
+    least = max(least, V::all(0) - x);
+  }
+  return static_cast<double>(largest(most)) + static_cast<double>(largest(least)) <= 2 * lam;
+}
+
+// Replaces all values by their mean if that is the solution: if no running sum of them, less the mean, leaves [-lam, lam].
+template <class T>
+inline bool fuses_whole(T* z, int64_t n, double lam, const double* inverse) {
+  constexpr int parts = 8;
+  const int64_t part = n / parts;
+  double sums[parts] = {}, total = 0;
+  for (int64_t i = 0; i < part; i++)
+    for (int r = 0; r < parts; r++) sums[r] += static_cast<double>(z[r * part + i]);
+  for (double sum : sums) total += sum;
+  for (int64_t k = parts * part; k < n; k++) total += static_cast<double>(z[k]);
+  const double mean = total * inverse[n];
+  double start[parts], most[parts], least[parts], at = 0;
+  for (int r = 0; r < parts; r++) {
+    start[r] = most[r] = least[r] = at;
+    at += sums[r] - mean * static_cast<double>(part);
+    if (std::fabs(at) > lam) return false;
+  }
+  for (int64_t i = 0; i < part; i++)
+    for (int r = 0; r < parts; r++) {
+      start[r] += static_cast<double>(z[r * part + i]) - mean;
+      most[r] = start[r] > most[r] ? start[r] : most[r];
+      least[r] = start[r] < least[r] ? start[r] : least[r];
+    }
+  for (int r = 0; r < parts; r++)
+    if (most[r] > lam || least[r] < -lam) return false;
+  for (int64_t k = parts * part; k < n; k++)
+    if (std::fabs(at += static_cast<double>(z[k]) - mean) > lam) return false;
+  for (int64_t k = 0; k < n; k++) z[k] = static_cast<T>(mean);
+  return true;
+}
+
+// Returns whether it is known that all values are now equal.
+template <class T>
+inline bool total_variation(T* z, int64_t n, double lam, const double* inverse, TautString& memory) {
+  if (n < 2 || lam == 0) return n < 2;
+  if (n >= 64 && fuses_whole(z, n, lam, inverse)) return true;
   double shift;
   int64_t done = direct_scan(z, n, lam, inverse, n + n / 4 + 32, shift);
   if (done < n) taut_string(z + done, n - done, lam, shift, inverse, memory);
+  return false;
 }
 
 }  // namespace sa
