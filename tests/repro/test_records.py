@@ -1,14 +1,22 @@
-"""What a record keeps of a finished cell, and which cells are the same setting."""
+"""What a record keeps of a finished cell, which cells are one setting, and small records that make the same table."""
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import fields, replace
 
 import fake_family
 import pytest
 
+from repro import cell as cells
+from repro import plan as plans
+from repro.convergence import CONVERGED, UNKNOWN
 from repro.identity import asked_id
-from repro.results import records
+from repro.results import archive, records
+from repro.store import Store, StoreError
+from repro.tables import build as tables
+from repro.tables import render
 
 
 def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, store, monkeypatch):
@@ -89,3 +97,155 @@ def test_a_record_that_no_table_can_show_is_named(trained, store, name, before, 
         path.write_text(path.read_text().replace(before, after))
     read = records.read(store, check=False)
     assert read.records == [] and len(read.lost) == 1 and said in read.lost[0] and str(folder) in read.lost[0]
+
+
+@pytest.fixture
+def finished(experiment, tools, store):
+    """(experiment, its slots without data, its plan, the store in which all is done)."""
+
+    def change(page):
+        page["columns"]["a"]["evaluate"] = ["duc"]
+        page["columns"]["a"]["show"].append({"metric": "duc/score", "label": "duc"})
+        page["rows"][1]["grids"] = {"g": {"lam": [0.0, 0.5]}}
+
+    one = experiment(change)
+    (plan,) = fake_family.planned([one], tools)
+    for cell in plan.cells.values():
+        outcome = cells.run(cell, store)
+        assert outcome.state == "done", outcome.error
+    (wanted,) = plans.outline([one], tools)
+    return one, wanted, plan, store
+
+
+def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
+    one, wanted, plan, store = finished
+    found, lost = archive.collect(wanted, store)
+    assert len(found) == len(plan.cells) and lost == []
+    path = tmp_path / "records" / "fake_demo.jsonl"
+    archive.write(path, {"experiment": "fake", "profile": "demo", "arguments": []}, found)
+    assert not any(word in path.read_text() for word in ("weights", str(tmp_path), "the same"))  # its constant output
+    asked, again = archive.read(path)
+    assert asked["experiment"] == "fake" and again == json.loads(json.dumps(found))
+    restored = archive.restore(one, wanted, again, Store(tmp_path / "light"))
+    written = render.to_markdown(tables.build(restored, Store(tmp_path / "light")))
+    assert written == render.to_markdown(tables.build(plan, store)) and "always the same 2 words" in written
+    told = tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), Store(tmp_path / "light"))
+    assert "From records (records/fake_demo.jsonl): nothing was run" in render.to_text(told)
+
+
+def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(finished, tmp_path):
+    """On these the significance rests; without the curve a record cannot say whether a training had converged.
+
+    Records of before have none and stay readable.
+    """
+    one, wanted, plan, store = finished
+    found, _ = archive.collect(wanted, store)
+    first = plan.slots[0]
+    record = next(r for r in found if r["training"] == first.training_id)
+    score = first.results(store).metrics["dev/score"]
+    assert record["curve"] == {"metric": "score", "dev": pytest.approx([score, score - 1, score - 2])}
+    told = []
+    for name, known in (("new", found), ("old", [{k: v for k, v in r.items() if k != "curve"} for r in found])):
+        light = Store(tmp_path / name)
+        restored = archive.restore(one, wanted, known, light)
+        assert first.entry(light).damage() is None
+        told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
+    states = [(CONVERGED, "best epoch 1 of 3"), (UNKNOWN, "best epoch 1 of 1, fewer than 3")]
+    assert [(c.state, c.why) for c in told] == states
+    for test in first.tests:
+        kept = archive._unpacked(record["tests"][test.name]["examples"])
+        assert [k["sentence"] for k in kept] == [p["sentence"] for p in first.evaluation(store, test).predictions()]
+
+
+def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
+    """The first cells may have run on another machine, whose store is gone."""
+    one, wanted, plan, store = finished
+    before, _ = archive.collect(wanted, store)
+    plan.slots[0].entry(store).path("manifest.json").unlink()
+    left, lost = archive.collect(wanted, store)
+    assert len(left) == len(plan.cells) - 1 and [(w.row, w.seed) for w in lost] == [(0, 1)]
+    light = Store(tmp_path / "light")
+    text = render.to_text(tables.build(archive.restore(one, wanted, left, light), light))
+    assert "1 of 2 cells are missing" in text
+    found, lost = archive.collect(wanted, store, before)
+    kept = [any(one is old for old in before) for one in found]
+    assert lost == [] and found == before and kept == [True] + [False] * (len(found) - 1)
+    other = [one | {"key": "of another configuration"} for one in before]
+    fewer = [one | {"tests": {"test": one["tests"]["test"]}} for one in before]  # not evaluated on all test sets
+    for unusable in (other, fewer):
+        assert [(w.row, w.seed) for w in archive.collect(wanted, store, unusable)[1]] == [(0, 1)]
+
+
+def test_where_data_lie_names_no_other_record(config):
+    import fake_family
+
+    here, there = config(data__mirror="/a", data__path="/a/x.tar"), config(data__mirror=None, data__path="/b/x.tar")
+    assert archive.key(here, fake_family) == archive.key(there, fake_family)
+    others = [config(data__path="/a/y.tar"), config(seed=2), config(decode__beam=2), config(data__content="b")]
+    assert len({archive.key(c, fake_family) for c in (here, *others)}) == 5
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 1}\n{"key": "x"}', "no json"])
+def test_a_file_without_records_is_refused(tmp_path, text):
+    (tmp_path / "x.jsonl").write_text(text)
+    with pytest.raises(StoreError, match="holds no records of a table"):
+        archive.read(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("asked", "cell", "said"),
+    [({"arguments": ["+plugins=[evil.py]"]}, {"key": "x"}, "only a command may"), ({}, {"training": "x"}, "version")],
+)
+def test_records_that_name_plugins_or_have_no_key_are_refused(tmp_path, asked, cell, said):
+    archive.write(tmp_path / "x.jsonl", asked, [cell])
+    with pytest.raises(StoreError, match=said):
+        archive.read(tmp_path / "x.jsonl")
+
+
+def test_no_flipped_digit_of_a_record_is_read(tmp_path):
+    path, draw = tmp_path / "x.jsonl", random.Random(0)
+    records = [{"key": "0", "score": 38.25, "text": "a\u2028b"}, {"key": "1", "score": 12}]
+    archive.write(path, {"experiment": "fake"}, records)
+    whole, asked = path.read_text(), archive.read(path)
+    assert asked[0] == {"experiment": "fake", "version": archive.VERSION} and len(asked[1]) == 2
+    digits = [i for i, c in enumerate(whole) if c.isdigit()]
+    for _ in range(100):
+        i = draw.choice(digits)
+        path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
+        with pytest.raises(StoreError, match=r"x\.jsonl holds no records of a table"):
+            archive.read(path)
+
+
+def test_bleu_without_a_hit_of_four_words_is_sacrebleus():
+    from sacrebleu.metrics import BLEU
+
+    rows = [[3.0, 1.0, 0.0, 0.0, 5.0, 4.0, 3.0, 2.0, 5.0, 6.0], [2.0, 1.0, 0.0, 0.0, 4.0, 3.0, 2.0, 1.0, 4.0, 4.0]]
+    sums = [int(sum(column)) for column in zip(*rows)]
+    theirs = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp").score
+    examples = archive.packed({"sentence": {"bleu_statistics": row}} for row in rows)
+    record = {"tests": {"test": {"scored": {"metrics": {"test/bleu": theirs}}, "examples": examples}}}
+    assert theirs > 0 and archive.contradictions(record) == []
+    record["tests"]["test"]["scored"]["metrics"]["test/bleu"] += 0.01
+    assert len(archive.contradictions(record)) == 1
+
+
+def test_a_record_that_contradicts_itself_is_told_with_its_cell():
+    trained = {"metrics": {"dev/accuracy": 61.0, "best_epoch": 2.0, "dev/loss": 2.0, "dev/ppl": 4.0}}
+    scored = {"metrics": {"test/accuracy": 75.0}, "facts": {"sizes": {"test": 4}}}
+    examples = archive.packed({"sentence": {"accuracy": v}} for v in (1, 1, 1, 0))
+    record = {"training": "3f", "trained": trained, "curve": {"metric": "accuracy", "dev": [50.0, 61.0, 60.0]}}
+    record |= {"tests": {"test": {"scored": scored, "examples": examples}}}
+    of_sweep = {"key": "4a", **trained, "curve": [50.0, 61.0], "tests": {}}
+    of_sweep |= {"config": {"train": {"best_metric": "accuracy"}}}
+    assert archive.contradictions(record) == archive.contradictions(of_sweep) == []
+    trained["metrics"] |= {"dev/accuracy": 64.0, "dev/ppl": 4.5}
+    scored["metrics"]["test/accuracy"], scored["facts"]["sizes"]["test"] = 78.0, 5
+    curve = "dev/accuracy is 64.0; the curve has another score in the best epoch, 2"
+    told = [
+        "test/accuracy is 78.0, its 4 examples give 0.7500",
+        "test/accuracy has 4 examples, the test set 5",
+        "dev/ppl is 4.5, 2 ** dev/loss is 4.00",
+        curve,
+    ]
+    assert archive.contradictions(record) == [f"3f: {one}" for one in told]
+    assert archive.contradictions(of_sweep)[-1] == f"4a: {curve}"

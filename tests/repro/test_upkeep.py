@@ -1,4 +1,4 @@
-"""The store looked after: damage is named, leftovers go; what is recorded of the code leaves the repository alone."""
+"""The store looked after: damage is named, leftovers go, the code is recorded; after a storm every number is the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import zipfile
 from importlib import metadata
 
 import pytest
+import storm
 
 from repro import cell as cells
+from repro.files import read_json, write_json
 from repro.store import Store, maintenance, provenance
 
 
@@ -142,3 +144,23 @@ def test_the_instruction_set_is_recorded():
     import torch
 
     assert provenance.collect()["machine"]["cpu"].endswith(f", {torch.backends.cpu.get_cpu_capability()}")
+
+
+@pytest.mark.slow
+def test_after_a_storm_every_number_is_that_of_an_undisturbed_run(tmp_path):
+    assert storm.run(tmp_path, seconds=15, rows=1) == []
+
+
+@pytest.mark.slow
+def test_many_cells_under_a_kill_every_second_are_trained_once_each(tmp_path):
+    assert storm.many(tmp_path, cells=200) == []
+
+
+def test_a_difference_would_be_seen(cell, store):
+    cells.run(cell(), store)
+    before = storm.numbers(store)
+    assert len(before) == 2
+    path = cell().entry(store).path("metrics.json")
+    told = read_json(path)
+    write_json(path, told | {"metrics": told["metrics"] | {"dev/score": 0.1 + 1e-12}})
+    assert storm.numbers(store) != before
