@@ -170,14 +170,14 @@ def _run_locked(
     active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
     if aside:
         monitor.note(f"the stored training was damaged and is now in {aside}")
-    whole = [t for t in cell.tests if (e := cell.evaluation(store, t)).finished() and not e.damage()]
-    missing = [t for t in cell.tests if t not in whole]
+    missing = [t for t in cell.tests if not (e := cell.evaluation(store, t)).finished() or e.damage()]
     begin = 0.0 if entry.finished() else TRAINING_SHARE
     if not entry.finished():
         monitor.share = begin if missing else 1.0
         _train(cell, entry, monitor, record, check)
     for i, test in enumerate(missing):
-        monitor.share, monitor.start = (1 - begin) / len(missing), begin + i * (1 - begin) / len(missing)
+        monitor.share = (1 - begin) / len(missing)
+        monitor.start = begin + i * monitor.share
         _evaluate(cell, store, test, monitor, record)
     entry.set_status("done", attempt=attempt)
     _finish(active, cell.results(store), "done")

@@ -91,7 +91,8 @@ In brackets after the interval: the runs of the row, and of the other if it has 
 \\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
 
 BLEU and ROUGE (0 to 100) count words and phrases that a translation or headline shares with a reference; accuracy is in per cent, F1 (0 to 1) weighs labels found against labels missed,
-and contiguity is 1 where the words with attention are all neighbours and 0 where none are. SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
+and contiguity is 1 where the words with attention are all neighbours and 0 where none are.
+SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
 
 {picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
 {open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
@@ -110,7 +111,8 @@ CHANCE = """
 |---|---|---:|
 {lines}
 
-The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be. *All runs*: each is better, or each is worse, so that no draw differs.
+The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be.
+*All runs*: each is better, or each is worse, so that no draw differs.
 """
 LONGEST = 96  # characters of a claim in the list
 

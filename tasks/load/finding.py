@@ -47,9 +47,7 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
         return _filtered(outputs, what, entries)
     if len(fitting) > 1:
         listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED])
-        raise NoCell(
-            f"{what!r} must be the id of one cell in {outputs}, its beginning, its folder, or TASK/MAPPING; it fits {listed}"
-        )
+        raise NoCell(f"{what!r} must name one cell in {outputs}, but it fits {listed}")
     return fitting[0]
 
 
