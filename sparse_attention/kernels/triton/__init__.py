@@ -140,9 +140,15 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
             raise LaunchFailed(f"{kernel.fn.__name__} did not start ({type(error).__name__}: {error})") from error
 
 
+def _warps(number: int) -> dict[str, int]:
+    return {"num_warps": number} | (
+        {"maxnreg": 64} if number == 32 else {}
+    )  # all of a GPU's; Triton 3.9 would take half
+
+
 def _sizes(n: int) -> dict[str, int]:
     block = 1 << max(4, (n - 1).bit_length())
-    return {"BLOCK": block, "num_warps": 1 if block <= 512 else max(4, block // 1024)}
+    return {"BLOCK": block, **_warps(1 if block <= 512 else max(4, block // 1024))}
 
 
 def _masked(x: Tensor, form: Form) -> tuple[Tensor, bool]:
@@ -162,10 +168,8 @@ class Kernel(NamedTuple):
 
 def _project(x: Tensor, form: Form, rule: str, scale: float = 1.0, r: float = 0.0) -> Tensor:
     (rows, n), p, (bits, masked), simplex = x.shape, _like(x, form), _masked(x, form), _load()[0]
-    sizes, constants = (
-        (rows, n, *form.layout, scale, r),
-        {"RULE": getattr(simplex, rule), "MASKED": masked, **_sizes(n)},
-    )
+    sizes = rows, n, *form.layout, scale, r
+    constants = {"RULE": getattr(simplex, rule), "MASKED": masked, **_sizes(n)}
     launch(simplex.simplex_forward, rows, x, bits, p, *sizes, **constants)
     return p
 
@@ -219,12 +223,13 @@ def _cone(rule: str) -> Kernel:
     return Kernel(forward, backward)
 
 
-def _marks(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=torch.int8, device=x.device)
-
-
 def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, marks, (bits, masked) = x.shape, _like(x, form), _marks(x), _masked(x, form)
+    (rows, n), p, marks, (bits, masked) = (
+        x.shape,
+        _like(x, form),
+        torch.empty_like(x, dtype=torch.int8),
+        _masked(x, form),
+    )
     side_by_side = min(32, 1 << max(0, (rows // _PROGRAMS).bit_length() - 1) if rows >= _PROGRAMS else 1)
     work = torch.empty(2, rows, n, dtype=torch.float32, device=x.device)
     sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), {"MASKED": masked, "ROWS": side_by_side, **_sizes(n)}
@@ -233,17 +238,18 @@ def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
 
 
 def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, marks, (bits, masked) = x.shape, _like(x, form), _marks(x), _masked(x, form)
+    (rows, n), p, marks, (bits, masked) = (
+        x.shape,
+        _like(x, form),
+        torch.empty_like(x, dtype=torch.int8),
+        _masked(x, form),
+    )
     order = torch.empty(rows, n, dtype=torch.int16, device=x.device)
     block = _sizes(n)["BLOCK"]
     warps = max(1, min(32, block // 128))
     work, starts = (torch.empty(rows, n + 1, dtype=t, device=x.device) for t in (torch.float64, torch.int32))
-    constants = {
-        "MASKED": masked,
-        "CHUNK": 4 if block > 4096 else min(16, 2048 * warps // block),
-        "BLOCK": block,
-        "num_warps": warps,
-    }
+    chunk = 4 if block > 4096 else min(16, 2048 * warps // block)
+    constants = {"MASKED": masked, "CHUNK": chunk, "BLOCK": block, **_warps(warps)}
     sizes = rows, n, *form.layout, 1 / gamma, lam
     launch(_load()[1].oscarmax_forward, rows, x, bits, p, marks, order, work, starts, *sizes, **constants)
     return p, (marks, order)
@@ -252,7 +258,7 @@ def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
 def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
     (rows, n), dx = p.shape, _like(p, form)
     work, constants = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device), _sizes(n)
-    constants["num_warps"] = max(constants["num_warps"], constants["BLOCK"] // 256)  # sums are float64
+    constants |= _warps(max(constants["num_warps"], constants["BLOCK"] // 256))  # sums are float64
     arrays = g.contiguous(), saved[0], saved[-1], dx, work
     launch(_load()[1].grouped_backward, rows, *arrays, n, 1 / gamma, ORDERED=len(saved) == 2, **constants)
     return dx

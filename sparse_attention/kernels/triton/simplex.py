@@ -136,22 +136,30 @@ def weighted_backward(g_ptr, p_ptr, dx_ptr, n, scale, exponent, BLOCK: tl.conste
 @triton.jit
 def pnormmax_backward(g_ptr, p_ptr, dx_ptr, n, norm, gamma, BLOCK: tl.constexpr):
     """dx = H^-1 (g - m 1) on the support, H the Hessian (diagonal plus rank one); see native/src/simplex_mappings.h."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < n
-    y = tl.load(p_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
-    g = tl.load(g_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
-    w = tl.where(y == y, power(y, 2.0 - norm), y)
-    total = tl.sum(power(y, norm), 0)
+    start = tl.program_id(0).to(tl.int64) * n
+    PART: tl.constexpr = BLOCK if BLOCK < 8192 else 8192  # the registers do not hold three arrays of a longer row
+    total, along, mass, heard = 0.0, 0.0, 0.0, 0.0
+    for j in range(0, n, PART):
+        at = j + tl.arange(0, PART)
+        y = tl.load(p_ptr + start + at, mask=at < n, other=0.0).to(tl.float32)
+        g = tl.load(g_ptr + start + at, mask=at < n, other=0.0).to(tl.float32)
+        w = tl.where(y == y, power(y, 2.0 - norm), y)
+        total += tl.sum(power(y, norm), 0)
+        along += tl.sum(y * g, 0)
+        mass += tl.sum(w, 0)
+        heard += tl.sum(w * g, 0)
     empty = total == 0
     log_total = tl.log2(tl.where(empty, 1.0, total))
     front = 1.0 / (gamma * (norm - 1.0))
     diagonal = front * tl.exp2((norm - 2.0) / norm * log_total)
     rank = front * (2.0 - norm) * tl.exp2(-2.0 / norm * log_total)
-    along = tl.sum(y * g, 0)
-    divisor = tl.where(empty, 1.0, diagonal * tl.sum(w, 0) - rank)
-    mean = (diagonal * tl.sum(w * g, 0) - rank * along) / divisor
-    tl.store(dx_ptr + row * n + at, diagonal * w * (g - mean) - rank * (along - mean) * y, mask=inside)
+    mean = (diagonal * heard - rank * along) / tl.where(empty, 1.0, diagonal * mass - rank)
+    for j in range(0, n, PART):
+        at = j + tl.arange(0, PART)
+        y = tl.load(p_ptr + start + at, mask=at < n, other=0.0).to(tl.float32)
+        g = tl.load(g_ptr + start + at, mask=at < n, other=0.0).to(tl.float32)
+        w = tl.where(y == y, power(y, 2.0 - norm), y)
+        tl.store(dx_ptr + start + at, diagonal * w * (g - mean) - rank * (along - mean) * y, mask=at < n)
 
 
 @triton.jit(do_not_specialize=SIZES)

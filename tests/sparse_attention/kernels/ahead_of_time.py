@@ -37,7 +37,7 @@ TYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
-OPTIONS = ("num_warps", "num_stages")
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
 @dataclass(frozen=True)
