@@ -141,9 +141,8 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
 
 
 def _warps(number: int) -> dict[str, int]:
-    return {"num_warps": number} | (
-        {"maxnreg": 64} if number == 32 else {}
-    )  # all of a GPU's; Triton 3.9 would take half
+    # 64 registers are all that 1,024 threads can have; Triton 3.9 would take half of them
+    return {"num_warps": number, **({"maxnreg": 64} if number == 32 else {})}
 
 
 def _sizes(n: int) -> dict[str, int]:
@@ -224,12 +223,8 @@ def _cone(rule: str) -> Kernel:
 
 
 def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, marks, (bits, masked) = (
-        x.shape,
-        _like(x, form),
-        torch.empty_like(x, dtype=torch.int8),
-        _masked(x, form),
-    )
+    (rows, n), p, (bits, masked) = x.shape, _like(x, form), _masked(x, form)
+    marks = torch.empty_like(x, dtype=torch.int8)
     side_by_side = min(32, 1 << max(0, (rows // _PROGRAMS).bit_length() - 1) if rows >= _PROGRAMS else 1)
     work = torch.empty(2, rows, n, dtype=torch.float32, device=x.device)
     sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), {"MASKED": masked, "ROWS": side_by_side, **_sizes(n)}
@@ -238,20 +233,15 @@ def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
 
 
 def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, marks, (bits, masked) = (
-        x.shape,
-        _like(x, form),
-        torch.empty_like(x, dtype=torch.int8),
-        _masked(x, form),
-    )
-    order = torch.empty(rows, n, dtype=torch.int16, device=x.device)
+    (rows, n), p, (bits, masked) = x.shape, _like(x, form), _masked(x, form)
+    marks, order = (torch.empty_like(x, dtype=dtype) for dtype in (torch.int8, torch.int16))
     block = _sizes(n)["BLOCK"]
     warps = max(1, min(32, block // 128))
     work, starts = (torch.empty(rows, n + 1, dtype=t, device=x.device) for t in (torch.float64, torch.int32))
     chunk = 4 if block > 4096 else min(16, 2048 * warps // block)
-    constants = {"MASKED": masked, "CHUNK": chunk, "BLOCK": block, **_warps(warps)}
-    sizes = rows, n, *form.layout, 1 / gamma, lam
-    launch(_load()[1].oscarmax_forward, rows, x, bits, p, marks, order, work, starts, *sizes, **constants)
+    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), {"MASKED": masked, "CHUNK": chunk, "BLOCK": block}
+    arrays = x, bits, p, marks, order, work, starts
+    launch(_load()[1].oscarmax_forward, rows, *arrays, *sizes, **constants, **_warps(warps))
     return p, (marks, order)
 
 
