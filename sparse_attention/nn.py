@@ -33,7 +33,7 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
     if isinstance(mapping, str):
         return make(mapping, **params)
     if params:
-        raise ValueError(f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} already has its own")
+        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; {mapping!r} already has its own")
     if getattr(mapping, "dim", -1) != -1:
         raise ValueError(
             f"{mapping!r} maps along dim={mapping.dim}; attention's keys are the last dimension: make it without dim"
@@ -69,14 +69,14 @@ class MultiheadAttention(nn.MultiheadAttention):
     eval mode. If the mapping learns a hyperparameter (``alpha="learned"``), each head has its own value.
 
     State dicts can be loaded in both directions. A mapping with tensors adds its entries (``mapping.alpha_logit``),
-    which torch's module does not have: load with ``strict=False`` then, in both directions.
+    which torch's module does not have: then load with ``strict=False``, in both directions.
 
     Masks follow torch, which is the opposite of the rest of this library: in a boolean mask, **True hides a key**. A
     floating-point mask is added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a
     key.
 
-    Three cases differ from torch, which gives NaN, raises an error or ignores hooks there: a query that sees no key gets
-    zeros (before the output projection); nested tensors work in training, too; hooks of ``out_proj`` run.
+    Three cases differ from torch: a query that sees no key gives zeros before the output projection (torch: NaN); nested
+    tensors work in training, too (torch: an error); hooks of ``out_proj`` run (torch ignores them).
 
     Args:
         bias: torch's flag, a bool. A number or a tensor is sigmoid's parameter of that name.
@@ -252,8 +252,8 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
     Returns:
         The number of modules that now have the mapping; a module with several names counts once.
     Raises:
-        ValueError: the model has no ``torch.nn.MultiheadAttention``, or one has a forward of its own; the mapping does not
-            fit (`MultiheadAttention`), or learns what PEFT would not save. The model is unchanged then.
+        ValueError: the model has no ``torch.nn.MultiheadAttention``, or one has its own forward; the mapping does not fit
+            (`MultiheadAttention`), or has learned parameters that PEFT would not save. Then the model is unchanged.
     """
     found = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
     if not found:

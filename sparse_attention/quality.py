@@ -133,7 +133,7 @@ def rationale_overlap(
         ValueError: the shapes differ.
     """
     if p.shape != rationale.shape:
-        raise ValueError(f"attention {tuple(p.shape)} and rationale {tuple(rationale.shape)} must have one shape")
+        raise ValueError(f"attention {tuple(p.shape)} and rationale {tuple(rationale.shape)} must have the same shape")
     keep = torch.ones_like(rationale, dtype=torch.bool) if mask is None else mask.expand(p.shape)
     marked = rationale.bool() & keep
     use = marked.any(-1)

@@ -60,7 +60,7 @@ def sparse_attention(
             G = 1 is multi-query attention).
         v: ``[..., G, m, e]``. Dimensions before the heads broadcast. All three may be jagged nested tensors
             ``[B, H, *, d]`` or ``[B, *, d]``: each sequence attends to itself, or to the one of k and v, without padding.
-            Then there are no mask, lengths, bias, cu_seqlens and need_weights, and tensors have one number per head.
+            Then mask, lengths, bias, cu_seqlens and need_weights are errors, and tensors have one number per head.
         mapping: a name from ``sa.names("simplex")``, a module ``sa.make(...)``, or your own function or module, which
             is called as ``f(scores [..., H, n, m], mask=keep)`` with keep bool or None.
         mask: bool, broadcastable to ``[..., H, n, m]``, True = keep.
@@ -71,7 +71,7 @@ def sparse_attention(
         scale: factor for the scores; by default ``d ** -0.5``. A tensor may be learned: ``[H]``, one factor per head, or
             broadcastable to ``[..., H, n, 1]``, one per query.
         dropout: the share of the weights set to zero, below 1; the others are scaled by ``1 / (1 - dropout)``. As in
-            torch's function, dropout is applied in every call, and torch's generator decides; each path draws in its own way.
+            torch's function, dropout is applied in every call and uses torch's generator; each path drops other weights.
         need_weights: also return the weights, as they are before dropout.
         bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``.
         slopes: ``[H]``, ALiBi: subtracts ``slopes[h] * |i - j|`` from the score of key j for a query at position i. If
@@ -83,15 +83,15 @@ def sparse_attention(
         sink: ``[H]``, the score of one more key, before the first, whose value is 0 and which every query sees: a
             query may give all its weight to it. Its weight is not returned. -inf: this head has no sink.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
-            tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. For those
-            called q, k and bias, give the tensors q and k by position; a bias that is a number is sigmoid's.
+            tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. If one
+            is called q or k, pass the tensors q and k by position; a number given as bias is sigmoid's parameter.
     Returns:
         ``[..., H, n, e]`` in q's dtype, nested if q is; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key
-        gets zeros and no gradient. float16 and bfloat16 are computed in float32 and rounded once, with or without
+        gives zeros and gets no gradient. float16 and bfloat16 are computed in float32 and rounded once, with or without
         autocast (softmax follows torch's function).
     Raises:
         TypeError: the tensors are not floating point or have different dtypes; the mask is not boolean.
-        ValueError: the shapes do not match, a parameter is out of range, or the mapping does not work on rows.
+        ValueError: the shapes do not match, a parameter is out of range, or the mapping does not map score vectors.
 
     The result is deterministic. It is twice differentiable, except for softmax of long rows without weights and under
     torch.compile, where torch raises an error. Under torch.func and in forward mode, the composition is used.

@@ -45,7 +45,7 @@ class KeyCache:
     Args:
         mapping: as in ``sparse_attention``.
         scale: factor for the scores; by default ``d ** -0.5``. Also a tensor ``[H]``, one factor per head.
-        slopes, window, sink: as in ``sparse_attention``; the kernel takes them.
+        slopes, window, sink: as in ``sparse_attention``; the native kernel supports them.
         params: parameters of a mapping given by name.
     Raises:
         ValueError, TypeError: as in ``sparse_attention``.
@@ -86,7 +86,7 @@ class KeyCache:
 
     def _part(self, which: int) -> Tensor:
         if not self._held:
-            raise ValueError("the cache is empty: append(k, v) comes first")
+            raise ValueError("the cache is empty: call append(k, v) first")
         return self._held[which][..., : self._length, :]
 
     @torch.no_grad()
@@ -104,7 +104,7 @@ class KeyCache:
         for name, x, held in zip("kv", (k, v), self._held):
             if x.shape[:-2] != held.shape[:-2] or x.shape[-1] != held.shape[-1]:
                 raise ValueError(
-                    f"{name} {tuple(x.shape)} does not continue a cache of {tuple(held.shape[:-2])} with {held.shape[-1]} channels"
+                    f"{name} {tuple(x.shape)} does not fit the cache: it needs shape {(*held.shape[:-2], 't', held.shape[-1])}"
                 )
             if x.dtype != held.dtype or x.device != held.device:
                 raise TypeError(
@@ -135,8 +135,8 @@ class KeyCache:
 
         Args:
             q: ``[..., H, n, d]`` with H a multiple of G.
-            mask, lengths, bias: as in ``sparse_attention``, for the m positions in the cache. The native kernel takes
-                lengths and bias.
+            mask, lengths, bias: as in ``sparse_attention``, for the m positions in the cache. The native kernel
+                supports lengths and bias.
         Returns:
             ``[..., H, n, e]`` in q's dtype.
         Raises:

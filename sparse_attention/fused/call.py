@@ -182,7 +182,7 @@ def checked(
     Raises:
         TypeError: the tensors are not floating point or have different dtypes, the mask is not boolean, or the lengths
             are not integers.
-        ValueError: the shapes do not match, a number is out of range, or the mapping does not work on rows.
+        ValueError: the shapes do not match, a number is out of range, or the mapping does not map score vectors.
     """
     for name in TORCH.keys() & params.keys():
         keeps = ", in which True keeps a key" if TORCH[name] == "mask" else ""
@@ -242,7 +242,7 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]"
         )
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError(f"{shapes}: q [..., n, d] and k [..., m, d] share d, k and v [..., m, e] share m")
+        raise ValueError(f"{shapes}: q [..., n, d] and k [..., m, d] must share d; k and v [..., m, e] must share m")
     if q.ndim == 2:
         return q, k, v
     heads, groups = q.shape[-3], k.shape[-3]
@@ -318,7 +318,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
     elif isinstance(mapping, Mapping):
         if params:
             raise ValueError(
-                f"{mapping.spec.name} is a module with parameters of its own; set {', '.join(params)} there, or give the mapping's name"
+                f"{mapping.spec.name} is a module, which already has its parameters; set {', '.join(params)} in it, or pass the mapping's name"
             )
         spec = mapping.spec
     elif isinstance(mapping, nn.Module) or callable(mapping):
@@ -328,10 +328,10 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
             why = f"{name or type(mapping).__name__} is not a mapping of this library"
             return lambda x, keep: mapping(x, mask=keep, **params), Known(why=why)
     elif isinstance(mapping, Tensor):
-        raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; give a mask by name: mask=...")
+        raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; pass a mask by name: mask=...")
     else:
         raise TypeError(
-            f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}"
+            f"mapping={mapping!r} is not a name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}"
         )
     over_rows(spec)
     if isinstance(mapping, Mapping):
@@ -350,7 +350,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
         return lambda x, keep: made(x, mask=keep, **inputs), Known(why=f"{spec.name} has no fused kernel")
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
         raise ValueError(
-            f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')"
+            f"{words[0]}='learned' needs a module for the parameter: mapping=sa.make({spec.name!r}, {words[0]}='learned')"
         )
     function: Any = spec.function
     values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
@@ -358,11 +358,11 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
 
 
 def over_rows(spec: Spec) -> None:
-    """Raise ValueError unless the mapping maps rows of scores and remembers nothing."""
+    """Raise ValueError unless the mapping maps score vectors and has no state."""
     if spec.over != "row" or spec.stateful or spec.kind == "continuous":
         usable = ", ".join(name for name in registry.names("simplex") if registry.spec(name).over == "row")
         what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
-        raise ValueError(f"{spec.name} {what}; attention takes mappings over rows of scores: {usable}")
+        raise ValueError(f"{spec.name} {what}; attention needs a mapping of score vectors: {usable}")
 
 
 def _known(name: str, values: dict[str, Any]) -> Known:

@@ -149,7 +149,7 @@ def _as_spans(call: Call) -> bool:
 
 
 def arguments(call: Call) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:
-    """Those of the fused kernel: q ``[H, n, d]``, k ``[G, m, d]`` and v ``[G, m, e]``, with batch dimensions merged into the heads.
+    """The arguments of the fused kernel: q ``[H, n, d]``, k ``[G, m, d]`` and v ``[G, m, e]``, with batch dimensions merged into the heads.
 
     They are converted to contiguous float32, except on a GPU: if all three have one dtype there, they keep it, and the
     kernel itself computes in float32; k and v may be apart in memory. Bias, slopes and sinks get the mapping's factor.

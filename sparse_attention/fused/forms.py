@@ -69,7 +69,7 @@ def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
         x is not None and (not isinstance(x, int) or isinstance(x, bool) or x < 0) for x in sides
     ):
         raise ValueError(
-            f"window={window!r} is not (left, right), the numbers of keys before and after; None is no limit"
+            f"window={window!r} is not (left, right), the numbers of keys before and after; None means no limit"
         )
     at = torch.arange(m - n, m, device=device)
     left = torch.zeros_like(at) if sides[0] is None else at - sides[0]
@@ -80,11 +80,11 @@ def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
 def _of_sequences(n: int, m: int, cu_seqlens: Tensor, device: Any) -> Tensor:
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1:
         raise TypeError(
-            "cu_seqlens must be a tensor of whole numbers [B + 1]: the ends of the sequences, 0 before them"
+            "cu_seqlens must be a tensor of whole numbers [B + 1]: 0, then the end of each of the B sequences"
         )
     ends = cu_seqlens.to(device=device, dtype=torch.int64)
     if n != m:
-        raise ValueError(f"cu_seqlens packs queries and keys alike; there are {n} queries and {m} keys")
+        raise ValueError(f"cu_seqlens needs as many queries as keys; there are {n} queries and {m} keys")
     if not (foreign(ends) or transformed()) and ends.device.type == "cpu":
         known = ends.tolist()
         if known[:1] != [0] or known[-1:] != [n] or sorted(known) != known:

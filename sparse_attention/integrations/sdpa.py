@@ -2,7 +2,7 @@
 
 from sparse_attention.integrations import sdpa
 out = sdpa.scaled_dot_product_attention(q, k, v, is_causal=True, mapping="entmax", alpha=1.5)
-with sdpa.use("sparsemax"):        # for code of others that calls torch's function
+with sdpa.use("sparsemax"):        # for code that calls torch's function
     out = model(x)
 """
 
@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
     """Attention with a mapping, called as `torch.nn.functional.scaled_dot_product_attention` is.
 
     With softmax, this is torch's function. Other mappings follow its conventions, except that a query that sees no key
-    gets zeros by every path.
+    gives zeros on every path.
 
     Args:
         query: ``[..., H, n, d]``. key: ``[..., G, m, d]``. value: ``[..., G, m, e]``. The first dimensions broadcast, and
@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
         attn_mask: broadcastable to ``[..., H, n, m]``: bool (True = keep), or numbers of float32 or query's dtype, which
             are added to the scores, where -inf and numbers at or below -5000 hide the key (`integrations.masks.HIDDEN`).
             Also torch's causal_lower_right and causal_upper_left.
-        dropout_p: the share of the weights set to zero, in training and in evaluation alike.
+        dropout_p: the share of the weights set to zero, in training and in evaluation.
         is_causal: query i sees keys 0 to i, also where n and m differ (`sparse_attention` aligns the last ones).
         scale: factor for the scores; by default ``d ** -0.5``.
         enable_gqa: H may be a multiple of G; head h reads group ``h // (H // G)``.
@@ -183,9 +183,9 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     """Within the block, every call of torch's `scaled_dot_product_attention` in this thread uses the mapping.
 
     Calls that name their mapping (`sa.sparse_attention`, this module's `scaled_dot_product_attention`) keep it.
-    A block in a block wins. What torch.utils.checkpoint runs in the block uses the mapping again when the backward pass
-    recomputes it, wherever that is; within any other torch.autograd.Function, attention raises an error, unless the block
-    is within it, too. So do torch.cond and other operators that run functions in graphs of their own.
+    Of nested blocks, the innermost decides. If torch.utils.checkpoint runs in the block, the recomputation in the backward
+    pass uses the same mapping, also after the block. Attention in any other torch.autograd.Function raises an error, unless
+    the block is inside it, too. So do torch.cond and other operators that run functions in graphs of their own.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often compute attention without that function; within
     the block they raise an error, since `sa.nn.replace` is the way to give them a mapping.
 
@@ -287,13 +287,13 @@ class _Mode(TorchFunctionMode):
             block = self.blocks[-1]
             block.calls.append(None)
             if (around := _function_around()) and around != block.within:
-                told = f"{around[0]} recomputes attention in its backward pass, which sdpa.use does not reach"
-                raise RuntimeError(f"{told}; checkpoint with torch.utils.checkpoint")
+                told = f"{around[0]} recomputes attention in its backward pass, where sdpa.use has no effect"
+                raise RuntimeError(f"{told}; use torch.utils.checkpoint instead")
             given = {**(kwargs or {}), **block.params, "mapping": block.mapping}
             return scaled_dot_product_attention(*args, **given)
         if isinstance(func, HigherOrderOperator) and any(callable(x) for x in args):
-            told = f"{func} runs functions in a graph of its own, which sdpa.use does not reach"
-            raise RuntimeError(f"{told}; let these functions name their mapping, or call {func} outside the block")
+            told = f"{func} runs functions in a graph of its own, where sdpa.use has no effect"
+            raise RuntimeError(f"{told}; call sa.sparse_attention in these functions, or call {func} outside the block")
         if func in _WITHOUT:
             raise RuntimeError(
                 f"{_WITHOUT[func]} computes softmax itself, which sdpa.use cannot replace; use sa.nn.replace(model, ...)"

@@ -61,7 +61,7 @@ def register(
     """Register a mapping as an attention implementation of transformers.
 
     Args:
-        mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")`` that works on rows of scores.
+        mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")`` that maps score vectors.
         name: the name of the implementation; ``sa_<mapping>`` by default. Each choice of parameters needs its own name.
         weights: always return the weights. By default, they are computed only for ``output_attentions=True``. If you
             put your own forward hook on an attention module, use ``weights=True``.
@@ -77,21 +77,21 @@ def register(
     if known.over != "row" or known.stateful or known.inputs:
         usable = ", ".join(n for n in names("simplex") if spec(n).over == "row" and not spec(n).inputs)
         raise ValueError(
-            f"{mapping} needs more than a row of scores, and transformers passes only that; usable: {usable}"
+            f"{mapping} needs more than a score vector, but transformers passes nothing else; usable: {usable}"
         )
     words = {p.name for p in known.params if p.choices}
     if bad := [f"{k}={v!r}" for k, v in params.items() if isinstance(v, (Tensor, str)) and k not in words]:
         raise ValueError(
-            f"{', '.join(bad)}: an implementation belongs to no model and cannot learn parameters; give a number"
+            f"{', '.join(bad)}: a registered implementation is not part of a model and cannot learn; give a number"
         )
     name = f"sa_{mapping}" if name is None else name
     if any(word in name for word in _TAKEN):
-        raise ValueError(f"name={name!r} contains a word with a meaning in transformers: {', '.join(_TAKEN)}")
+        raise ValueError(f"name={name!r} contains a word reserved by transformers: {', '.join(_TAKEN)}; choose another")
     module = make(mapping, **params)
     choice = (mapping, module.params, weights, below)
     if _MINE.setdefault(name, choice) != choice:
         raise ValueError(
-            f"{name!r} is registered with {_shown(_MINE[name])}; and models may use it. Give {_shown(choice)} another name: "
+            f"{name!r} is already registered with {_shown(_MINE[name])}, and models may use it. Give {_shown(choice)} another name: "
             f'register("{mapping}", name="{name}_2", ...)'
         )
     AttentionInterface.register(name, functools.partial(attention, module, weights, below))
@@ -172,7 +172,7 @@ def cache(model: Any) -> DynamicCache:
     name = model.config._attn_implementation
     if name not in _MINE or model.config.is_encoder_decoder:
         what = "has an encoder" if name in _MINE else f"attends by {name!r}"
-        raise ValueError(f"{type(model).__name__} {what}; cache(model) is for decoders after use(model, mapping), leave past_key_values out")  # fmt: skip
+        raise ValueError(f"{type(model).__name__} {what}; cache(model) works for decoders after use(model, mapping); else leave past_key_values out")  # fmt: skip
     made, (mapping, params, *_) = DynamicCache(config=model.config), _MINE[name]
     layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
     made.layers = layers or [Held(mapping, params) for _ in range(model.config.num_hidden_layers)]
@@ -201,7 +201,7 @@ class Held(DynamicLayer):  # type: ignore[misc]
             ValueError: one of the tensors requires a gradient, and gradients are recorded.
         """
         if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
-            raise ValueError("cache(model) records nothing for gradients; call the model under torch.no_grad(), or leave past_key_values out")  # fmt: skip
+            raise ValueError("cache(model) does not support gradients; call the model under torch.no_grad(), or leave past_key_values out")  # fmt: skip
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.held.append(key_states, value_states)

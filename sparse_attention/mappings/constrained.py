@@ -77,7 +77,7 @@ def _bounded(
 def constrained_softmax(
     scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None, lower: _Bound = None
 ) -> Tensor:
-    """Softmax with upper bounds, and lower ones.
+    """Softmax with upper and lower bounds.
 
     Differentiable in scores and both bounds.
 
@@ -91,8 +91,8 @@ def constrained_softmax(
         shape of scores; rows sum to 1.
     Raises:
         ValueError: bounds do not broadcast to the scores, are negative or NaN, or sum to less than 1 in a row; or lower
-            is above them, or sums to more than 1. (On a GPU, invalid values make their row NaN instead. So do invalid
-            values in constrained_softmax, and with lower in both, inside torch.compile or a transform.)
+            is above them, or sums to more than 1. (On a GPU, invalid values make their row NaN instead. Inside
+            torch.compile or a transform they do so too, in constrained_softmax and, with lower, in both functions.)
     """
     return _bounded(_capped_softmax, scores, bounds, lower, dim, mask)
 
@@ -108,7 +108,7 @@ def constrained_softmax(
 def constrained_sparsemax(
     scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None, lower: _Bound = None
 ) -> Tensor:
-    """Sparsemax with upper bounds, and lower ones.
+    """Sparsemax with upper and lower bounds.
 
     Arguments, result, gradients and errors are those of :func:`constrained_softmax`.
     """

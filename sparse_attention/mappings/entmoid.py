@@ -1,7 +1,7 @@
 r"""Entmoid15 and sparsemoid: the first weight of entmax 1.5 and of sparsemax over the two scores (x, 0).
 
 They are to entmax and sparsemax what the logistic function is to softmax: gates that reach 0 and 1 exactly, used by
-differentiable decision trees (Popov, Morozov & Babenko 2020, NODE, arXiv 1909.06312). Each score is mapped alone.
+differentiable decision trees (Popov, Morozov & Babenko 2020, NODE, arXiv 1909.06312). Each score is mapped separately.
 
 * ``entmoid15``: :math:`\frac12 + \frac18 x\sqrt{8 - x^2}` for :math:`|x| \le 2`, 0 below and 1 above. The derivative
   :math:`(4 - x^2) / (4\sqrt{8 - x^2})` is 0 at both ends. On the left it is computed as the square of :math:`(4 - x^2)

@@ -54,7 +54,7 @@ class _Fertility(nn.Module):
             p = type(self).constrained(scores + bonus, left.clamp(max=1.0), mask=mask)  # p <= 1 in any case
         except ValueError as error:
             raise ValueError(
-                f"the fertility left fits no attention: {error}; use more fertility, fewer steps, or a position of "
+                f"the remaining fertility is too small: {error}; use more fertility, fewer steps, or a position with "
                 "infinite fertility (a sink; model.sink=true)"
             ) from None
         return p, {"left": (left - p).clamp(min=0.0)}

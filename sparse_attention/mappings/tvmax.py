@@ -71,7 +71,7 @@ def tvmax(
     """
     refuse("tvmax")
     if scores.ndim < 2:
-        raise ValueError(f"scores of shape {tuple(scores.shape)} are no grid; tvmax needs (..., H, W)")
+        raise ValueError(f"scores of shape {tuple(scores.shape)} are not a grid; tvmax needs (..., H, W)")
     lam, gamma = LAM.take(lam), GAMMA.take(gamma)
     x, restore = last(scores, -1, mask)
     height, width = x.shape[-2:]

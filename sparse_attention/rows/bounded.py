@@ -48,7 +48,7 @@ def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
     where = f"bounds of row {row}" if row else "bounds"
     if low is not None and not wrong.numel() and total[row] >= 1 - 1e-4:
         found = [f"{a:g} > {b:g}" for a, b in zip(least[row].tolist(), held[row].tolist()) if not 0 <= a <= b]
-        what = f"lower and upper {found[0]}" if found else f"the lower ones sum to {least[row].sum().item():g}"
+        what = f"lower and upper {found[0]}" if found else f"the lower bounds sum to {least[row].sum().item():g}"
         raise ValueError(f"{where}: {what}; over the kept positions, 0 <= lower <= bounds, and lower sums to at most 1")
     if wrong.numel():
         raise ValueError(

@@ -36,7 +36,7 @@ def ends_of(x: Any, name: str) -> Tensor:
 def alike(x: Tensor, other: Tensor, name: str, than: str) -> None:
     """Raise ValueError unless sequences that end at ``x`` and at ``other``, both int64 ``[B + 1]``, have equal lengths."""
     if x is not other and not (x.shape == other.shape and torch.equal(x, other)):
-        raise ValueError(f"the sequences of {name} have other lengths than those of {than}")
+        raise ValueError(f"the sequences of {name} have other lengths than those of {than}; they must be equal")
 
 
 def together(*ends: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
@@ -94,7 +94,7 @@ def over_rows(
     dim, ragged, ends = whole(dim), scores._ragged_idx, ends_of(scores, "scores")  # type: ignore[attr-defined]
     dim = dim + scores.ndim if dim < 0 else dim
     if not 0 < dim < scores.ndim:
-        raise ValueError(f"dim={dim}: nested scores {tuple(scores.shape)} have rows along dim 1 to {scores.ndim - 1}")
+        raise ValueError(f"dim={dim} is out of range: 1 to {scores.ndim - 1} for nested scores {tuple(scores.shape)}")
     sizes = [1 if i == ragged else scores.shape[i] for i in range(scores.ndim)]
     like = scores.values().detach().new_empty(()).expand(sizes)  # type: ignore[operator]
     order = [ragged, *(i for i in range(1, scores.ndim) if i not in (ragged, dim)), *([] if dim == ragged else [dim])]
@@ -103,7 +103,7 @@ def over_rows(
         """The values of a jagged tensor as ``[N, ..., n]``, or ``[N, ...]`` if dim is ragged."""
         if not jagged(x):
             raise TypeError(
-                f"{name} is not nested, as the scores are: nested_tensor_from_jagged(..., scores.offsets())"
+                f"{name} must be nested like the scores: use nested_tensor_from_jagged(..., scores.offsets())"
             )
         alike(ends_of(x, name), ends, name, "scores")
         if x.ndim != scores.ndim or x._ragged_idx != ragged:  # type: ignore[attr-defined]

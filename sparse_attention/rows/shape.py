@@ -201,7 +201,7 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
     """The mask in the shape of the scores. Raises TypeError if it is not boolean, and ValueError as `expanded` does."""
     if not isinstance(mask, Tensor):
         hint = f"; did you mean dim={mask}?" if type(mask) is int else "; hyperparameters are given by name"
-        raise TypeError(f"mask={mask!r} is no mask; it must be a boolean tensor, True = keep{hint}")
+        raise TypeError(f"mask={mask!r} is not a mask; it must be a boolean tensor, True = keep{hint}")
     if mask.layout is not STRIDED or mask.is_nested:
         tensor(mask, "mask")
     if mask.dtype != torch.bool:

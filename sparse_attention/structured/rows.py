@@ -81,7 +81,7 @@ def sparsemap(
     given = [i.to(x.dtype).expand(*lead, *i.shape[i.ndim - n :]) for i, n in zip(inputs, own)]
     flat = [i.reshape(rows, *i.shape[len(lead) :]) for i in given]
     if not x.numel():
-        raise ValueError(f"scores of shape {tuple(scores.shape)} are empty: leave the call out")
+        raise ValueError(f"scores of shape {tuple(scores.shape)} are empty: skip this call")
     mu, weights, gap, M, *_ = _Looped.apply(x.reshape(rows, *shape), factor, *flat)
     marginals = restore(mu.view(x.shape))
     if not return_structures:

@@ -90,7 +90,7 @@ def test_what_cannot_be_is_told(name):
     p, _ = run(name, scores[:, :2], fertility)  # the second row just fits two steps
     torch.testing.assert_close(p[1].sum(0), fertility[1])
     with pytest.raises(
-        ValueError, match=r"fertility left fits no attention: bounds of row \(1,\) sum to .*model.sink=true"
+        ValueError, match=r"remaining fertility is too small: bounds of row \(1,\) sum to .*model.sink=true"
     ):
         run(name, scores, fertility)
     with pytest.raises(ValueError, match=r"contain -1"):

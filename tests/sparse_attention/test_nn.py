@@ -231,7 +231,7 @@ def test_an_added_mask_can_be_learned_from_zeros_on(weights):
 def test_what_is_refused():
     with pytest.raises(ValueError, match="embed_dim=6 is not a multiple of num_heads=4"):
         sa.nn.MultiheadAttention(6, 4)
-    with pytest.raises(ValueError, match="alpha: parameters go with a mapping's name"):
+    with pytest.raises(ValueError, match="alpha: allowed only with a mapping's name"):
         sa.nn.MultiheadAttention(6, 3, mapping=sa.make("entmax"), alpha=1.5)
     attend = sa.nn.MultiheadAttention(6, 3)
     x = torch.randn(4, 2, 6)

@@ -80,7 +80,7 @@ def test_what_is_refused():
     gaps = torch.nested.narrow(torch.randn(2, 5), 1, torch.tensor([0, 1]), torch.tensor([3, 2]), layout=torch.jagged)
     other, flat = jagged([torch.ones(n, 4) for n in (2, 3)]).bool(), jagged([torch.ones(n) for n in (3, 2)]).bool()
     for call, error, words in (
-        (lambda: sa.sparsemax(scores, dim=0), ValueError, "dim=0: nested scores .* have rows along dim 1 to 2"),
+        (lambda: sa.sparsemax(scores, dim=0), ValueError, "dim=0 is out of range: 1 to 2 for nested scores"),
         (lambda: sa.sparsemax(scores, dim=-3), ValueError, "dim=0: nested scores"),
         (lambda: sa.sparsemax(scores, dim=3), ValueError, "dim=3: nested scores"),
         (lambda: sa.sparsemax(scores, mask=torch.ones(4).bool()), TypeError, "not nested.*nested_tensor_from_jagged"),

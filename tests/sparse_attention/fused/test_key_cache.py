@@ -157,9 +157,9 @@ def test_what_is_refused_says_what_to_do():
     q, k, v = tensors()
     few, one, three = sa.KeyCache().append(k[:, :, :8], v[:, :, :8]), q[:, :, -1:], torch.ones(3)
     for call, error, says in (
-        (lambda: sa.KeyCache().attend(q), ValueError, r"append\(k, v\) comes first"),
+        (lambda: sa.KeyCache().attend(q), ValueError, r"call append\(k, v\) first"),
         (lambda: few.append(k, v[:, :, 1:]), ValueError, "must have the same shape"),
-        (lambda: few.append(k[:, :1], v[:, :1]), ValueError, "does not continue"),
+        (lambda: few.append(k[:, :1], v[:, :1]), ValueError, "does not fit the cache"),
         (lambda: few.append(k.double(), v.double()), TypeError, "convert it"),
         (lambda: few.attend(q[:, :, :9]), ValueError, "9 queries for 8 positions"),
         (lambda: few.crop(9), ValueError, "out of range"),

@@ -288,7 +288,7 @@ BAD = [
     ({"mapping": "entmax", "alpha": "learned"}, ValueError, "needs a module"),
     ({"q": torch.zeros(2, 4, 33, 64, dtype=torch.int64)}, TypeError, "q.float()"),
     ({"q": torch.zeros(2, 4, 33, 64, dtype=torch.float64)}, TypeError, "convert them to one"),
-    ({"q": torch.zeros(2, 4, 33, 63)}, ValueError, "share d"),
+    ({"q": torch.zeros(2, 4, 33, 63)}, ValueError, "must share d"),
     ({"q": torch.zeros(2, 3, 33, 64)}, ValueError, "q has 3 heads"),
     ({"q": torch.zeros(3, 4, 33, 64)}, ValueError, "do not broadcast"),
     ({"q": torch.zeros(4, 33, 64)}, ValueError, "same number of dimensions"),
@@ -353,7 +353,7 @@ def test_a_shared_name_that_the_mapping_does_not_take_is_refused():
         ({"mapping": "sparsemax", "k": 3}, ValueError, "sparsemax has no parameter 'k'"),
         ({"mapping": "sparsemax", "bias": 1.0}, TypeError, "bias is float"),
         ({"mapping": sa.make("sigmoid"), "bias": 1.0}, TypeError, "bias is float"),
-        ({"mapping": sa.make("top_k"), "k": 3}, ValueError, "top_k is a module with parameters of its own; set k"),
+        ({"mapping": sa.make("top_k"), "k": 3}, ValueError, "top_k is a module, .* its parameters; set k"),
     ):
         with pytest.raises(error, match=says):
             sa.sparse_attention(q, k, v, **given)

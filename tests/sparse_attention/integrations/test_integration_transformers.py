@@ -255,8 +255,8 @@ def test_what_is_refused():
     for name, given, says in (
         ("entmax", {"alpha": 1.7}, r"'sa_entmax' is registered with entmax\(alpha=1.3\).*alpha=1.7\) another name"),
         ("entmax", {"name": "learns", "alpha": "learned"}, "cannot learn parameters; give a number"),
-        ("constrained_softmax", {}, "needs more than a row of scores"),
-        ("sparsemax", {"name": "my_sdpa"}, "a word with a meaning in transformers"),
+        ("constrained_softmax", {}, "needs more than a score vector"),
+        ("sparsemax", {"name": "my_sdpa"}, "a word reserved by transformers"),
         ("sparsmax", {}, "nearest is 'sparsemax'"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -43,5 +43,5 @@ def test_what_counts_as_a_fill_can_be_said():
         assert torch.equal(right, sa.fusedmax(scores, lam=0.1, mask=keep)) and not torch.allclose(right, wrong)
     nan = torch.tensor([[0.3, torch.nan, 0.1]])
     assert sa.integrations.treat_as_masked("sparsemax")(nan).isnan().all()
-    with pytest.raises(ValueError, match="lam: parameters go with a mapping's name"):
+    with pytest.raises(ValueError, match="lam: allowed only with a mapping's name"):
         sa.integrations.treat_as_masked(sa.make("fusedmax"), lam=0.1)

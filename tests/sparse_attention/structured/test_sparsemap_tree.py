@@ -81,7 +81,7 @@ def test_what_is_refused():
     x = torch.randn(3, 4)
     with pytest.raises(ValueError, match=r"scores \(3, 4\) are not square: for two texts use sparsemap_matching"):
         sa.sparsemap_tree(x)
-    with pytest.raises(ValueError, match="sparsemap_tree works over a tree; attention takes mappings over rows"):
+    with pytest.raises(ValueError, match="sparsemap_tree works over a tree; attention needs a mapping"):
         sa.sparse_attention(x, x, x, "sparsemap_tree")
     with pytest.raises(TypeError, match="scores is a nested tensor"):
         sa.sparsemap_tree(torch.nested.nested_tensor([torch.randn(2, 2)], layout=torch.jagged))

@@ -166,7 +166,7 @@ def test_grids_of_a_batch_do_not_see_each_other():
 
 
 def test_errors_and_module():
-    with pytest.raises(ValueError, match=r"shape \(3,\) are no grid"):
+    with pytest.raises(ValueError, match=r"shape \(3,\) are not a grid"):
         sa.tvmax(torch.zeros(3))
     with pytest.raises(ValueError, match=r"lam=-1"):
         sa.tvmax(torch.zeros(3, 3), lam=-1)

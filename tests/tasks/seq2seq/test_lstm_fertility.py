@@ -126,7 +126,7 @@ def test_search_reorders_the_fertilities_with_the_beam(fertile, sentences, kind)
 
 def test_too_little_fertility_without_a_sink_is_told(fertile, sentences):
     inputs, _ = sentences
-    with pytest.raises(ValueError, match=r"fertility left fits no attention.*model.sink=true"):
+    with pytest.raises(ValueError, match=r"remaining fertility is too small.*model.sink=true"):
         fertile("fertility_softmax", constant=1.0, sink=False)(**inputs)
     with pytest.raises(ValueError, match=r"model\.fertility=actual needs"):
         fertile("fertility_softmax", fertility="actual")(**inputs)
