@@ -76,7 +76,7 @@ HEAD = """\
 
 Small: {small}, one CPU. "No" = the opposite is seen at this size. Half of the comparisons would not show effects smaller than {least}.
 
-In one sentence, {sentence}.
+In one sentence: {sentence}.
 
 The main {questions} of the {all} claims of {papers}:
 
@@ -257,8 +257,8 @@ def _least(outcomes: Sequence[Outcome]) -> str:
 def _sentence(outcomes: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
     words = {
-        SUPPORTED: "holds:",
-        CONTRADICTED: "the opposite is seen:",
+        SUPPORTED: "it holds that",
+        CONTRADICTED: "the opposite is seen of:",
         EXCLUDED: "no such gain:",
         OPEN: "not decided:",
     }
