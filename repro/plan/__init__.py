@@ -108,29 +108,15 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
     return cells
 
 
-def fill(
-    experiments: Sequence[Experiment],
-    cells: Sequence[Sequence[Cell]],
-    tools: Tools,
-    overrides: Sequence[str] = (),
-    workers: int | None = None,
-    sweep: str = "",
-) -> list[Plan]:
-    """Make the plans of experiments from their `cells`; every data set is prepared once.
-
-    `sweep` is the name of the sweep, if there is one.
-    """
-    with Preparation(experiments, cells, tools, overrides, workers, sweep) as preparation:
-        for key in preparation.jobs:
-            preparation.start(key)
-        return [preparation.plan(number) for number in range(len(experiments))]
-
-
 class Preparation:
-    """Prepares data sets in processes of its own, each once, and makes a plan when its data are ready.
+    """Experiments with their cells. A plan is made when its data are ready, and each data set is prepared once.
 
-    Without several data sets and workers, data are prepared in this process. The arguments are those of `fill`. `jobs`,
-    `results` and `running` map the key of a data set to the job, its result (see `_prepare`) and its future.
+    Without several data sets and workers, data are prepared in this process; else in processes of their own.
+
+    Attributes:
+        plans: the plan of each experiment, which has no cells while its number is in `unmade`.
+        config: the configuration of the first cell.
+        jobs, results, running: key of a data set -> the job, its result (see `_prepare`) and its future.
     """
 
     def __init__(
@@ -145,7 +131,10 @@ class Preparation:
         self.experiments, self.cells, self.tools = experiments, cells, tools
         self.overrides, self.sweep = tuple(overrides), sweep
         every = [cell for group in cells for cell in group]
-        self.workers = workers or every[0].config["runtime"]["workers"]
+        self.config = every[0].config
+        self.workers = workers or self.config["runtime"]["workers"]
+        self.plans = [Plan(one, overrides=self.overrides) for one in experiments]
+        self.unmade = set(range(len(self.plans)))
         self.jobs: dict[str, Job] = {}
         for cell in every:
             tests = self.jobs.setdefault(cell.data_key, (cell, {}))[1]
@@ -186,10 +175,21 @@ class Preparation:
         return all(key in self.results for key in own)
 
     def plan(self, number: int) -> Plan:
-        """Plan `number`; waits for its data, which must have begun."""
+        """Make plan `number`; waits for its data, which must have begun."""
         self.ready(number, waits=True)
-        one = self.experiments[number]
-        return filled(one, self.cells[number], self.overrides, partial(self._with_data, one))
+        with_data = partial(self._with_data, self.experiments[number])
+        self.plans[number] = filled(self.experiments[number], self.cells[number], self.overrides, with_data)
+        self.unmade.discard(number)
+        return self.plans[number]
+
+    def whole(self) -> Preparation:
+        """Prepare all data and make all plans."""
+        with self:
+            for key in self.jobs:
+                self.start(key)
+            for number in range(len(self.plans)):
+                self.plan(number)
+        return self
 
     def close(self) -> None:
         """End the processes, also those that are at work."""

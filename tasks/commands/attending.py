@@ -72,8 +72,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         key = one.columns[cell.column].key
         if not points and key == (column or one.columns[0].key) and not any(place.glob("*/manifest.json")):
             raise DataUnavailable(f"the row {one.rows[cell.row].label!r} is not finished", str(place), f"run: {again}")
-    planned = reproduce.plan(request)
-    (plan,), store, cells = planned.plans, Store(planned.outputs), {}
+    (plan, store), cells = reproduce.plan(request), {}
     columns = plan.experiment.columns
     keys = [c.key for c in columns]
     if column is not None and column not in keys:
@@ -90,7 +89,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         cells.setdefault(label, slot)
     if not cells:
         raise ValueError(f"{columns[at].label}: {plan.unavailable.get(at, f'no point of {points} is finished')}")
-    return Finished(plan.experiment.title, columns[at], list(cells.items()), str(planned.outputs))
+    return Finished(plan.experiment.title, columns[at], list(cells.items()), str(store.root))
 
 
 def _short(value: object) -> str:

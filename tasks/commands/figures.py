@@ -16,7 +16,6 @@ import yaml
 
 from repro.identity import pair
 from repro.report.placed import note
-from repro.store import Store
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
 from tasks.config.options import CONFIGS
@@ -214,14 +213,13 @@ def _documents(
     """
     from tasks.draw import documents
 
-    planned = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
-    (plan,), store = planned.plans, Store(planned.outputs)
+    plan, store = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
     results = [(plan.experiment.rows[slot.row].label, slot.config, slot.results(store)) for slot in plan.slots]
     finished = [(row, config, cell.metrics) for row, config, cell in results if cell is not None]
     points = documents.collect(finished)
     if points.empty:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {plan.experiment.name}")
-    files = documents.write(points, plan.experiment.paper, place(planned.outputs).parent)
+    files = documents.write(points, plan.experiment.paper, place(store.root).parent)
     caption = f"{plan.experiment.title}. {len(finished)} of {len(results)} cells."
     stems, data = [file.with_suffix("") for file in files if file.suffix == ".svg"], files[-1]
     return stems, data, caption, [slot.training_id for slot in plan.slots]

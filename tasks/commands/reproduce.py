@@ -16,7 +16,7 @@ from repro.identity import Cell, pair
 from repro.plan.experiment import Experiment, Row
 from repro.results import estimate
 from repro.store import Store
-from tasks.commands.driver import Driver, Planned, drive, notes, refuse_empty
+from tasks.commands.driver import Driver, drive, refuse_empty
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, pages
 from tasks.config.options import Problem, near
@@ -39,11 +39,8 @@ def outlined(request: Request) -> tuple[Experiment, list[Cell]]:
     return one, cells
 
 
-def plan(request: Request, announce: bool = False) -> Planned:
-    """The cells of a request's experiments.
-
-    Prints the experiments' openings and prepares every data set. With `announce`, prints what will be run, and leaves
-    the data to the driver where it can prepare them beside the training.
+def begin(request: Request) -> Driver:
+    """The driver of a request's experiments, whose data it prepares beside the training; says what will be run.
 
     Raises:
         ValueError: a name or configuration is invalid.
@@ -54,42 +51,37 @@ def plan(request: Request, announce: bool = False) -> Planned:
         if one.opening:
             print(one.opening, flush=True)
     cells = outline(loaded, rest)
-    if not announce:
-        return filled(loaded, cells, rest)
-    config = next(cell for group in cells for cell in group).config
+    preparation = plans.Preparation(loaded, cells, TOOLS, rest)
+    config, labelled = preparation.config, [("", cell) for group in cells for cell in group]
     launch.ready(config["launcher"], config["runtime"])
-    labelled = [("", cell) for group in cells for cell in group]
-    cost = estimate.estimate(labelled, Store(config["paths"]["outputs"]), ASSUMED)
-    where = ", ".join(f"{config['paths']['outputs']}/report/{one.name}_{one.profile}.html" for one in loaded)
+    store = Store(config["paths"]["outputs"])
+    cost = estimate.estimate(labelled, store, ASSUMED)
+    where = ", ".join(f"{store.root}/report/{one.name}_{one.profile}.html" for one in loaded)
     told = cost.text("").splitlines()[-1]
     print(f"{', '.join(request.names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
     if config["launcher"]["name"] == "slurm":  # one job array for all cells
-        return replace(filled(loaded, cells, rest), cost=cost)
-    empty = [plans.Plan(one, overrides=rest) for one in loaded]
-    preparation = plans.Preparation(loaded, cells, TOOLS, rest)
-    return Planned(empty, loaded[0].profile, config["runtime"], config["paths"]["outputs"], cost, preparation)
+        preparation = prepared(loaded, rest, cells)
+    return Driver(preparation, store, cost)
 
 
-def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
-    """The cells of experiments that have already been read."""
-    return filled(loaded, outline(loaded, rest), rest)
+def plan(request: Request) -> tuple[plans.Plan, Store]:
+    """The plan of a request's one experiment, with its data prepared, and the store of its cells."""
+    made = prepared(experiments(request), request.overrides)
+    return made.plans[0], Store(made.config["paths"]["outputs"])
 
 
-def filled(
-    loaded: Sequence[Experiment], cells: Sequence[Sequence[Cell]], rest: Sequence[str], sweep: str = ""
-) -> Planned:
-    """The cells of experiments, with their data prepared.
+def prepared(
+    loaded: Sequence[Experiment], rest: Sequence[str], cells: Sequence[Sequence[Cell]] = (), sweep: str = ""
+) -> plans.Preparation:
+    """Experiments with all their data prepared; without `cells`, they are outlined.
 
     Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
     column has data.
     """
-    config = next(cell for group in cells for cell in group).config
-    launch.ready(config["launcher"], config["runtime"])
-    made = plans.fill(loaded, cells, TOOLS, rest, sweep=sweep)
-    refuse_empty(made)
-    for note in notes(made):
-        print(note, file=sys.stderr)
-    return Planned(made, loaded[0].profile, config["runtime"], config["paths"]["outputs"])
+    made = plans.Preparation(loaded, cells or outline(loaded, rest), TOOLS, rest, sweep=sweep)
+    launch.ready(made.config["launcher"], made.config["runtime"])
+    refuse_empty(made.whole().plans)
+    return made
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[Cell]]:
@@ -214,8 +206,7 @@ def main(request: Request) -> int:
         groups = zip(loaded, outline(loaded, request.overrides))
         print(estimated([(one.columns[c.column].label, c) for one, cells in groups for c in cells], title))
         return 0
-    todo = plan(request, announce=True)
-    return drive(Driver(todo, Store(todo.outputs)))
+    return drive(begin(request))
 
 
 def estimated(labelled: Sequence[tuple[str, Cell]], title: str) -> str:

@@ -245,8 +245,8 @@ def main(request: Request) -> int:
         )
     store = Store(next(cell for group in outlined.cells for cell in group).config["paths"]["outputs"])
     folder = folder_of(store, request, outlined)
-    planned = reproduce.filled(outlined.experiments, outlined.cells, request.overrides, folder.name)
-    return reproduce.drive(Sweep(planned, store, request=request, outlined=outlined, folder=folder))
+    made = reproduce.prepared(outlined.experiments, request.overrides, outlined.cells, folder.name)
+    return reproduce.drive(Sweep(made, store, request=request, outlined=outlined, folder=folder))
 
 
 def no_task() -> ConfigError:
@@ -300,7 +300,7 @@ class Sweep(reproduce.Driver):
     def conclude(self) -> int:
         """Write the comparison and the tables of experiments. Returns the exit status."""
         failed = super().conclude() if self.request.names else self.count()
-        for one in self.planned.plans:
+        for one in self.plans:
             for c, why in one.unavailable.items():
                 print(f"not run: {one.experiment.columns[c].label}: {why}", file=sys.stderr)
                 failed = 1

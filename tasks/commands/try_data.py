@@ -86,8 +86,11 @@ def main(request: Request) -> int:
         config = composed([*column.overrides, *one.rows[0].changes, *added, *typed])
     splits = open_data(config["data"], config["paths"]["data"], Progress()).read(Progress())
     print(f"{name}: {', '.join(f'{len(records):,} {split}' for split, records in splits.items())}")
-    todo = reproduce.planned([one], [*added, *_fitted(column.key, splits, config, set(given)), *typed])
-    return reproduce.drive(Try(todo, Store(todo.outputs), test=splits["test"], arguments=request.overrides))
+    rest = [*added, *_fitted(column.key, splits, config, set(given)), *typed]
+    made = reproduce.prepared([one], rest)
+    return reproduce.drive(
+        Try(made, Store(config["paths"]["outputs"]), test=splits["test"], arguments=request.overrides)
+    )
 
 
 def check_file(request: Request) -> None:
@@ -184,7 +187,7 @@ class Try(reproduce.Driver):
 
     def conclude(self) -> int:
         """Draw, write the report, and print the next commands. Returns the exit status."""
-        (plan,) = self.planned.plans
+        (plan,) = self.plans
         found = {}  # label -> cell with the first seed
         for slot in plan.slots:
             if slot.cell_id in self.done:
