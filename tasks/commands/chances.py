@@ -66,12 +66,8 @@ def chances(tables: Iterable[Table]) -> list[Chance]:
     runs: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
     for table in tables:
         task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
-        block = table.blocks[0]
-        scored = {
-            row.label: [f.metrics[metric] for f in row.results if metric in f.metrics]
-            for row in block.rows
-            if task and not row.baseline
-        }
+        rows = [row for row in table.blocks[0].rows if task and not row.baseline]
+        scored = {row.label: [f.metrics[metric] for f in row.results if metric in f.metrics] for row in rows}
         for row, scores in scored.items():
             if row not in (against, UNIFORM) and min(len(scores), len(scored.get(against, []))) >= FEWEST:
                 runs.setdefault(row, {})[task] = (scores, scored[against])
@@ -80,9 +76,10 @@ def chances(tables: Iterable[Table]) -> list[Chance]:
 
 def picture(by_row: Sequence[Chance]) -> str:
     """The chance of each row, with its 95 % interval, as an SVG file."""
-    dots = [
-        Dot(f"{one.row} ({', '.join(one.tasks)})", 0, 100 * one.mean, (100 * one.low, 100 * one.high)) for one in by_row
-    ]
+    dots = []
+    for one in by_row:
+        ends = (100 * one.low, 100 * one.high)
+        dots.append(Dot(f"{one.row} ({', '.join(one.tasks)})", 0, 100 * one.mean, ends))
     with draw.canvas((6.4, 1.05 + 0.3 * len(dots))) as figure:
         axes = figure.add_subplot()
         axes.axvline(50, color=INK, lw=0.8)

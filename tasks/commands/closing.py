@@ -36,14 +36,12 @@ def pictures(block: Block, split: str, labels: Sequence[str]) -> list[str]:
     drawable = examples.attention(block.own, predictions_of(block.own, split), split)
 
     def agreement(index: int) -> float:
-        records = [record for *_, record in drawable[index]]
-        return sum(
-            max(
-                (SequenceMatcher(None, r.lower(), record["output"].lower()).ratio() for r in record["references"]),
-                default=0,
-            )
-            for record in records
-        )
+        """How alike the outputs of the rows and the nearest references are."""
+        found = 0.0
+        for *_, record in drawable[index]:
+            said = record["output"].lower()
+            found += max((SequenceMatcher(None, r.lower(), said).ratio() for r in record["references"]), default=0)
+        return found
 
     panels = drawable[max(drawable, key=agreement)]
     about = panels[0][-1]

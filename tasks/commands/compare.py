@@ -69,15 +69,12 @@ def printed(record: records.Record) -> dict[str, str]:
         return {}
     one = compose.experiment(name, profile)
     rows = [r for r in one.rows if f"{origin['row']} ".startswith(f"{r.label} ")]  # a grid point follows the label
+    if not rows:
+        return {}
+    row, printed = max(rows, key=lambda r: len(r.label)).published, compose.published(one.published)
     groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
-    found = {
-        ours: papers.lookup(
-            compose.published(one.published), max(rows, key=lambda r: len(r.label)).published, g.dataset, theirs
-        )
-        for g in groups
-        if rows
-        for theirs, ours in zip(g.metrics, g.against)
-    }
+    pairs = [(ours, g.dataset, theirs) for g in groups for theirs, ours in zip(g.metrics, g.against)]
+    found = {ours: papers.lookup(printed, row, dataset, theirs) for ours, dataset, theirs in pairs}
     return {metric: number.text() for metric, number in found.items() if number}
 
 
@@ -148,10 +145,8 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
 
 def _folders(filters: Mapping[str, str]):
     """A filter for task and mapping folders, so that folders that cannot match are not read."""
-    tests = {k: compare.conditions({k: filters[k]})[k] for k in ("task", "mapping") if k in filters}
-    return lambda task, mapping, _: all(
-        test(v) for v, test in zip((task, mapping), (tests.get("task"), tests.get("mapping"))) if test
-    )
+    tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
+    return lambda task, mapping, _: all(fits({"task": task, "mapping": mapping}[k]) for k, fits in tests.items())
 
 
 def _of_sweep(store: Store, name: str | None) -> list[str] | None:
@@ -160,9 +155,8 @@ def _of_sweep(store: Store, name: str | None) -> list[str] | None:
     told = read_manifest(store.root / "sweeps" / name)
     if told is None:
         there = sorted(p.parent.name for p in (store.root / "sweeps").glob("*/manifest.json"))
-        raise compare.FilterError(
-            f"sweep={name} is not in {store.root / 'sweeps'}{near(name, there)}; there are: {', '.join(there) or 'none'}"
-        )
+        known = f"{store.root / 'sweeps'}{near(name, there)}; there are: {', '.join(there) or 'none'}"
+        raise compare.FilterError(f"sweep={name} is not in {known}")
     return list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
 
 
@@ -191,7 +185,6 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if (told := read_json(path)) is None and not path.is_file():
         return None
     if why := broken_seal(told) if told else "cannot be read":
-        raise StoreError(
-            f"{path} {why}; rename it and run the sweep's command again: its finished cells are not trained again"
-        )
+        step = "rename it and run the sweep's command again: its finished cells are not trained again"
+        raise StoreError(f"{path} {why}; {step}")
     return told

@@ -132,9 +132,8 @@ def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[st
     if options.chosen:
         return (), ()
     if options.text and figure.second and len(options.text) != len(options.second):
-        raise ValueError(
-            f"{len(options.text)} --text and {len(options.second)} --with: this figure takes one --with for each --text"
-        )
+        given = f"{len(options.text)} --text and {len(options.second)} --with"
+        raise ValueError(f"{given}: this figure takes one --with for each --text")
     return (options.text, options.second) if options.text else (figure.text, figure.second)
 
 
@@ -179,9 +178,7 @@ def _classified(figure: Figure, options: Options, trained: Finished) -> tuple[Wr
     """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
     texts = [side for side in _texts(figure, options) if side]
     if not texts:
-        raise ValueError(
-            "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
-        )
+        raise ValueError("this figure draws texts, not test examples: --text (and --with, for the second of a pair)")
     examples = [attending.classified(trained, given) for given in zip(*texts, strict=True)]
     return partial(attention.write, examples), "One line a row: mapping, predicted class."
 
@@ -194,9 +191,8 @@ def _images(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
     panels = []
     for label, cell in trained.cells:
         test = trained.test(cell)
-        panels.append(
-            images.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
-        )
+        file = test.path("attention.safetensors")
+        panels.append(images.read_panel(label, cell.config["mapping"], test.predictions(), file))
     first = trained.cells[0][1].config
     picture = images.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
     chosen = _stored(options.chosen, [panel.attention for panel in panels]) or images.choose(panels, options.count)

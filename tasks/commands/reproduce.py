@@ -97,10 +97,8 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
     read = parse(overrides)
     for o in read:
         if not o.parsed.is_delete() and "." not in o.key and near(o.key, REPRODUCE) and (o.key != "seed" or o.several):
-            raise compose.ConfigError(
-                f"{o.text} is not an option of experiments{near(o.key, REPRODUCE)}; theirs: {', '.join(REPRODUCE)}, and "
-                "configuration keys"
-            )
+            told = f"{o.text} is not an option of experiments{near(o.key, REPRODUCE)}"
+            raise compose.ConfigError(f"{told}; theirs: {', '.join(REPRODUCE)}, and configuration keys")
         if o.key == "mapping":
             name = o.values[0]
             told = f"{o.text} would put {name} into every row; add={name} adds a row, and rows=LABEL keeps some"
@@ -116,12 +114,8 @@ def adapt(experiment: Experiment, request: Request) -> Experiment:
     """The experiment with the rows, columns, seeds, further rows and data that a request asks for."""
     experiment = _part(experiment, request.rows, request.columns)
     experiment = replace(experiment, seeds=request.seeds or experiment.seeds)
-    return _of_data(
-        replace(
-            experiment, rows=(*experiment.rows, *(row for text in request.add for row in _added(experiment, text)))
-        ),
-        request,
-    )
+    added = [row for text in request.add for row in _added(experiment, text)]
+    return _of_data(replace(experiment, rows=(*experiment.rows, *added)), request)
 
 
 def _of_data(experiment: Experiment, request: Request) -> Experiment:
@@ -135,10 +129,8 @@ def _of_data(experiment: Experiment, request: Request) -> Experiment:
     place = Path(str(typed["data.path"].value)).name if "data.path" in typed else ""
     label = f"{place} ({typed['data'].text})" if place else typed["data"].text
     several = len(experiment.columns) > 1
-    columns = [
-        replace(c, label=f"{label}, {c.key}" if several else label, published=(), not_comparable="other data")
-        for c in experiment.columns
-    ]
+    told = {"published": (), "not_comparable": "other data"}
+    columns = [replace(c, label=f"{label}, {c.key}" if several else label, **told) for c in experiment.columns]
     return replace(experiment, columns=tuple(columns), opening="")  # which is about the experiment's own data
 
 
@@ -176,11 +168,8 @@ def _added(experiment: Experiment, text: str) -> list[Row]:
     if any(not v.strip() for values in lists.values() for v in values):
         raise compose.ConfigError(f"add={text} has an empty value in a list; write add={mapping},KEY=[0.01,0.1]")
     points = [[f"{k}={v.strip()}" for k, v in point] for point in plans.points(lists)]
-    if (
-        len(points) == 1
-        or mapping not in compose.names_in("mapping")
-        or any(c.select is None for c in experiment.columns)
-    ):
+    selected = all(c.select is not None for c in experiment.columns)
+    if len(points) == 1 or mapping not in compose.names_in("mapping") or not selected:
         return [compose.own_row(mapping, [*single, *point]) for point in points]
     for point in points:
         compose.own_row(mapping, point)  # raises an error if this is not a parameter

@@ -19,6 +19,7 @@ from repro.tables import render
 from tasks.commands import claims, properties, recorded
 from tasks.draw import functions
 
+HERE = "tasks/commands/results.py"
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
     "records/*.jsonl",
@@ -59,10 +60,10 @@ def expected(results: Path, measured: Pages) -> Expected:
     for path in recorded.files(results):
         made = recorded.read(path)
         tables.append(made.table)
-        text = made.more or render.to_markdown(made.table)
+        text, picture = made.more or render.to_markdown(made.table), f"figures/tables/{path.stem}.svg"
         if made.picture and not made.more:
-            text += f"\n![each seed's score, and the learning curves](figures/tables/{path.stem}.svg)\n"
-            found.drawn[f"figures/tables/{path.stem}.svg"] = made.picture
+            text += f"\n![each seed's score, and the learning curves]({picture})\n"
+            found.drawn[picture] = made.picture
         folder = f"sweeps/{made.sweep}/" if made.sweep else ""
         found.sections[_key(text)] = (f"{folder}table.md" if folder else f"{path.stem}.md", text)
         for name, content in made.files.items():
@@ -99,13 +100,11 @@ def write(results: Path, measured: Pages) -> int:
     of = expected(results, measured)
     pages = {path: PARTS.split(_text(path)) for path in sorted(results.rglob("*.md"))}
     shown = {_key(part) for parts in pages.values() for part in parts}
-    made = {
-        path: "".join(_renewed(parts, of)).replace(
-            "](figures/", f"]({'../' * (len(path.relative_to(results).parts) - 1)}figures/"
-        )
-        for path, parts in pages.items()
-        if of.sections.keys() & map(_key, parts)
-    }
+    made = {}
+    for path, parts in pages.items():
+        if of.sections.keys() & {*map(_key, parts)}:
+            up = "../" * (len(path.relative_to(results).parts) - 1)
+            made[path] = "".join(_renewed(parts, of)).replace("](figures/", f"]({up}figures/")
     new = {results / page: (key, text) for key, (page, text) in of.sections.items() if key not in shown}
     made |= {path: text for path, (_, text) in new.items()}
     made |= {results / name: text for name, text in (of.files | of.drawn).items()}
@@ -117,9 +116,7 @@ def write(results: Path, measured: Pages) -> int:
             wrong.append(f"{path}: '## {new[path][0][0]}' is on no page; add this heading where its table belongs")
     for path in sorted(results.rglob("*")):
         if path.is_file() and path not in made and not any(path.match(one) for one in BY_HAND):
-            wrong.append(
-                f"{path}: nothing writes this file; if it is made by hand, list it in tasks/commands/results.py"
-            )
+            wrong.append(f"{path}: nothing writes this file; if it is made by hand, list it in {HERE}")
     if wrong:
         raise ValueError("\n".join(["nothing is written:", *wrong]))
     drawn = {results / name for name in of.drawn}

@@ -229,20 +229,17 @@ def main(request: Request) -> int:
     outlined = outline(asked)
     tell(outlined)
     if asked.plan:
-        labelled = [
-            (one.columns[c.column].label + (f", {one.rows[c.row].label}" if one.name == "sweep" else ""), c)
-            for one, cells in zip(outlined.experiments, outlined.cells)
-            for c in cells
-        ]
+        labelled = []
+        for one, cells in zip(outlined.experiments, outlined.cells):
+            rows = [f", {row.label}" * (one.name == "sweep") for row in one.rows]
+            labelled += [(one.columns[c.column].label + rows[c.row], c) for c in cells]
         print(reproduce.estimated(labelled, f"Plan of: {' '.join(asked.typed)}"))
         if not request.task:
             raise no_task()
         return int(bool(outlined.wrong))
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
-        raise ConfigError(
-            f"nothing was run, because of {short(', '.join(outlined.wrong))}; correct the values, or use glob(...), which "
-            "leaves out what does not fit"
-        )
+        told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
+        raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")
     store = Store(next(cell for group in outlined.cells for cell in group).config["paths"]["outputs"])
     folder = folder_of(store, request, outlined)
     made = reproduce.prepared(outlined.experiments, request.overrides, outlined.cells, folder.name)
@@ -281,11 +278,9 @@ class Sweep(reproduce.Driver):
         self._manifest()
 
     def _manifest(self) -> None:
-        states = (
-            dict.fromkeys(self.cells, "queued")
-            | dict.fromkeys(self.done, "done")
-            | dict.fromkeys(self.failed, "failed")
-        )
+        states = {
+            key: "done" if key in self.done else "failed" if key in self.failed else "queued" for key in self.cells
+        }
         cells = [
             {"cell": f"{c.task}/{c.mapping}/{c.training_id}", "setting": c.label, "seed": c.seed, "state": states[key]}
             for key, c in self.cells.items()
@@ -305,11 +300,7 @@ class Sweep(reproduce.Driver):
                 print(f"not run: {one.experiment.columns[c].label}: {why}", file=sys.stderr)
                 failed = 1
         self._manifest()
-        lost = [
-            f"{name(cell)} failed: {self.failed[key].splitlines()[0]}"
-            for key, cell in self.cells.items()
-            if key in self.failed
-        ]
+        lost = [f"{name(self.cells[key])} failed: {why.splitlines()[0]}" for key, why in self.failed.items()]
         notes = [*lost, *(f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items())]
         title = " and ".join(dict.fromkeys(e.title for e in self.outlined.experiments))
         print_comparison(records.of_cells(self.cells.values(), self.store), self.folder, title, notes)

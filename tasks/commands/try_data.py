@@ -73,14 +73,10 @@ def main(request: Request) -> int:
     print(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}")
     known = {row.mapping: row for row in one.rows}
     rows = tuple(known.get(mapping) or compose.own_row(mapping, []) for mapping in chosen.get("mapping", known))
-    one = replace(
-        one,
-        name="_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content])),
-        title=f"Your own data: {name}",
-        rows=rows,
-        columns=(replace(column, label=f"{name}: {column.label}"),),
-        seeds=whole(",".join(chosen["seed"])) if "seed" in chosen else one.seeds,
-    )
+    label = "_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content]))
+    seeds = whole(",".join(chosen["seed"])) if "seed" in chosen else one.seeds
+    columns = (replace(column, label=f"{name}: {column.label}"),)
+    one = replace(one, name=label, title=f"Your own data: {name}", rows=rows, columns=columns, seeds=seeds)
     typed = [text for key, one_ in keys.items() if key not in ("task", "profile") for text in one_.texts]
     with compose.composer() as composed:
         config = composed([*column.overrides, *one.rows[0].changes, *added, *typed])
@@ -171,10 +167,10 @@ def _refuse_sorted(labels: Sequence[int], split: str, most: int) -> None:
     """Raise DataError if the first `most` labels are not like all labels, as in a file that is sorted by class."""
     every, first = Counter(labels), Counter(labels[:most])
     if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
+        told = f"only {most:,} of {len(labels):,} {split} examples can be read in ten minutes"
+        step = f"shuffle its rows, or take all of them: data.limits.{split}=null"
         raise DataError(
-            f"the file is sorted by class, and only {most:,} of {len(labels):,} {split} examples can be read in ten minutes",
-            f"the first {most:,} have other classes than the rest",
-            f"shuffle its rows, or take all of them: data.limits.{split}=null",
+            f"the file is sorted by class, and {told}", f"the first {most:,} have other classes than the rest", step
         )
 
 

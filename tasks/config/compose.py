@@ -219,10 +219,9 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = (*NODES, *TOP)
     told = f"; a configuration has: {', '.join(known)}"
+    unknown = [key for key in values if key not in known]
     found: list[str] = [
-        Problem(f"{key} is unknown{near(key, known)}{told}", str(key), allowed=known)
-        for key in values
-        if key not in known
+        Problem(f"{key} is unknown{near(key, known)}{told}", str(key), allowed=known) for key in unknown
     ]
     given = {}
     for key in NODES:
@@ -293,9 +292,8 @@ def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:
     name = task.get("family")
     own = task.get("name")
     if not isinstance(own, str) or not NAME.fullmatch(own):
-        problems.append(
-            f"task.name={short(own)} must be a name of letters, digits, - and _: it names the cells' folder"
-        )
+        told = "must be a name of letters, digits, - and _: it names the cells' folder"
+        problems.append(f"task.name={short(own)} {told}")
     if name in FAMILIES:
         return importlib.import_module(f"tasks.{name}.options")
     told = f"task.family={short(name)} is unknown{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}"
@@ -313,7 +311,7 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
         told = f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"
-        raise OptionsError([Problem(told, f"{key}.name", name, classes)])
+        raise OptionsError(Problem(told, f"{key}.name", name, classes))
     return _rest(node, classes[name], key, ("name",))
 
 
@@ -350,9 +348,8 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
     if config["runtime"]["compile"] and not (config["model"]["name"] == "lstm" and config["model"]["input_feeding"]):
-        found.append(
-            "runtime.compile=true needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
-        )
+        told = "needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
+        found.append(f"runtime.compile=true {told}")
     if config["train"]["class_weights"] and config["task"]["family"] != "classification":
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
         found.append(Problem(told, "train.class_weights"))

@@ -108,9 +108,8 @@ class Override:
         if not self.several:
             return (self.parsed.get_value_string(),)
         if not self.parsed.is_discrete_sweep():
-            raise ConfigError(
-                f"{self.text!r} is an interval, which only {OPTUNA} can search; list the values, as KEY=1,2,3"
-            )
+            told = f"is an interval, which only {OPTUNA} can search; list the values, as KEY=1,2,3"
+            raise ConfigError(f"{self.text!r} {told}")
         if found := tuple(dict.fromkeys(self.parsed.sweep_string_iterator())):
             return found
         raise ConfigError(f"{self.text!r} fits nothing; configs/{self.key} has: {', '.join(names_in(self.key))}")
@@ -265,9 +264,7 @@ class Request:
             rule = "a name of up to 64 letters, digits, - and _: its folder is called so"
             raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
         if {"grid", "experiment"} <= last.keys():
-            told = (
-                "grid=paper does not go with experiment=: the experiment file has the grid of each row; leave grid= out"
-            )
+            told = "grid=paper does not go with experiment=, whose file has the grid of each row; leave grid= out"
             raise ConfigError(Problem(told, "grid"))
         if "experiment" in last:
             (experiment,) = parse([f"experiment={last['experiment']}"])

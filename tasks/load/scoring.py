@@ -59,10 +59,8 @@ def evaluate(
         own = config["data"] == cell.config["data"]
         told, name = progress or NullProgress(), "test" if own else None
         test = cell.family.prepare_test(config, folder / "encoding", told, name)
-    further = {} if own else {test.name: config["data"]}
-    cell = replace(
-        cell, config=config | {"data": cell.config["data"]}, tests=(test,), further=further, overrides=tuple(overrides)
-    )
+    config["data"], further = cell.config["data"], {} if own else {test.name: config["data"]}
+    cell = replace(cell, config=config, tests=(test,), further=further, overrides=tuple(overrides))
     store = Store(folder.parents[3])
     outcome = cells.run(cell, store)
     found = cell.results(store) if outcome.state in ("done", "skipped") else None
@@ -80,9 +78,8 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
     """
     with usable(folder, (compose.ConfigError,)):
         if cell.module != compose.module_of(cell.config):
-            raise ValueError(
-                f"its module is {cell.module}, its task.family {str(cell.config['task']['family'])[:80]!r}"
-            )
+            family_of = str(cell.config["task"]["family"])[:80]
+            raise ValueError(f"its module is {cell.module}, its task.family {family_of!r}")
         config = on_this_machine(cell.config)
         if overrides:
             try:
@@ -133,13 +130,11 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
                 node = node.setdefault(part, {})
             node[last] = yaml.safe_load(value)  # not by Hydra's parser, which using a model does not need
         except (AttributeError, TypeError, ValueError, yaml.YAMLError):
-            raise compose.ConfigError(
-                f"{override!r} cannot be set: there is no such key, or the value cannot be read"
-            ) from None
+            told = "cannot be set: there is no such key, or the value cannot be read"
+            raise compose.ConfigError(f"{override!r} {told}") from None
     if wrong:
-        raise compose.ConfigError(
-            f"{', '.join(wrong)} cannot be set for a trained model; what can: data, {', '.join(keys)}"
-        )
+        what = f"{', '.join(wrong)} cannot be set for a trained model"
+        raise compose.ConfigError(f"{what}; what can: data, {', '.join(keys)}")
     changed = compose.completed(changed)
     if other is None:
         return changed

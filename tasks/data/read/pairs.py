@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, Kind, choice
+from tasks.config.options import LARGEST, REQUIRED, choice, option
 from tasks.data.dataset import Limited
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file, remembered
@@ -37,7 +37,7 @@ def word_bounds(which: str) -> Any:
             raise ValueError(what)
         return {side: bounds.get(side) for side in SIDES}
 
-    return dataclasses.field(default=REQUIRED, metadata={"kind": Kind(dict, read, f"{which} words of a text")})
+    return option(REQUIRED, dict, read, f"{which} words of a text")
 
 
 def fallback() -> Any:
