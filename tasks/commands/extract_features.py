@@ -30,9 +30,8 @@ def extract(path: Path, backbone: str, weights: str | None, size: int, check: bo
         found = open_data({"name": "vqa2", "path": str(path)}, path, progress)
         source = found.about["images"].source
         if source is None:
-            raise DataUnavailable(
-                "the images are missing", str(path), "put train2014.zip and val2014.zip, or the folders, there"
-            )
+            step = "put train2014.zip and val2014.zip, or the folders, there"
+            raise DataUnavailable("the images are missing", str(path), step)
         keys = sorted({question.image for split in found.read(progress).values() for question in split})
         model = features.backbone(backbone, weights, size)
         features.extract(source, keys, model, folder, progress, **options)

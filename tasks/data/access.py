@@ -48,12 +48,9 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         limits = dataclasses.asdict(options.limits)
         toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
         why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
-        return dataclasses.replace(
-            toy,
-            stands_for=name,
-            notes=(why, f"for the real text: {error.next_step}", *toy.notes),
-            shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
-        )
+        notes = (why, f"for the real text: {error.next_step}", *toy.notes)
+        short = (f"generated text instead of {name}", *toy.shortfalls)
+        return dataclasses.replace(toy, stands_for=name, notes=notes, shortfalls=short)
     values = dataclasses.asdict(options)
     if why := sources.unverified(manifest, values, root):
         data.shortfalls = (*data.shortfalls, why)

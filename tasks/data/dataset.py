@@ -123,18 +123,11 @@ def make(
             _compare(splits)
         return splits
 
-    return DataSet(
-        name=name,
-        kind=kind,
-        fingerprint={s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()},
-        read=limited,
-        provenance=provenance,
-        notes=tuple(notes),
-        shortfalls=(*_shortfalls(manifest, NOUNS[kind], limits, counts or {}), *shortfalls),
-        demo=bool(manifest.get("demo", False)),
-        stands_for=manifest.get("stands_for"),
-        about=dict(about or {}),
-    )
+    prints = {s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()}
+    short = (*_shortfalls(manifest, NOUNS[kind], limits, counts or {}), *shortfalls)
+    made = DataSet(name, kind, prints, limited, provenance, tuple(notes), short, about=dict(about or {}))
+    made.demo, made.stands_for = bool(manifest.get("demo", False)), manifest.get("stands_for")
+    return made
 
 
 def _compare(splits: Splits) -> None:

@@ -44,18 +44,15 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         size: image height and width in pixels.
     Raises:
         ValueError: the name is unknown.
-        DataUnavailable: torchvision is not installed, or the weights are unavailable.
+        DataUnavailable: the weights are unavailable.
         DataError: the file is damaged or belongs to another network.
     """
     if name == "tiny":
         return _tiny(size)
     if name != "resnet152":
         raise ValueError(f"backbone {name!r} is unknown; allowed: {', '.join(BACKBONES)}")
-    try:
-        from torchvision.models import ResNet152_Weights, resnet152
-    except ImportError as error:
-        step = "run make setup, or use --backbone tiny for a trial"
-        raise DataUnavailable("torchvision is not installed", str(error), step) from error
+    from torchvision.models import ResNet152_Weights, resnet152
+
     net = resnet152(weights=None)
     if weights is not None:
         path = Path(weights)

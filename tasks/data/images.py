@@ -12,7 +12,6 @@ import json
 import os
 import re
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ class Files:
 
     def __init__(self, places: Sequence[Path], key: Callable[[str], str | None]) -> None:
         self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name within the place, bytes
-        self._open: dict[tuple[Path, int], zipfile.ZipFile | tarfile.TarFile] = {}
+        self._open: dict[Path, zipfile.ZipFile | tarfile.TarFile] = {}
         for place in places:
             if place.is_dir():
                 files = sorted(p for p in place.rglob("*") if p.is_file())
@@ -97,7 +96,9 @@ class Files:
         try:
             if place.is_dir():
                 return (place.parent / name).read_bytes()
-            archive = self._archive(place)
+            if place not in self._open:
+                self._open[place] = archives.open_archive(place)
+            archive = self._open[place]
             if isinstance(archive, zipfile.ZipFile):
                 return archive.read(name)
             member = archive.extractfile(name)
@@ -105,12 +106,6 @@ class Files:
             return member.read()
         except archives.BROKEN as error:
             raise ImageError(f"{place}: {name}: {type(error).__name__}: {error}") from error
-
-    def _archive(self, place: Path) -> zipfile.ZipFile | tarfile.TarFile:
-        handle = (place, threading.get_ident())  # an open archive has one read position: each thread opens its own
-        if handle not in self._open:
-            self._open[handle] = archives.open_archive(place)
-        return self._open[handle]
 
 
 def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:

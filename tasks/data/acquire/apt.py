@@ -157,10 +157,8 @@ class PrivateApt:
         ours = {"APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         output = []
-        with (
-            self.progress.bar(None, label) as bar,
-            subprocess.Popen(command, cwd=cwd, env=os.environ | ours, **pipes) as process,
-        ):
+        process = subprocess.Popen(command, cwd=cwd, env=os.environ | ours, **pipes)
+        with self.progress.bar(None, label) as bar, process:
             for line in process.stdout:
                 output.append(line.rstrip())
                 bar.advance()

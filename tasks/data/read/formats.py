@@ -67,19 +67,11 @@ _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
 def damaged(
-    path: Path,
-    problem: str,
-    expected: str,
-    *,
-    line: int | None = 0,
-    byte: int = -1,
-    step: str = AGAIN,
-    value: Any = None,
+    path: Path, what: str, expected: str, *, line: int | None = 0, byte: int = -1, step: str = AGAIN, value: Any = None
 ) -> DataError:
     """The error for a file with unexpected content: file and position, what was found, what was expected."""
     place = (f", line {line:,}" if line else "") + (f", byte {byte:,}" if byte >= 0 else "")
-    what = f"{path.name}{place}: {problem}"
-    return DataError(what, f"{path}: expected {expected}", step, path.name, value, line or 0)
+    return DataError(f"{path.name}{place}: {what}", f"{path}: expected {expected}", step, path.name, value, line or 0)
 
 
 @contextmanager

@@ -41,9 +41,7 @@ class Own:
     label: list = listing(
         REQUIRED, word(), help="names of the labels; []: svmlight only, those of the training documents"
     )
-    text: str | None = word(
-        optional=True, help="column of texts, which become vectors; label is then the column of the labels"
-    )
+    text: str | None = word(optional=True, help="column of texts, which become vectors; label is the column of labels")
     separator: str | None = word(optional=True, help="sign between the labels of a text; null: they are lists")
 
     def problems(self) -> list[str]:
@@ -103,19 +101,15 @@ def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[st
         found = rows.pop(own.WHOLE)
         texts = [one for _, one, _ in found]
         parts = split_by_content([[normalized(one)] for one in texts], texts, [texts])
-        rows = {
-            s: [found[i] for i in sorted(part)]
-            for s, part in (("train", parts.train), ("test", parts.dev + parts.test))
-        }
+        chosen = {"train": parts.train, "test": parts.dev + parts.test}
+        rows = {s: [found[i] for i in sorted(part)] for s, part in chosen.items()}
         own.refuse_empty(paths[own.WHOLE], "its texts", rows)
     vectors = TfidfVectorizer(analyzer=words, max_features=2000).fit([one for _, one, _ in rows["train"]])
-    return names, {
-        split: (
-            vectors.transform([one for _, one, _ in found]).toarray(),
-            _indicators([(r, y) for r, _, y in found], names),
-        )
-        for split, found in rows.items()
-    }
+    arrays = {}
+    for split, found in rows.items():
+        x = vectors.transform([one for _, one, _ in found]).toarray()
+        arrays[split] = (x, _indicators([(row, y) for row, _, y in found], names))
+    return names, arrays
 
 
 def _indicators(documents: Sequence[tuple[own.Row, Sequence[str]]], names: Sequence[str]) -> np.ndarray:

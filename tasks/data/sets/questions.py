@@ -132,13 +132,19 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
 
 
 @dataclass
+class Pictured(Limited):
+    """Options of a data set with images."""
+
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+
+
+@dataclass
 @stated("data/vqa2")
-class Vqa2(Limited):
+class Vqa2(Pictured):
     """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
 
     path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
     input: str = choice(REQUIRED, "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 
@@ -147,12 +153,9 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     fetched = sources.found(manifest, root) if options.path is None else None
     folder = fetched or folder_of(options.path, manifest["get"])
     within = sources.folders_in(folder) if fetched else [folder]
+    name = "v2_OpenEnded_mscoco_{}2014_questions.json", "v2_mscoco_{}2014_annotations.json"
     files = {
-        part: [
-            find_file(within, (name,), manifest["get"])
-            for name in (f"v2_OpenEnded_mscoco_{part}2014_questions.json", f"v2_mscoco_{part}2014_annotations.json")
-        ]
-        for part in ("train", "val")
+        part: [find_file(within, (one.format(part),), manifest["get"]) for one in name] for part in ("train", "val")
     }
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
@@ -202,11 +205,10 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
 
 @dataclass
 @stated("data/easy_vqa")
-class EasyVqa(Limited):
+class EasyVqa(Pictured):
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
     input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 
@@ -232,11 +234,10 @@ NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
 
 @dataclass
 @stated("data/nlvr")
-class Nlvr(Mirrored):
+class Nlvr(Pictured, Mirrored):
     """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
     input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
 
 
 def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress) -> DataSet:
