@@ -16,7 +16,6 @@ by itself.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+
+from repro.identity import near as near
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Options = TypeVar("Options")
@@ -307,14 +308,6 @@ def quoted(value: object) -> str:
     if not isinstance(value, str) or re.fullmatch(plain, value):
         return "null" if value is None else str(value)
     return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + m[2].replace('"', r"\""), value) + '"'
-
-
-def near(word: Any, known: Iterable[str]) -> str:
-    """The text ` (did you mean 'x'?)`, or "" if no known word is similar or ends with `_word` or `.word`."""
-    known, word = list(known), word[:100] if isinstance(word, str) else ""
-    close = difflib.get_close_matches(word, known, n=1)
-    found = close or [k for k in known if word and k.endswith((f"_{word}", f".{word}"))]
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def check_name(name: str | None, group: str, what: str) -> None:
