@@ -316,15 +316,15 @@ def split(
     path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
-    refuse_empty(path, f"its {len(once):,} different texts", {s: getattr(parts, s) for s in SPLITS})
+    refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
     note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
+        note += f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another split, "
         note += (
-            f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another split, {fate}. "
-            "To avoid this, split the file yourself: data.path=FOLDER with a file each for train, dev and test"
+            f"{fate}. To avoid this, split the file yourself: data.path=FOLDER with a file each for train, dev and test"
         )
-    chosen = {s: [i for n in getattr(parts, s) for i in numbers[n]] for s in SPLITS}
+    chosen = {s: [i for some in groups for i in some] for s, groups in parts.of(numbers).items()}
     if whole != WHOLE:
         note = f"dev is a tenth of train: {note}"
         chosen = {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]}

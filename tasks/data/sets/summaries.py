@@ -131,7 +131,7 @@ def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Pro
     parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
 
     def read(progress: Progress) -> Splits:
-        return {s: options.within(pairs[i] for i in getattr(parts, s)) for s in SPLITS}
+        return {split: options.within(some) for split, some in parts.of(pairs).items()}
 
     sources = dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds()))
     more = {"limits": options.limits, "notes": [parts.note("articles")], "about": ENGLISH}
