@@ -179,17 +179,12 @@ def forced(trained: Finished, source: str, output: str) -> Example:
 @torch.no_grad()
 def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Sequence[str], torch.Tensor]:
     """Source tokens (S), output tokens (T, the last one is the end of the sentence) and attention [T, S] on the CPU."""
-    model = loaded.model
-    device = next(model.parameters()).device
+    device = next(loaded.model.parameters()).device
     with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
         split = test.splits["test"]
-        src_tokens, src_lengths = padded([split.source[0]])
-        memory = model.encode(src_tokens.to(device), src_lengths)
-        state, steps = model.start(memory), []
-        for token in np.concatenate(([EOS], split.target[0])).tolist():
-            _, weights, state = model.step(torch.tensor([token], device=device), memory, state)
-            steps.append(weights[0].float().cpu())
-        return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], torch.stack(steps)
+        (ids, lengths), (before, _) = padded([split.source[0]]), padded([np.concatenate(([EOS], split.target[0]))])
+        _, weights = loaded.model(ids.to(device), lengths.to(device), before.to(device))
+        return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], weights[0].float().cpu()
 
 
 @torch.no_grad()

@@ -33,13 +33,9 @@ OWN = ("experiment", "sweep", "to", "paths.outputs")
 
 
 def main(request: Request) -> int:
-    """Print and write the comparison of the cells that match the typed filters.
+    """Print and write the comparison of the cells that match the typed filters; exit status 1 if there are none.
 
-    Returns:
-        exit status: 0, or 1 if no cell matches.
-
-    Raises:
-        FilterError, ConfigError: a key, value, experiment or sweep is unknown.
+    Raises FilterError or ConfigError if a key, value, experiment or sweep is unknown.
     """
     filters = dict(map(pair, request.typed))
     store = Store(filters.get("paths.outputs") or outputs_folder())
@@ -79,13 +75,9 @@ def printed(record: records.Record) -> dict[str, str]:
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
-    """Find the finished cells that match the filters. Prints the damaged cells, and a message if no cell matches.
+    """The records of the finished cells that match the filters, and one sentence for each damaged cell.
 
-    Returns:
-        the records of the matching cells, and one sentence for each damaged cell.
-
-    Raises:
-        FilterError, ConfigError: as in `main`.
+    Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main`.
     """
     _check_names(store, filters)
     ids = _of_sweep(store, filters.get("sweep"))

@@ -10,20 +10,14 @@ from tasks.data.feature_store import FeatureStore
 
 
 def extract(path: Path, backbone: str, weights: str | None, size: int, check: bool, **options: Any) -> str:
-    """Compute features for all images that appear in questions, or check the existing features.
+    """Compute features for all images that appear in questions, and return one line about the store.
 
     Args:
         path: folder of the data set.
-        backbone, weights, size: arguments of `features.backbone`.
+        backbone, weights, size, options: arguments of `features.backbone` and `features.extract`.
         check: only verify every checksum; compute nothing.
-        options: further arguments of `features.extract`.
 
-    Returns:
-        one line about the state of the feature store.
-
-    Raises:
-        DataError: images or features are missing or damaged.
-        ValueError: the backbone is unknown.
+    Raises DataError if images or features are missing or damaged, ValueError if the backbone is unknown.
     """
     progress, folder = Progress(), path / "features"
     if not check:

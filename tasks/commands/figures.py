@@ -67,17 +67,12 @@ class Figure:
 
 
 def make(names: Sequence[str], options: Options, out: Path | None = None) -> list[Path]:
-    """Draw one of FIGURES and write the text that the report shows about it.
+    """Draw one of FIGURES and write the text that the report shows about it; returns the files that were written.
 
     Args:
         names: a name from FIGURES, optionally followed by another experiment that has suitable cells.
 
-    Returns:
-        the files that were written.
-
-    Raises:
-        ValueError: an option is invalid.
-        DataUnavailable: cells are not finished.
+    Raises ValueError if an option is invalid, DataUnavailable if cells are not finished.
     """
     name, figure = names[0], FIGURES[names[0]]
     if options.count < 1:

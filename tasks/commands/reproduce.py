@@ -179,10 +179,7 @@ def _added(experiment: Experiment, text: str) -> list[Row]:
 
 
 def main(request: Request) -> int:
-    """Run experiments and print their tables; for a plan, print only the plan.
-
-    Returns:
-        exit status: 0 if no cell failed, 1 if a cell failed, 130 after Ctrl-C.
+    """Run experiments and print their tables; for a plan, print only the plan. Returns the exit status, 1 if a cell failed.
 
     Raises:
         ValueError: the configuration is invalid.

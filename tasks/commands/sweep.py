@@ -222,8 +222,7 @@ def _words(request: Request, outlined: Outline) -> str:
 def main(request: Request) -> int:
     """Run a sweep or print its plan; raises the same errors as `reproduce.main`.
 
-    Returns:
-        exit status: 0, 1 if a cell failed (for a plan: if a configuration is invalid), 130 after Ctrl-C.
+    Returns the exit status, 1 if a cell failed or if a configuration of a plan is invalid.
     """
     asked = request if request.task else request.of_default_task()
     outlined = outline(asked)

@@ -122,14 +122,9 @@ def _help_made_late() -> Iterator[None]:
 
 
 def main(request: Request) -> int:
-    """`scripts/train.py`: run one cell, one of our sweeps, or Hydra jobs.
+    """Run one cell, one of our sweeps, or Hydra jobs. Returns the exit status: 1 if a cell failed, 2 if one is invalid.
 
-    Returns:
-        exit status: 0, 1 if a cell failed, 2 if the configuration of a cell is invalid, 130 after Ctrl-C in a sweep.
-
-    Raises:
-        ConfigError: the command line is invalid, or names no task.
-        PlanError, DataError, StoreError, OSError: as `reproduce.main`.
+    Raises ConfigError if the command line is invalid or names no task, and the errors of `reproduce.main`.
     """
     ours = not request.hydras
     if ours and (request.many or not request.task):

@@ -50,13 +50,9 @@ OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "s
 
 
 def main(request: Request) -> int:
-    """Guess, train, and print the table, the pictures and the next commands.
+    """Guess, train, and print the table, the pictures and the next commands. Returns the exit status, 1 if a cell failed.
 
-    Returns:
-        exit status: 0, 1 if a cell failed, 130 after Ctrl-C.
-
-    Raises:
-        ConfigError: an override is invalid. DataError: the file cannot be used; see `reproduce.main` for others.
+    Raises ConfigError if an override is invalid, DataError if the file cannot be used, and what `reproduce.main` raises.
     """
     check_file(request)
     keys = dict(request.keys)

@@ -32,12 +32,8 @@ PINNED = ["config:task/name", "config:mapping/name", "config:seed"]  # in the li
 def main(name: str, profile: str, project: str, entity: str, filters: Mapping[str, str]) -> int:
     """Make and save workspaces, and the report of an experiment. Returns the exit status, 1 if wandb fails.
 
-    Args:
-        name: the experiment; an empty string for a workspace of the runs that match `filters`.
-        project, entity: an empty string means the value from the environment, or else the logger's default.
-
-    Raises:
-        ConfigError: the experiment, profile, task or a filter does not exist.
+    Without a name, it is a workspace of the runs that match `filters`. An empty project or entity means the value from
+    the environment, or else the logger's default. Raises ConfigError if an experiment, profile, task or filter is unknown.
     """
     one = compose.experiment(name, profile) if name else None
     column = None if one else _column(filters)
@@ -70,14 +66,7 @@ def main(name: str, profile: str, project: str, entity: str, filters: Mapping[st
 def make(
     experiment: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[list[Any], Any]:
-    """Make the workspaces and the report without saving them.
-
-    Args:
-        records: the numbers printed in the experiment's paper.
-
-    Raises:
-        ModuleNotFoundError: wandb-workspaces is not installed.
-    """
+    """Make the workspaces and the report without saving them; `records` are the numbers printed in the paper."""
     import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces import expr
 

@@ -27,16 +27,10 @@ OPTION = "logger.wandb."
 
 
 def main(typed: Mapping[str, str]) -> int:
-    """Send the cells that match the filters.
+    """Send the cells that match filters as in scripts/compare.py; `typed` may also have options `logger.wandb.KEY`.
 
-    Args:
-        given: filters as in scripts/compare.py, and options `logger.wandb.KEY`.
-
-    Returns:
-        exit status: 0, or 1 if no cell matches, a cell is damaged, or wandb fails.
-
-    Raises:
-        ValueError: a filter or option is unknown.
+    Returns exit status 1 if no cell matches, a cell is damaged, or wandb fails. Raises ValueError if a filter or option
+    is unknown.
     """
     filters = {k: v for k, v in typed.items() if not k.startswith(OPTION)}
     try:
@@ -80,15 +74,12 @@ def origins(records: Sequence[Record], filters: Mapping[str, str]) -> dict[Path,
 
 
 def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mapping[str, str]) -> str:
-    """Make a wandb run for a finished cell, or complete the existing run.
+    """Make a wandb run for a finished cell, or complete the existing run; returns what was done with it.
 
     Args:
         outputs: folder in which offline runs are written, unless WANDB_DIR is set.
         chosen: options of the wandb logger.
         settings: the origin for this run; see `origins`.
-
-    Returns:
-        "sent", or "there already" if the run exists and has all evaluations; offline, where the run was written.
 
     Raises:
         StoreError: the cell is unfinished or damaged.
@@ -115,13 +106,10 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mappin
 
 
 def stored(cell: Cell, folder: Path) -> Results:
-    """A finished training with its evaluations.
+    """A finished training with its evaluations. Raises `Damaged`.
 
     If a test set was evaluated in several ways, only one evaluation is used: preferably the one with the settings of
     the training.
-
-    Raises:
-        Damaged: the training or an evaluation is damaged.
     """
     found = replace(cell, tests=()).results(Store(folder.parents[3]))
     assert found is not None  # `cells.finished` has read it
