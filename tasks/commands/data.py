@@ -51,13 +51,8 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any],
         if mirror and not chosen and not data.problems({"name": name, "mirror": mirror}):
             chosen = {"mirror": mirror}
         print((data.verify if what == "verify" else data.fetch)(name, root, chosen, data.Progress()))
-        if what == "show":
-            _show({"name": name, **chosen}, root)
+        if what == "show":  # its notes and shortfalls, and five of its test records
+            found = data.open_data({"name": name, **chosen}, root, data.Progress())
+            records = islice(found.read(data.NullProgress()).get("test", ()), 5)
+            print(*(f"  {line}" for line in (*found.notes, *found.shortfalls, *records)), sep="\n")
     return 0
-
-
-def _show(node: Mapping[str, Any], root: str) -> None:
-    """Print the notes and shortfalls of a data set and five of its test records."""
-    found = data.open_data(node, root, data.Progress())
-    for line in (*found.notes, *found.shortfalls, *islice(found.read(data.NullProgress()).get("test", ()), 5)):
-        print(f"  {line}")

@@ -115,17 +115,11 @@ def adapt(experiment: Experiment, request: Request) -> Experiment:
     experiment = _part(experiment, request.rows, request.columns)
     experiment = replace(experiment, seeds=request.seeds or experiment.seeds)
     added = [row for text in request.add for row in _added(experiment, text)]
-    return _of_data(replace(experiment, rows=(*experiment.rows, *added)), request)
-
-
-def _of_data(experiment: Experiment, request: Request) -> Experiment:
-    """The experiment with the data set of the request in every column.
-
-    The column headings name the data set, and the paper's numbers are left out.
-    """
+    experiment = replace(experiment, rows=(*experiment.rows, *added))
     typed = request.keys
     if "data" not in typed:
         return experiment
+    # the headings name the data set, and the paper's numbers are left out
     place = Path(str(typed["data.path"].value)).name if "data.path" in typed else ""
     label = f"{place} ({typed['data'].text})" if place else typed["data"].text
     several = len(experiment.columns) > 1

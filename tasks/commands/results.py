@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,18 +75,13 @@ def expected(results: Path, measured: Pages) -> Expected:
     for name, page in measured.items():
         if (path := results / f"{name}.json").is_file():
             found.files[f"{name}.md"] = page(json.loads(path.read_text(encoding="utf-8")))
-    _of_code(results, found)
-    return found
-
-
-def _of_code(results: Path, whole: Expected) -> None:
-    """Add the pages that the folder has and that are computed from the code."""
     if (results / "properties.md").is_file():
-        whole.drawn["properties.md"] = properties.page()
+        found.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():
-        whole.files["figures/README.md"] = functions.page()
+        found.files["figures/README.md"] = functions.page()
         files = (file for name in functions.FIGURES for file in functions.drawn(name).items())
-        whole.drawn |= {f"figures/{name}": content.decode() for name, content in files}
+        found.drawn |= {f"figures/{name}": content.decode() for name, content in files}
+    return found
 
 
 def write(results: Path, measured: Pages) -> int:
@@ -104,7 +99,10 @@ def write(results: Path, measured: Pages) -> int:
     for path, parts in pages.items():
         if of.sections.keys() & {*map(_key, parts)}:
             up = "../" * (len(path.relative_to(results).parts) - 1)
-            made[path] = "".join(_renewed(parts, of)).replace("](figures/", f"]({up}figures/")
+            texts = [of.sections.get(_key(part), ("", ""))[1] for part in parts]
+            ends = ["\n"] * (len(parts) - 1) + [""]
+            renewed = (text + end if text else part for part, text, end in zip(parts, texts, ends))
+            made[path] = "".join(renewed).replace("](figures/", f"]({up}figures/")
     new = {results / page: (key, text) for key, (page, text) in of.sections.items() if key not in shown}
     made |= {path: text for path, (_, text) in new.items()}
     made |= {results / name: text for name, text in (of.files | of.drawn).items()}
@@ -136,13 +134,6 @@ def _key(part: str) -> tuple[str, str]:
     """(title, profile) of a part of a page; an empty string for one that is missing."""
     title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
     return title[1] if title else "", profile[1] if profile else ""
-
-
-def _renewed(parts: Sequence[str], whole: Expected) -> Iterator[str]:
-    """The parts of a page, those that are computed as they must be."""
-    for i, part in enumerate(parts, 1):
-        _, text = whole.sections.get(_key(part), ("", ""))
-        yield text + "\n" * (i < len(parts)) if text else part
 
 
 def _alike(text: str, wanted: str) -> bool:

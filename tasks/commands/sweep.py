@@ -96,7 +96,11 @@ def _of_keys(request: Request, tools: plans.Tools) -> Outline:
     labels: list[Column] = []
     whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
     fitting: set[str] = set()
-    for chosen in dict.fromkeys(_applicable(one, outlined.without) for one in _combinations(keys)):
+    combinations = []
+    for every in _combinations(keys):
+        mapping = next((one.value for one in every if one.key == "mapping"), "softmax")
+        combinations.append(tuple(one for one in every if mapping not in outlined.without.get(one.key, ())))
+    for chosen in dict.fromkeys(combinations):
         base = tuple(one.text for one in chosen)
         told = ", ".join(one.text for one in chosen if one.key in varied) or ", ".join(base)
         globbed = ", ".join(one.text for one in chosen if keys[one.key].glob)
@@ -133,12 +137,6 @@ def _of_keys(request: Request, tools: plans.Tools) -> Outline:
     table = tuple(Row(mapping, mapping) for mapping in rows)
     outlined.experiments = [Experiment("sweep", profile, title, table, tuple(labels), ())]
     return outlined
-
-
-def _applicable(chosen: Sequence[Override], without: Mapping[str, Sequence[str]]) -> tuple[Override, ...]:
-    """The overrides of a combination, without the parameters that its mapping does not have."""
-    mapping = next((one.value for one in chosen if one.key == "mapping"), "softmax")
-    return tuple(one for one in chosen if mapping not in without.get(one.key, ()))
 
 
 def _grid(chosen: Sequence[Override], tools: plans.Tools) -> list[plans.Point]:

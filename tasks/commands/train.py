@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,18 +167,12 @@ def _hydra(request: Request) -> int:
             if "No trials are completed yet" not in str(error):  # optuna's best of trials that all failed
                 raise
         ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
-    if sweeping:
-        if ended:
-            _conclude(folder, request, ended)
-        elif not any(folder.iterdir()):
-            folder.rmdir()  # --help, --cfg
+    if sweeping and ended:
+        known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
+        compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
+        roots, ids = sorted({one["root"] for one in ended if "root" in one}), {key.rpartition("/")[2] for key in known}
+        results = [r for root in roots for r in records.read(Store(root), ids=ids).records]
+        sweep.print_comparison(results, folder, f"Sweep {folder.name}", [])
+    elif sweeping and not any(folder.iterdir()):
+        folder.rmdir()  # --help, --cfg
     return max((STATUS[one["state"]] for one in ended), default=0)
-
-
-def _conclude(folder: Path, request: Request, ended: Sequence[dict[str, Any]]) -> None:
-    known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
-    compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
-    roots = {one["root"] for one in ended if "root" in one}
-    ids = {key.rpartition("/")[2] for key in known}
-    results = [r for root in sorted(roots) for r in records.read(Store(root), ids=ids).records]
-    sweep.print_comparison(results, folder, f"Sweep {folder.name}", [])

@@ -91,8 +91,11 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mappin
     found = stored(cell, folder)
     logger = Logger(cell, chosen)
     offline = (os.environ.get("WANDB_MODE") or mode(chosen["mode"])) == "offline"
-    if offline and (written := _lies_here(cell, found)):
-        return f"here already (offline); send it with: wandb sync {written}"
+    if offline:  # with a second run, `wandb sync` would send the cell twice
+        root = Path(os.environ.get("WANDB_DIR") or outputs)
+        for receipt in root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}"):
+            if (read_json(receipt) or {}).get(SENT) == evaluations(found):
+                return f"here already (offline); send it with: wandb sync {receipt.parent}"
     logger.start()
     if logger.run.summary.get(SENT) == evaluations(found):
         logger.run.finish()
@@ -116,12 +119,9 @@ def stored(cell: Cell, folder: Path) -> Results:
     metrics, signatures = dict(found.metrics), dict(found.signatures)
     baselines: dict[str, dict[str, Any]] = {}
     chosen: dict[str, Evaluation] = {}
-    levels = [
-        (level, read)
-        for path in sorted((folder / "evaluations").glob("*"))
-        if ASIDE not in path.name and (read := (level := Evaluation(path)).read())
-    ]
-    for level, read in sorted(levels, key=lambda one: one[1].get("scoring") != cell.scoring):
+    levels = map(Evaluation, sorted(path for path in (folder / "evaluations").glob("*") if ASIDE not in path.name))
+    scored = [(level, read) for level in levels if (read := level.read())]
+    for level, read in sorted(scored, key=lambda one: one[1].get("scoring") != cell.scoring):
         if read["test"] in chosen:
             continue
         chosen[read["test"]] = level
@@ -130,10 +130,3 @@ def stored(cell: Cell, folder: Path) -> Results:
         for system, values in (read.get("baselines") or {}).items():
             baselines.setdefault(system, {}).update(values)
     return replace(found, metrics=metrics, signatures=signatures, baselines=baselines, evaluations=chosen)
-
-
-def _lies_here(cell: Cell, found: Results) -> Path | None:
-    """The offline run that already has all evaluations; with a second run, `wandb sync` would send the cell twice."""
-    root = Path(os.environ.get("WANDB_DIR") or cell.config["paths"]["outputs"])
-    receipts = root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}")
-    return next((p.parent for p in receipts if (read_json(p) or {}).get(SENT) == evaluations(found)), None)

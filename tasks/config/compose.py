@@ -241,7 +241,14 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("launcher", {}).get("name") != "slurm":  # whose jobs run on other machines, with GPUs of their own
         _device(config.get("runtime", {}), found)
     if family:
-        _models(config, given, family, found)
+        try:
+            architecture = models.architecture(given["task"]["family"], given["model"].get("name", ""))
+            config["model"] = _rest(given["model"], architecture.Options, "model", ("name",))
+        except OptionsError as error:
+            found += error.problems
+        else:
+            if "mapping" in config:
+                found += models.problems(config["mapping"], architecture.PLACES, given["task"]["family"])
     if not found:
         config |= config.pop("top")
         found = _together(config, family)
@@ -313,19 +320,6 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
         told = f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"
         raise OptionsError(Problem(told, f"{key}.name", name, classes))
     return _rest(node, classes[name], key, ("name",))
-
-
-def _models(config: dict[str, Any], values: Mapping[str, Any], family: ModuleType, problems: list[str]) -> None:
-    """Read the node `model` and check that each mapping fits its place in the model."""
-    node = values["model"]
-    try:
-        architecture = models.architecture(values["task"]["family"], node.get("name", ""))
-        config["model"] = _rest(node, architecture.Options, "model", ("name",))
-    except OptionsError as error:
-        problems.extend(error.problems)
-        return
-    if "mapping" in config:
-        problems.extend(models.problems(config["mapping"], architecture.PLACES, values["task"]["family"]))
 
 
 def _device(runtime: dict[str, Any], problems: list[str]) -> None:

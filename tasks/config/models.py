@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # torch is imported only when a configuration's names are kno
     import torch
     from torch import nn
 
-    import sparse_attention as sa
 
 NOT_PARAMETERS = ("name", "at", "grid")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
@@ -145,7 +144,11 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
         if missing := [i for i in spec.inputs if i not in where.provides]:
             rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
             able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
-            feeding = [name for name in names(family) if _feeds(family, name, spec)] if family else []
+            attending = {n: architecture(family, n).PLACES.values() for n in names(family)} if family else {}
+            needs = {*spec.inputs}
+            feeding = [
+                n for n, of in attending.items() if any(spec.over in p.over and needs <= {*p.provides} for p in of)
+            ]
             lost = f"needs {', '.join(missing)}, which this model does not provide at {place!r}"
             lost += f"; mappings that it can feed: {', '.join(able)}" if able else ""
             told.append(lost + (f"; models that provide it: {', '.join(feeding)}" if feeding else ""))
@@ -164,11 +167,6 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
                 why = "is invalid for this model, which trains weights alone; give a number"
                 found.append(Problem(f"mapping.{name}={LEARNED} {why}", f"mapping.{name}", value))
     return list(dict.fromkeys(found))
-
-
-def _feeds(family: str, name: str, spec: sa.Spec) -> bool:
-    places = architecture(family, name).PLACES.values()
-    return any(spec.over in place.over and {*spec.inputs} <= {*place.provides} for place in places)
 
 
 def parameters(node: Mapping[str, Any]) -> dict[str, Any]:

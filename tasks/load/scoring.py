@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from repro import cell as cells
@@ -76,6 +75,8 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
         ConfigError: the overrides are invalid.
         StoreError: the cell is invalid.
     """
+    import torch
+
     with usable(folder, (compose.ConfigError,)):
         if cell.module != compose.module_of(cell.config):
             family_of = str(cell.config["task"]["family"])[:80]
@@ -89,19 +90,10 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
             config = evaluation_config(cell.config, overrides)
     with usable(folder):  # the overrides are right, so what is wrong now is the folder's
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
-        if (wrong := _not_finite(model)) is not None:
-            raise ValueError(f"weights that are not finite: {wrong}")
+        fitted = [] if isinstance(model, torch.nn.Module) else [("weights", torch.from_numpy(model.model.weights))]
+        if wrong := [name for name, w in fitted or model.named_parameters() if not bool(torch.isfinite(w).all())]:
+            raise ValueError(f"weights that are not finite: {wrong[0]}")
     return config, model, encoding
-
-
-def _not_finite(model: Any) -> str | None:
-    """Name of a weight that contains nan or inf, or None if all are finite."""
-    import torch
-
-    if isinstance(model, torch.nn.Module):
-        weights = dict(model.named_parameters())
-        return next((name for name, w in weights.items() if not bool(torch.isfinite(w).all())), None)
-    return None if np.isfinite(model.model.weights).all() else "weights"
 
 
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

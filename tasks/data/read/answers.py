@@ -22,11 +22,12 @@ they'd've we'd've who'd've wouldn't've y'all'll y'all'd've you'd've
 """
 
 
-def _without_one_apostrophe(word: str) -> list[str]:
-    return [word[:i] + word[i + 1 :] for i, letter in enumerate(word) if letter == "'"]
-
-
-_CONTRACTIONS = {left: word for word in (_SHORT + _TWICE_SHORT).split() for left in _without_one_apostrophe(word)}
+_CONTRACTIONS = {
+    word[:i] + word[i + 1 :]: word
+    for word in (_SHORT + _TWICE_SHORT).split()
+    for i, sign in enumerate(word)
+    if sign == "'"
+}
 _PUNCTUATION = ';/[]"{}()=+\\_-<>@`,?!'
 _FULL_STOP = re.compile(r"\.(?!\d)")  # as in the challenge, also matches after a digit
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")

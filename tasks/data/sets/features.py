@@ -156,7 +156,17 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
 
     Features may be numbered from 0 or 1, because a column that is constant on train is left out.
     """
-    documents = {split: list(_documents(path)) for split, path in paths.items()}
+    documents: dict[str, list[tuple[own.Row, list[str], dict[int, float]]]] = {split: [] for split in paths}
+    for split, path in paths.items():
+        for number, line in numbered(path):
+            if not (parts := line.partition("#")[0].split()):
+                continue  # blank, or only a comment
+            has_labels = ":" not in parts[0]
+            row, own_labels = sparse(parts[has_labels:], path, number), parts[0].split(",") if has_labels else []
+            if "" in own_labels:
+                said, expected = f"{parts[0][:40]!r} has a label without a name", "a name for each label"
+                raise damaged(path, said, expected, line=number, step=own.STEP, value="")
+            documents[split].append((own.Row((), path, number), own_labels, row))
     first = next(iter(documents.values()))
     met = {name for _, own_labels, _ in first for name in own_labels}
     names = list(labels) or sorted(met, key=lambda name: (len(name), name))
@@ -168,22 +178,6 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
             x[n, list(row)] = list(row.values())
         arrays[split] = (x, _indicators([(place, labels) for place, labels, _ in found], names))
     return names, arrays
-
-
-def _documents(path: Path) -> list[tuple[own.Row, list[str], dict[int, float]]]:
-    documents = []
-    for number, text_line in numbered(path):
-        words = text_line.partition("#")[0].split()
-        if not words:
-            continue  # blank, or only a comment
-        has_labels = ":" not in words[0]
-        row = sparse(words[has_labels:], path, number)
-        own_labels = words[0].split(",") if has_labels else []
-        if "" in own_labels:
-            said, expected = f"{words[0][:40]!r} has a label without a name", "a name for each label"
-            raise damaged(path, said, expected, line=number, step=own.STEP, value="")
-        documents.append((own.Row((), path, number), own_labels, row))
-    return documents
 
 
 @dataclass

@@ -161,20 +161,17 @@ def _from_files(folder: Path, stem: str, get: str) -> Sourced:
         splits[split], stamps[split] = [], []
         for name in names:
             files = [find_file(sources.folders_in(folder), (name.format(stem, lang),), get) for lang in stem.split("-")]
-            sides = [tagged_lines(path) if split == "train" else segments(path) for path in files]
+            sides = [segments(path) for path in files]
             same_length(files, sides)
             splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
             stamps[split] += map(sha256_of, files)
     return splits, stamps
 
 
-def tagged_lines(path: Path) -> list[str]:
-    """Sentences of an IWSLT training file: all lines except those that are a tag with its text (<title>..</title>)."""
-    return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
-
-
 def segments(path: Path) -> list[str]:
-    """Texts of the <seg> elements of an IWSLT evaluation file, in order."""
+    """Sentences of an IWSLT file, in order: all lines but those that are a tag with its text, or, of an evaluation file, its <seg>s."""
+    if path.name.startswith("train.tags"):
+        return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
     page = read_text(path)
     found = re.findall(r"<seg\b[^>]*>(.*?)</seg>", page, re.S)
     if not found or len(found) != page.count("<seg"):
