@@ -227,8 +227,8 @@ def _why(outcome: Outcome) -> str:
     against = f" against {part.against}" if part.against else claim.compared(" against ")
     said = f"{part.row}{where}{against}: {part.measured(outcome.decimals)} {claim.unit}, n = {part.seeds}."
     if claim.test == "trend":
-        said = f"{part.row}: {part.effect:+.{outcome.decimals}f} {claim.unit} from the first to the last, in {part.n} blocks; "
-        said += "Page's test of all ranks decides."
+        said = f"{part.row}: {part.effect:+.{outcome.decimals}f} {claim.unit} from the first to the last, "
+        said += f"in {part.n} blocks; Page's test of all ranks decides."
     if outcome.outcome == EXCLUDED:
         said += f" A gain of {claim.smallest:.2g} or more is excluded."
     if part.why:

@@ -12,15 +12,10 @@ from tasks.config.request import Request
 
 
 def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
-    """List, fetch, verify or show data sets. Returns the exit status, 0.
+    """List, fetch, verify or show data sets, as scripts/data.py describes. Returns exit status 0.
 
-    Args:
-        what: list, fetch, verify or show.
-        names: names of data sets or word vectors; without names, `list` lists all.
-        root: folder for downloads.
-        options: `mirror` and `path`, as in the configuration node `data`. Without either, SPARSE_ATTENTION_MIRROR is the
-            mirror of the data sets that have one, as in `configs/data`.
-        overrides: other options of that node, as data.KEY=VALUE.
+    Without `mirror` or `path` in `options`, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in
+    `configs/data`.
 
     Raises:
         ValueError: a name is unknown, a name is needed but missing, or an override does not set an option of the data.

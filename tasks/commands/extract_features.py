@@ -10,14 +10,10 @@ from tasks.data.feature_store import FeatureStore
 
 
 def extract(path: Path, backbone: str, weights: str | None, size: int, check: bool, **options: Any) -> str:
-    """Compute features for all images that appear in questions, and return one line about the store.
+    """Compute features for all images that appear in questions, or only `check` them; returns one line about the store.
 
-    Args:
-        path: folder of the data set.
-        backbone, weights, size, options: arguments of `features.backbone` and `features.extract`.
-        check: only verify every checksum; compute nothing.
-
-    Raises DataError if images or features are missing or damaged, ValueError if the backbone is unknown.
+    The arguments are those of `features.backbone` and `features.extract`. Raises DataError if images or features are
+    missing or damaged, ValueError if the backbone is unknown.
     """
     progress, folder = Progress(), path / "features"
     if not check:

@@ -28,7 +28,7 @@ class Row:
     """A function of the table.
 
     Attributes:
-        printed: its marks in the order of `PROPERTIES`, without the last, which is "yes" for all functions: "yes", "no" or
+        printed: its marks in the order of `PROPERTIES`, without the last, which is "yes" for all: "yes", "no" or
             the parameter value at which the property holds, whose function is in `limits`.
         lipschitz, l2: the printed Lipschitz constant, and the true one in the l2 norm.
         apex: the sum of scores at which the denominator is 0.

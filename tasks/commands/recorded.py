@@ -43,14 +43,9 @@ def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
 def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, list[str]]:
     """Write the records of an experiment's table from the cells in the store `paths.outputs`; reads no data.
 
-    Cells that are missing from the store keep the records that the file has of them, so that a table can grow.
-
-    Args:
-        request: one experiment, as for scripts/reproduce.py.
-
-    Returns:
-        the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
-        column and seed of each cell that is missing from both.
+    Cells that are missing from the store keep the records that the file has of them, so that a table can grow. Returns
+    the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
+    column and seed of each cell that is missing from both.
 
     Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """

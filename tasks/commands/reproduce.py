@@ -173,7 +173,7 @@ def _added(experiment: Experiment, text: str) -> list[Row]:
 
 
 def main(request: Request) -> int:
-    """Run experiments and print their tables; for a plan, print only the plan. Returns the exit status, 1 if a cell failed.
+    """Run experiments and print their tables, or only the plan. Returns the exit status, 1 if a cell failed.
 
     Raises:
         ValueError: the configuration is invalid.

@@ -50,9 +50,9 @@ OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "s
 
 
 def main(request: Request) -> int:
-    """Guess, train, and print the table, the pictures and the next commands. Returns the exit status, 1 if a cell failed.
+    """Guess, train, print the table, the pictures and the next commands. Returns the exit status, 1 if a cell failed.
 
-    Raises ConfigError if an override is invalid, DataError if the file cannot be used, and what `reproduce.main` raises.
+    Raises ConfigError if an override is invalid, DataError if the file cannot be used, and errors of `reproduce.main`.
     """
     check_file(request)
     keys = dict(request.keys)

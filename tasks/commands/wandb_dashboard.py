@@ -33,7 +33,8 @@ def main(name: str, profile: str, project: str, entity: str, filters: Mapping[st
     """Make and save workspaces, and the report of an experiment. Returns the exit status, 1 if wandb fails.
 
     Without a name, it is a workspace of the runs that match `filters`. An empty project or entity means the value from
-    the environment, or else the logger's default. Raises ConfigError if an experiment, profile, task or filter is unknown.
+    the environment, or else the logger's default. Raises ConfigError if an experiment, profile, task or filter does
+    not exist.
     """
     one = compose.experiment(name, profile) if name else None
     column = None if one else _column(filters)

@@ -167,13 +167,9 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
-    """Resolve, complete and check a composed configuration.
+    """Resolve, complete and check a composed configuration; `typed` are the overrides that the user typed.
 
-    Args:
-        typed: the overrides that the user typed.
-
-    Raises:
-        ConfigError: the configuration is invalid; the message lists all problems.
+    Raises ConfigError if it is invalid; the message lists all problems.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -260,11 +256,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 def read_plain(values: Mapping[str, Any], config: dict[str, Any], problems: list[str]) -> ModuleType | None:
     """Read the nodes that need no torch, whose import takes seconds, into `config`; add what is wrong to `problems`.
 
-    Args:
-        values: the top-level nodes, each a mapping.
-
-    Returns:
-        the options module of the task's family, or None if it is unknown.
+    Returns the options module of the task's family, or None if it is unknown.
     """
     _take(config, problems, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
     for key, cls in nodes.SINGLE.items():
@@ -362,14 +354,10 @@ def module_of(config: Mapping[str, Any]) -> str:
 
 
 def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A complete configuration with its data set replaced, e.g. to evaluate the model on a further test set.
+    """A complete configuration with its data set replaced by `name` of configs/data, e.g. for a further test set.
 
-    Args:
-        name: a file in configs/data.
-        overrides: overrides of the data set's keys, such as `data.path=FOLDER`.
-
-    Raises:
-        ConfigError: the data set is unknown or of the wrong kind, or a key or value is invalid.
+    `overrides` set its keys, as `data.path=FOLDER`. Raises ConfigError if the data set is unknown or of the wrong kind,
+    or a key or value is invalid.
     """
     from omegaconf import OmegaConf
 

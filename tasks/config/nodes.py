@@ -78,7 +78,8 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     for key in ("batch_size", "max_tokens"):
         if train[key] and train[key] % parts:
             possible = [n for n in range(1, processes) if train[key] % (n // math.gcd(n, every)) == 0]
-            told = f"processes={processes} cannot divide an update of update_freq={every} batches of {key}={train[key]} evenly"
+            told = f"processes={processes} cannot divide an update of update_freq={every} batches of "
+            told += f"{key}={train[key]} evenly"
             others = f"possible: processes={', '.join(map(str, possible[-4:]))}, or another {key}"
             raise ValueError(f"{told}; {others}")
     batch_size, max_tokens = (train[key] and train[key] // parts for key in ("batch_size", "max_tokens"))

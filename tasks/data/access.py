@@ -100,11 +100,8 @@ def fetch(
 ) -> str:
     """Fetch a data set into the cache, read it once, and return a summary of its contents and its source.
 
-    Args:
-        options: options of the data set, e.g. `mirror` or `path`; those that are None are ignored.
-
-    Raises:
-        DataError: as in `open_data`.
+    `options` are those of the data set, e.g. `mirror` or `path`; those that are None are ignored. Raises the errors of
+    `open_data`.
     """
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)
@@ -138,10 +135,8 @@ def verify(
 ) -> str:
     """Read a whole local data set, check it against its manifest, and return a summary that lists any shortfalls.
 
-    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched.
-
-    Raises:
-        DataError: as in `open_data`, or if a file has changed since it was fetched.
+    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched. Raises the errors of
+    `open_data`, and DataError if a file has changed since it was fetched.
     """
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)

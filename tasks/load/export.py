@@ -41,7 +41,7 @@ def export(
     onnx: bool = False,
     plugins: Sequence[str] = (),
 ) -> Path:
-    """Write the folder; if an error occurs, nothing is left behind.
+    """Write the folder and return it; if an error occurs, nothing is left behind.
 
     Args:
         what: the cell; see `find_cell`.
@@ -49,9 +49,6 @@ def export(
             it.
         onnx: also write model.onnx (`tasks.load.onnx`).
         plugins: the Python files that define the cell's mapping, which are copied; as in `tasks.load.load_cell`.
-
-    Returns:
-        the folder.
 
     Raises:
         NoCell: no cell matches `what`, or several do.

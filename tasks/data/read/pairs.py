@@ -95,14 +95,9 @@ class Bounded(Limited):
 
 
 def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], progress: Progress) -> tuple[Rows, dict]:
-    """Rows of strings, cached as JSON lines at `path`. The first line holds their description and sha256.
+    """Rows of strings, cached as JSON lines at `path`, and their description with `sha256`, which is the first line.
 
-    Args:
-        path: the cache file.
-        make: creates the rows and their description if `path` is missing or damaged.
-
-    Returns:
-        the rows, and their description (with `sha256`).
+    `make` creates both if `path` is missing or damaged.
     """
     try:
         head, _, body = path.read_bytes().partition(b"\n")

@@ -21,10 +21,8 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
     """The wanted words that occur in the file, in file order, and their vectors [found, dim] float32.
 
     The number of dimensions is determined from the first line; a header line of two numbers (word2vec's format) is
-    skipped. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line.
-
-    Raises:
-        DataError: a line does not have the expected numbers, or the file contains no wanted word.
+    skipped. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line. Raises DataError
+    if a line does not have the expected numbers, or the file contains no wanted word.
     """
     words: list[str] = []
     rows: list[np.ndarray] = []

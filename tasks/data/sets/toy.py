@@ -66,13 +66,9 @@ def lexicon() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def translate(source: list[str]) -> tuple[list[str], Links]:
-    """Translate source words and return the planted alignment.
+    """Translate words of `lexicon()`.
 
-    Args:
-        source: words of `lexicon()`.
-
-    Returns:
-        the target words, and the links (i, j), where source position i produced target position j.
+    Returns the target words, and the links (i, j), where source position i produced target position j.
     """
     table = lexicon()
     order = list(range(len(source)))

@@ -169,7 +169,7 @@ def _from_files(folder: Path, stem: str, get: str) -> Sourced:
 
 
 def segments(path: Path) -> list[str]:
-    """Sentences of an IWSLT file, in order: all lines but those that are a tag with its text, or, of an evaluation file, its <seg>s."""
+    """Sentences of an IWSLT file, in order: the <seg>s, or, for training, all lines but those that are a tag."""
     if path.name.startswith("train.tags"):
         return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
     page = read_text(path)
