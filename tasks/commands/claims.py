@@ -9,18 +9,22 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from repro.files import write_atomic
+from repro.report import draw
 from repro.report import pictures as drawings
+from repro.report.draw import INK, Dot
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from repro.tables.claims import Claim
+from repro.tables.claims import UNIFORM, Claim
 from repro.tables.decide import (
     CONTRADICTED,
     DECIDED,
@@ -36,9 +40,15 @@ from repro.tables.decide import (
 )
 from repro.tables.statistics import FEWEST
 from tasks.commands import recorded
-from tasks.commands.chances import TASKS, chances, picture
 from tasks.config import compose
 
+# table -> its task, the score and its name, and the row that the others are compared with
+TASKS = {
+    "evidence_translation": ("translation", "test/bleu", "BLEU", "softmax"),
+    "evidence_snli": ("entailment", "test/accuracy", "points of accuracy", "softmax"),
+    "evidence_headlines": ("headlines", "test/rouge1_f", "ROUGE-1", "softmax"),
+    "evidence_imdb": ("reviews", "test/accuracy", "points of accuracy", "discrete softmax"),
+}
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 CHANCES = f"{FIGURES}/chances.svg"
 APART = ("malaviya2018",)  # cited by one of the four papers; counted apart
@@ -261,3 +271,74 @@ def _picture(outcome: Outcome) -> str:
 def _count(outcomes: Sequence[Outcome]) -> str:
     words = Counter(one.outcome for one in outcomes)
     return ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])
+
+
+# ---- the chance that a run is better than one of softmax
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The chance, from 0 to 1, that a run of a row is better than a run of another, on average over tasks; its 95 % interval."""
+
+    row: str
+    tasks: tuple[str, ...]
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def interval(self) -> str:
+        return "(all runs)" if self.low == self.high else f"[{self.low:.0%}, {self.high:.0%}]"
+
+
+def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], draws: int = 4000) -> Chance:
+    """The chance that a row is better than another.
+
+    Args:
+        runs: task -> the scores of the row's runs and of the other's; higher is better.
+        draws: number of bootstrap samples of the runs, drawn again within each task.
+
+    Source: the probability of improvement of Agarwal et al. 2021 (rliable), with the percentile interval of its
+    stratified bootstrap. Raises ValueError without tasks.
+    """
+    if not runs:
+        raise ValueError(f"{row!r} has no runs beside the other's")
+    rng, drawn, exact = np.random.RandomState(1), np.zeros(draws), 0.0
+    for a, b in runs.values():
+        one, other = np.asarray(a, float), np.asarray(b, float)
+        wins = (one[:, None] > other) + 0.5 * (one[:, None] == other)  # [runs, runs of the other]
+        picked = (rng.randint(0, len(x), (draws, len(x), 1)) for x in (one, other))
+        i, j = next(picked), next(picked).swapaxes(1, 2)
+        drawn += wins[i, j].mean((1, 2)) / len(runs)
+        exact += float(wins.mean()) / len(runs)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Chance(row, tuple(runs), exact, float(low), float(high))
+
+
+def chances(tables: Iterable[Table]) -> list[Chance]:
+    """For each row with `FEWEST` runs or more beside softmax: the chance that a run is better, over the tasks that it ran on."""
+    runs: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
+    for table in tables:
+        task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
+        rows = [row for row in table.blocks[0].rows if task and not row.baseline]
+        scored = {row.label: [f.metrics[metric] for f in row.results if metric in f.metrics] for row in rows}
+        for row, scores in scored.items():
+            if row not in (against, UNIFORM) and min(len(scores), len(scored.get(against, []))) >= FEWEST:
+                runs.setdefault(row, {})[task] = (scores, scored[against])
+    return sorted((chance(row, of) for row, of in runs.items()), key=lambda one: (-len(one.tasks), -one.mean))
+
+
+def picture(by_row: Sequence[Chance]) -> str:
+    """The chance of each row, with its 95 % interval, as an SVG file."""
+    dots = []
+    for one in by_row:
+        ends = (100 * one.low, 100 * one.high)
+        dots.append(Dot(f"{one.row} ({', '.join(one.tasks)})", 0, 100 * one.mean, ends))
+    with draw.canvas((6.4, 1.05 + 0.3 * len(dots))) as figure:
+        axes = figure.add_subplot()
+        axes.axvline(50, color=INK, lw=0.8)
+        draw.dots(axes, dots)
+        axes.set_xlim(-3, 103)
+        axes.set_title("better →", loc="right", fontsize=7.5)
+        axes.set_xlabel("pairs of runs in which it is better than softmax, %")
+        return draw.svg(figure, "chance of being better than softmax")

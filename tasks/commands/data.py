@@ -1,14 +1,16 @@
-"""`scripts/data.py`: list, fetch, verify and show data sets."""
+"""`scripts/data.py`: list, fetch, verify and show data sets; `scripts/extract_features.py`: features of the images of VQA v2."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from tasks import data
 from tasks.config.request import Request
+from tasks.data.feature_store import FeatureStore
 
 
 def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
@@ -51,3 +53,28 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any],
             records = islice(found.read(data.NullProgress()).get("test", ()), 5)
             print(*(f"  {line}" for line in (*found.notes, *found.shortfalls, *records)), sep="\n")
     return 0
+
+
+def extract(path: Path, backbone: str, weights: str | None, size: int, check: bool, **options: Any) -> str:
+    """Compute features for all images that appear in questions, or only `check` them; returns one line about the store.
+
+    The arguments are those of `features.backbone` and `features.extract`. Raises DataError if images or features are
+    missing or damaged, ValueError if the backbone is unknown.
+    """
+    from tasks.data import features
+
+    progress, folder = data.Progress(), path / "features"
+    if not check:
+        found = data.open_data({"name": "vqa2", "path": str(path)}, path, progress)
+        source = found.about["images"].source
+        if source is None:
+            step = "put train2014.zip and val2014.zip, or the folders, there"
+            raise data.DataUnavailable("the images are missing", str(path), step)
+        keys = sorted({question.image for split in found.read(progress).values() for question in split})
+        model = features.backbone(backbone, weights, size)
+        features.extract(source, keys, model, folder, progress, **options)
+    store = FeatureStore(folder)
+    if check:
+        store.check()
+    n = len(store.layout.keys)
+    return f"{folder}: {n:,} images, {len(store.missing)} shards missing, {len(store.bad)} images without features"

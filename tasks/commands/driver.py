@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from repro import launch
@@ -15,16 +18,17 @@ from repro.cell import Cell
 from repro.identity import family
 from repro.launch import pool
 from repro.launch.display import Display, name
-from repro.report import page
+from repro.report import examples, page
+from repro.report.data import Missing, predictions_of
 from repro.results import estimate
 from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render
-from repro.tables.blocks import Table
-from tasks.commands import closing
+from repro.tables.blocks import Block, Table
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.data import NullProgress, is_own
+from tasks.draw import terminal
 from tasks.loggers import make_loggers
 
 POLL_SECONDS = 5.0
@@ -194,7 +198,7 @@ class Driver:
         """Write the report and print the paths of all files. Returns the exit status."""
         for number, one in enumerate(self.plans):
             if one.experiment.draw:
-                print(closing.text(self.tables[number], one), flush=True)
+                print(drawings(self.tables[number], one), flush=True)
         print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
         print("\n".join(f"report: {html}" for html in sorted(self.reports)))
         return self.count()
@@ -259,3 +263,43 @@ class Tables(pool.Queue):
 
     def take(self, idle: int) -> Cell | None:
         return self.driver.take(idle, self.display)
+
+
+def drawings(table: Table, plan: plans.Plan) -> str:
+    """The drawings of every column that has finished rows."""
+    said = []
+    for number, block in enumerate(table.blocks):
+        if any(row.results for row in block.own):
+            try:
+                said += drawn(block, plan.experiment.columns[number].split, plan.experiment.draw)
+            except Missing as missing:
+                said.append(str(missing))
+    return "\n".join(said) + "\n"
+
+
+def drawn(block: Block, split: str, labels: Sequence[str]) -> list[str]:
+    """The attention of the rows `labels` for one test example: that of the report whose outputs are nearest to a reference.
+
+    Raises `Missing` if the rows have no example with stored weights in common.
+    """
+    if not any(row.label in labels for row in block.own):
+        raise Missing(f"No row is left to draw: {', '.join(labels)}.")
+    drawable = examples.attention(block.own, predictions_of(block.own, split), split)
+
+    def agreement(index: int) -> float:
+        """How alike the outputs of the rows and the nearest references are."""
+        found = 0.0
+        for *_, record in drawable[index]:
+            said = record["output"].lower()
+            found += max((SequenceMatcher(None, r.lower(), said).ratio() for r in record["references"]), default=0)
+        return found
+
+    panels = drawable[max(drawable, key=agreement)]
+    about = panels[0][-1]
+    said = [f"Attention for a test example: {about['source']}", f"Reference: {' / '.join(about['references'])}"]
+    for row, weights, source, outputs, record in panels:
+        if row.label in labels:
+            one = SimpleNamespace(attention=weights, source_tokens=source, output_tokens=outputs)
+            width = shutil.get_terminal_size().columns
+            said += ["", f"{row.label}: {record['output']}", terminal.terminal(one, width)]
+    return [*said, "", terminal.LEGEND]
