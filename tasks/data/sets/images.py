@@ -11,10 +11,9 @@ from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
-from tasks.data.read.answers import answer_type, normalized
 from tasks.data.read.formats import damaged
 from tasks.data.records import Question
-from tasks.data.sets.questions import Pictured, hold_out, limited
+from tasks.data.sets.questions import Pictured, answer_type, hold_out, limited, normalized
 
 KIND = "questions"
 COLUMNS = ("image", "question", "answer")

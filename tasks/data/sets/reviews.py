@@ -16,7 +16,7 @@ from pathlib import Path
 from tasks.config.options import integer, number, stated
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
-from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of

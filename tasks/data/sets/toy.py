@@ -66,9 +66,13 @@ def lexicon() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def translate(source: list[str]) -> tuple[list[str], Links]:
-    """Translate words of `lexicon()`.
+    """Translate source words and return the planted alignment.
 
-    Returns the target words, and the links (i, j), where source position i produced target position j.
+    Args:
+        source: words of `lexicon()`.
+
+    Returns:
+        the target words, and the links (i, j), where source position i produced target position j.
     """
     table = lexicon()
     order = list(range(len(source)))
