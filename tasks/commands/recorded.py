@@ -53,9 +53,7 @@ def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, l
     path = file_of(one.name, one.profile, results)
     earlier = archive.cells_of(path)
     records, lost = archive.collect(cells, Store(cells[0].config["paths"]["outputs"]), earlier)
-    kept = sum(
-        any(record is old for old in earlier) for record in records
-    )  # by identity: the store may hold an equal one
+    kept = sum(any(record is old for old in earlier) for record in records)  # the store may hold an equal one
     if kept < len(records):
         typed = [text for text in request.typed if _lasting(text)]
         archive.write(path, {"experiment": one.name, "profile": one.profile, "arguments": typed}, records)
@@ -96,20 +94,14 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     store = Store(outputs)
     cells, _ = compare.select(store, {"sweep": name})
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
-    found = [
-        {
-            "key": one.cell_id,
-            **{k: getattr(one, k) for k in OF_SWEEP},
-            "tests": {k: vars(v) for k, v in one.scored.items()},
-            "tested": one.tests,
-            **{k: getattr(one, k) for k in ABOUT},
-            "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
-            "curve": list(one.scores_by_epoch),
-            "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
-            "config": {k: v for k, v in one.config.items() if k not in HERE},
-        }
-        for one in cells
-    ]
+    found = []
+    for one in cells:
+        told = {"key": one.cell_id} | {k: getattr(one, k) for k in OF_SWEEP}
+        told |= {"tests": {k: vars(v) for k, v in one.scored.items()}, "tested": one.tests}
+        told |= {k: getattr(one, k) for k in ABOUT} | archive.without_texts({"baselines": one.baselines})
+        told["curve"] = list(one.scores_by_epoch)
+        told["examples"] = {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()}
+        found.append(told | {"config": {k: v for k, v in one.config.items() if k not in HERE}})
     path = results / FOLDER / f"sweep_{name}.jsonl"
     archive.write(path, {"sweep": name, "title": title}, found)
     return path, len(found)
@@ -117,21 +109,13 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
 
 def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
     """The table and files computed from the records of a sweep."""
-    cells = [
-        records.Record(
-            cell_id=one["key"],
-            folder=Path(one["key"]),
-            config=one["config"],
-            scored={k: records.Scored(**v) for k, v in one["tests"].items()},
-            tests=one.get("tested", {}),
-            shortfalls={},
-            evaluations={},
-            curve=tuple(one.get("curve", ())),
-            **{k: one[k] for k in OF_SWEEP},
-            **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
-        )
-        for one in recorded
-    ]
+    cells = []
+    for one in recorded:
+        told = {k: one[k] for k in (*OF_SWEEP, "config")} | {k: one.get(k, {}) for k in (*ABOUT, "baselines")}
+        told |= {"tests": one.get("tested", {}), "curve": tuple(one.get("curve", ()))}
+        scored = {k: records.Scored(**v) for k, v in one["tests"].items()}
+        where = {"cell_id": one["key"], "folder": Path(one["key"])}
+        cells.append(records.Record(**where, **told, scored=scored, shortfalls={}, evaluations={}))
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Made(table, sweep=header["sweep"], files=kept)

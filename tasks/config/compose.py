@@ -21,11 +21,7 @@ from tasks import data, loggers
 from tasks.config import models, nodes
 from tasks.config.options import CONFIGS, NAME, ConfigError, OptionsError, Problem, near, plain, read, read_each, short
 from tasks.config.options import names_in as names_in
-from tasks.config.pages import claims as claims
-from tasks.config.pages import experiment as experiment
-from tasks.config.pages import own_row as own_row
-from tasks.config.pages import page as page
-from tasks.config.pages import published as published
+from tasks.config.pages import claims, experiment, own_row, page, published  # noqa: F401
 from tasks.config.schedules import SCHEDULES
 
 if TYPE_CHECKING:
