@@ -126,12 +126,7 @@ def _hub(cell: Cell, measured: Mapping[str, Mapping[str, Any]]) -> ModelCardData
             more["metric_name"] = f"{one.split} {metric.name}, {metric.unit}"
             results.append(EvalResult(task, name, name, metric.name, one.value, **more))
     languages = [code for side in ("source_lang", "target_lang") if (code := data.get(side))]
-    return ModelCardData(
-        library_name="sparse-attention",
-        pipeline_tag=task,
-        datasets=list(dict.fromkeys(names)) or [data["name"]],
-        language=languages or None,
-        tags=["sparse-attention", cell.mapping, model],
-        eval_results=results or None,
-        model_name=f"{cell.task}-{cell.mapping}-{model}" if results else None,
-    )
+    name = f"{cell.task}-{cell.mapping}-{model}" if results else None
+    more = {"tags": ["sparse-attention", cell.mapping, model], "eval_results": results or None, "model_name": name}
+    more |= {"datasets": list(dict.fromkeys(names)) or [data["name"]], "language": languages or None}
+    return ModelCardData(library_name="sparse-attention", pipeline_tag=task, **more)
