@@ -11,6 +11,7 @@ import multiprocessing as mp
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -108,7 +109,7 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
     return cells
 
 
-class Preparation:
+class Preparation(AbstractContextManager):
     """Experiments with their cells. A plan is made when its data are ready, and each data set is prepared once.
 
     Without several data sets and workers, data are prepared in this process; else in processes of their own.
@@ -128,8 +129,7 @@ class Preparation:
         workers: int | None = None,
         sweep: str = "",
     ) -> None:
-        self.experiments, self.cells, self.tools = experiments, cells, tools
-        self.overrides, self.sweep = tuple(overrides), sweep
+        self.cells, self.tools, self.overrides, self.sweep = cells, tools, tuple(overrides), sweep
         every = [cell for group in cells for cell in group]
         self.config = every[0].config
         self.workers = workers or self.config["runtime"]["workers"]
@@ -143,12 +143,6 @@ class Preparation:
         self.running: dict[str, Future] = {}
         self._apart = len(self.jobs) > 1 and self.workers > 1 and pool.forks()
         self._executor: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Preparation:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
 
     def next(self, number: int) -> str | None:
         """A data set of plan `number` that is not begun, or None. Two versions of one data set come one after the other."""
@@ -177,8 +171,8 @@ class Preparation:
     def plan(self, number: int) -> Plan:
         """Make plan `number`; waits for its data, which must have begun."""
         self.ready(number, waits=True)
-        with_data = partial(self._with_data, self.experiments[number])
-        self.plans[number] = filled(self.experiments[number], self.cells[number], self.overrides, with_data)
+        one = self.plans[number].experiment
+        self.plans[number] = filled(one, self.cells[number], self.overrides, partial(self._with_data, one))
         self.unmade.discard(number)
         return self.plans[number]
 
@@ -191,7 +185,7 @@ class Preparation:
                 self.plan(number)
         return self
 
-    def close(self) -> None:
+    def close(self, *error: Any) -> None:
         """End the processes, also those that are at work."""
         if self._executor is not None:
             self._executor.shutdown(wait=not self.running, cancel_futures=True)
@@ -200,6 +194,8 @@ class Preparation:
                     if isinstance(process, mp.get_context("fork").Process):
                         process.terminate()
         self._executor = None
+
+    __exit__ = close
 
     def _with_data(self, experiment: Experiment, cell: Cell) -> Cell | Exception:
         if isinstance(result := self.results[cell.data_key], Exception):
