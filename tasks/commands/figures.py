@@ -94,7 +94,7 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
     else:
         trained = _finished(figure, options)
         write, how = DRAW[figure.draw](figure, options, trained)
-        stems, caption = [place(trained.outputs)], f"{trained.title}; {trained.column.label}. {how}"
+        stems, caption = [place(trained.store.root)], f"{trained.title}; {trained.column.label}. {how}"
         data, cells = write(stems[0], options.endings, caption), [cell.training_id for _, cell in trained.cells]
     files = []
     for stem in stems:
