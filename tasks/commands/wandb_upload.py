@@ -17,7 +17,7 @@ from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.plan import origin
 from repro.results.records import Record
-from repro.store import ASIDE, Evaluation, Store, StoreError, outputs_folder
+from repro.store import ASIDE, Entry, Evaluation, Store, StoreError, outputs_folder
 from tasks.commands import compare
 from tasks.config import options
 from tasks.loggers import about
@@ -114,19 +114,9 @@ def stored(cell: Cell, folder: Path) -> Results:
     If a test set was evaluated in several ways, only one evaluation is used: preferably the one with the settings of
     the training.
     """
-    found = replace(cell, tests=()).results(Store(folder.parents[3]))
-    assert found is not None  # `cells.finished` has read it
-    metrics, signatures = dict(found.metrics), dict(found.signatures)
-    baselines: dict[str, dict[str, Any]] = {}
-    chosen: dict[str, Evaluation] = {}
+    entry, chosen = Entry(folder), {}
     levels = map(Evaluation, sorted(path for path in (folder / "evaluations").glob("*") if ASIDE not in path.name))
     scored = [(level, read) for level in levels if (read := level.read())]
     for level, read in sorted(scored, key=lambda one: one[1].get("scoring") != cell.scoring):
-        if read["test"] in chosen:
-            continue
-        chosen[read["test"]] = level
-        metrics |= read["metrics"]
-        signatures |= read.get("signatures") or {}
-        for system, values in (read.get("baselines") or {}).items():
-            baselines.setdefault(system, {}).update(values)
-    return replace(found, metrics=metrics, signatures=signatures, baselines=baselines, evaluations=chosen)
+        chosen.setdefault(read["test"], (level, read))
+    return Results.of(entry, entry.read() or {}, chosen)
