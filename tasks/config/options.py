@@ -59,14 +59,6 @@ class Problem(str):
         return Problem(f"{prefix}{self}", f"{prefix}{self.key}", self.value, self.allowed)
 
 
-class NotAllowed(ValueError):
-    """A value is none of the allowed words."""
-
-    def __init__(self, message: str, allowed: Iterable[str]) -> None:
-        super().__init__(message)
-        self.allowed = tuple(allowed)
-
-
 class ConfigError(ValueError):
     """All problems with a configuration, collected before any data is read.
 
@@ -94,7 +86,7 @@ class Kind:
 
     Attributes:
         type: the plain Python type.
-        read: returns the value to use, or raises ValueError naming the allowed values.
+        read: returns the value to use, or raises ValueError with what the value must be, and the allowed names if any.
         help: the help text.
     """
 
@@ -245,7 +237,7 @@ def choice(
     def read(value: Any) -> str:
         known = tuple(allowed) + tuple(names() if names else ())
         if not isinstance(value, str) or value not in known:
-            raise NotAllowed(f"is invalid{near(value, known)}; allowed: {', '.join(known)}", known)
+            raise ValueError(f"is invalid{near(value, known)}; allowed: {', '.join(known)}", known)
         return value
 
     return option(default, str, read, help, optional)
@@ -264,7 +256,7 @@ def listing(default: Any, items: Any, *, length: int | None = None, least: int =
             try:
                 found.append(item.read(one))
             except ValueError as error:
-                raise ValueError(f"has {short(one)} at place {i + 1}, which {error}") from None
+                raise ValueError(f"has {short(one)} at place {i + 1}, which {error.args[0]}") from None
         return found
 
     return option(default, list, read, help)
@@ -353,8 +345,8 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
             place = f"{prefix}{key}."
             problems += [p.below(place) if isinstance(p, Problem) else f"{place}{p}" for p in error.problems]
         except ValueError as error:
-            told = f"{key}={short(given)} {error}"
-            problems.append(Problem(told, key, given, getattr(error, "allowed", ())).below(prefix))
+            why, *allowed = error.args  # the names that are allowed, where a choice has some
+            problems.append(Problem(f"{key}={short(given)} {why}", key, given, *allowed).below(prefix))
     if not problems:
         made = cls(**found)
         problems = [f"{prefix}{p}" for p in getattr(made, "problems", list)()]

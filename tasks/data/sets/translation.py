@@ -124,7 +124,16 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
     else:
         folder = folder_of(options.path, manifest["get"])
     if folder is None:
-        splits, stamps = _from_hub(manifest, stem, root, progress)
+
+        def check(row: Mapping[str, Any]) -> str | None:
+            whole = all(isinstance(row["translation"].get(lang), str) for lang in about.values())
+            return None if whole else f"a translation has no text in {' or '.join(about.values())}: {str(row)[:200]}"
+
+        def made(row: Mapping[str, Any]) -> Pair:
+            source, target = (clean(row["translation"][lang]) for lang in about.values())
+            return Pair(source, (target,))
+
+        splits, stamps = hub.load(manifest, root, progress, make=made, check=check, pair=stem)
         title += ", Hugging Face release"
     else:
         splits, stamps = _from_files(folder, stem, manifest["get"])
@@ -140,22 +149,7 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
     return make(manifest, KIND, read, title, sources=origin, **more)
 
 
-Sourced = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> their source
-
-
-def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Progress) -> Sourced:
-    def check(row: Mapping[str, Any]) -> str | None:
-        whole = all(isinstance(row["translation"].get(language), str) for language in pair.split("-"))
-        return None if whole else f"a translation has no text in {' or '.join(pair.split('-'))}: {str(row)[:200]}"
-
-    def made(row: Mapping[str, Any]) -> Pair:
-        source, target = (clean(row["translation"][language]) for language in pair.split("-"))
-        return Pair(source, (target,))
-
-    return hub.load(manifest, root, progress, make=made, check=check, pair=pair)
-
-
-def _from_files(folder: Path, stem: str, get: str) -> Sourced:
+def _from_files(folder: Path, stem: str, get: str) -> tuple[dict[str, Sequence[Pair]], dict[str, Any]]:
     splits, stamps = {}, {}
     for split, names in FILES.items():
         splits[split], stamps[split] = [], []
