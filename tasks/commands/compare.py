@@ -80,8 +80,21 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main`.
     """
     _check_names(store, filters)
-    ids = _of_sweep(store, filters.get("sweep"))
-    read = records.read(store, _folders(filters), ids=ids)
+    ids = None
+    if "sweep" in filters:
+        folder = store.root / "sweeps" / filters["sweep"]
+        if (told := read_manifest(folder)) is None:
+            there = sorted(p.parent.name for p in folder.parent.glob("*/manifest.json"))
+            known = f"{folder.parent}{near(folder.name, there)}; there are: {', '.join(there) or 'none'}"
+            raise compare.FilterError(f"sweep={folder.name} is not in {known}")
+        ids = list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
+    tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
+
+    def wanted(task: str, mapping: str, _: str) -> bool:
+        """Whether a folder can match; others are not read."""
+        return all(fits({"task": task, "mapping": mapping}[key]) for key, fits in tests.items())
+
+    read = records.read(store, wanted, ids=ids)
     for one in read.lost:
         print(f"left out: {one}", file=sys.stderr)
     found = read.records
@@ -133,23 +146,6 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
     if len(name) > 80:
         name = f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return store.root / "compare" / name
-
-
-def _folders(filters: Mapping[str, str]):
-    """A filter for task and mapping folders, so that folders that cannot match are not read."""
-    tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
-    return lambda task, mapping, _: all(fits({"task": task, "mapping": mapping}[k]) for k, fits in tests.items())
-
-
-def _of_sweep(store: Store, name: str | None) -> list[str] | None:
-    if name is None:
-        return None
-    told = read_manifest(store.root / "sweeps" / name)
-    if told is None:
-        there = sorted(p.parent.name for p in (store.root / "sweeps").glob("*/manifest.json"))
-        known = f"{store.root / 'sweeps'}{near(name, there)}; there are: {', '.join(there) or 'none'}"
-        raise compare.FilterError(f"sweep={name} is not in {known}")
-    return list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
 
 
 def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]]:
