@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tasks.config.options import CONFIGS, NAME, ConfigError, Problem, names_in, near, quoted, short, values_in
@@ -148,22 +149,15 @@ def unknown(group: str, name: object) -> Problem:
     return Problem(told, group, name, known)
 
 
-class _Files:
-    """The names of config files, which Hydra's parser needs to expand a glob."""
-
-    @staticmethod
-    def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
-        return names_in(group_name)
-
-
 @lru_cache(4096)
 def parsed(text: str) -> Override:
     """Read one override. Raises ConfigError if Hydra's parser cannot read it."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    files: Any = SimpleNamespace(get_group_options=lambda group, results_filter=None: names_in(group))  # of a glob
     try:
-        (one,) = OverridesParser.create(config_loader=_Files()).parse_overrides([spelled(text)])  # type: ignore[arg-type]
+        (one,) = OverridesParser.create(config_loader=files).parse_overrides([spelled(text)])
     except (HydraException, ValueError) as error:
         raise ConfigError(f"{text[:200]!r} {UNREADABLE}") from error
     if not one.key_or_group:
