@@ -92,7 +92,12 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
     if figure.draw == "documents":
         stems, data, caption, cells = _documents(figure, options, place)
     else:
-        trained = _finished(figure, options)
+        said = dict(map(pair, options.overrides))  # rows= and columns=, or else those of the figure
+        points = figure.points and said.get("rows", figure.points)
+        column = None if "columns" in said else figure.column
+        trained = attending.finished(figure.experiment, options.overrides, column, points=points)
+        if figure.rows and "rows" not in said:
+            trained.cells = [one for one in trained.cells if one[0] in figure.rows] or trained.cells
         write, how = DRAW[figure.draw](figure, options, trained)
         stems, caption = [place(trained.store.root)], f"{trained.title}; {trained.column.label}. {how}"
         data, cells = write(stems[0], options.endings, caption), [cell.training_id for _, cell in trained.cells]
@@ -109,17 +114,6 @@ def listed() -> str:
     lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
     then = "Next: python scripts/reproduce.py EXPERIMENT with the same overrides, before (the cells) and after (the report)"
     return "\n".join(["figures:", *lines, "", then])
-
-
-def _finished(figure: Figure, options: Options) -> Finished:
-    """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
-    said = dict(map(pair, options.overrides))
-    points = figure.points and said.get("rows", figure.points)
-    column = None if "columns" in said else figure.column
-    trained = attending.finished(figure.experiment, options.overrides, column, points=points)
-    if figure.rows and "rows" not in said:
-        trained.cells = [(label, cell) for label, cell in trained.cells if label in figure.rows] or trained.cells
-    return trained
 
 
 def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[str]]:

@@ -55,16 +55,11 @@ def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, l
     records, lost = archive.collect(cells, Store(cells[0].config["paths"]["outputs"]), earlier)
     kept = sum(any(record is old for old in earlier) for record in records)  # the store may hold an equal one
     if kept < len(records):
-        typed = [text for text in request.typed if _lasting(text)]
+        keys = {text: pair(text)[0] for text in request.typed}  # those that say what was run, not where
+        typed = [text for text, key in keys.items() if key.partition(".")[0] not in HERE and key not in MIRRORS]
         archive.write(path, {"experiment": one.name, "profile": one.profile, "arguments": typed}, records)
     places = [(origin(one, cell), cell.seed) for cell in lost]
     return path, len(records), kept, [f"{of['row']}, {of['heading']}, seed {seed}" for of, seed in places]
-
-
-def _lasting(text: str) -> bool:
-    """Whether an argument says what was run, not where."""
-    key = pair(text)[0]
-    return key.partition(".")[0] not in HERE and key not in MIRRORS
 
 
 def write(request: Request, results: Path) -> int:
