@@ -199,8 +199,3 @@ def show(request: Request, results: Path) -> int:
         print(f"table: {written[0].with_suffix('')} ({', '.join(p.suffix for p in written)})\nreport: {html}")
         status |= bool(lost)
     return status
-
-
-def files(results: Path = RESULTS) -> list[Path]:
-    """All files of records in `results`."""
-    return sorted((results / FOLDER).glob("*.jsonl"))

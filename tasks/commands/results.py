@@ -57,7 +57,7 @@ def expected(results: Path, measured: Pages) -> Expected:
     Raises StoreError if records cannot be read or contradict their examples.
     """
     found, tables = Expected(), []
-    for path in recorded.files(results):
+    for path in sorted((results / recorded.FOLDER).glob("*.jsonl")):
         made = recorded.read(path)
         tables.append(made.table)
         text, picture = made.more or render.to_markdown(made.table), f"figures/tables/{path.stem}.svg"
