@@ -47,13 +47,6 @@ class Ended:
     score: float | None = None
 
 
-def one(request: Request) -> int:
-    """Run one cell and print its scores. Returns the exit status."""
-    with compose.composer() as composed:
-        config = composed(request.overrides)
-    return STATUS[_run(config).state]
-
-
 def job(config: DictConfig) -> float | None:
     """Run one cell as a job of Hydra; leaves a file at its end. Returns its dev score; None tells optuna that it failed."""
     typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
@@ -129,7 +122,11 @@ def main(request: Request) -> int:
     ours = not request.hydras
     if ours and (request.many or not request.task):
         return sweep.main(request)
-    return one(request) if ours else _hydra(request)
+    if not ours:
+        return _hydra(request)
+    with compose.composer() as composed:
+        config = composed(request.overrides)
+    return STATUS[_run(config).state]
 
 
 def _hydra(request: Request) -> int:

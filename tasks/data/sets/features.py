@@ -192,23 +192,17 @@ def load_mulan(manifest: Manifest, options: Mulan, root: Path, progress: Progres
     """Load <name>-train.arff and <name>-test.arff, and the names of the labels from <name>.xml."""
     name, hashes = manifest["name"], mirror_hashes(manifest)
     files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
-    labels = label_names(files[f"{name}.xml"])
+    path, expected = files[f"{name}.xml"], "<labels> with <label name=..> elements"
+    try:
+        tree = ElementTree.fromstring(read_text(path))
+    except ElementTree.ParseError as error:
+        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
+    labels = tuple(plain(node.get("name", "")) for node in tree.iter() if node.tag.endswith("label"))
+    if not labels or not all(labels) or len(set(labels)) < len(labels):
+        raise damaged(path, f"{len(labels)} labels, {len(set(filter(None, labels)))} different names", expected)
     splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}
     train, test = (hashes[f"{name}-{s}.arff"] for s in splits)
     return labelled_set(manifest, manifest["title"], splits, labels, {"train": train, "test": [train, test]})
-
-
-def label_names(path: Path) -> tuple[str, ...]:
-    """Names of the classes in Mulan's XML file, in file order. Raises DataError if it is not XML or has no labels."""
-    expected = "<labels> with <label name=..> elements"
-    try:
-        root = ElementTree.fromstring(read_text(path))
-    except ElementTree.ParseError as error:
-        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
-    names = [plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
-    if not names or not all(names) or len(set(names)) < len(names):
-        raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
-    return tuple(names)
 
 
 # The sizes of the published split. The package has the rows in the order of Mulan's whole file, but not the split.
