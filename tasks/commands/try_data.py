@@ -147,8 +147,14 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
         sizes.pop("decode.max_len_b", None)
     sizes = {key: most for key, most in sizes.items() if not typed & {key, key.rpartition(".")[0]}}
     for split, records in splits.items() if kind in ("text", "texts") else ():
-        if f"data.limits.{split}" in sizes:
-            _refuse_sorted([example.label for example in records], split, limits[split])
+        labels, most = [example.label for example in records], limits[split]
+        if f"data.limits.{split}" in sizes:  # are the first of them like all labels?
+            every, first = Counter(labels), Counter(labels[:most])
+            if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
+                told = f"only {most:,} of {len(labels):,} {split} examples can be read in ten minutes"
+                step = f"shuffle its rows, or take all of them: data.limits.{split}=null"
+                why = f"the first {most:,} have other classes than the rest"
+                raise DataError(f"the file is sorted by class, and {told}", why, step)
     if n < FEW:
         few = f"only {n:,} training examples; the models will learn little"
         print(f"WARNING: {few}, and {len(splits['test']):,} test examples prove nothing")
@@ -157,17 +163,6 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
         print(f"  chosen for these texts and about ten minutes on two cores: {' '.join(chosen)}")
         print("  set these keys yourself to change that; data.limits.train=null reads everything")
     return chosen
-
-
-def _refuse_sorted(labels: Sequence[int], split: str, most: int) -> None:
-    """Raise DataError if the first `most` labels are not like all labels, as in a file that is sorted by class."""
-    every, first = Counter(labels), Counter(labels[:most])
-    if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
-        told = f"only {most:,} of {len(labels):,} {split} examples can be read in ten minutes"
-        step = f"shuffle its rows, or take all of them: data.limits.{split}=null"
-        raise DataError(
-            f"the file is sorted by class, and {told}", f"the first {most:,} have other classes than the rest", step
-        )
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,14 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
         splits, stamps = hub.load(manifest, root, progress, make=made, check=check, pair=stem)
         title += ", Hugging Face release"
     else:
-        splits, stamps = _from_files(folder, stem, manifest["get"])
+        splits, stamps = {split: [] for split in FILES}, {split: [] for split in FILES}
+        for split, name in ((split, name) for split, names in FILES.items() for name in names):
+            wanted = [(name.format(stem, lang),) for lang in about.values()]
+            files = [find_file(sources.folders_in(folder), one, manifest["get"]) for one in wanted]
+            sides = [segments(path) for path in files]
+            same_length(files, sides)
+            splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
+            stamps[split] += map(sha256_of, files)
     if stem != "de-en":
         manifest = manifest | {"sizes": {}}
 
@@ -147,19 +154,6 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
     counts = {split: len(pairs) for split, pairs in splits.items()}
     more = {"limits": options.limits, "counts": counts, "shortfalls": options.shortfall(), "about": about}
     return make(manifest, KIND, read, title, sources=origin, **more)
-
-
-def _from_files(folder: Path, stem: str, get: str) -> tuple[dict[str, Sequence[Pair]], dict[str, Any]]:
-    splits, stamps = {}, {}
-    for split, names in FILES.items():
-        splits[split], stamps[split] = [], []
-        for name in names:
-            files = [find_file(sources.folders_in(folder), (name.format(stem, lang),), get) for lang in stem.split("-")]
-            sides = [segments(path) for path in files]
-            same_length(files, sides)
-            splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
-            stamps[split] += map(sha256_of, files)
-    return splits, stamps
 
 
 def segments(path: Path) -> list[str]:
