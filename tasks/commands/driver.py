@@ -49,13 +49,6 @@ def refuse_empty(made: Sequence[plans.Plan]) -> None:
         raise compose.ConfigError(f"no column can be run: {told}")
 
 
-def notes(made: Sequence[plans.Plan]) -> list[str]:
-    """What the readers of the user's own data have to say, each sentence once."""
-    cells = [cell for one in made for cell in one.cells.values()]
-    facts = [of.facts for cell in cells for of in (cell.data, *cell.tests)]
-    return list(dict.fromkeys(f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())))
-
-
 def drive(driver: Driver) -> int:
     """Run the cells and print the tables. Returns the exit status."""
     try:
@@ -189,7 +182,11 @@ class Driver:
     def _begin(self, display: Display) -> None:
         """Say what there is to say of the plans that were made, and print the tables that are complete."""
         said = [f"{name(cell)}: what is stored is damaged; it is moved aside and run again" for cell in self.damaged]
-        for line in [line for line in dict.fromkeys([*said, *notes(self.plans)]) if line not in self.told]:
+        facts = [of.facts for one in self.plans for cell in one.cells.values() for of in (cell.data, *cell.tests)]
+        said += [
+            f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())
+        ]  # of the user's own data
+        for line in [line for line in dict.fromkeys(said) if line not in self.told]:
             display.say(line)
             self.told.add(line)
         self._print_complete(display)

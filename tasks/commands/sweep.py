@@ -182,7 +182,11 @@ def folder_of(store: Store, request: Request, outlined: Outline) -> Path:
     """
     root = store.root / "sweeps"
     if not request.sweep:
-        return new_folder(root, _words(request, outlined))
+        one = outlined.experiments[0]
+        mappings = [row.label for row in one.rows]
+        said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
+        words = request.names or (*dict.fromkeys(c.key for c in one.columns), said)
+        return new_folder(root, "-".join(words))
     folder = root / request.sweep
     before = compare.read_manifest(folder)
     if before is not None and before.get("asked") != lasting(request):
@@ -203,15 +207,6 @@ def new_folder(root: Path, words: str) -> Path:
         except FileExistsError:
             continue
     raise AssertionError
-
-
-def _words(request: Request, outlined: Outline) -> str:
-    if request.names:
-        return "-".join(request.names)
-    one = outlined.experiments[0]
-    mappings = [row.label for row in one.rows]
-    said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
-    return "-".join([*dict.fromkeys(c.key for c in one.columns), said])
 
 
 # ---- running

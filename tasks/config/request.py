@@ -139,14 +139,11 @@ class Override:
         chosen = list(self.parsed.sweep_iterator()) if self.several else [self.parsed.value()]
         if self.key in SEVERAL:
             chosen = [name for one in chosen for name in (one if isinstance(one, list) else [one])]
-        return [unknown(self.key, name) for name in chosen if name not in names_in(self.key)]
-
-
-def unknown(group: str, name: object) -> Problem:
-    """The problem with an unknown file name in a config group."""
-    known = names_in(group)
-    told = f"{group}={short(name)} is unknown{near(name, known)}; configs/{group} has: {', '.join(known) or 'nothing'}"
-    return Problem(told, group, name, known)
+        known = names_in(self.key)
+        there = f"configs/{self.key} has: {', '.join(known) or 'nothing'}"
+        wrong = [name for name in chosen if name not in known]
+        told = [f"{self.key}={short(name)} is unknown{near(name, known)}; {there}" for name in wrong]
+        return [Problem(sentence, self.key, name, known) for sentence, name in zip(told, wrong)]
 
 
 @lru_cache(4096)
