@@ -49,16 +49,6 @@ def refuse_empty(made: Sequence[plans.Plan]) -> None:
         raise compose.ConfigError(f"no column can be run: {told}")
 
 
-def drive(driver: Driver) -> int:
-    """Run the cells and print the tables. Returns the exit status."""
-    try:
-        return driver.run()
-    except KeyboardInterrupt:
-        done = f"stopped with {len(driver.done)} of {driver.total} cells done"
-        print(f"{done}; run the same command again to continue", file=sys.stderr)
-        return 130
-
-
 @dataclass
 class Driver:
     """Runs the cells of plans; writes each table and its report, and prints it, as soon as its last cell has ended.
@@ -111,9 +101,14 @@ class Driver:
         return 3600 * estimate.hours(cell.config, ASSUMED, self.cost.paces if self.cost else None)[0]
 
     def run(self) -> int:
-        """Run the missing cells, and write the tables and the report. Returns the exit status."""
-        with self.preparation:
-            return self._run()
+        """Run the missing cells, and write the tables and the report. Returns the exit status, 130 after Ctrl-C."""
+        try:
+            with self.preparation:
+                return self._run()
+        except KeyboardInterrupt:
+            done = f"stopped with {len(self.done)} of {self.total} cells done"
+            print(f"{done}; run the same command again to continue", file=sys.stderr)
+            return 130
 
     def _run(self) -> int:
         workers = self.runtime["workers"]

@@ -16,7 +16,7 @@ from repro.identity import Cell, pair
 from repro.plan.experiment import Experiment, Row
 from repro.results import estimate
 from repro.store import Store
-from tasks.commands.driver import Driver, drive, refuse_empty
+from tasks.commands.driver import Driver, refuse_empty
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, pages
 from tasks.config.options import Problem, near
@@ -186,7 +186,7 @@ def main(request: Request) -> int:
         groups = zip(loaded, outline(loaded, request.overrides))
         print(estimated([(one.columns[c.column].label, c) for one, cells in groups for c in cells], title))
         return 0
-    return drive(begin(request))
+    return begin(request).run()
 
 
 def estimated(labelled: Sequence[tuple[str, Cell]], title: str) -> str:

@@ -235,7 +235,7 @@ def main(request: Request) -> int:
     store = Store(next(cell for group in outlined.cells for cell in group).config["paths"]["outputs"])
     folder = folder_of(store, request, outlined)
     made = reproduce.prepared(outlined.experiments, request.overrides, outlined.cells, folder.name)
-    return reproduce.drive(Sweep(made, store, request=request, outlined=outlined, folder=folder))
+    return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()
 
 
 def no_task() -> ConfigError:

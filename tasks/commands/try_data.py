@@ -80,9 +80,8 @@ def main(request: Request) -> int:
     print(f"{name}: {', '.join(f'{len(records):,} {split}' for split, records in splits.items())}")
     rest = [*added, *_fitted(column.key, splits, config, set(given)), *typed]
     made = reproduce.prepared([one], rest)
-    return reproduce.drive(
-        Try(made, Store(config["paths"]["outputs"]), test=splits["test"], arguments=request.overrides)
-    )
+    store = Store(config["paths"]["outputs"])
+    return Try(made, store, test=splits["test"], arguments=request.overrides).run()
 
 
 def check_file(request: Request) -> None:

@@ -80,7 +80,7 @@ def command(store: str, name: str, size: int) -> int:
         (plugin := Path(store).parent / "counting.py").write_text(COUNTING)
         overrides += [f"runtime.workers={WORKERS}", f"launcher.retries={RETRIES}", f"plugins=[{plugin}]"]
     made = reproduce.prepared([read(page(name, size), name, "demo")], overrides)
-    return reproduce.drive(reproduce.Driver(made, Store(store)))
+    return reproduce.Driver(made, Store(store)).run()
 
 
 def start(store: Path, size: int, name: str = "storm") -> subprocess.Popen:
