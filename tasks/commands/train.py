@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,9 @@ JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in
 STATUS = {"done": 0, "queued": 0, "failed": 1, "wrong": 2}  # exit status of a cell
 
 
-@dataclass
-class Ended:
-    """How a cell ended.
-
-    Attributes:
-        state: done, failed, wrong (its configuration is invalid) or queued (by a launcher that is not waited for).
-        cell: its place in the store, setting, seed and store; empty if it was not prepared.
-        score: its dev score by `train.best_metric`; None if there is none.
-    """
-
-    state: str
-    cell: dict[str, Any] = field(default_factory=dict)
-    score: float | None = None
+# How a cell ended: done, failed, wrong (its configuration is invalid) or queued (by a launcher that is not waited for);
+# its place in the store, setting, seed and store, empty if it was not prepared; its dev score by `train.best_metric`.
+Ended = tuple[str, dict[str, Any], float | None]
 
 
 def job(config: DictConfig) -> float | None:
@@ -52,14 +41,14 @@ def job(config: DictConfig) -> float | None:
     typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     try:
         compose.follow(config, parse(typed))
-        ended = _run(compose.checked(config, typed))
+        state, cell, score = _run(compose.checked(config, typed))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        ended = Ended("wrong")
+        state, cell, score = "wrong", {}, None
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({**ended.cell, "state": ended.state}, file)
-    return ended.score
+        json.dump({**cell, "state": state}, file)
+    return score
 
 
 def _run(config: Mapping[str, Any]) -> Ended:
@@ -76,9 +65,9 @@ def _run(config: Mapping[str, Any]) -> Ended:
             outcome = launch.run_one(cell, store, shown.show, make_loggers)
     except (ValueError, DataError, StoreError) as error:  # StoreError: the launcher cannot run the cell
         print(f"error: {error}", file=sys.stderr)
-        return Ended("wrong" if isinstance(error, ValueError) else "failed")
+        return "wrong" if isinstance(error, ValueError) else "failed", {}, None
     if outcome.state == "queued":  # launcher.wait=false
-        return Ended("queued")
+        return "queued", {}, None
     place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
     told = {"cell": place, "setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
     results = cell.results(store)
@@ -87,13 +76,13 @@ def _run(config: Mapping[str, Any]) -> Ended:
             print(outcome.reason or outcome.state, file=sys.stderr)
         elif config["runtime"]["verbose"]:  # the reason was printed when it happened
             print((outcome.error or "").partition("\n")[2], file=sys.stderr)
-        return Ended("failed", told)
+        return "failed", told, None
     print(f"{display.name(cell)}: {cell.data.facts.get('provenance', '')}")
     for key, value in sorted(results.metrics.items()):
         print(f"  {key:32s} {value:{'.3g' if 0 < abs(value) < 0.001 else '.4f'}}")
     print(f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder}")
     score = float(results.metrics.get(f"dev/{config['train']['best_metric']}", math.nan))
-    return Ended("done", told, None if math.isnan(score) else score)
+    return "done", told, None if math.isnan(score) else score
 
 
 @contextlib.contextmanager
@@ -126,7 +115,7 @@ def main(request: Request) -> int:
         return _hydra(request)
     with compose.composer() as composed:
         config = composed(request.overrides)
-    return STATUS[_run(config).state]
+    return STATUS[_run(config)[0]]
 
 
 def _hydra(request: Request) -> int:

@@ -77,11 +77,10 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
 
 def chosen(node: Mapping[str, Any]) -> tuple[ModuleType | Loader, Any]:
     """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
-    try:
-        module = set_module(node.get("name", ""))
-        return module, read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
-    except OptionsError as error:
-        raise DataError("; ".join(error.problems), "the data node of the configuration", "correct it") from error
+    if wrong := problems(node):
+        raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
+    module = set_module(node["name"])
+    return module, read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
