@@ -139,9 +139,8 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
         elif (equals or word[:1] in ("+", "~")) and "overrides" in wants:
             overrides.append(word)
         elif equals:
-            raise ValueError(
-                _unknown(f"{key}=", [f"{_spelt(n)}=" for n, p in options.items() if p.annotation is not bool])
-            )
+            known = [f"{_spelt(n)}=" for n, p in options.items() if p.annotation is not bool]
+            raise ValueError(_unknown(f"{key}=", known))
         elif further:
             names.append(word)
         else:

@@ -67,10 +67,8 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
 
     They are chosen so that an update has as many examples as with one process. The accumulated batches of an update are
     first distributed over the processes, which leaves each batch unchanged. Batches are divided only if there are more
-    processes than that can keep busy.
-
-    Raises:
-        ValueError: the examples of an update, or the tokens of a batch, cannot be divided evenly.
+    processes than that can keep busy. Raises ValueError if the examples of an update, or the tokens of a batch, cannot
+    be divided evenly.
     """
     processes, every = train["processes"], train["update_freq"]
     shared = math.gcd(processes, every)

@@ -87,8 +87,7 @@ class Descriptions:
 def load_descriptions(root: Path, progress: Progress) -> Descriptions:
     """All descriptions with their split: no source package, synopsis or near-duplicate paragraph occurs in two splits.
 
-    Raises:
-        DataUnavailable: apt is not installed, or it cannot reach its sources.
+    Raises DataUnavailable if apt is not installed, or it cannot reach its sources.
     """
 
     def make() -> tuple[list[list[str]], dict[str, Any]]:
