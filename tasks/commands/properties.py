@@ -81,7 +81,6 @@ def _gap(a: Tensor, b: Tensor) -> float:
 def violation(prop: str, f: Function, K: int, apex: float | None = None) -> float:
     """The size of the violation: 0 or rounding error if the function has the property."""
     z = _scores(K)
-    generator = torch.Generator().manual_seed(1)
     if prop == "idempotence":
         p = torch.softmax(2 * z, -1)
         return _gap(f(p), p)
@@ -90,7 +89,7 @@ def violation(prop: str, f: Function, K: int, apex: float | None = None) -> floa
     if prop == "scale":
         return max(_gap(f(z * c), f(z)) for c in (0.01, 0.7, 30.0))
     if prop == "permutation":
-        order = torch.randperm(K, generator=generator)
+        order = torch.randperm(K, generator=torch.Generator().manual_seed(1))
         return _gap(f(z[:, order]), f(z)[:, order])
     if prop == "monotonic":
         # Undefined values are ignored. For sum normalization, the formula is also applied to negative scores.

@@ -19,7 +19,6 @@ from repro.tables import render
 from tasks.commands import claims, properties, recorded
 from tasks.draw import functions
 
-HERE = "tasks/commands/results.py"
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
     "records/*.jsonl",
@@ -114,7 +113,8 @@ def write(results: Path, measured: Pages) -> int:
             wrong.append(f"{path}: '## {new[path][0][0]}' is on no page; add this heading where its table belongs")
     for path in sorted(results.rglob("*")):
         if path.is_file() and path not in made and not any(path.match(one) for one in BY_HAND):
-            wrong.append(f"{path}: nothing writes this file; if it is made by hand, list it in {HERE}")
+            told = "nothing writes this file; if it is made by hand, list it in tasks/commands/results.py"
+            wrong.append(f"{path}: {told}")
     if wrong:
         raise ValueError("\n".join(["nothing is written:", *wrong]))
     drawn = {results / name for name in of.drawn}

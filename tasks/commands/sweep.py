@@ -247,14 +247,12 @@ def no_task() -> ConfigError:
 
 def tell(outlined: Outline) -> None:
     """Print on stderr which configurations are left out, which are invalid, and which parameters do not apply."""
-    for key, names in outlined.without.items():
-        print(f"{key} is not a parameter of {', '.join(names)}: run once, without it", file=sys.stderr)
-    for where, why in outlined.left_out.items():
-        print(f"left out: {where}: {why}", file=sys.stderr)
-    for where, why in list(outlined.wrong.items())[:SHOWN]:
-        print(f"cannot be run: {where}: {why}", file=sys.stderr)
-    if len(outlined.wrong) > SHOWN:
-        print(f"and {len(outlined.wrong) - SHOWN} more that cannot be run", file=sys.stderr)
+    said = [f"{k} is not a parameter of {', '.join(m)}: run once, without it" for k, m in outlined.without.items()]
+    said += [f"left out: {where}: {why}" for where, why in outlined.left_out.items()]
+    said += [f"cannot be run: {where}: {why}" for where, why in list(outlined.wrong.items())[:SHOWN]]
+    if (more := len(outlined.wrong) - SHOWN) > 0:
+        said.append(f"and {more} more that cannot be run")
+    print("".join(f"{line}\n" for line in said), end="", file=sys.stderr)
 
 
 @dataclass

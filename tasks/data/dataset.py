@@ -130,9 +130,8 @@ def make(
 
     prints = {s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()}
     short = (*_shortfalls(manifest, NOUNS[kind], limits, counts or {}), *shortfalls)
-    made = DataSet(name, kind, prints, limited, provenance, tuple(notes), short, about=dict(about or {}))
-    made.demo, made.stands_for = bool(manifest.get("demo", False)), manifest.get("stands_for")
-    return made
+    replaced = bool(manifest.get("demo", False)), manifest.get("stands_for")
+    return DataSet(name, kind, prints, limited, provenance, tuple(notes), short, *replaced, dict(about or {}))
 
 
 def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:

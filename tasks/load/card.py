@@ -90,14 +90,6 @@ class Score:
     signature: str
     how: str
 
-    @property
-    def shown(self) -> str:
-        return f"{self.value:.{self.metric.decimals}f}"
-
-    @property
-    def bounds(self) -> str:
-        return ", ".join(f"{bound:.{self.metric.decimals}f}" for bound in self.interval)
-
 
 def _scores(cell: Cell, found: Sequence[Scores]) -> Iterator[Score]:
     """The scores, except those on training data."""

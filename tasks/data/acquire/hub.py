@@ -30,7 +30,6 @@ from tasks.data.records import Mapped
 
 RECIPE = 1  # increased when the same files give other rows
 _TYPES = {"str": str, "int": int, "dict": dict}
-_COMMIT = 40  # hexadecimal digits
 Make, Check = Callable[[dict[str, Any]], Any], Callable[[Mapping[str, Any]], str | None]
 
 
@@ -93,7 +92,7 @@ class _Hub:
 
     def commit(self, progress: Progress) -> str:
         """The commit of the revision: the revision itself, the commit stored earlier, or the hub's current answer."""
-        if len(self.revision) == _COMMIT:
+        if len(self.revision) == 40:  # hexadecimal digits
             return self.revision
         kept = self.folder / (self.revision.replace("/", "--") + ".json")
         if kept.is_file():
