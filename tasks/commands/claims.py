@@ -65,7 +65,7 @@ METRICS = {
     "test/rougeL_f": "ROUGE-L",
     "test/attention_marked_mass": "attention on the words",
     "test/attention_marked_precision": "precision",
-    "test/comprehensiveness": "dependence on the words",
+    "test/comprehensiveness": "loss of confidence without the words",
 }
 WORDS = {
     SUPPORTED: "yes",
@@ -145,6 +145,8 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
         decided=_count([one for one in four if one.counts]),
         seen=sum(one.outcome in DECIDED and not one.counts for one in four),
         chances=chances(tables),
+        names=_and([name for paper, name in PAPERS.items() if paper not in APART]),
+        counter=sum(bool(one.counts and one.claim.counterexample) for one in four),
         DECIDED=DECIDED,
         papers={PAPERS.get(name, name): [one for one in outcomes if one.claim.paper == name] for name in papers},
     )
@@ -181,9 +183,14 @@ def _least(outcomes: Sequence[Outcome]) -> str:
 
 def _sentence(outcomes: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
+    words = {
+        SUPPORTED: "holds:",
+        CONTRADICTED: "the opposite is seen:",
+        EXCLUDED: "no such gain:",
+        OPEN: "not decided:",
+    }
     groups = {
-        word: [one.claim.point + _mark(one) for one in outcomes if one.outcome in of]
-        for word, of in (("seen:", (SUPPORTED,)), ("not seen:", (CONTRADICTED, EXCLUDED)), ("not decided:", (OPEN,)))
+        word: [one.claim.point + _mark(one) for one in outcomes if one.outcome == of] for of, word in words.items()
     }
     return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
 
@@ -204,17 +211,16 @@ def _measured(outcome: Outcome) -> str:
 
 
 def _answer(outcome: Outcome) -> str:
-    if outcome.outcome == EXCLUDED:
-        said = f"not seen; a gain of {outcome.claim.smallest:.2g} or more is excluded"
-    else:
-        why = outcome.outcome == OPEN and outcome.part.why
-        said = WORDS[outcome.outcome] + (f": {why}" if why else "")
-    return said + _mark(outcome)
+    if outcome.outcome == OPEN:
+        return WORDS[OPEN] + (f": {outcome.part.why}" if outcome.part.why else "")
+    excluded = f"no, a gain of {outcome.claim.smallest:.2g} or more is excluded"
+    said = excluded if outcome.outcome == EXCLUDED else WORDS[outcome.outcome]
+    return f"not decided yet ({said}){mark}" if (mark := _mark(outcome)) else said
 
 
 def _mark(outcome: Outcome) -> str:
-    """A star if the outcome rests on a test that was changed after its records had been seen."""
-    return "\\*" * (outcome.seen and not outcome.confirmed)
+    """A star if a decided outcome rests on a test that was changed after its records had been seen."""
+    return "\\*" * (outcome.seen and not outcome.confirmed and outcome.outcome in DECIDED)
 
 
 def _quoted(claim: Claim) -> str:
@@ -278,10 +284,14 @@ def _count(outcomes: Sequence[Outcome]) -> str:
 
 @dataclass(frozen=True)
 class Chance:
-    """The chance, from 0 to 1, that a run of a row is better than a run of another, on average over tasks; its 95 % interval."""
+    """The chance, from 0 to 1, that a run of a row is better than a run of another, on average over tasks; its 95 % interval.
+
+    runs: how many of the row there are, by task.
+    """
 
     row: str
     tasks: tuple[str, ...]
+    runs: tuple[int, ...]
     mean: float
     low: float
     high: float
@@ -312,7 +322,7 @@ def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
         drawn += wins[i, j].mean((1, 2)) / len(runs)
         exact += float(wins.mean()) / len(runs)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Chance(row, tuple(runs), exact, float(low), float(high))
+    return Chance(row, tuple(runs), tuple(len(a) for a, _ in runs.values()), exact, float(low), float(high))
 
 
 def chances(tables: Iterable[Table]) -> list[Chance]:

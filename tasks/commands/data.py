@@ -1,4 +1,4 @@
-"""`scripts/data.py`: list, fetch, verify and show data sets; `scripts/extract_features.py`: features of the images of VQA v2."""
+"""`scripts/data.py`: list, fetch, verify and show data sets; `scripts/extract_features.py`: features of images."""
 
 from __future__ import annotations
 

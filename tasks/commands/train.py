@@ -31,8 +31,9 @@ JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in
 STATUS = {"done": 0, "queued": 0, "failed": 1, "wrong": 2}  # exit status of a cell
 
 
-# How a cell ended: done, failed, wrong (its configuration is invalid) or queued (by a launcher that is not waited for);
-# its place in the store, setting, seed and store, empty if it was not prepared; its dev score by `train.best_metric`.
+# How the training of a cell ended: done, failed, wrong (its configuration is invalid) or queued (by a launcher that is
+# not waited for); its place in the store, setting, seed and store, empty if it was not prepared; its dev score by
+# `train.best_metric`.
 Ended = tuple[str, dict[str, Any], float | None]
 
 

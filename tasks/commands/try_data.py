@@ -150,8 +150,8 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
         if f"data.limits.{split}" in sizes:  # are the first of them like all labels?
             every, first = Counter(labels), Counter(labels[:most])
             if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
-                told = f"only {most:,} of {len(labels):,} {split} examples can be read in ten minutes"
-                step = f"shuffle its rows, or take all of them: data.limits.{split}=null"
+                told = f"only {most:,} of {len(labels):,} {split} examples fit into a run of ten minutes"
+                step = f"shuffle its rows, or take all of them, which is slower: data.limits.{split}=null"
                 why = f"the first {most:,} have other classes than the rest"
                 raise DataError(f"the file is sorted by class, and {told}", why, step)
     if n < FEW:
