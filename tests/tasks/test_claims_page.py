@@ -18,7 +18,7 @@ from repro.tables import build as tables
 from repro.tables.claims import Change, Claim
 from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
 from tasks.commands import claims, recorded, reproduce
-from tasks.commands.chances import chance
+from tasks.commands.claims import chance
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
