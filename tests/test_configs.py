@@ -300,7 +300,7 @@ def stand_in(monkeypatch, config) -> str:
 def planned(monkeypatch, experiment) -> plans.Plan:
     with compose.composer() as made:
         tools = plans.Tools(made, lambda config: stand_in(monkeypatch, config), compose.with_data)
-        return plans.fill([experiment], plans.outline([experiment], tools), tools, workers=1)[0]
+        return plans.Preparation([experiment], plans.outline([experiment], tools), tools, workers=1).whole().plans[0]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
 def test_laha_table_1(K, q):
     """Every printed mark is confirmed but one: sum normalization++ has no value where the scores sum to 0."""
     for row in properties.rows(K, 0.5, q):
-        for prop, printed in zip(properties.PROPERTIES, (*row.printed, "yes")):
+        for prop, printed in zip(properties.PROPERTIES, (*row.printed.split(), "yes")):
             found = properties.verdict(prop, row, K, printed)
             if (row.label, prop) == ("sum normalization++", "full domain"):
                 assert printed == "yes" and found == "no"

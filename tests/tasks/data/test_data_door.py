@@ -125,7 +125,7 @@ def test_an_incomplete_loader_is_refused_with_its_file(old, new, kind, mine, mon
 
 
 def test_a_data_set_without_a_manifest_is_refused_with_the_manifests_name(monkeypatch):
-    monkeypatch.setattr("tasks.data.catalog.names_in", lambda group: ["mine"])
+    monkeypatch.setattr("tasks.data.access.names_in", lambda group: ["mine"])
     assert "'mine': data/manifests/mine.yaml is missing" in data.problems({"name": "mine"})[0]
 
 

@@ -138,10 +138,10 @@ def test_a_damaged_pixel_cache_is_made_again(opened, small, tmp_path):
     found = opened("vqa2", **small)
     keys = keys_of(found.read(QUIET))
     first = np.array(found.about["images"](keys, tmp_path, QUIET).array)
-    (path,) = (tmp_path / "images").glob("pixels-*.npy")
+    (path,) = (tmp_path / "encoded").glob("pixels-*/*.npy")
     path.write_bytes(path.read_bytes()[:-1000])
-    with refused(DataUnavailable, where=str(path)):
-        open_images({"kind": "pixels", "path": f"../../images/{path.name}"}, tmp_path / "encoded" / "x")
+    with refused(DataUnavailable, where=str(path.parent)):
+        open_images({"kind": "pixels", "path": f"../{path.parent.name}"}, tmp_path / "encoded" / "x")
     assert np.array_equal(found.about["images"](keys, tmp_path, QUIET).array, first)
 
 
