@@ -7,7 +7,7 @@
     sa.names(kind="simplex"), sa.spec("entmax")                 # list the mappings; describe one of them
     out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)   # exact attention with a mapping, in one call
 
-Every simplex mapping follows one contract; so do the unnormalised ones, whose rows need not sum to 1. It accepts any
+All simplex mappings, and the unnormalised ones (whose weights need not sum to 1), follow one contract. They accept any
 ``dim`` and any leading shape, including empty batches and single positions. Masked positions get exactly 0 and no
 gradient; a fully masked row gives zeros; a score of -inf counts as masked; a NaN affects only its own row. float16 and
 bfloat16 inputs are computed in float32 and rounded once. Scores have gradients, and so do hyperparameters given as

@@ -128,7 +128,7 @@ class Mapping(nn.Module):
             inputs: further tensors that the mapping needs, such as ``bounds``.
 
         Raises:
-            TypeError: an argument in the place of another; the message names the one that was probably meant.
+            TypeError: an argument is in the wrong place; the message names the one that was probably meant.
             ValueError: a value out of its range.
         """
         values = self._numbers if not self._learned else self.params
@@ -167,7 +167,7 @@ class Mapping(nn.Module):
 
 
 class _Inner(Mapping):
-    """A mapping registered as a class; the contract is added around its call."""
+    """A mapping registered as a class; masks, ``dim`` and precision are handled around its call."""
 
     inner_class: ClassVar[type[nn.Module]]
 
@@ -217,7 +217,7 @@ class _Stateful(_Inner):
 
 
 class _Direct(Mapping):
-    """A mapping that does not work on rows: arguments are passed on unchanged."""
+    """A mapping that does not map score vectors: arguments are passed on unchanged."""
 
     def forward(self, *args: Any, **inputs: Any) -> Any:  # type: ignore[override]
         return self.spec.function(*args, **self.params, **inputs)  # type: ignore[misc]

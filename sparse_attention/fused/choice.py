@@ -130,7 +130,7 @@ def _against_fused(call: Call) -> str | None:
 
 
 def _as_spans(call: Call) -> bool:
-    """Replace a mask that leaves each query one run of keys (a window, packed sequences, padding) by their spans."""
+    """If each query sees one contiguous range of keys (a window, packed sequences, padding), replace the mask by spans."""
     mask, m = call.mask, call.k.shape[-2]
     assert mask is not None
     if mask.device.type != "cpu" or foreign(mask) or mask.shape[-1:] != (m,) or kernels.active() == "triton":

@@ -1,6 +1,6 @@
 r"""Forms of attention that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
 
-Windows and packed sequences leave each query one run of keys, a span. The Triton kernels take ALiBi's slopes and sinks as they are.
+With windows and packed sequences, each query sees one contiguous range of keys, a span. The Triton kernels take ALiBi's slopes and sinks as they are.
 Elsewhere they become one more channel of queries and keys: slopes because a mapping :math:`\pi(x + c) = \pi(x)` needs :math:`s_h (j - i)` only up to a constant
 of the row, sinks because the new channel is 0 for every other key.
 """

@@ -67,7 +67,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers) -
 
 
 def _out_of_range(alphas: Tensor, fused: tuple[float, float]) -> str | None:
-    """Why these alphas are not fused. Their range is read, for which a GPU is waited for once, but not in a CUDA graph."""
+    """Why these alphas are not fused. Reading their range waits for the GPU once; in a CUDA graph, they are not read."""
     if foreign(alphas) or (alphas.is_cuda and torch.cuda.is_current_stream_capturing()):
         return "the values of alpha must not be read"
     least, most = torch.stack(alphas.detach().aminmax()).tolist()

@@ -2,7 +2,7 @@
 
 A mapping with a regulariser Omega is the gradient of ``max_Omega(x) = max_{p in simplex} x.p - Omega(p)`` (Niculae &
 Blondel 2017, sec. 2). Its Fenchel-Young loss is ``max_Omega(x) + Omega(t) - x.t`` (Blondel, Martins & Niculae 2020).
-This loss is convex and non-negative; it is 0 exactly where the mapping returns t. Its gradient is ``mapping(x) - t``.
+This loss is convex and non-negative; it is 0 if and only if the mapping returns t. Its gradient is ``mapping(x) - t``.
 
     loss = sa.losses.fenchel_young(scores, classes, "entmax", alpha=1.3, ignore_index=0)
     loss = sa.losses.FenchelYoungLoss("sparsemax", reduction="sum")(scores, distributions, mask=mask)

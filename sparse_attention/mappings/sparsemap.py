@@ -221,7 +221,7 @@ def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures
     Trees need not be projective (arcs may cross), and a word is a root if it is its own head. There may be several roots.
 
     Args:
-        scores: ``(..., n, n)``, indexed [word, head], as attention of words to words is; the diagonal scores roots. -inf
+        scores: ``(..., n, n)``, indexed [word, head], as in self-attention; the diagonal scores roots. -inf
             counts as masked. (The factor `structured.Tree` is indexed [head, word].)
         mask: bool, True = keep; either ``(..., n)`` for words (one dimension fewer than the scores) or broadcastable to
             the scores. Words without a kept head are left out, also as heads.

@@ -1,8 +1,8 @@
 """Apply a function to rows of tensors of any shape; those of jagged tensors are read from the packed values, unpadded.
 
 A row over the ragged dimension has the length of its sequence. Sequences of equal length are computed together, in one
-call on a dense tensor; so a batch needs as many calls as it has lengths. The lengths are read on the CPU: a GPU is waited
-for once, and torch.compile breaks the graph.
+call on a dense tensor; so a batch needs as many calls as it has lengths. The lengths are read on the CPU: a call waits
+for the GPU once, and torch.compile breaks the graph.
 """
 
 from __future__ import annotations
