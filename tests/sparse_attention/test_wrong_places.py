@@ -49,7 +49,7 @@ WRONG = [
     (
         lambda: sa.sparse_attention(X, X, X, MASK),
         TypeError,
-        r"mapping is a tensor of shape \(3, 4\); give a mask by name",
+        r"mapping is a tensor of shape \(3, 4\); pass a mask by name",
     ),
     (lambda: sa.sparsmax, AttributeError, r"did you mean 'sparsemax'\?"),
     (lambda: sa.Sparsemax(1), TypeError, r"did you mean Sparsemax\(dim=1\)\?.* or gamma=1.0 for a gamma of 1"),

@@ -113,7 +113,7 @@ def test_half_precision_keeps_far_positions_apart():
     "given, said",
     [
         ({"window": 5}, r"window=5 is not \(left, right\)"),
-        ({"window": (-1, 0)}, "None is no limit"),
+        ({"window": (-1, 0)}, "None means no limit"),
         ({"cu_seqlens": torch.tensor([0, 50])}, r"cu_seqlens=\[0, 50\] must rise from 0 to 40"),
         ({"cu_seqlens": torch.tensor([0, 30, 20, 40])}, "must rise from 0 to 40"),
         ({"cu_seqlens": [0, 40]}, "must be a tensor of whole numbers"),

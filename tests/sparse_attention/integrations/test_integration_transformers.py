@@ -253,8 +253,8 @@ def test_what_is_refused():
     assert register("entmax", alpha=1.3) == register("entmax", alpha=1.3) == "sa_entmax"
     assert register("entmax", name="sharper", alpha=1.7) == "sharper"
     for name, given, says in (
-        ("entmax", {"alpha": 1.7}, r"'sa_entmax' is registered with entmax\(alpha=1.3\).*alpha=1.7\) another name"),
-        ("entmax", {"name": "learns", "alpha": "learned"}, "cannot learn parameters; give a number"),
+        ("entmax", {"alpha": 1.7}, r"'sa_entmax' is already registered with entmax\(alpha=1.3\).*alpha=1.7\) another name"),
+        ("entmax", {"name": "learns", "alpha": "learned"}, "cannot learn; give a number"),
         ("constrained_softmax", {}, "needs more than a score vector"),
         ("sparsemax", {"name": "my_sdpa"}, "a word reserved by transformers"),
         ("sparsmax", {}, "nearest is 'sparsemax'"),
