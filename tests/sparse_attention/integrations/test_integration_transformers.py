@@ -163,7 +163,7 @@ def test_a_held_cache_is_what_steps_read(monkeypatch):
     assert len(asked) == 4 and softmax.isfinite().all()
     with pytest.raises(ValueError, match="attends by 'eager'"):
         integration().cache(model)
-    with pytest.raises(ValueError, match="nothing for gradients"):
+    with pytest.raises(ValueError, match="not support gradients"):
         model(WORDS[1:], past_key_values=cache)
     with pytest.raises(ValueError, match="has an encoder"):
         integration().cache(made("t5"))
@@ -253,7 +253,7 @@ def test_what_is_refused():
     assert register("entmax", alpha=1.3) == register("entmax", alpha=1.3) == "sa_entmax"
     assert register("entmax", name="sharper", alpha=1.7) == "sharper"
     for name, given, says in (
-        ("entmax", {"alpha": 1.7}, r"'sa_entmax' is already registered with entmax\(alpha=1.3\).*alpha=1.7\) another name"),
+        ("entmax", {"alpha": 1.7}, r"'sa_entmax' is already .* entmax\(alpha=1.3\).*alpha=1.7\) another name"),
         ("entmax", {"name": "learns", "alpha": "learned"}, "cannot learn; give a number"),
         ("constrained_softmax", {}, "needs more than a score vector"),
         ("sparsemax", {"name": "my_sdpa"}, "a word reserved by transformers"),
