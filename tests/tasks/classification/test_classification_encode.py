@@ -115,6 +115,8 @@ def test_the_test_split_is_encoded_apart_and_in_the_vocabulary_of_training(tmp_p
 
 def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
     found = encoded(tmp_path, vectors="ppmi", vector_dim=2)
+    assert found.vectors.shape == (len(found.vocabulary), 2) and np.isfinite(found.vectors).all()
+    assert found.vector_rows.tolist() == list(range(FIRST, found.size))
     keep_encoding(found.folder, tmp_path / "cell")
     kept = open_encoded(tmp_path / "cell")
     assert not kept.splits and kept.vocabulary == found.vocabulary and kept.options == found.options
@@ -122,34 +124,38 @@ def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
     other = {"test": [("b a", 0), ("c", 1)]}  # its classes stand in another order
     test = encode_test(dataset(other, "other", classes=("yes", "no")), tmp_path / "cell", tmp_path)
     assert test.splits["test"].labels.tolist() == [1, 0] and test.classes == ["no", "yes"]
-    with pytest.raises(DataError, match="the model knows the classes no, yes"):
-        encode_test(dataset(other, "third", classes=("no", "maybe")), tmp_path / "cell", tmp_path)
-    with pytest.raises(DataError, match="reads text"):
-        encode_test(dataset(other, "pairs", fields=("premise", "hypothesis")), tmp_path / "cell", tmp_path)
-    with pytest.raises(DataError, match="no test examples"):
-        encode_test(dataset({"train": [("a", 0)]}, "none"), tmp_path / "cell", tmp_path)
+    for texts, more, said in (
+        (other, {"classes": ("no", "maybe")}, "the model knows the classes no, yes"),
+        (other, {"fields": ("premise", "hypothesis")}, "reads text"),
+        ({"train": [("a", 0)]}, {}, "no test examples"),
+    ):
+        with pytest.raises(DataError, match=said):
+            encode_test(dataset(texts, said, **more), tmp_path / "cell", tmp_path)
 
 
-def test_the_training_encoding_knows_nothing_of_the_test_texts(tmp_path):
+def test_the_hash_follows_texts_and_options_not_the_test_set_or_the_place(tmp_path):
     one, other = (encode(dataset(TEXTS | {"test": [(text, 0)]}), Encode(min_count=1), tmp_path) for text in ("x", "y"))
     assert one.folder == other.folder and one.sha256 == other.sha256
-    versions = (dataset(TEXTS | {"test": [(text, 0)]}, version=text) for text in ("x", "y"))
+    versions = [dataset(TEXTS | {"test": [(text, 0)]}, version=text) for text in ("x", "y")]
     first, second = (encode_test(data, one.folder, tmp_path) for data in versions)
     assert first.sha256 != second.sha256
+    elsewhere = [encode(data, Encode(min_count=1), tmp_path / data.fingerprint["dev"]) for data in versions]
+    assert {found.sha256 for found in elsewhere} == {one.sha256}
+    changed = encoded(tmp_path / "other", TEXTS | {"dev": [("b e", 0)]})
+    counted = [encoded(tmp_path, vectors="ppmi", vector_dim=dim) for dim in (1, 2)]
+    assert len({one.sha256, changed.sha256, *(found.sha256 for found in counted)}) == 4
+    assert one.vectors is None and encoded(tmp_path, vector_dim=7).sha256 == one.sha256
 
 
-def test_an_empty_text_has_one_token_and_a_special_word_is_unknown(tmp_path):
+def test_an_empty_text_has_one_token_and_words_are_limited_and_special_ones_unknown(tmp_path):
     assert [len(row) for row in ids(encoded(tmp_path), "train")] == [3, 2, 1]
-    texts = {"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}
-    strange = encode(dataset(texts, "strange"), Encode(min_count=1), tmp_path)
-    assert strange.vocabulary == ["a"] and ids(strange, "dev") == [[UNK, FIRST]]
-
-
-def test_limits_on_words(tmp_path):
     found = encoded(tmp_path, min_count=2, max_tokens=2)
     assert found.vocabulary == ["b"]  # "a b", "b c!", "": b twice, the others once
     assert [len(row) for row in ids(found, "train")] == [2, 2, 1]
     assert encoded(tmp_path, vocab_size=1).vocabulary == ["b"]
+    texts = {"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}
+    strange = encode(dataset(texts, "strange"), Encode(min_count=1), tmp_path)
+    assert strange.vocabulary == ["a"] and ids(strange, "dev") == [[UNK, FIRST]]
 
 
 def test_pretrained_vectors(tmp_path):
@@ -162,6 +168,12 @@ def test_pretrained_vectors(tmp_path):
     file.write_text("a 4 5 7\n" * 2)
     again = encoded(tmp_path, vectors=str(file), min_count=2)
     assert again.vectors.tolist() == [[4, 5, 7]] and again.sha256 != found.sha256
+    for content, said in (("other 1 2 3\n", "no word of the texts"), ("b x y z\n", "line 1")):
+        file.write_text(content)
+        with pytest.raises(DataError, match=said):
+            encoded(tmp_path, vectors=str(file))
+    with pytest.raises(DataError, match="missing"):
+        encoded(tmp_path, vectors=str(tmp_path / "none.txt"))
 
 
 def test_only_glove_840b_is_no_shortfall(tmp_path):
@@ -171,16 +183,6 @@ def test_only_glove_840b_is_no_shortfall(tmp_path):
     for words, dim, wrong in ((2_196_017, 300, False), (2_196_017, 100, True), (400_000, 300, True)):
         found.report["vector_file"] = [words, dim]
         assert bool(shortfalls(Encode(vectors="glove.txt"), found)) == wrong
-
-
-def test_a_vector_file_that_does_not_fit_is_refused(tmp_path):
-    file = tmp_path / "vectors.txt"
-    for content, said in (("other 1 2 3\n", "no word of the texts"), ("b x y z\n", "line 1")):
-        file.write_text(content)
-        with pytest.raises(DataError, match=said):
-            encoded(tmp_path, vectors=str(file))
-    with pytest.raises(DataError, match="missing"):
-        encoded(tmp_path, vectors=str(tmp_path / "none.txt"))
 
 
 def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
@@ -204,21 +206,6 @@ def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
         counted_vectors([["a"], ["b"], []], words, 4)
     with pytest.raises(DataError, match="9 words do not give vectors of 9 dimensions"):
         counted_vectors(texts, words, 9)
-
-
-def test_counted_vectors_in_a_data_set(tmp_path):
-    found = encoded(tmp_path, vectors="ppmi", vector_dim=2)
-    assert found.vectors.shape == (len(found.vocabulary), 2) and np.isfinite(found.vectors).all()
-    assert found.vector_rows.tolist() == list(range(FIRST, found.size))
-    assert encoded(tmp_path, vectors="ppmi", vector_dim=1).sha256 != found.sha256
-    without = encoded(tmp_path)
-    assert without.vectors is None and encoded(tmp_path, vector_dim=7).sha256 == without.sha256
-
-
-def test_the_hash_follows_the_texts_not_the_place_they_come_from(tmp_path):
-    one, two = (encode(dataset(version=v), Encode(min_count=1), tmp_path / v) for v in "12")
-    other = encoded(tmp_path / "other", TEXTS | {"dev": [("b e", 0)]})
-    assert one.sha256 == two.sha256 != other.sha256
 
 
 def test_mistakes_are_named_together():

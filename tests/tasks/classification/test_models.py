@@ -248,49 +248,19 @@ def test_options_that_do_not_fit_are_named_before_any_data():
     assert not models.problems({"name": "continuous_softmax"}, imdb_bilstm.PLACES)
 
 
-TINY = """
-from dataclasses import dataclass
-from torch import nn
-from tasks.data.symbols import PAD
-from tasks.config.models import Place
-from tasks.config.options import integer
-
-PLACES = {"attention": Place()}
-
-@dataclass
-class Options:
-    dim: int = integer(4, low=1, help="size of a word vector")
-
-class Model(nn.Module):
-    def __init__(self, options, encoded, mappings):
-        super().__init__()
-        self.words, self.mapping = nn.Embedding(encoded.size, options.dim, PAD), mappings["attention"]
-        self.score, self.output = nn.Linear(options.dim, 1), nn.Linear(options.dim, len(encoded.classes))
-
-    def forward(self, texts, lengths):
-        words = self.words(texts[0])
-        p = self.mapping(self.score(words).squeeze(-1), mask=texts[0].ne(PAD))
-        return self.output((p.unsqueeze(1) @ words).squeeze(1)), {"attention": {"words": p}}
-"""
-
-
 def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch):
     from tasks.classification import models as room
 
-    (tmp_path / "bag_of_words.py").write_text(TINY)
+    (tmp_path / "mine.py").write_text(
+        "from tasks.classification.models.imdb_transformer import PLACES, Model, Options\n"
+    )
     monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
-    assert models.names("classification") == [
-        "bag_of_words",
-        "esim",
-        "imdb_bilstm",
-        "imdb_transformer",
-        "snli_attentive",
-    ]
+    assert models.names("classification") == ["esim", "imdb_bilstm", "imdb_transformer", "mine", "snli_attentive"]
     data = toy("toy_reviews")
-    model = build_model("bag_of_words", data, "sparsemax", dim=3)
+    model = build_model("mine", data, "sparsemax", **SELF)
     found = [batch.attention["words"] for batch in predict(model, data.splits["test"])]
-    assert model.words.weight.shape == (data.size, 3) and any((p == 0).any() for p in found)
-    with pytest.raises(OptionsError, match=r"dims is unknown \(did you mean 'dim'"):
-        build_model("bag_of_words", data, "sparsemax", dims=3)
-    with pytest.raises(OptionsError, match="did you mean 'bag_of_words'"):
-        models.architecture("classification", "bag_of_word")
+    assert model.vectors.dim == 6 and any((p == 0).any() for p in found)
+    with pytest.raises(OptionsError, match=r"head is unknown \(did you mean 'heads'"):
+        build_model("mine", data, "sparsemax", head=3)
+    with pytest.raises(OptionsError, match="did you mean 'mine'"):
+        models.architecture("classification", "mines")
