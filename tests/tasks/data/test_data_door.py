@@ -21,28 +21,21 @@ SETS = data.set_names()
 
 
 def test_every_set_has_its_page_its_manifest_and_its_options(root, subtests, monkeypatch):
+    for variable in [v for v in os.environ if v.startswith("SPARSE_ATTENTION_")]:
+        monkeypatch.delenv(variable)
     for name in SETS:
         with subtests.test(name):
             module, manifest = data.set_module(name), load_manifest(name)
-            assert manifest["name"] == name and all(
-                manifest[key] for key in ("title", "kind", "source", "licence", "get")
-            )
-            for variable in [v for v in os.environ if v.startswith("SPARSE_ATTENTION_")]:
-                monkeypatch.delenv(variable)
+            assert manifest["name"] == name and all(manifest[k] for k in ("title", "kind", "source", "licence", "get"))
             page = OmegaConf.load(root / "configs" / "data" / f"{name}.yaml")
-            options = OmegaConf.to_container(OmegaConf.merge({"seed": 1, "data": page}, {"data": {}}), resolve=True)[
-                "data"
-            ]
+            whole = OmegaConf.merge({"seed": 1, "data": page}, {"data": {}})
+            options = OmegaConf.to_container(whole, resolve=True)["data"]
             assert options.pop("name") == name and set(options) == {f.name for f in dataclasses.fields(module.Options)}
             assert plain(read(module.Options, {}, "data")) == options, "the defaults are those of the page"
-            assert ("mirror" in options) == (manifest["kind"] == "mirror") and not data.problems(
-                {"name": name}, module.KIND
-            )
-
-
-def test_every_manifest_is_of_a_set_or_of_word_vectors():
-    vectors = {name for name in data.manifest_names() if load_manifest(name)["kind"] == "vectors"}
-    assert set(data.manifest_names()) == set(SETS) | vectors and vectors == {"glove_840b"}
+            assert ("mirror" in options) == (manifest["kind"] == "mirror")
+            assert not data.problems({"name": name}, module.KIND)
+    assert {name for name in data.manifest_names() if load_manifest(name)["kind"] == "vectors"} == {"glove_840b"}
+    assert set(data.manifest_names()) == {*SETS, "glove_840b"}
 
 
 def test_every_set_of_the_papers_says_where_it_is_from_what_it_holds_and_whom_to_cite():
@@ -69,6 +62,8 @@ def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
     for part in parts:
         assert any(part in p for p in found), (part, found)
     assert "(did you mean 'multi30k'?)" in data.problems({"name": "multi30"})[0]
+    assert "two different languages" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
+    assert "'xx' is invalid" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
     (kind,) = data.problems({"name": "imdb"}, "pairs")
     assert "holds texts with a class" in kind and "gigaword" in kind and "snli" not in kind.partition(": ")[2]
 
@@ -115,13 +110,12 @@ def mine(tmp_path, monkeypatch):
     "old, new, kind",
     [("KIND =", "SORT =", None), ('"texts"', '"text"', "text"), ("Options", "Option", "texts"), (None, None, None)],
 )
-def test_an_incomplete_loader_is_refused_with_its_file(old, new, kind, mine, monkeypatch):
+def test_an_incomplete_loader_is_refused_with_its_file(old, new, kind, mine):
     if old:
         mine(old, new)
-    told = (
-        f"tasks/data/sets/mine.py must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
-    )
-    assert data.problems({"name": "mine"}, "pairs") == [f"data.name=mine: {told}; see docs/extending.md"]
+    must = f"must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
+    told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
+    assert data.problems({"name": "mine"}, "pairs") == [told]
 
 
 def test_a_data_set_without_a_manifest_is_refused_with_the_manifests_name(monkeypatch):
@@ -140,11 +134,6 @@ def test_a_generated_set_is_encoded_again_for_other_options_and_another_loader(m
     before = of()
     mine('"a "', '"b "')
     assert before != of()
-
-
-def test_two_equal_languages_are_refused():
-    assert "two different languages" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
-    assert "'xx' is invalid" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
 
 
 def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(tmp_path, monkeypatch):

@@ -176,33 +176,33 @@ def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
 
 
 def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
-    bad = ({"../x": b"1"}, {"a" * 300: b"1"}, {"ok": b"1", "a/../../x": b"2"})
-    for number, members in enumerate(bad):
-        (tmp_path / f"{number}.tar").write_bytes(tar(members))
-        with refused(DataError, key=f"{number}.tar", says="too long" if number == 1 else "outside the destination"):
+    link = tarfile.TarInfo("x")
+    link.type, link.linkname = tarfile.SYMTYPE, "../../etc/passwd"
+    with tarfile.open(tmp_path / "link", "w") as archive:
+        archive.addfile(link)
+    whole = tar({"text": np.random.default_rng(0).bytes(50_000)}, "w:gz")
+    outside, cut = "outside the destination", "the archive is damaged"
+    bad = [(tar({"../x": b"1"}), outside), (tar({"a" * 300: b"1"}), "too long"), (whole[:20_000], cut)]
+    bad += [(tar({"ok": b"1", "a/../../x": b"2"}), outside), ((tmp_path / "link").read_bytes(), "")]
+    for number, (raw, said) in enumerate(bad):
+        (tmp_path / f"{number}.tar").write_bytes(raw)
+        with refused(DataError, key=f"{number}.tar", says=said):
             archives.unpack(tmp_path / f"{number}.tar", tmp_path / "out")
-    link = tmp_path / "link.tar"
-    with tarfile.open(link, "w") as archive:
-        info = tarfile.TarInfo("x")
-        info.type, info.linkname = tarfile.SYMTYPE, "../../etc/passwd"
-        archive.addfile(info)
-    with refused(DataError, key="link.tar"):
-        archives.unpack(link, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "x").exists()
+    (tmp_path / "a.tgz").write_bytes(whole)
+    archives.unpack(tmp_path / "a.tgz", tmp_path / "out")
+    assert (tmp_path / "out" / "text").stat().st_size == 50_000
 
 
 def test_a_root_that_is_no_folder_is_refused_before_anything(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("x")
-    for root in (file, file / "below", Path("/proc/nothing")):
-        for read in (
-            lambda root=root: data.fetch("toy", root),
-            lambda root=root: data.open_data({"name": "toy"}, root),
-        ):
-            with refused(DataError, key="paths.data", value=root):
-                read()
-    with refused(DataError, key="paths.data", value=Path("/proc/self")):
-        data.fetch("toy", "/proc/self")
+    (file := tmp_path / "file").write_text("x")
+    below, nothing = file / "below", Path("/proc/nothing")
+    for root in (file, below, nothing, Path("/proc/self")):
+        with refused(DataError, key="paths.data", value=root):
+            data.fetch("toy", str(root))
+    for root in (file, below, nothing):
+        with refused(DataError, key="paths.data", value=root):
+            data.open_data({"name": "toy"}, root)
 
 
 @pytest.mark.parametrize("key", ["outputs", "data"])
