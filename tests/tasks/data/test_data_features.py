@@ -69,6 +69,19 @@ def test_damage_is_found(tmp_path):
     path.unlink()  # deleted by hand: computed again
     again = Counting()
     assert not write(tmp_path, LAYOUT, again, NullProgress()).missing and again.calls == 3
+    with refused(DataError, key="store.json", value="extractor"):
+        write(tmp_path, Layout("other", (2, 3), 4, KEYS, shard_size=3), Counting(), NullProgress())
+    with refused(DataUnavailable, where=str(tmp_path / "c")):
+        FeatureStore(tmp_path / "c")
+    raw = path.read_bytes()
+    for wrong in (b"\x93NUMPX" + raw[6:], (2, 3, 2)):
+        path.write_bytes(wrong) if isinstance(wrong, bytes) else np.save(path, np.ones(wrong, np.float16))
+        with refused(DataError, key="features.npy", value=None if isinstance(wrong, bytes) else wrong):
+            FeatureStore(tmp_path)
+    for damage in ("{", "[]", "{}", '{"format": 1}', "null", "\ufeffx"):
+        (tmp_path / "store.json").write_text(damage)
+        with refused(DataError, key="store.json"):
+            FeatureStore(tmp_path)
 
 
 def flipped(path, rng):
@@ -124,14 +137,6 @@ def test_an_array_is_hashed_again_only_when_it_was_touched(tmp_path, monkeypatch
     assert not stamps.exists()  # what was written just now may change within the clock's tick
 
 
-def test_a_store_of_another_kind_is_refused(tmp_path):
-    write(tmp_path, LAYOUT, Counting(), NullProgress())
-    with refused(DataError, key="store.json", value="extractor"):
-        write(tmp_path, Layout("other", (2, 3), 4, KEYS, shard_size=3), Counting(), NullProgress())
-    with refused(DataUnavailable, where=str(tmp_path / "c")):
-        FeatureStore(tmp_path / "c")
-
-
 def test_extracted_features_are_the_networks_own(vqa2_folder, tmp_path):
     source = Files([vqa2_folder / "train2014.zip"], coco_key)
     model = features.backbone("tiny", size=32)
@@ -147,25 +152,22 @@ def test_extracted_features_are_the_networks_own(vqa2_folder, tmp_path):
     assert not rows[1].any() and np.abs(rows[0]).max() > 0.1
 
 
-def test_features_that_half_precision_cannot_hold_are_marked(vqa2_folder, tmp_path):
-    source = Files([vqa2_folder / "val2014"], coco_key)
-    model = features.backbone("tiny", size=32)
+def test_half_precision_extraction_is_close_to_full_and_marks_what_it_cannot_hold(vqa2_folder, tmp_path):
+    source, keys, model = (
+        Files([vqa2_folder / "val2014"], coco_key),
+        ["1000", "1001"],
+        features.backbone("tiny", size=32),
+    )
+    full, half = (
+        features.extract(source, keys, model, tmp_path / str(amp), NullProgress(), amp=amp).rows(np.arange(2))
+        for amp in (False, True)
+    )
+    assert np.abs(full.astype(float) - half).max() < 0.02 * np.abs(full).max() and not np.array_equal(full, half)
     with torch.no_grad():
         model.net[2].bias.fill_(1e5)
-    store = features.extract(source, ["1000", "1001"], model, tmp_path, NullProgress())
-    assert set(store.bad) == {"1000", "1001"} and "half precision" in store.bad["1000"]
+    store = features.extract(source, keys, model, tmp_path / "large", NullProgress())
+    assert set(store.bad) == {*keys} and "half precision" in store.bad["1000"]
     assert not store.rows(np.arange(2)).any()
-
-
-def test_half_precision_extraction_is_close_to_full(vqa2_folder, tmp_path):
-    source, keys = Files([vqa2_folder / "val2014"], coco_key), ["1000", "1001"]
-    found = []
-    for amp in (False, True):
-        model = features.backbone("tiny", size=32)
-        store = features.extract(source, keys, model, tmp_path / str(amp), NullProgress(), amp=amp)
-        found.append(store.rows(np.arange(2)).astype(float))
-    full, half = found
-    assert np.abs(full - half).max() < 0.02 * np.abs(full).max() and not np.array_equal(full, half)
 
 
 def test_what_a_backbone_needs_is_said(monkeypatch, tmp_path):

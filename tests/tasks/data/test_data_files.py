@@ -23,19 +23,14 @@ from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
 
 
-def test_sha256_is_the_one_of_sha256sum(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")  # test vector of FIPS 180-2, appendix B.1
-    assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
 @pytest.mark.parametrize(
     "content, kind", [(b"abcd", "too long"), (b"ab", "truncated"), (b"abd", "damaged"), (None, "missing")]
 )
 def test_verify_names_file_expected_found_and_next_step(tmp_path, content, kind):
-    path = tmp_path / "text.gz"
-    if content is not None:
-        path.write_bytes(content)
-    good = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    path, good = tmp_path / "text.gz", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    path.write_bytes(b"abc")  # test vector of FIPS 180-2, appendix B.1
+    verify(path, good, 3)
+    path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(DataError, match=kind) as caught:
         verify(path, good, 3)
     assert "text.gz" in str(caught.value) and "fetch it again" in caught.value.next_step
@@ -64,18 +59,15 @@ def test_a_folder_is_published_once_and_the_first_writer_wins(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_full_disk_is_a_data_error(tmp_path):
+def test_a_full_disk_and_one_that_cannot_be_written_are_data_errors(tmp_path):
     with pytest.raises(DataError, match="disk is full") as caught, publish_file(tmp_path / "x"):
         Path("/dev/full").write_bytes(b"1")
     assert "paths.data" in caught.value.next_step
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_errors_pass_unchanged(tmp_path):
-    with pytest.raises(IsADirectoryError), writing_to(tmp_path):
-        tmp_path.write_text("a folder is no file")
     with pytest.raises(DataError, match="cannot be written"), writing_to(tmp_path):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    with pytest.raises(IsADirectoryError), writing_to(tmp_path):  # other errors pass unchanged
+        tmp_path.write_text("a folder is no file")
 
 
 def test_cached_rows_are_made_once_and_again_when_damaged(tmp_path):
@@ -224,10 +216,6 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(options, tmp_path, m
     assert made[0] == made[1] and len(made[0][0]) > 10
 
 
-def test_small_sets_start_no_process():
-    assert parallel.worth(8, parallel.LEAST - 1) == 1 and parallel.worth(8, parallel.LEAST) == 8
-
-
 def test_tokens_are_written_as_numpy_would(tmp_path):
     rng = random.Random(1)
     rows = [rng.choices("abcdefg", k=rng.randint(0, 6)) for _ in range(5000)]
@@ -280,6 +268,7 @@ def test_results_come_in_order_and_few_parts_wait():
     results = parallel.mapped(_square, parts(), 2)
     assert [next(results) for _ in range(3)] == [0, 1, 4] and len(taken) <= 11
     assert list(results) == [i * i for i in range(3, 100)]
+    assert parallel.worth(8, parallel.LEAST - 1) == 1 and parallel.worth(8, parallel.LEAST) == 8
 
 
 def _square(i):

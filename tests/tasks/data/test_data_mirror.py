@@ -30,7 +30,7 @@ def test_multi30k(source, target, mirror, opened, read):
     assert 0 < len(short) < 30
 
 
-def test_a_truncated_mirror_file_is_named(tmp_path, mirror, opened):
+def test_a_truncated_mirror_file_and_a_mirror_that_is_not_set_are_named(tmp_path, mirror, opened):
     name = "translation/multi30k/raw/val.fr.gz"
     shutil.copytree(mirror / "translation", tmp_path / "translation")
     whole = (mirror / name).read_bytes()
@@ -38,9 +38,6 @@ def test_a_truncated_mirror_file_is_named(tmp_path, mirror, opened):
     with pytest.raises(DataError, match=r"val\.fr\.gz is truncated") as caught:
         opened("multi30k", mirror=str(tmp_path))
     assert f"expected {len(whole)} bytes, got 90" in caught.value.where
-
-
-def test_a_mirror_set_without_a_mirror_says_which_key_to_set(opened):
     with pytest.raises(DataError, match="mirror") as caught:
         opened("reuters21578")
     assert "data.mirror=FOLDER" in caught.value.next_step

@@ -23,7 +23,6 @@ from strangers import LOADERS
 from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.acquire import archives
-from tasks.data.feature_store import FeatureStore, Layout, write
 from tasks.data.read.formats import LONGEST_WORD, counting, read_lines, read_text, too_long
 from tasks.data.read.labelled import read_arff
 from tasks.data.read.lines import Lines
@@ -154,25 +153,6 @@ def test_good_arff_comes_back(rows, file):
     expected = [[x, *(float(k == i) for i in range(3))] for x, k, _ in rows]
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(labels[:, 0], [a for *_, a in rows])
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"format": 1}', "null", "\ufeffx"])
-def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
-    layout = Layout("ones", (1, 2), 3, ("a", "b"))
-    store = write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}), NullProgress())
-    head, array = tmp_path / "store.json", tmp_path / "features.npy"
-    good = head.read_text()
-    head.write_text(damage)
-    with refused(DataError, key="store.json"):
-        FeatureStore(tmp_path)
-    head.write_text(good)
-    array.write_bytes(b"\x93NUMPX" + array.read_bytes()[6:])
-    with refused(DataError, key="features.npy", value=None):
-        FeatureStore(tmp_path)
-    np.save(array, np.ones((2, 3, 2), np.float16))
-    with refused(DataError, key="features.npy", value=(2, 3, 2)):
-        FeatureStore(tmp_path)
-    assert store.layout == layout
 
 
 def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
