@@ -244,6 +244,7 @@ def test_options_that_do_not_fit_are_named_before_any_data():
     model = {"name": "imdb_bilstm"} | plain(read(imdb_bilstm.Options, {"discrete": "softmax"}, "model"))
     assert "goes with a density only" in imdb_bilstm.problems({"model": model, "mapping": {"name": "sparsemax"}})[0]
     assert not imdb_bilstm.problems({"model": model, "mapping": {"name": "continuous_sparsemax"}})
+    assert {"softmax", "fusedmax", "hardmax"} <= {*ROWS}
     assert models.problems({"name": "continuous_softmax"}, snli_attentive.PLACES)
     assert not models.problems({"name": "continuous_softmax"}, imdb_bilstm.PLACES)
 

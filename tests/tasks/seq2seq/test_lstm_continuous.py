@@ -9,11 +9,9 @@ from differences import along_a_random_direction
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-import sparse_attention as sa
 from repro import cell as cells
 from repro.store import Store
 from tasks.config import compose
-from tasks.config.models import row_mappings
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
 
@@ -69,8 +67,10 @@ def test_the_context_is_the_integral_of_the_value_function(build, sentences, den
 
 @pytest.mark.parametrize("density", DENSITIES)
 def test_gradients_are_those_of_finite_differences(build, sentences, density):
-    """Of the loss, along random directions in the space of all parameters."""
+    """Of the loss, along random directions in the space of all parameters, which are those of the discrete model (section 4)."""
     model, (inputs, target) = build(density, **SMALL), sentences
+    discrete = [(n, p.shape) for n, p in build().named_parameters()]
+    assert [(n, p.shape) for n, p in model.named_parameters()] == discrete, "without any additional parameters"
 
     def loss():
         return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
@@ -80,12 +80,6 @@ def test_gradients_are_those_of_finite_differences(build, sentences, density):
     for seed in (7, 8, 9):
         promised, expected = along_a_random_direction(loss, parameters, slopes, seed)
         assert promised == pytest.approx(expected, rel=1e-6, abs=1e-8)
-
-
-def test_it_has_the_parameters_of_the_discrete_model(build):
-    """ "Without any additional parameters" (section 4)."""
-    shapes = [[(n, p.shape) for n, p in m.named_parameters()] for m in (build(), build(DENSITIES[0], **SMALL))]
-    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +123,3 @@ def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path):
     variance = (p * (at - mean.unsqueeze(1)) ** 2).sum(1).clamp(min=1e-6)
     for row, m, v in zip(kept["density/0"], mean.tolist(), variance.tolist()):
         np.testing.assert_allclose(row * p.size(1), pdf(at.numpy(), m, v, density), rtol=1e-3, atol=1e-4)
-
-
-def test_names_of_discrete_mappings_need_nothing_but_scores():
-    names = set(row_mappings())
-    assert {"softmax", "sparsemax", "fusedmax"} <= names
-    for name in names:
-        assert sa.make(name)(torch.rand(2, 5)).shape == (2, 5)
-    assert not {"constrained_softmax", "fertility_softmax", "continuous_softmax", "tvmax"} & names

@@ -141,15 +141,11 @@ def search(table, **given):
 A, B, C = 4, 5, 6
 
 
-def test_best_stops_when_the_best_extension_ends_and_returns_the_best_ended():
+def test_best_stops_when_the_best_extension_ends_and_all_goes_on():
     # B ends first with log .36; the beam's best goes on through A and its outputs are worse: .64 * .5 = .32
     table = {EOS: {A: 0.64, B: 0.36}, A: {A: 0.5, C: 0.5}, B: {EOS: 1.0}, C: {EOS: 1.0}}
-    found = search(table, beam=2, **OPENNMT)
-    assert found[0].ids == [B, EOS] and found[0].score == pytest.approx(math.log(0.36))
-    assert len(found) == 1  # at that step B </s> tops the beam
-
-
-def test_all_goes_on_where_best_stops():
+    (found,) = search(table, beam=2, **OPENNMT)  # one: at that step B </s> tops the beam
+    assert found.ids == [B, EOS] and found.score == pytest.approx(math.log(0.36))
     # step 2 ranks A </s> .45, B </s> .24, B C .16, A C .15: OpenNMT stops there, fairseq wants a third output
     table = {EOS: {A: 0.6, B: 0.4}, A: {EOS: 0.75, C: 0.25}, B: {EOS: 0.6, C: 0.4}, C: {EOS: 1.0}}
     assert [h.ids for h in search(table, beam=3, **OPENNMT)] == [[A, EOS], [B, EOS]]
@@ -157,27 +153,19 @@ def test_all_goes_on_where_best_stops():
     assert {tuple(h.ids) for h in three} == {(A, EOS), (B, EOS), (B, C, EOS)}
 
 
-def test_fewer_results_are_the_first_ones(build, sentences):
-    inputs, model = sentences[0], build("sparsemax", {"gamma": 0.1}, init_range=1.0, seed=4)
-    whole, two = (
-        beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=4), most) for most in (None, 2)
-    )
+def test_fewer_results_are_the_first_ones_what_is_of_the_source_is_computed_once_and_divergence_is_told(
+    build, sentences
+):
+    (inputs, _), model, calls = sentences, build("sparsemax", {"gamma": 0.1}, attention="additive", seed=4), []
+    model.attention.scores.from_key.register_forward_hook(lambda *_: calls.append("key"))
+    model.attention.scores.from_query.register_forward_hook(lambda *_: calls.append("query"))
+    asked = inputs["src_tokens"], inputs["src_lengths"], options(beam=4)
+    whole, two = (beam_search(model, *asked, most) for most in (None, 2))
+    assert calls.count("key") == 2 < calls.count("query")
     for mine, theirs in zip(two, whole, strict=True):
         assert len(theirs) == 4 and [(h.ids, h.score) for h in mine] == [(h.ids, h.score) for h in theirs[:2]]
         assert all(torch.equal(a.attention, b.attention) for a, b in zip(mine, theirs))
-
-
-def test_what_depends_on_the_source_alone_is_computed_once(build, sentences):
-    inputs, model, calls = sentences[0], build(attention="additive", input_feeding=True), []
-    model.attention.scores.from_key.register_forward_hook(lambda *_: calls.append("key"))
-    model.attention.scores.from_query.register_forward_hook(lambda *_: calls.append("query"))
-    beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=2))
-    assert calls.count("key") == 1 < calls.count("query")
-
-
-def test_a_model_that_diverged_is_told(build, sentences):
-    model = build()
     with torch.no_grad():
         model.generator.bias.fill_(math.nan)
     with pytest.raises(ValueError, match="diverged"):
-        beam_search(model, sentences[0]["src_tokens"], sentences[0]["src_lengths"], options(beam=2))
+        beam_search(model, *asked)

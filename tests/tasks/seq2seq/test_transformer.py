@@ -213,15 +213,11 @@ def test_options_that_cannot_be_together_are_told_at_once():
         assert any(problem.startswith(f"model.{part}") for problem in caught.value.problems)
 
 
-def test_the_pages_compose(composed):
+def test_the_pages_compose_and_alpha_can_be_learned(composed):
     how = ["task=translation", "optim=adam", "schedule=inverse_sqrt"]
     found = [composed([*how, f"model=transformer_{size}"])["model"] for size in ("small", "iwslt", "base")]
     sizes = [(m["layers"], m["hidden_dim"], m["ff_dim"], m["heads"]) for m in found]
     assert sizes == [(2, 128, 512, 4), (6, 512, 1024, 4), (6, 512, 2048, 8)]
-
-
-def test_a_learned_alpha_is_a_cell_of_its_own(composed):
-    learned = composed(["task=toy", "mapping=entmax", "mapping.alpha=learned"])["mapping"]
-    assert learned["alpha"] == "learned"
-    both = composed(["task=toy", "mapping=softmax", "+mapping.at.cross={name: entmax, alpha: learned}"])["mapping"]
-    assert both["at"]["cross"] == {"name": "entmax", "alpha": "learned"}
+    assert composed(["task=toy", "mapping=entmax", "mapping.alpha=learned"])["mapping"]["alpha"] == "learned"
+    at = composed(["task=toy", "mapping=softmax", "+mapping.at.cross={name: entmax, alpha: learned}"])["mapping"]["at"]
+    assert at["cross"] == {"name": "entmax", "alpha": "learned"}
