@@ -76,15 +76,18 @@ def test_padding_and_company_do_not_change_an_answer(mapping):
     torch.testing.assert_close(alone, logits[2:3], atol=1e-5, rtol=1e-5)
 
 
-def test_discrete_reduction_is_a_weighted_sum():
-    net, (tokens, features, owner) = model("sparsemax"), batch()
-    seen = {}
-    net.reduce_image.score.register_forward_hook(lambda m, i, o: seen.update(y=i[0], scores=o))
+@pytest.mark.parametrize("mapping", ["sparsemax", "tvmax"])
+def test_discrete_reduction_is_a_weighted_sum(mapping):
+    """A mapping over grids sees rows and columns."""
+    net, (tokens, features, owner), seen, asked = model(mapping), batch(), {}, []
+    net.reduce_image.score.register_forward_hook(lambda m, i, o: seen.update(y=i[0]))
+    net.reduce_image.mapping.register_forward_pre_hook(lambda _, given: asked.append(given[0]))
     _, reduced = net(tokens, features, owner)
-    p = sa.sparsemax(seen["scores"])
+    assert [x.shape for x in asked] == [(6, 12) if mapping == "sparsemax" else (6, 3, 4)]
+    p = getattr(sa, mapping)(asked[0]).reshape(6, 12)
     torch.testing.assert_close(reduced.weights, p)
     torch.testing.assert_close(reduced.context, net.reduce_image.merge(torch.einsum("bl,bld->bd", p, seen["y"])))
-    assert reduced.mu is None
+    assert reduced.mu is None and not problems({"name": mapping}, PLACES)
 
 
 @pytest.mark.parametrize(("mapping", "factor"), [("continuous_softmax", None), ("continuous_sparsemax", 9 * math.pi)])
@@ -136,22 +139,18 @@ def test_the_continuous_context_is_the_integral_of_the_fitted_value_function():
         torch.testing.assert_close(reduced.context[b], reduce.merge((g @ r) @ y[b]).detach(), atol=2e-4, rtol=2e-3)
 
 
-def test_the_score_layers_gradient_is_the_difference_quotient():
+def test_rows_of_the_table_answer_differently_and_the_score_layers_gradient_is_the_difference_quotient():
+    logits = {mapping: model(mapping)(*batch())[0] for mapping in ROWS}
+    for a, b in combinations(ROWS, 2):
+        assert (logits[a] - logits[b]).abs().max() > 1e-5, (a, b)
     net, (tokens, features, owner) = model("continuous_sparsemax").double(), batch()
-    features = features.double()
 
     def value() -> torch.Tensor:
-        return net(tokens, features, owner)[0].square().sum()
+        return net(tokens, features.double(), owner)[0].square().sum()
 
     weight = net.reduce_image.score[3].weight
     found, expected = along_a_random_direction(value, [weight], torch.autograd.grad(value(), weight), step=1e-5)
     assert found == pytest.approx(expected, rel=1e-4)
-
-
-def test_rows_of_the_table_answer_differently():
-    logits = {mapping: model(mapping)(*batch())[0] for mapping in ROWS}
-    for a, b in combinations(ROWS, 2):
-        assert (logits[a] - logits[b]).abs().max() > 1e-5, (a, b)
 
 
 def test_sizes_of_the_papers_model():
@@ -197,24 +196,6 @@ def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes()
     assert [density_alpha(sa.make(m)) for m in ("entmax", *DENSITIES)] == pytest.approx([None, 1, 4 / 3, 1.5, 2])
 
 
-def test_a_model_can_be_chosen_for_every_density_and_every_mapping_of_signed_scores():
-    signed = [name for name in (*sa.names(kind="simplex"), *ROWS) if name != "sum_normalization"]
-    for name in signed:
-        required = {p.name: p.default for p in sa.spec(name).params if p.required}
-        assert not problems({"name": name} | required, PLACES), name
-    assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
-
-
-def test_a_mapping_over_grids_sees_rows_and_columns():
-    tokens, features, owner = batch()
-    net = model("tvmax")
-    asked = []
-    net.reduce_image.mapping.register_forward_pre_hook(lambda _, given: asked.append(given[0]))
-    weights = net(tokens, features, owner)[1].weights
-    assert [x.shape for x in asked] == [(6, 3, 4)] and not problems({"name": "tvmax"}, PLACES)
-    torch.testing.assert_close(weights, sa.tvmax(asked[0]).reshape(6, 12))
-
-
 def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
     def said(mapping: str, parameters=None, **model) -> list[str]:
         nodes = {"model": {"discrete": "softmax", "cnn_channels": []} | model, "data": {"input": "pixels"}}
@@ -226,6 +207,12 @@ def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
     authors = {"quadrature": "paper-code"}
     assert not said("continuous_sparsemax", authors, cnn_channels=[8])
     assert "alpha=2 only" in said("continuous_triweight", authors, cnn_channels=[8])[0]
+    for name in {*sa.names(kind="simplex"), *ROWS} - {
+        "sum_normalization"
+    }:  # every density and mapping of signed scores
+        required = {p.name: p.default for p in sa.spec(name).params if p.required}
+        assert not problems({"name": name} | required, PLACES), name
+    assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "continuous_softmax", "continuous_sparsemax"])
