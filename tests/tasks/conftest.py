@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from small_vqa2 import write_vqa2
+
+from tasks.data.symbols import EOS, FIRST, PAD
 
 SMALL = ("profile=demo", "runtime.device=cpu", "train.max_epochs=1", "train.batch_size=10")
 TEXTS = "data.limits={train:60,dev:20,test:12} encode.vectors=null model.embed_dim=8 model.hidden_dim=8".split()
@@ -65,3 +68,41 @@ def small_cell(prepared_cell, tiny, vqa2_folder, tmp_path_factory):
         return finished[name]
 
     return small_cell
+
+
+def padded(rows, left: bool = False):
+    longest = max(map(len, rows))
+    fill = [[PAD] * (longest - len(r)) for r in rows]
+    return torch.tensor([[*f, *r] if left else [*r, *f] for r, f in zip(rows, fill)])
+
+
+@pytest.fixture(scope="session")
+def batch():
+    """`batch(sources, targets, left)`: src_tokens, src_lengths, prev_output_tokens and targets of rows of word numbers.
+
+    Sources are padded on the right or the left.
+    """
+
+    def make(sources, targets=None, left: bool = False):
+        src, tgt = ([[FIRST + w for w in row] for row in rows] for rows in (sources, targets or [[]] * len(sources)))
+        tokens, before = padded(src, left), padded([[EOS, *t] for t in tgt])
+        inputs = {"src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1), "prev_output_tokens": before}
+        return inputs, padded([[*t, EOS] for t in tgt])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sentences(batch, five_pairs):
+    return batch(*five_pairs)
+
+
+@pytest.fixture(scope="session")
+def five_pairs():
+    """Word numbers of five pairs of different lengths: sources, targets."""
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(length):
+        return torch.randint(20, (length,), generator=generator).tolist()
+
+    return [draw(n) for n in (7, 5, 3, 2, 1)], [draw(n) for n in (4, 6, 1, 3, 5)]
