@@ -22,13 +22,7 @@ from tasks.data.sets import features, questions, reviews
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 GENERATED = {"libreoffice_help": "toy", "debian_descriptions": "toy", "debian_pairs": "toy_entailment"}  # apt's
-SMALL = (
-    "runtime.device=cpu",
-    "runtime.workers=1",
-    "train.max_epochs=1",
-    "train.batch_size=16",
-    "train.batch_size_valid=16",
-)
+SMALL = "runtime.device=cpu runtime.workers=1 train.max_epochs=1 train.batch_size=16 train.batch_size_valid=16".split()
 PAIRS = "data.limits={train:16,dev:6,test:6} model.embed_dim=8 model.hidden_dim=8 model.layers=1".split()
 PAIRS += "decode.beam=2 decode.max_len_b=6".split()
 TEXTS = ("data.limits={train: 16, dev: 6, test: 6}", "model.embed_dim=8", "model.hidden_dim=8", "encode.vectors=null")
