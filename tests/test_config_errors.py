@@ -16,15 +16,12 @@ from tasks.data import access
 from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan
-TASKS = {
-    "toy": ["mapping=fusedmax"],
-    "translation": ["mapping=sparsegen_lin", "optim=sgd", "schedule=latched_halving"],
-    "summarization": ["+mapping.at.cross={name: entmax}", "logger=wandb"],
-    "snli": ["data=toy_entailment"],
-    "imdb": ["mapping=continuous_sparsemax", "model.discrete=softmax"],
-    "vqa": ["schedule=epoch_steps"],
-    "multilabel": ["mapping=sparsehourglass"],
-}
+# Of each task, a command line that sets something.
+TASKS = """
+toy mapping=fusedmax | translation mapping=sparsegen_lin optim=sgd schedule=latched_halving | snli data=toy_entailment
+summarization mapping.at.cross=entmax logger=wandb | imdb mapping=continuous_sparsemax model.discrete=softmax
+vqa schedule=epoch_steps | multilabel mapping=sparsehourglass
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +34,8 @@ def no_data(monkeypatch):
 
 @pytest.fixture(scope="module")
 def bases(composed) -> dict[str, dict]:
-    return {task: composed([f"task={task}", "runtime.device=cpu", *more]) for task, more in TASKS.items()}
+    tasks = [line.split() for line in TASKS.strip().replace("\n", "|").split("|")]
+    return {task: composed([f"task={task}", "runtime.device=cpu", *more]) for task, *more in tasks}
 
 
 # ---- the command line
@@ -139,20 +137,19 @@ def test_names_of_ones_own_can_be_added_and_taken_away(composed):
     assert "sparsegen_lin" not in tuned
 
 
-def test_a_gpu_that_is_not_there_is_refused_and_auto_takes_what_is(composed, monkeypatch):
+def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what_is(composed, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with refused(compose.ConfigError, "torch finds no GPU"):
         composed(["task=toy", "runtime.device=cuda"])
     assert composed(["task=toy", "runtime.device=auto"])["runtime"]["device"] == "cpu"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert composed(["task=toy", "runtime.device=auto"])["runtime"]["device"] == "cuda"
-
-
-def test_misspelt_experiments_and_profiles_name_the_nearest():
-    with refused(compose.ConfigError, "did you mean 'niculae2017_table2'"):
-        compose.experiment("niculae_table2", "demo")
-    with refused(compose.ConfigError, "did you mean 'demo'"):
-        compose.experiment("niculae2017_table2", "demmo")
+    for name, profile, near in (
+        ("niculae_table2", "demo", "niculae2017_table2"),
+        ("niculae2017_table2", "demmo", "demo"),
+    ):
+        with refused(compose.ConfigError, f"did you mean '{near}'"):
+            compose.experiment(name, profile)
 
 
 # ---- options

@@ -121,6 +121,7 @@ def test_a_setting_sets_no_key_of_what_can_be_replaced():
 
 def test_a_mappings_page_is_the_registrys(composed, subtests):
     """All parameters, with the registry's defaults or a value of the paper that the comment states; a possible grid."""
+    assert set(sa.names()) == set(MAPPINGS)
     for mapping in MAPPINGS:
         with subtests.test(mapping):
             lines = (CONFIGS / "mapping" / f"{mapping}.yaml").read_text(encoding="utf-8").splitlines()
@@ -139,20 +140,19 @@ def test_a_mappings_page_is_the_registrys(composed, subtests):
                 assert composed([*task, f"mapping={mapping}"])["mapping"]["name"] == mapping
 
 
-def test_every_registered_mapping_has_its_page():
-    assert set(sa.names()) == set(MAPPINGS)
-
-
-@pytest.mark.parametrize("model", ["transformer_small", "lstm_demo"])
-def test_embeddings_are_shared_where_both_sides_have_one_vocabulary(composed, model):
-    shared = [composed([f"task={t}", f"model={model}"])["model"]["share_embeddings"] for t in ("toy", "translation")]
-    assert shared == [False, True]
-
-
-def test_a_place_whose_scores_are_never_negative_takes_every_row_mapping():
-    at = {"name": "sum_normalization", "at": {}}
-    assert not models.problems(at, {"here": models.Place(signed=False)})
-    assert "'here'" in models.problems(at, {"here": models.Place()})[0]
+def test_a_node_follows_what_the_others_are(composed):
+    """One vocabulary of both sides shares embeddings; an optimiser and a schedule have their own keys; data have the seed."""
+    for model in ("transformer_small", "lstm_demo"):
+        shared = [
+            composed([f"task={t}", f"model={model}"])["model"]["share_embeddings"] for t in ("toy", "translation")
+        ]
+        assert shared == [False, True]
+    small, large = (composed(["task=vqa", "data=vqa2", f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
+    assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
+    config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])
+    assert "betas" not in config["optim"] and "warmup_updates" not in config["schedule"]
+    assert config["schedule"] == {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5}
+    assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,14 @@ def test_a_place_can_have_a_mapping_of_its_own(given, composed):
     assert config["mapping"]["at"] == {"cross": {"name": "fusedmax", "lam": 1.0, "gamma": 1.0}}
 
 
-def test_numbers_are_written_one_way(composed):
+def test_numbers_are_written_one_way_and_mappings_fit_their_places(composed):
     """lam=1 and lam=1.0 are one cell; so are a mapping by its page and by its name."""
     assert composed(["mapping=fusedmax", "mapping.lam=1"]) == composed(["mapping=fusedmax", "mapping.lam=1.0"])
     named = composed(["mapping=custom", "mapping.name=fusedmax"])["mapping"]
     assert models.parameters(named) == models.parameters(composed(["mapping=fusedmax"])["mapping"])
+    at = {"name": "sum_normalization", "at": {}}  # a place whose scores are never negative takes every row mapping
+    assert not models.problems(at, {"here": models.Place(signed=False)})
+    assert "'here'" in models.problems(at, {"here": models.Place()})[0]
 
 
 # ---- tasks, settings, the command line
@@ -194,17 +197,17 @@ def test_task_and_profile_compose(composed, task, profile):
 
 @pytest.mark.parametrize("task", ["translation", "summarization"])
 def test_the_command_line_wins_over_the_setting(composed, task):
-    groups = {"model=lstm_tiny": ("model", "embed_dim", 64), "optim=sgd": ("optim", "name", "sgd"), "data=toy": ("data", "name", "toy"),
-              "schedule=fixed": ("schedule", "name", "fixed"), "data=gigaword": ("data", "name", "gigaword")}  # fmt: skip
     keys = {"model.hidden_dim": 128, "optim.lr": 0.5, "train.max_epochs": 2, "decode.beam": 7, "encode.vocab_size": 77}
-    asked = {**groups, **{f"{key}={value}": (*key.split("."), value) for key, value in keys.items()}}
-    for override, (node, key, value) in asked.items():
+    asked = {f"{key}={value}": (*key.split("."), value) for key, value in keys.items()}
+    for group in ("optim=sgd", "data=toy", "schedule=fixed", "data=gigaword"):
+        asked[group] = (group.partition("=")[0], "name", group.partition("=")[2])
+    for override, (node, key, value) in (asked | {"model=lstm_tiny": ("model", "embed_dim", 64)}).items():
         assert composed([f"task={task}", override])[node][key] == value, override
     limits = composed([f"task={task}", "data.limits.test=9"])["data"]["limits"]
     assert limits == {"train": 12000, "dev": 500, "test": 9}
 
 
-def test_your_own_pairs_are_segmented_reversibly(composed):
+def test_your_own_data_are_segmented_reversibly_and_have_further_scores(composed):
     for task in ("translation", "summarization", "fertility"):
         own = composed([f"task={task}", "data=files"])["encode"]
         assert own["joint"] and (own["tokenizer"], own["subword"], own["vocab_size"]) == ("raw", "sentencepiece", None)
@@ -214,35 +217,14 @@ def test_your_own_pairs_are_segmented_reversibly(composed):
         asked = composed([f"task={task}", "data=files", "encode.subword=bpe"])["encode"]
         assert papers["tokenizer"] != "raw" and asked == papers
 
+    def scores(*overrides):
+        return composed(overrides)["task"]["scores"]
 
-def test_your_own_data_have_further_scores(composed):
-    asked = ["task=translation", "data=files"]
-    assert composed(asked)["task"]["scores"] == ["bleu", "multi_bleu", "chrf"]
-    assert composed([*asked, "task.scores=[bleu]"])["task"]["scores"] == ["bleu"]
-    assert composed([*asked, "task.scores=[chrf,bleu]"])["task"]["scores"] == ["chrf", "bleu"]
-    assert "chrf" not in composed(["task=translation"])["task"]["scores"]
-    assert "chrf" not in composed(["task=summarization", "data=files"])["task"]["scores"]
-    assert (
-        composed(["task=imdb", "data=table"])["task"]["scores"] == ["macro_f1"]
-        and not composed(["task=imdb"])["task"]["scores"]
-    )
-    assert composed(["task=imdb", "data=table", "task.scores=[]"])["task"]["scores"] == []
-
-
-def test_a_larger_model_really_is_larger(composed):
-    vqa = ["task=vqa", "data=vqa2"]
-    small, large = (composed([*vqa, f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
-    assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
-
-
-def test_another_optimiser_and_schedule_bring_their_own_keys_alone(composed):
-    config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])
-    assert "betas" not in config["optim"] and "warmup_updates" not in config["schedule"]
-    assert config["schedule"] == {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5}
-
-
-def test_a_seed_reaches_generated_data(composed):
-    assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
+    own, table = ("task=translation", "data=files"), ("task=imdb", "data=table")
+    assert scores(*own) == ["bleu", "multi_bleu", "chrf"] and scores(*own, "task.scores=[bleu]") == ["bleu"]
+    assert scores(*own, "task.scores=[chrf,bleu]") == ["chrf", "bleu"]
+    assert "chrf" not in [*scores(own[0]), *scores("task=summarization", own[1])]
+    assert (scores(*table), scores(table[0]), scores(*table, "task.scores=[]")) == (["macro_f1"], [], [])
 
 
 def test_the_generated_fallback_is_for_untouched_data_alone(composed):
@@ -286,12 +268,8 @@ def stand_in(monkeypatch, config) -> str:
     def test_set(config, *_):
         return TestSet(config["data"]["name"], repr(config["data"]), "")
 
-    fake = SimpleNamespace(
-        RECIPE=(1, 1),
-        METRICS=real.METRICS,
-        prepare=lambda config, _: Prepared(repr(config["data"]), ""),
-        prepare_test=test_set,
-    )
+    fake = SimpleNamespace(RECIPE=(1, 1), METRICS=real.METRICS, prepare_test=test_set)
+    fake.prepare = lambda config, _: Prepared(repr(config["data"]), "")
     monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setenv(identity.REGISTERED, ",".join(filter(None, (os.environ.get(identity.REGISTERED), name))))
     return name
@@ -323,12 +301,6 @@ def test_experiment_plans(monkeypatch, name, profile):
     assert now == known.get(key, now), "finished cells would be trained again"
 
 
-def test_every_experiment_with_identities_exists():
-    assert set(json.loads(IDENTITIES.read_text(encoding="utf-8"))) <= {
-        f"{name} {profile}" for name, profile in EXPERIMENTS
-    }
-
-
 def identities(plan: plans.Plan) -> dict[str, str]:
     """`column | row` -> the ids of its trainings, by grid point and seed; they do not depend on the content of the data."""
     found: dict[str, str] = {}
@@ -340,12 +312,13 @@ def identities(plan: plans.Plan) -> dict[str, str]:
 
 
 def test_further_test_sets_train_nothing_again(monkeypatch):
-    """Gigaword, DUC 2003 and DUC 2004 are columns of one training."""
+    """Gigaword, DUC 2003 and DUC 2004 are columns of one training; identities are of experiments that exist."""
+    known = json.loads(IDENTITIES.read_text(encoding="utf-8"))
+    assert {*known} <= {f"{name} {profile}" for name, profile in EXPERIMENTS}
     experiment = compose.experiment("laha2018_table2", "paper")
     plan = planned(monkeypatch, experiment)
-    trainings = {
-        column.key: {s.training_id for s in plan.slots if s.column == c} for c, column in enumerate(experiment.columns)
-    }
+    columns = enumerate(experiment.columns)
+    trainings = {column.key: {s.training_id for s in plan.slots if s.column == c} for c, column in columns}
     assert trainings["gigaword"] == trainings["duc2003"] == trainings["duc2004"] != trainings["fren"]
 
 
