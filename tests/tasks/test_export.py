@@ -98,8 +98,8 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
         assert done.returncode == 1 and not done.stdout and "line 2:" in done.stderr
 
 
-def test_nothing_of_the_machine_goes_along(exported):
-    folder, _, entry = exported("pairs")
+def test_nothing_of_the_machine_goes_along_and_the_card_has_the_row_and_the_data(exported):
+    folder, cell, entry = exported("pairs")
     store = str(entry.folder.parents[3])
     for path in folder.rglob("*"):
         if path.suffix in (".yaml", ".json", ".md", ".csv"):
@@ -107,10 +107,6 @@ def test_nothing_of_the_machine_goes_along(exported):
     page = yaml.safe_load((folder / "config.yaml").read_text())
     assert page["paths"] == {"outputs": "outputs", "data": "data/cache"} and page["runtime"]["device"] == "auto"
     assert not list(folder.rglob("*.pt"))
-
-
-def test_the_card_has_the_row_and_the_data(exported):
-    folder, cell, entry = exported("pairs")
     text = (folder / "README.md").read_text()
     metrics = entry.evaluation(cell.evaluation_id(cell.tests[0])).read()["metrics"]
     assert f"| test | bleu | {metrics['test/bleu']:.2f} BLEU points | " in text
@@ -133,12 +129,9 @@ def test_the_hub_reads_the_card(exported):
     assert accuracy.metric_value == level.read()["metrics"]["test/accuracy"] == pytest.approx(right.mean())
     ends = pytest.approx([right.mean() - half, right.mean() + half], rel=1e-4)
     assert accuracy.metric_args["interval_95_over_examples"] == ends
-
-
-def test_an_interval_needs_values_that_differ():
     metrics = {"a": Metric("a", "", 1, 1, None, "", "mean"), "b": Metric("b", "", 1, 1, None, "", "bleu")}
     ten = [[4, 3, 2, 1, 5, 4, 3, 2, 5, 5], [5, 4, 3, 2, 5, 4, 3, 2, 5, 5], [3, 2, 1, 1, 5, 4, 3, 2, 5, 5]]
-    records = [{"sentence": {"a": 1.0, "b_statistics": row}} for row in ten]
+    records = [{"sentence": {"a": 1.0, "b_statistics": row}} for row in ten]  # values of a do not differ
     found = card.intervals(metrics, {"metrics": {"test/a": 1.0, "test/b": 60.0, "test/c": 0.0}}, records)
     assert list(found) == ["test/b"]
     low, high = found["test/b"]
@@ -190,11 +183,11 @@ def test_fairseq_generate_reads_it(small_cell, tmp_path, root):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     decode = cell.config["decode"]
-    command = [str(Path(sys.executable).parent / "fairseq-generate"), str(tmp_path / "out/fairseq/data"), "--path"]
-    command += [str(tmp_path / "out/fairseq/model.pt"), "--task", "sa_pairs", "--user-dir"]
-    command += [str(root / "tasks/fairseq_plugin"), "--cpu", "--beam", str(decode["beam"]), "--max-len-a"]
-    command += [str(decode["max_len_a"]), "--max-len-b", str(decode["max_len_b"]), "--lenpen"]
-    command += [str(decode["len_penalty"])]
+    how = f"--beam {decode['beam']} --max-len-a {decode['max_len_a']} --max-len-b {decode['max_len_b']}".split()
+    how += ["--lenpen", str(decode["len_penalty"]), "--user-dir", str(root / "tasks/fairseq_plugin"), "--cpu"]
+    made = tmp_path / "out/fairseq"
+    command = [str(Path(sys.executable).parent / "fairseq-generate"), str(made / "data"), "--task", "sa_pairs", *how]
+    command += ["--path", str(made / "model.pt")]
     env = os.environ | {"PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-2000:]

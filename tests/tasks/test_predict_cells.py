@@ -23,11 +23,12 @@ from tasks.load.model import Prediction
 @pytest.fixture(scope="module")
 def used(small_cell):
     """`used(name)`: (model, cell, the test set's evaluation)."""
-    return lambda name: (
-        load_cell(small_cell(name)[1].folder),
-        small_cell(name)[0],
-        small_cell(name)[1].evaluation(small_cell(name)[0].evaluation_id(small_cell(name)[0].tests[0])),
-    )
+
+    def used(name):
+        cell, entry = small_cell(name)
+        return load_cell(entry.folder), cell, entry.evaluation(cell.evaluation_id(cell.tests[0]))
+
+    return used
 
 
 def attention_of(level) -> dict[str, torch.Tensor]:
@@ -96,7 +97,7 @@ def test_labels_are_those_of_the_stored_evaluation(used):
         model.label(np.zeros((1, 3)))
 
 
-def test_nbest_unknown_words_and_the_beam(used):
+def test_nbest_unknown_words_the_beam_and_what_is_of_another_task(used):
     model, *_ = used("pairs")
     word = model.encoding.source_vocab[0]
     (one,) = model.translate([f"{word} zyzzyva {SPECIAL[UNK]}"], nbest=2)
@@ -107,10 +108,6 @@ def test_nbest_unknown_words_and_the_beam(used):
     wider = load_cell(model.folder, overrides=["decode.beam=7"])
     assert len(wider.translate([word], nbest=7)[0].nbest) == 7
     assert model.translate([]) == []
-
-
-def test_a_model_of_another_task_is_refused(used):
-    model, *_ = used("pairs")
     with pytest.raises(ValueError, match=r"toy.* translate .* classify"):
         model.classify(["x"])
     with pytest.raises(ValueError, match=r"scripts/evaluate\.py"):
