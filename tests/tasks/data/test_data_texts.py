@@ -33,25 +33,18 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_leaves_of_a_parse():
-    assert leaves(PARSE) == "A man sleeps ( x ) ."
+def test_both_formats_give_the_same_pairs_of_leaves_of_parses(folder):
+    one, two = (list(read_published(folder / f"snli_1.0_dev.{kind}")) for kind in ("jsonl", "txt"))
+    premise = leaves(PARSE)
+    assert one == two and premise == "A man sleeps ( x ) ."
+    assert [(e.texts, e.label) for e in one] == [((premise, "Sleep"), 0), ((premise, '" Dog'), 2)]
     assert leaves("(ROOT (NP (NNP Vo Tech)))") == ""  # a word cannot hold a space: nothing is made up
 
 
-def test_both_formats_give_the_same_pairs(folder):
-    one, two = (list(read_published(folder / f"snli_1.0_dev.{kind}")) for kind in ("jsonl", "txt"))
-    assert one == two
-    assert [(e.texts, e.label) for e in one] == [
-        (("A man sleeps ( x ) .", "Sleep"), 0),
-        (("A man sleeps ( x ) .", '" Dog'), 2),
-    ]
-
-
 def test_highlights_beside_the_files_are_marked(folder, opened):
-    (folder / "esnli_test.csv").write_text(
-        "pairID,gold_label,Sentence1_marked_1,Sentence2_marked_1,Sentence1_marked_2\n"
-        '1,entailment,A *man* sleeps,*Sleep*,"A man, *sleeps.*"\n'
-    )
+    head = "pairID,gold_label,Sentence1_marked_1,Sentence2_marked_1,Sentence1_marked_2"
+    row = '1,entailment,A *man* sleeps,*Sleep*,"A man, *sleeps.*"'
+    (folder / "esnli_test.csv").write_text(f"{head}\n{row}\n")
     assert read_highlights(folder / "esnli_test.csv") == {"1": {"man", "sleeps"}}
     found = opened("snli", path=str(folder))
     splits = found.read(NullProgress())
@@ -63,11 +56,6 @@ def test_highlights_beside_the_files_are_marked(folder, opened):
     assert {s for s in splits if plain.fingerprint[s] != found.fingerprint[s]} == {"test"}
 
 
-def test_content_words_of_explanations():
-    found = explained_words(["The two women are holding packages .", "a Woman's"])
-    assert sorted(found) == ["holding", "packages", "s", "two", "woman", "women"]
-
-
 def test_the_subset_of_a_mirror(mirror, read):
     splits = read("snli_20k", mirror=str(mirror))
     assert [len(splits[s]) for s in ("train", "dev", "test")] == [12, 6, 6]  # a pair of both training files counts once
@@ -75,6 +63,8 @@ def test_the_subset_of_a_mirror(mirror, read):
     assert labels == {"train": [1, 2, 0] * 4, "dev": [1, 2, 0] * 2}  # neutral, contradiction, entailment from 1 there
     first = splits["test"][0]
     assert first.texts[0].startswith("a man carries the old clock") and first.marked == {"man"}
+    found = explained_words(["The two women are holding packages .", "a Woman's"])  # content words
+    assert sorted(found) == ["holding", "packages", "s", "two", "woman", "women"]
 
 
 @pytest.fixture
@@ -87,58 +77,41 @@ def reviews(tmp_path, write):
     return tmp_path
 
 
-@pytest.fixture
-def imdb(opened):
-    """`imdb(**options)`: (data set, its splits)."""
-
-    def imdb(**options):
-        found = opened("imdb", **options)
-        return found, found.read(NullProgress())
-
-    return imdb
-
-
-def test_folder_and_archive_give_the_same_examples(reviews, tmp_path, imdb):
+def test_folder_and_archive_give_the_same_examples(reviews, tmp_path, read, opened):
     archive = tmp_path / "aclImdb_v1.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(reviews / "aclImdb", "aclImdb")
-        info = tarfile.TarInfo("aclImdb/README")
-        tar.addfile(info, io.BytesIO(b""))
-    _, one = imdb(path=str(reviews))
-    _, inner = imdb(path=str(reviews / "aclImdb"))
-    _, two = imdb(path=str(archive))
+        tar.addfile(tarfile.TarInfo("aclImdb/README"), io.BytesIO(b""))
+    one, inner, two = (read("imdb", path=str(path)) for path in (reviews, reviews / "aclImdb", archive))
     assert one == two == inner
     assert {s: len(e) for s, e in one.items()} == {"train": 18, "dev": 2, "test": 20}
     for split, examples in one.items():
         for example in examples:
             name, label, _ = example.texts[0].split(" ", 2)
-            assert name == ("test" if split == "test" else "train")
-            assert example.label == int(label == "pos")
+            assert name == ("test" if split == "test" else "train") and example.label == int(label == "pos")
     assert len({e.texts for e in one["train"]} | {e.texts for e in one["dev"]}) == 20
+    for path, said in (("aclImdb/train", "holds no reviews"), ("none.tar", "does not exist")):
+        with pytest.raises(DataError, match=said):
+            opened("imdb", path=str(tmp_path / path))
 
 
-def test_dev_is_a_seeded_share_of_train(reviews, imdb):
-    _, a = imdb(path=str(reviews), dev_share=0.3)
-    source, b = imdb(path=str(reviews), dev_share=0.3, split_seed=7)
+def test_dev_is_a_seeded_share_of_train(reviews, read, opened):
+    node = {"path": str(reviews), "dev_share": 0.3}
+    source, other = opened("imdb", **node, split_seed=7), opened("imdb", **node)
+    a, b = other.read(NullProgress()), source.read(NullProgress())
     assert len(a["dev"]) == len(b["dev"]) == 6 and a["dev"] != b["dev"] and set(a["test"]) == set(b["test"])
-    assert source.fingerprint != imdb(path=str(reviews), dev_share=0.3)[0].fingerprint
+    assert source.fingerprint != other.fingerprint
     sizes = ("20 of 25,000 training examples", "20 of 25,000 test examples")
     assert source.shortfalls == (*sizes, "content not verified: imdb is known by its size only")
-    _, cut = imdb(path=str(reviews), dev_share=0.3, limits={"train": 4})
-    assert list(cut["train"]) == a["train"][:4]
+    assert list(read("imdb", **node, limits={"train": 4})["train"]) == a["train"][:4]
 
 
-def test_what_cannot_be_read_is_an_error(reviews, tmp_path, imdb):
-    with pytest.raises(DataError, match="holds no reviews"):
-        imdb(path=str(tmp_path / "aclImdb" / "train"))
-    with pytest.raises(DataError, match="does not exist"):
-        imdb(path=str(tmp_path / "none.tar"))
-
-
-def test_the_archive_of_a_mirror(mirror, imdb):
-    source, splits = imdb(mirror=str(mirror))
+def test_the_archive_of_a_mirror(mirror, opened):
+    source = opened("imdb", mirror=str(mirror))
+    splits = source.read(NullProgress())
     assert not source.shortfalls  # its checksum says that it is whole
-    assert imdb(mirror=str(mirror), limits={"test": 9})[0].shortfalls == ("9 of 25,000 test examples",)
+    cut = opened("imdb", mirror=str(mirror), limits={"test": 9})
+    assert cut.shortfalls == ("9 of 25,000 test examples",)
     assert {s: len(rows) for s, rows in splits.items()} == {"train": 18, "dev": 2, "test": 10}
     assert Counter(e.label for s in ("train", "dev") for e in splits[s]) == {0: 10, 1: 10}
     for example in splits["test"]:
