@@ -60,7 +60,7 @@ def test_a_mark_line_ends_and_packing_change_nothing(name, dress, tmp_path):
     assert found == good
 
 
-@pytest.mark.parametrize("name", ["gigaword source", "multi30k", "baseline_1m_enfr", "duc2003", "iwslt2017 training"])
+@pytest.mark.parametrize("name", ["gigaword source", "multi30k", "baseline_1m_enfr", "duc2004", "iwslt2017 training"])
 def test_odd_signs_end_no_line_and_are_said(name, tmp_path, monkeypatch):
     monkeypatch.setattr(data.manifests, "verify", lambda *a, **k: None)
     loader = LOADERS[name]
