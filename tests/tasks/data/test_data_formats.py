@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
 from tasks.data.sets.aligned import read_pharaoh, read_pud
@@ -44,6 +45,8 @@ def test_duc_keeps_every_reference_skips_missing_ones_and_says_what_its_digits_a
     assert splits["test"][1].references == ("second 0", "second 1", "second 3")
     assert set(splits) == set(found.fingerprint) == {"test"} and found.about["digits"] == "#"
     assert found.shortfalls == ("2 of 500 test pairs", "content not verified: duc2004 is known by its size only")
+    said = data.verify("duc2004", tmp_path / "cache", {"path": str(tmp_path)})
+    assert said.startswith("duc2004: 2 test") and "short: 2 of 500 test pairs" in said and "sha256 of what test" in said
 
 
 def test_iwslt(tmp_path, opened, write):

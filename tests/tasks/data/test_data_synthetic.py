@@ -55,15 +55,11 @@ def test_draws_without_replacement_are_successive():
         assert (labels[:, a] & labels[:, b]).mean() == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "allowed"),
-    [
-        ("mean_labels", 2, {1, 2, 3}),
-        ("mean_labels", 9, {8, 9, 10}),
-        ("label_range", 0, {5}),
-        ("label_range", 4, set(range(1, 10))),
-    ],
-)
+LABELS_OF = [("mean_labels", 2, {1, 2, 3}), ("mean_labels", 9, {8, 9, 10})]
+LABELS_OF += [("label_range", 0, {5}), ("label_range", 4, set(range(1, 10)))]
+
+
+@pytest.mark.parametrize(("setting", "value", "allowed"), LABELS_OF)
 def test_numbers_of_labels_are_uniform_on_the_papers_set(setting, value, allowed):
     drawn = synthetic.label_counts(setting, value, 9000, 10, np.random.default_rng(0))
     found, counts = np.unique(drawn, return_counts=True)
@@ -79,25 +75,15 @@ def test_poisson_numbers_of_labels_are_conditioned_on_the_possible():
     assert stats.chisquare(counts[1:], 20_000 * law / law.sum()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("setting", "value", "mean"), [("length", 400, 400), ("mean_labels", 3, 2000)])
-def test_document_lengths(setting, value, mean):
-    x, _ = synthetic.generate(setting, value, {"train": 400}, 10, 6, 2000, 1)["train"]
-    assert x.sum(1).mean() == pytest.approx(mean, abs=5 * np.sqrt(mean / 400))
-
-
 def test_a_seed_fixes_the_documents_and_another_changes_them():
+    for setting, value, mean in (("length", 400, 400), ("mean_labels", 3, 2000)):  # words of a document
+        x, _ = synthetic.generate(setting, value, {"train": 400}, 10, 6, 2000, 1)["train"]
+        assert x.sum(1).mean() == pytest.approx(mean, abs=5 * np.sqrt(mean / 400))
     first, again, other = (synthetic.generate("mean_labels", 3, SIZES, 10, 10, 50, seed) for seed in (1, 1, 2))
     for split, n in SIZES.items():
         assert first[split][0].shape == (n, 10) and first[split][1].any(1).all()
         np.testing.assert_array_equal(first[split][0], again[split][0])
         assert (first[split][0] != other[split][0]).any()
-
-
-def test_impossible_settings_are_refused():
-    assert "is invalid" in problems({"name": "synthetic", "setting": "mean"})[0]
-    assert "no number of labels within 1..10" in problems({"name": "synthetic", "value": 20})[0]
-    assert "at least 1 word" in problems({"name": "synthetic", "setting": "length", "value": 0})[0]
-    assert not problems({"name": "synthetic", "setting": "label_range", "value": 0})
 
 
 def test_the_data_set_is_the_generator_standardised_by_train(read, opened):
@@ -110,6 +96,13 @@ def test_the_data_set_is_the_generator_standardised_by_train(read, opened):
         np.testing.assert_array_equal(splits[split].labels, y)
     assert opened("synthetic").shortfalls == ()
     assert "40 of 1,200 training documents" in opened("synthetic", **options).shortfalls
+    for wrong, said in (
+        ({"setting": "mean"}, "is invalid"),
+        ({"value": 20}, "no number of labels within 1..10"),
+        ({"setting": "length", "value": 0}, "at least 1 word"),
+    ):
+        assert said in problems({"name": "synthetic", **wrong})[0]
+    assert not problems({"name": "synthetic", "setting": "label_range", "value": 0})
 
 
 @pytest.mark.parametrize("name", LABELS)
