@@ -48,15 +48,11 @@ def test_no_string_names_a_module_of_a_room_above():
         first, second = [*name.split("."), ""][:2]
         return placed[first] + placed.get(f"{first}.{second}", 0)
 
+    of_ours = re.compile(r"(repro|tasks|benchmarks|scripts)(\.(?!md)\w+)+$")
     for path in tracked(*SOURCES):
-        strings = (
-            node.value
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Constant)
-        )
-        named |= {
-            (module(path), s) for s in strings if re.match(r"(repro|tasks|benchmarks|scripts)(\.(?!md)\w+)+$", str(s))
-        }
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        strings = (str(node.value) for node in nodes if isinstance(node, ast.Constant))
+        named |= {(module(path), s) for s in strings if of_ours.match(s)}
     assert height("scripts.train") > height("tasks.commands.train") > height("tasks.load") > height("repro.report.heat")
     assert height("repro.report") > height("repro.cell") > height("repro.files") and len(named) > 5
     assert [(here, there) for here, there in named if height(there) > height(here)] == []
@@ -67,10 +63,8 @@ HEAVY = {"fairseq", "hydra", "omegaconf", "wandb", "matplotlib", "triton", "scip
 
 def loaded_by(*modules: str) -> list[str]:
     """Which of HEAVY an import of these loads; what torch loads does not count."""
-    code = (
-        f"import sys, torch; before = set(sys.modules); import {', '.join(modules)}; "
-        f"print(*[m for m in {sorted(HEAVY)} if m in sys.modules and m not in before])"
-    )
+    code = f"import sys, torch; before = set(sys.modules); import {', '.join(modules)}; "
+    code += f"print(*[m for m in {sorted(HEAVY)} if m in sys.modules and m not in before])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

@@ -176,7 +176,7 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
     with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
         attending.finished("martins2020_nmt", asked, "iwslt")
     source = " ".join(attending.stored(found)[0][2][0]["source_tokens"])
-    mine, kept = attending.translated(found, source), attending.stored(attending.stored(found), 0)
+    mine, kept = attending.translated(found, source), attention.stored(attending.stored(found), 0)
     texts, continuous = {"label", "mapping", "output"}, {"density", "mu", "sigma"}
     for row, other in zip(mine.rows, kept.rows):
         assert all(row[what] == other[what] for what in texts)
