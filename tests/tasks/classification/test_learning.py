@@ -14,13 +14,10 @@ from sklearn.linear_model import LogisticRegression
 import sparse_attention as sa
 from repro.identity import Cell
 from repro.protocol import Prepared, TestSet
-from tasks.classification.encode import encode, encode_test
 from tasks.classification.faithfulness import SHARES, attended, faithfulness, further
 from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
-from tasks.classification.options import Encode
 from tasks.classification.predict import predict
 from tasks.config.compose import module_of
-from tasks.data import DataUnavailable, NullProgress, open_data
 
 REVIEWS = {"embed_dim": 16, "embed_range": 0.1, "hidden_dim": 12, "score_dim": 12, "start_variance": 0.04}
 PAIRS = {"embed_dim": 32, "embed_range": 2.0, "hidden_dim": 32, "dropout": 0.0, "l2": 0.0}
@@ -91,27 +88,6 @@ def test_pairs_are_learned_by_attention_that_can_choose(toy, build_model, traine
     data = toy("toy_entailment", train=3000)
     model = trained(build_model("snli_attentive", data, mapping, **PAIRS), data, epochs=12, lr=0.005)
     assert least <= score(data, predict(model, data.splits["test"])).metrics["test/accuracy"] <= most
-
-
-@pytest.mark.slow
-@pytest.mark.network
-def test_the_demo_of_pairs_needs_its_attention(build_model, trained, uniform, tmp_path):
-    """Equal weights lose at least five points of accuracy on the real texts that stand for SNLI in the demo."""
-    try:
-        data = open_data({"name": "debian_pairs"}, tmp_path, NullProgress())
-        splits = data.read(NullProgress())
-    except DataUnavailable as error:
-        pytest.skip(f"the package index is out of reach: {error.what}")
-    assert all(len(splits[split]) for split in ("train", "dev", "test"))
-    encoded = encode(data, Encode(tokenizer="wordpunct", lowercase=True, vocab_size=3000, min_count=1), tmp_path)
-    test = encode_test(data, encoded.folder, tmp_path)
-    sizes = {"embed_dim": 64, "embed_range": 0.1, "hidden_dim": 64, "dropout": 0.3}
-    found = {}
-    for mapping in ("sparsemax", uniform):  # softmax gets there too, but in some runs after more epochs
-        model = trained(build_model("snli_attentive", encoded, mapping, **sizes), encoded, epochs=5, lr=0.003, batch=32)
-        found[mapping] = score(test, predict(model, test.splits["test"])).metrics["test/accuracy"]
-    assert found["sparsemax"] - found[uniform] >= 5, found
-    assert found["sparsemax"] > baselines(encoded, test)["majority"]["test/accuracy"] + 5
 
 
 def test_the_regression_without_attention_is_scikit_learn_s_on_the_tokens(toy):

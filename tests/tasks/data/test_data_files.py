@@ -38,7 +38,7 @@ def test_verify_names_file_expected_found_and_next_step(tmp_path, content, kind)
         assert good in caught.value.where and sha256_of(path) in caught.value.where
 
 
-def test_a_file_is_not_published_when_writing_fails(tmp_path):
+def test_files_and_folders_are_published_whole_and_the_first_writer_of_a_folder_wins(tmp_path):
     path = tmp_path / "folder" / "data"
     with pytest.raises(ZeroDivisionError), publish_file(path) as temporary:
         temporary.write_text("half")
@@ -48,15 +48,11 @@ def test_a_file_is_not_published_when_writing_fails(tmp_path):
         temporary.write_text("whole")
         assert not path.exists()
     assert path.read_text() == "whole" and list(path.parent.iterdir()) == [path]
-
-
-def test_a_folder_is_published_once_and_the_first_writer_wins(tmp_path):
-    folder = tmp_path / "entry"
+    folder = path.parent / "entry"
     with publish_folder(folder) as one, publish_folder(folder) as two:
         (one / "x").write_text("outer")
         (two / "x").write_text("inner")
-    assert (folder / "x").read_text() == "inner"
-    assert list(tmp_path.iterdir()) == [folder]
+    assert (folder / "x").read_text() == "inner" and {*path.parent.iterdir()} == {path, folder}
 
 
 def test_a_full_disk_and_one_that_cannot_be_written_are_data_errors(tmp_path):
@@ -144,12 +140,27 @@ def build(tmp_path):
     return build
 
 
-def test_an_entry_is_built_once_and_another_key_is_another_entry(build, tmp_path):
+def test_an_entry_is_built_once_whole_or_not_at_all_and_another_key_is_another_entry(build, tmp_path):
+    def fail(folder):
+        (folder / "half").write_text("x")
+        raise DataError("no", "where", "next")
+
+    with pytest.raises(DataError, match="no"):
+        cached_folder(tmp_path, "set", 1, fail, QUIET)
+    assert [p.name for p in (tmp_path / "encoded").iterdir() if not p.name.endswith(".lock")] == []
     first = build(["a", 1])
     assert first.parent == tmp_path / "encoded"
     assert read_meta(first)["key"] == ["a", 1] and set(read_meta(first)["files"]) == {"sub/x.txt"}
     assert build(["a", 1]) == first and build.made == 1 and build(["a", 2]) != first
     assert build({"b": 1, "a": 2}) == build({"a": 2, "b": 1})
+    made = build.made
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(build, ["k"] * 8))) == 1 and build.made == made + 1
+    with pytest.raises(DataError, match="not a folder of encoded data"):
+        read_meta(tmp_path)
+    (other := tmp_path / "other").mkdir()
+    write_meta(other, {"a": 1})
+    assert read_meta(other) == {"a": 1, "files": {}}
 
 
 @pytest.mark.parametrize("damage", ["content", "missing file", "missing meta", "no json"])
@@ -165,29 +176,6 @@ def test_a_damaged_entry_is_built_again(build, damage):
         (folder / "meta.json").write_text("{")
     assert not is_whole(folder) and build("k", progress) == folder and is_whole(folder) and build.made == 2
     assert "damaged" in progress.lines[0] and [p.name for p in folder.parent.iterdir() if ".damaged." in p.name] == []
-
-
-def test_a_failed_build_leaves_nothing(tmp_path):
-    def fail(folder):
-        (folder / "half").write_text("x")
-        raise DataError("no", "where", "next")
-
-    with pytest.raises(DataError, match="no"):
-        cached_folder(tmp_path, "set", 1, fail, QUIET)
-    assert [p.name for p in (tmp_path / "encoded").iterdir() if not p.name.endswith(".lock")] == []
-
-
-def test_many_at_once_build_one_entry(build):
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(build, ["k"] * 8))) == 1
-    assert build.made == 1
-
-
-def test_a_folder_that_is_no_entry_is_named(tmp_path):
-    with pytest.raises(DataError, match="not a folder of encoded data"):
-        read_meta(tmp_path)
-    write_meta(tmp_path, {"a": 1})
-    assert read_meta(tmp_path) == {"a": 1, "files": {}}
 
 
 def files(folder):

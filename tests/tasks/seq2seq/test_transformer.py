@@ -52,13 +52,6 @@ def loss_of(model, inputs, target):
     return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
 
 
-@pytest.mark.parametrize("mapping", [n for n in sa.names("unnormalised") if not sa.spec(n).inputs])
-def test_self_attention_takes_weights_that_do_not_sum_to_1(composed, mapping):
-    at = f"{{encoder: {{name: {mapping}}}, decoder: {{name: {mapping}}}}}"
-    config = composed(["task=toy", "model=transformer_small", "mapping=softmax", f"+mapping.at={at}"])
-    assert [config["mapping"]["at"][place]["name"] for place in ("encoder", "decoder")] == [mapping] * 2
-
-
 # ---- training and search
 
 
@@ -66,20 +59,17 @@ def test_self_attention_takes_weights_that_do_not_sum_to_1(composed, mapping):
     "mapping, pre_norm", [*((one.values[0], False) for one in NODES), (node("fusedmax"), True)], ids=str
 )
 def test_training_is_what_the_search_sees(
-    transform, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, pre_norm
+    transform, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, monkeypatch, mapping, pre_norm
 ):
     model = transform(mapping, pre_norm=pre_norm)
     assert_search_sees_training(model, sentences[0])
     assert_alone_as_in_a_batch(model, *sentences)
-
-
-def test_weights_are_asked_of_the_last_cross_attention_alone(transform, sentences, monkeypatch):
-    model, asked, whole = transform(), [], attention.sparse_attention
+    asked, whole = [], attention.sparse_attention
     monkeypatch.setattr(
         attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
     )
     model(**sentences[0])
-    assert asked == [False] * (2 + 3) + [True], "two layers of the encoder, two of the decoder with two attentions each"
+    assert asked == [False] * (2 + 3) + [True], "weights of the last cross-attention alone, of three in two layers each"
 
 
 # ---- against torch
@@ -221,3 +211,7 @@ def test_the_pages_compose_and_alpha_can_be_learned(composed):
     assert composed(["task=toy", "mapping=entmax", "mapping.alpha=learned"])["mapping"]["alpha"] == "learned"
     at = composed(["task=toy", "mapping=softmax", "+mapping.at.cross={name: entmax, alpha: learned}"])["mapping"]["at"]
     assert at["cross"] == {"name": "entmax", "alpha": "learned"}
+    for mapping in (n for n in sa.names("unnormalised") if not sa.spec(n).inputs):  # weights that do not sum to 1
+        at = f"{{encoder: {{name: {mapping}}}, decoder: {{name: {mapping}}}}}"
+        config = composed(["task=toy", "model=transformer_small", "mapping=softmax", f"+mapping.at={at}"])
+        assert {config["mapping"]["at"][place]["name"] for place in ("encoder", "decoder")} == {mapping}

@@ -153,7 +153,7 @@ def test_rows_of_the_table_answer_differently_and_the_score_layers_gradient_is_t
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_sizes_of_the_papers_model():
+def test_sizes_of_the_papers_model_and_of_a_small_cnn():
     given = Given(ImageSpec("features", (14, 14), 2048), 20_000, 3129)
     net = Model(read(Options, {}, "model"), given, mappings_at({"name": "softmax"}, PLACES))
     count = sum(p.numel() for n, p in net.named_parameters() if not n.startswith("embed"))
@@ -162,17 +162,12 @@ def test_sizes_of_the_papers_model():
     lstm = 4 * 512 * (300 + 512 + 2)
     flat = 512 * 512 + 512 + 512 + 1 + 512 * 1024 + 1024
     assert count == 6 * (layer + guided) + lstm + 2048 * 512 + 512 + 2 * flat + 2 * 1024 + 1024 * 3129 + 3129
-
-
-def test_small_cnn_and_its_grid():
-    cnn = SmallCnn([4, 6], [2, 2])
-    out = cnn(torch.randint(0, 256, (2, 21, 30, 3), dtype=torch.uint8))
-    rows, columns = SmallCnn.grid((21, 30), [2, 2])
-    assert (rows, columns) == (6, 8) and out.shape == (2, 48, 6)
-    net = model("continuous_softmax", ImageSpec("pixels", (21, 30), 3), cnn_channels=[4, 6], cnn_strides=[2, 2])
-    assert net.grid == (6, 8)
+    pixels = ImageSpec("pixels", (21, 30), 3)
+    out = SmallCnn([4, 6], [2, 2])(torch.randint(0, 256, (2, *pixels.grid, 3), dtype=torch.uint8))
+    assert SmallCnn.grid(pixels.grid, [2, 2]) == (6, 8) and out.shape == (2, 48, 6)
+    assert model("continuous_softmax", pixels, cnn_channels=[4, 6], cnn_strides=[2, 2]).grid == (6, 8)
     with pytest.raises(ValueError, match="cnn_channels"):
-        model(images=ImageSpec("pixels", (21, 30), 3))
+        model(images=pixels)
 
 
 def test_mistakes_are_named_before_a_model_is_built():
