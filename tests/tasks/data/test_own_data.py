@@ -57,19 +57,27 @@ def lay(folder, layout, pairs=PAIRS):
 
 
 @pytest.mark.parametrize("layout", ["suffix", "tsv", "tsv.gz", "jsonl", "json", "csv"])
-def test_every_layout_of_pairs_gives_the_same_records(tmp_path, opened, layout):
-    found = opened("files", path=lay(tmp_path / "own", layout), source_lang="fr", target_lang="en")
+def test_every_layout_of_pairs_gives_the_same_records(tmp_path, opened, composed, layout):
+    path = lay(tmp_path / "own", layout)
+    found = opened("files", path=path, source_lang="fr", target_lang="en")
     splits = {s: list(records) for s, records in found.read(None).items()}
     assert splits == {s: [Pair(a, (b,)) for a, b in PAIRS] for s in SPLITS}
     assert found.about == {"source_lang": "fr", "target_lang": "en"}
     assert found.shortfalls == ("own data",) and found.stands_for is None
+    test = next((tmp_path / "own").glob("test.*"))
+    test.write_bytes(test.read_bytes() + b"\n")
+    after = opened("files", path=path, source_lang="fr", target_lang="en").fingerprint
+    assert {s for s in SPLITS if found.fingerprint[s] != after[s]} == {"test"}, "training knows nothing of it"
+    assert composed(["task=translation"])["data"]["limits"] == {"train": 12000, "dev": 500, "test": 500}
+    of_setting = ["task=translation", "data=files", f"data.path={path}"]  # whose limits are not those of your own data
+    assert composed(of_setting)["data"]["limits"] == dict.fromkeys(SPLITS)
+    assert composed([*of_setting, "data.limits.dev=3"])["data"]["limits"] == {"train": None, "dev": 3, "test": None}
 
 
 def save(place, form):
-    """300 pairs and 300 texts with a class as another program writes them; returns the path that is given."""
+    """300 pairs and 300 texts with a class as another program writes them; returns the path that is given, and the rows."""
     pairs = [{"fr": f"un chat {sentence(i)}", "en": f"a cat {sentence(-1 - i + 999)}"} for i in range(300)]
-    texts = [{"text": pair["en"], "label": i % 2} for i, pair in enumerate(pairs)]
-    named = [row | {"label": ("bad", "good")[row["label"]]} for row in texts]
+    named = [{"text": pair["en"], "label": ("bad", "good")[i % 2]} for i, pair in enumerate(pairs)]
     place.mkdir()
     if form == "translation":
         (place / "a.jsonl").write_text("".join(json.dumps({"id": 1, "translation": pair}) + "\n" for pair in pairs))
@@ -88,17 +96,15 @@ def save(place, form):
     elif form == "parquet":
         pandas.DataFrame(pairs).to_parquet(place / "a.parquet")
     elif form == "Excel's Unicode text":
-        (place / "a.txt").write_text(
-            pandas.DataFrame(pairs).to_csv(sep="\t", index=False, quoting=csv.QUOTE_ALL), encoding="utf-16"
-        )
+        quoted = pandas.DataFrame(pairs).to_csv(sep="\t", index=False, quoting=csv.QUOTE_ALL)
+        (place / "a.txt").write_text(quoted, encoding="utf-16")
     else:
         kinds = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
-        found = datasets.Dataset.from_list(texts, features=kinds)
-        if form == "classes of parquet":
-            found.to_parquet(place / "a.parquet")
-        else:
+        found = datasets.Dataset.from_list(named, features=kinds)
+        if form == "saved":
             datasets.DatasetDict(train=found, validation=found, test=found).save_to_disk(place)
             return place, named
+        found.to_parquet(place / "a.parquet")
     return next(place.iterdir()), named if form in ("__label__", "classes of parquet") else pairs
 
 
@@ -111,13 +117,10 @@ def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, 
     path, rows = save(tmp_path / "own", form)
     check_file(Request.read([f"data.path={path}"]))
     options = guess(str(path), {}).options
-    splits = opened(options["name"], path=str(path), **{k: v for k, v in options.items() if k != "name"})
-    classes, splits = splits.about.get("classes"), splits.read(None)
-    found = {
-        (r.source, *r.references) if isinstance(r, Pair) else (*r.texts, classes[r.label])
-        for s in SPLITS
-        for r in splits[s]
-    }
+    data = opened(options["name"], path=str(path), **{k: v for k, v in options.items() if k != "name"})
+    splits = data.read(None)
+    records, classes = (r for s in SPLITS for r in splits[s]), data.about.get("classes")
+    found = {(r.source, *r.references) if isinstance(r, Pair) else (*r.texts, classes[r.label]) for r in records}
     order = [options["source"], options["target"]] if "source" in options else ["text", "label"]
     assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
 
@@ -182,17 +185,6 @@ def test_a_folder_of_pairs_without_dev(tmp_path, opened, layout):
     assert same == {"test"} and without.fingerprint["train"] != without.fingerprint["dev"]
 
 
-def test_other_texts_beside_a_split_and_rows_without_a_class(tmp_path, opened):
-    for split in SPLITS:
-        write_table(tmp_path / "own", split, TABLE)
-        (tmp_path / "own" / f"{split}.txt").write_text("notes\n")
-    assert len(opened("table", path=str(tmp_path / "own"), text="premise", label="stars").read(None)["train"]) == 4
-    kinds = datasets.Features(label=datasets.ClassLabel(names=["bad", "good"]))
-    rows = [{"label": 1}, {"label": -1}, {"label": None}]
-    datasets.Dataset.from_list(rows, features=kinds).to_parquet(tmp_path / "a.parquet")
-    assert [row.cells for row in own.rows(tmp_path / "a.parquet", ["label"])] == [("good",), ("-1",), ("",)]
-
-
 def test_damaged_parquet_quotes_without_a_header_and_a_spreadsheet_are_refused(tmp_path, opened):
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(99))
     with refused(DataError, key="a.parquet"):
@@ -245,12 +237,8 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
     path.write_text("\n".join(lines[:6]) + "\n")
     with refused(DataError, key="own.tsv", says="6 different texts"):
         opened("files", path=str(path))
-
-
-def test_a_file_that_another_rule_split_before_is_encoded_again(tmp_path):
-    (tmp_path / "own.tsv").write_text("x\n")
-    before, now = ([own.sources({own.WHOLE: (tmp_path / "own.tsv",)}, texts=["a", one])["dev"][0]] for one in "eé")
-    assert (before, now) == ([1], [2])
+    rules = (own.sources({own.WHOLE: (path,)}, texts=["a", one])["dev"][0] for one in "eé")
+    assert [*rules] == [1, 2]  # a file that another rule split before is encoded again
 
 
 def lettered(i):
@@ -311,6 +299,7 @@ def test_a_table_its_classes_and_their_order(tmp_path, opened):
     folder = tmp_path / "own"
     for split in SPLITS:
         write_table(folder, split, TABLE)
+    (folder / "test.txt").write_text("other texts beside a split\n")
     found = opened("table", path=str(folder), text=["premise", "hypothesis"], label="stars")
     assert found.about == {"classes": ["2", "10"], "fields": ["premise", "hypothesis"]}
     assert found.read(None)["train"][:2] == [Example(('Good, "really" yes', "so"), 1), Example(("Bad", "thus"), 0)]
@@ -320,6 +309,10 @@ def test_a_table_its_classes_and_their_order(tmp_path, opened):
     for split in ("train", "dev"):
         (folder / f"{split}.csv").unlink()
     assert list(opened("table", path=str(folder), text="premise", label="stars").read(None)) == ["test"]
+    kinds = datasets.Features(label=datasets.ClassLabel(names=["bad", "good"]))
+    rows = [{"label": 1}, {"label": -1}, {"label": None}]
+    datasets.Dataset.from_list(rows, features=kinds).to_parquet(tmp_path / "a.parquet")
+    assert [row.cells for row in own.rows(tmp_path / "a.parquet", ["label"])] == [("good",), ("-1",), ("",)]
 
 
 def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
@@ -420,13 +413,13 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
     assert train.labels.sum(1).mean() == pytest.approx(1.5, abs=0.1) and train.features.shape[1] > 100
     whole = {tuple(y) for part in splits.values() for y in part.labels.astype(int).tolist()}
     assert whole == {(0, 0, 1), (1, 0, 1), (1, 1, 0), (0, 1, 0)}
-
-
-@pytest.mark.parametrize(
-    "labels", [["Korea, Republic of", "Iran, Islamic Republic", "Peru"], ["1,5", "2", "3"], ["a|", "a"], ["yes", "no"]]
-)
-def test_labels_with_a_sign_of_their_own_are_one_class(labels):
-    assert own.joined(labels) == ""
+    for one in (
+        ["Korea, Republic of", "Iran, Islamic Republic", "Peru"],
+        ["1,5", "2", "3"],
+        ["a|", "a"],
+        ["yes", "no"],
+    ):
+        assert own.joined(one) == "", "classes with a sign of their own"
 
 
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
@@ -599,15 +592,3 @@ def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
         (folder / "test.jsonl").write_text(json.dumps(asked[0]) + "\n" + json.dumps(asked[1] | line) + "\n")
         with refused(DataError, key="test.jsonl", line=2, value=value):
             opened("images", path=str(folder))
-
-
-def test_training_knows_nothing_of_the_test_file_and_a_settings_limits_are_not_its(tmp_path, opened, composed):
-    path = lay(tmp_path / "own", "tsv")
-    before = opened("files", path=path).fingerprint
-    (tmp_path / "own" / "test.tsv").write_text("x\ty\n")
-    after = opened("files", path=path).fingerprint
-    assert {s for s in SPLITS if before[s] != after[s]} == {"test"}
-    assert composed(["task=translation"])["data"]["limits"] == {"train": 12000, "dev": 500, "test": 500}
-    own = ["task=translation", "data=files", f"data.path={path}"]
-    assert composed(own)["data"]["limits"] == dict.fromkeys(SPLITS)
-    assert composed([*own, "data.limits.dev=3"])["data"]["limits"] == {"train": None, "dev": 3, "test": None}
