@@ -17,7 +17,6 @@ import yaml
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
-from repro import cell as cells
 from repro import identity
 from repro import plan as plans
 from repro.protocol import Prepared, TestSet
@@ -379,15 +378,13 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
 
 
 @pytest.mark.parametrize("preset", [["optim=sgd"], *(["optim=adam", f"schedule={s}"] for s in SCHEDULES)], ids=" ".join)
-def test_every_optimiser_and_schedule_trains(prepared_cell, tiny, tmp_path, preset):
-    outcome = cells.run(prepared_cell([*tiny, *preset]), Store(tmp_path))
-    assert outcome.state == "done", outcome.error
+def test_every_optimiser_and_schedule_trains(prepared_cell, ran, tiny, tmp_path, preset):
+    ran(prepared_cell([*tiny, *preset]), Store(tmp_path))
 
 
 @pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith(("lstm", "transformer"))])
-def test_every_model_of_translation_trains(prepared_cell, tiny, tmp_path, model):
+def test_every_model_of_translation_trains(prepared_cell, ran, tiny, tmp_path, model):
     sizes = [o for o in tiny if model.startswith("lstm") or not o.startswith("model.embed_dim")]
     mapping = "continuous_sparsemax" if "continuous" in model else "softmax"
     asked = [*sizes, f"model={model}", f"mapping={mapping}", "encode.joint=true"]
-    outcome = cells.run(prepared_cell(asked), Store(tmp_path))
-    assert outcome.state == "done", outcome.error
+    ran(prepared_cell(asked), Store(tmp_path))

@@ -46,25 +46,19 @@ def vqa2_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def small_cell(prepared_cell, tiny, vqa2_folder, tmp_path_factory):
+def small_cell(prepared_cell, ran, tiny, vqa2_folder, tmp_path_factory):
     """`small_cell(name)`: (cell, entry) of "pairs" or of one of CELLS, trained and scored once."""
-    from repro import cell as cells
     from repro.store import Store
 
     finished = {}
 
     def small_cell(name: str):
         if name not in finished:
-            asked = (
-                [*tiny, "mapping=sparsemax"]
-                if name == "pairs"
-                else [*SMALL[: 2 if name == "multilabel" else None], *CELLS[name]]
-            )
-            more = [f"data.path={vqa2_folder}"] if name in ("vqa", "questions") else []
-            cell, store = prepared_cell([*asked, *more]), Store(tmp_path_factory.mktemp(name))
-            outcome = cells.run(cell, store)
-            assert outcome.state == "done", outcome.error
-            finished[name] = cell, cell.entry(store)
+            asked = [*SMALL[: 2 if name == "multilabel" else None], *CELLS.get(name, ())]
+            asked = [*tiny, "mapping=sparsemax"] if name == "pairs" else asked
+            asked += [f"data.path={vqa2_folder}"] if name in ("vqa", "questions") else []
+            cell = prepared_cell(asked)
+            finished[name] = cell, ran(cell, Store(tmp_path_factory.mktemp(name)))
         return finished[name]
 
     return small_cell

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from repro import cell as cells
 from repro.identity import as_named, scoring
 from repro.store import Store
 from repro.tables import paired
@@ -45,18 +44,11 @@ def store(tmp_path_factory):
     return Store(tmp_path_factory.mktemp("cells"))
 
 
-def done(cell, store):
-    """What is found of the cell after its training."""
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
-    return cell.results(store)
-
-
 @pytest.fixture(scope="module")
-def finished(small_cell, prepared_cell, store):
+def finished(small_cell, prepared_cell, ran, store):
     """`finished(name)`: (cell, entry, what was found) of a cell that has run, once."""
     cell = prepared_cell(SHARED)
-    done(cell, store)
+    ran(cell, store)
 
     def finished(name: str):
         one, entry = (cell, cell.entry(store)) if name == "shared" else small_cell(name)
@@ -162,10 +154,11 @@ TAGGED = (*MODEL, "+model.fertility=predicted", "+model.tagger_dim=8", "+model.t
 
 
 @pytest.fixture(scope="module")
-def run(prepared_cell, tiny, store):
+def run(prepared_cell, ran, tiny, store):
     def run(*overrides: str):
         cell = prepared_cell([*tiny, *overrides])
-        return cell, done(cell, store)
+        ran(cell, store)
+        return cell, cell.results(store)
 
     return run
 

@@ -9,7 +9,6 @@ from differences import along_a_random_direction
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from repro import cell as cells
 from repro.store import Store
 from tasks.config import compose
 from tasks.data.symbols import PAD
@@ -107,14 +106,12 @@ def test_only_a_model_that_gives_a_density_takes_one(composed):
     assert config == named and config["model"]["discrete"] == "softmax"
 
 
-def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path):
+def test_a_cell_trains_and_stores_the_density(prepared_cell, ran, tiny, tmp_path):
     """Beside the discrete attention: its moments and the density's mass per word."""
     density = "continuous_sparsemax"
     cell = prepared_cell([*tiny, "model.name=lstm_continuous", f"mapping={density}", "task.keep_attention=3"])
-    store = Store(tmp_path)
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
-    kept = load_file(cell.results(store).evaluations["test"].path("attention.safetensors"))
+    ran(cell, Store(tmp_path))
+    kept = load_file(cell.results(Store(tmp_path)).evaluations["test"].path("attention.safetensors"))
     assert set(kept) == {f"{what}/{i}" for what in ("test", "mu", "sigma", "density") for i in range(3)}
     p = kept["test/0"].double()
     at = (torch.arange(p.size(1)) + 0.5) / p.size(1)
