@@ -84,33 +84,6 @@ def test_damage_is_found(tmp_path):
             FeatureStore(tmp_path)
 
 
-def flipped(path, rng):
-    raw = bytearray(path.read_bytes())
-    raw[int(rng.integers(len(raw)))] ^= 1 << int(rng.integers(8))
-    return bytes(raw)
-
-
-def test_no_flipped_bit_of_a_store_is_served(tmp_path):
-    """Of arrays, records and layout: found when a cell is prepared, or what is read is what was written."""
-    write(tmp_path, LAYOUT, Counting(), NullProgress())
-    numbers, rng = np.arange(len(KEYS)), np.random.default_rng(0)
-    known = verified(tmp_path)
-    right, names, sha256 = known.rows(numbers), known.index, known.sha256
-    noticed = 0
-    for path in sorted(p for p in tmp_path.iterdir() if p.name[0] != "."):
-        whole = path.read_bytes()
-        for _ in range(60):
-            path.write_bytes(flipped(path, rng))
-            try:
-                found = verified(tmp_path)
-                same = (found.index, found.bad, found.sha256) == (names, known.bad, sha256)
-                assert found.missing or (same and np.array_equal(found.rows(numbers), right)), path
-            except DataError:
-                noticed += 1
-        path.write_bytes(whole)
-    assert noticed > 90
-
-
 def test_an_array_is_hashed_again_only_when_it_was_touched(tmp_path, monkeypatch):
     write(tmp_path, LAYOUT, Counting(), NullProgress())
     hashed = []
@@ -118,7 +91,7 @@ def test_an_array_is_hashed_again_only_when_it_was_touched(tmp_path, monkeypatch
     monkeypatch.setattr(feature_store, "_sha256", lambda rows: hashed.append(len(rows)) or sha256_of(rows))
     monkeypatch.setattr(feature_store, "SETTLED_NS", -1)  # as if it lay there for long
     array, stamps = tmp_path / "features.npy", tmp_path / feature_store.STAMP
-    verified(tmp_path)
+    assert verified(tmp_path).rows(np.array([6, 0]))[:, 0, 0].tolist() == [7, 1]
     assert len(hashed) == 3
     verified(tmp_path)
     assert len(hashed) == 3  # nothing was touched

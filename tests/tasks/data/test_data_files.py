@@ -185,7 +185,7 @@ def files(folder):
 OPTIONS = [
     {"subword": "bpe", "vocab_size": 60, "joint": True, "max_target_tokens": 9, "filter_dev": True},
     pytest.param({"tokenizer": "moses_lower", "vocab_size": 40, "min_count": 2}, marks=pytest.mark.slow),
-    pytest.param({"subword": "sentencepiece", "vocab_size": 50}, marks=pytest.mark.slow),
+    {"subword": "sentencepiece", "vocab_size": 50},
 ]
 
 

@@ -1,6 +1,5 @@
 """Encoding: against counting by hand, other tokenisers and subword tools; folders under damage and many writers."""
 
-import json
 import os
 import re
 import subprocess
@@ -295,12 +294,3 @@ def test_a_test_set_is_encoded_as_training_data_are_and_beside_a_finished_model_
     assert beside.splits == {} and beside.target_vocab == trained.target_vocab
     assert beside.languages == {"source": "fr", "target": "en"}
     assert beside.cut("source")(further[3][0]) == test.splits["test"].source_tokens(3)
-
-
-def test_two_builds_give_the_same_bytes(little, tmp_path):
-    files = []
-    for place in ("one", "two"):
-        for subword in ("bpe", "sentencepiece"):
-            got = encode(little, tmp_path / place, subword=subword, vocab_size=150)
-            files.append(json.loads((got.folder / "meta.json").read_text())["files"])
-    assert files[0] == files[2] and files[1] == files[3]

@@ -20,7 +20,8 @@ from tasks.seq2seq.models import lstm, transformer
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
 ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
 KEYS = ("input_feeding", "bidirectional", "attention")
-WAYS = itertools.product((True, False), (True, False), ("general", "dot", "additive"))
+BOTH = (True, False)
+WAYS = itertools.product(BOTH, BOTH, ("general", "dot", "additive"))
 SHAPES = [dict(zip(KEYS, way)) for way in WAYS]
 
 
@@ -38,16 +39,17 @@ class Coverage(nn.Module):
         return p, {"received": state["received"] + p}
 
 
-EVERY = [*((m, p) for m, p in MAPPINGS), (Coverage(), None)]
-NAMES = [*(m for m, _ in MAPPINGS), "stateful"]
+EVERY = list(itertools.product([*MAPPINGS, (Coverage(), None)], SHAPES))
+EVERY += [
+    ((m, {"gamma": 0.1} if "gamma" in sa.spec(m).defaults else {}), {"input_feeding": f}) for m in ROWS for f in BOTH
+]
 
 
-@pytest.mark.parametrize("mapping, params", EVERY, ids=NAMES)
-@pytest.mark.parametrize("options", SHAPES, ids=str)
+@pytest.mark.parametrize("mapping, options", EVERY, ids=str)
 def test_training_is_what_the_search_sees_and_attends_to_words_alone(
-    build, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, params, options
+    build, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, options
 ):
-    model = build(mapping, params, **options)
+    model = build(*mapping, **options)
     assert_search_sees_training(model, sentences[0])
     assert_alone_as_in_a_batch(model, *sentences)
     for training in (False, True):
@@ -55,15 +57,6 @@ def test_training_is_what_the_search_sees_and_attends_to_words_alone(
         torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
         padding = sentences[0]["src_tokens"].eq(PAD).unsqueeze(1).expand_as(attention)
         assert attention.min() >= 0 and attention.masked_select(padding).eq(0).all()
-
-
-@pytest.mark.parametrize("mapping", ROWS)
-@pytest.mark.parametrize("feeding", [False, True], ids=["at once", "feeding"])
-def test_of_every_mapping_training_is_what_the_search_sees(
-    build, sentences, assert_search_sees_training, mapping, feeding
-):
-    params = {"gamma": 0.1} if "gamma" in sa.spec(mapping).defaults else {}
-    assert_search_sees_training(build(mapping, params, input_feeding=feeding), sentences[0])
 
 
 def test_the_state_of_a_mapping_is_threaded_over_the_steps(build, sentences):

@@ -58,46 +58,6 @@ def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, mappin
             assert [tuple(h.ids) for h in found[row]] == ranking[: len(found[row])] and len(found[row]) == len(ranking)
 
 
-@torch.no_grad()
-def greedy(model, source: torch.Tensor, longest: int):
-    """Argmax after argmax with teacher forcing of the whole prefix: no state, no beam."""
-    tokens, attention, score = [EOS], [], 0.0
-    for step in range(longest + 1):
-        logits, weights = model(source.unsqueeze(0), torch.tensor([len(source)]), torch.tensor([tokens]))
-        log_p = torch.log_softmax(logits[0, -1], -1)
-        log_p[PAD] = -math.inf
-        if step == 0:
-            log_p[EOS] = -math.inf
-        best = EOS if step == longest else int(log_p.argmax())
-        attention.append(weights[0, -1])
-        score += float(log_p[best])
-        tokens.append(best)
-        if best == EOS:
-            break
-    return tokens[1:], torch.stack(attention), score
-
-
-@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax"])
-@pytest.mark.parametrize("feeding", [True, False])
-@pytest.mark.parametrize("rules", [OPENNMT, FAIRSEQ], ids=["opennmt", "fairseq"])
-def test_one_beam_is_greedy(build, sentences, mapping, feeding, rules):
-    params = {} if mapping == "softmax" else {"gamma": 0.1}
-    model = build(mapping, params, input_feeding=feeding, bidirectional=True, init_range=1.0, seed=4)
-    with torch.no_grad():
-        model.generator.bias[EOS] += 1.0  # some outputs shall end before the limit
-    inputs, _ = sentences
-    found = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=1, **rules))
-    lengths = set()
-    for row, length in enumerate(inputs["src_lengths"].tolist()):
-        ids, attention, score = greedy(model, inputs["src_tokens"][row, :length], 7)
-        (h,) = found[row]
-        assert h.ids == ids and h.attention.shape == (len(ids), length)
-        torch.testing.assert_close(h.attention, attention.float(), atol=1e-5, rtol=0)
-        assert h.score == pytest.approx(score / (len(ids) if rules is FAIRSEQ else 1), abs=1e-4)
-        lengths.add(len(ids))
-    assert lengths != {8}, "every output was cut at the limit: the test says nothing about stopping"
-
-
 @pytest.mark.parametrize("rules", [OPENNMT, FAIRSEQ], ids=["opennmt", "fairseq"])
 def test_outputs_do_not_depend_on_the_batch(build, sentences, rules):
     model = build("fusedmax", {"gamma": 0.1}, init_range=1.0, seed=4)

@@ -129,11 +129,10 @@ def test_the_mapping_of_each_place_changes_the_training_loss(transform, sentence
     assert names == [["sparsemax", "softmax"]] * 2 and model.encoder[0].own.mapping.spec.name == "softmax"
 
 
-@pytest.mark.parametrize(
-    "mapping, options",
-    [({"name": "fusedmax"}, {}), ({"name": "softmax"}, {}), (LEARNED, {"pre_norm": True, "share_embeddings": True})],
-    ids=str,
-)
+GRADIENTS = [(one.values[0], {}) for one in NODES] + [(LEARNED, {"pre_norm": True, "share_embeddings": True})]
+
+
+@pytest.mark.parametrize("mapping, options", GRADIENTS, ids=str)
 def test_gradients_are_finite_differences(transform, sentences, mapping, options):
     """Along a random direction of each parameter tensor: word vectors (padding's count nowhere), the projections at every
     place, learned alphas."""
@@ -143,16 +142,6 @@ def test_gradients_are_finite_differences(transform, sentences, mapping, options
         assert gradient.any(), name
         found, expected = along_a_random_direction(lambda: loss_of(model, *sentences), [parameter], [gradient])
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), name
-
-
-@pytest.mark.parametrize("mapping", NODES)
-def test_the_gradient_with_every_mapping_is_a_finite_difference(transform, sentences, mapping):
-    """Along one random direction of all parameters together; the parameters before the mapping count by its backward alone."""
-    model = transform(mapping, layers=1)
-    parameters = [p for name, p in model.named_parameters() if "generator" not in name]
-    gradients = torch.autograd.grad(loss_of(model, *sentences), parameters)
-    found, expected = along_a_random_direction(lambda: loss_of(model, *sentences), parameters, gradients)
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_each_head_of_each_layer_learns_its_alpha(transform, sentences):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 
 import pytest
@@ -101,23 +100,6 @@ def flip(path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_flipped_bit_is_seen_or_changes_nothing(tmp_path):
-    path = tmp_path / "last.pt"
-    checkpoint(path, 1.0, 2.0)
-    whole, data = checkpoints.read(path), path.read_bytes()
-    rng, seen = random.Random(1), 0
-    for at in rng.sample(range(8 * len(data)), 300):
-        path.write_bytes(data)
-        flip(path, at)
-        try:
-            found = checkpoints.read(path)
-        except Exception:
-            seen += 1
-            continue
-        assert torch.equal(found["model"]["w"], whole["model"]["w"]) and found["history"] == whole["history"]
-    assert seen > 75
-
-
 @pytest.mark.parametrize(
     "files, damaged, chosen",
     [
@@ -137,6 +119,7 @@ def test_the_newest_whole_one_of_this_version_is_chosen(tmp_path, files, damaged
     (tmp_path / "saving.99999.pt").write_bytes(b"left by a writer that was killed")
     notes = []
     assert checkpoints.newest(tmp_path, notes.append) == chosen
+    assert not chosen or [row["dev/accuracy"] for row in checkpoints.read(tmp_path / chosen)["history"]] == [1, 2]
     for name in damaged.split():
         assert (tmp_path / f"{name}.unreadable").exists() and any(f"{name}.pt cannot be read" in n for n in notes)
     assert not list(tmp_path.glob("saving.*"))
