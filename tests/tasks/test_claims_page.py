@@ -24,10 +24,9 @@ from tasks.config.request import REPRODUCE, Request
 
 ROOT = Path(__file__).parents[2]
 BLEU = "test/bleu"
-CLAIM = Claim(
-    "as good", "section 4", "evidence_translation", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0, paper="who2000", id=7,
-    question="Is it as good?", point="it is as good", says="+.5 BLEU", unit="BLEU",
-)  # fmt: skip
+WORDS = {"question": "Is it as good?", "point": "it is as good", "says": "+.5 BLEU", "unit": "BLEU"}
+TESTED = ("evidence_translation", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0)
+CLAIM = Claim("as good", "section 4", *TESTED, paper="who2000", id=7, **WORDS)
 
 
 def outcome(runs, **changes):
@@ -66,13 +65,13 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     assert "| yes |" in confirmed and "and confirmed by new runs" in confirmed and "1 are decided" in confirmed
 
 
-@pytest.mark.parametrize(
-    "runs, word, answer",
-    [((0.1, 0.3, 0.2), EXCLUDED, "not seen; a gain of 0.5 or more is excluded"), ((-3.0, -3.1, -2.9), CONTRADICTED, "no, the opposite is seen")],
-)  # fmt: skip
-def test_the_answer_is_in_words(runs, word, answer):
-    one = outcome([r - 0.2 * (word == EXCLUDED) for r in runs], test="superiority", margin=0.5)
-    assert one.outcome == word and f"| {answer} |" in claims.page([one])
+def test_the_answer_is_in_words():
+    for runs, word, answer in (
+        ((-0.1, 0.1, 0.0), EXCLUDED, "not seen; a gain of 0.5 or more is excluded"),
+        ((-3.0, -3.1, -2.9), CONTRADICTED, "no, the opposite is seen"),
+    ):
+        one = outcome(runs, test="superiority", margin=0.5)
+        assert one.outcome == word and f"| {answer} |" in claims.page([one])
 
 
 def test_the_chance_of_being_better_is_that_of_rliable():

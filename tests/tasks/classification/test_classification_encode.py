@@ -31,10 +31,8 @@ TEXTS = {"train": [("a b b", 0), ("b c!", 1), ("", 1)], "dev": [("b d", 0)], "te
 
 def dataset(texts=TEXTS, name: str = "tiny", version: str = "1", classes=("no", "yes"), fields=("text",)) -> DataSet:
     def examples(progress):
-        return {
-            s: [Example((text,) * len(fields), label, frozenset({"b"})) for text, label in rows]
-            for s, rows in texts.items()
-        }
+        marked = frozenset({"b"})
+        return {s: [Example((text,) * len(fields), n, marked) for text, n in rows] for s, rows in texts.items()}
 
     fingerprint = {split: f"{split} {version}" for split in texts}
     about = {"classes": list(classes), "fields": list(fields)}
@@ -86,10 +84,13 @@ def test_texts_without_spaces_have_subwords(tmp_path, subword, pieces):
     assert ids(again, "test") == ids(found, "train")
 
 
-def test_too_few_pieces_are_refused_with_the_key(tmp_path):
+def test_too_few_pieces_and_wrong_options_are_refused_with_the_key(tmp_path):
     with pytest.raises(DataError, match="set encode") as error:
         encoded(tmp_path, subword="sentencepiece", vocab_size=4)
     assert (error.value.key, error.value.value) == ("encode.vocab_size", 4)
+    with pytest.raises(OptionsError) as error:
+        read(Encode, {"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0}, "encode")
+    assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))
 
 
 def test_ids_vocabulary_and_unknown_words(tmp_path):
@@ -174,10 +175,7 @@ def test_pretrained_vectors(tmp_path):
             encoded(tmp_path, vectors=str(file))
     with pytest.raises(DataError, match="missing"):
         encoded(tmp_path, vectors=str(tmp_path / "none.txt"))
-
-
-def test_only_glove_840b_is_no_shortfall(tmp_path):
-    found = encoded(tmp_path)
+    found = encoded(tmp_path)  # only GloVe 840B is no shortfall
     assert shortfalls(found.options, found) == ["random word vectors instead of GloVe 840B"]
     assert "counted in the training texts" in shortfalls(Encode(vectors="ppmi"), found)[0]
     for words, dim, wrong in ((2_196_017, 300, False), (2_196_017, 100, True), (400_000, 300, True)):
@@ -206,9 +204,3 @@ def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
         counted_vectors([["a"], ["b"], []], words, 4)
     with pytest.raises(DataError, match="9 words do not give vectors of 9 dimensions"):
         counted_vectors(texts, words, 9)
-
-
-def test_mistakes_are_named_together():
-    with pytest.raises(OptionsError) as error:
-        read(Encode, {"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0}, "encode")
-    assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))

@@ -49,11 +49,6 @@ def ranges(server):
     return [headers.get("Range") for _, headers in server.asked]
 
 
-def test_a_download_is_verified_and_kept(server, get):
-    assert get(size=len(BODY)) == get() == BODY
-    assert ranges(server) == [None]
-
-
 def test_a_broken_download_leaves_no_file_and_is_resumed(server, get, tmp_path):
     url = "http://127.0.0.1:9/data.bin"  # nothing listens there
     with pytest.raises(DataError, match="could not be fetched") as caught:
@@ -76,10 +71,14 @@ def test_a_full_disk_while_downloading(get, tmp_path):
     assert not (tmp_path / "data.bin").exists()
 
 
-@pytest.mark.parametrize("part, partly", [(b"something else", False), (BODY, True)], ids=["no ranges", "complete"])
-def test_a_part_is_started_over_or_used(server, get, part, partly):
+PARTS = {"nothing": (None, True), "no ranges": (b"something else", False), "complete": (BODY, True)}
+
+
+@pytest.mark.parametrize("part, partly", PARTS.values(), ids=PARTS)
+def test_a_part_is_started_over_or_used_and_a_download_is_kept(server, get, part, partly):
     server.partly = partly
-    assert get(part=part) == BODY
+    assert get(part=part) == get(size=len(BODY)) == BODY
+    assert len(server.asked) == 1  # verified and kept
 
 
 def test_wrong_content_is_refused_and_removed(get, tmp_path):
@@ -151,13 +150,6 @@ def test_a_package_is_extracted_and_a_truncated_one_is_named(tmp_path):
         extract_deb(tmp_path / "y.deb", tmp_path / "out")
 
 
-def test_without_apt_the_error_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DataError, match="no apt-get") as caught:
-        PrivateApt(tmp_path, NullProgress())
-    assert "Debian or Ubuntu" in caught.value.next_step
-
-
 LISTS = [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
 if shutil.which("lz4"):
     LISTS += [(".lz4", lambda raw: subprocess.run(["lz4", "-c"], input=raw, capture_output=True, check=True).stdout)]
@@ -206,7 +198,7 @@ def test_a_release_that_cannot_be_read_is_told(fake_apt, tmp_path, monkeypatch, 
     assert said in caught.value.where
 
 
-def test_every_machine_reads_the_same_release_by_a_private_configuration_once(fake_apt, tmp_path):
+def test_every_machine_reads_the_same_release_by_a_private_configuration_once(fake_apt, tmp_path, monkeypatch):
     script = """
 set_to() { sed -n "s/^$1 \\"\\(.*\\)\\";/\\1/p" "$APT_CONFIG"; }
 grep -q Acquire::Languages "$APT_CONFIG" || exit 1
@@ -219,5 +211,9 @@ echo called >> calls
     (stanza,) = apt.stanzas("Packages")
     assert f"signed-by={tmp_path}/keys" in stanza and stanza.endswith("http://here/debian bookworm main\n")
     assert len(progress.lines) == 1
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match="no apt-get") as caught:
+        PrivateApt(tmp_path, NullProgress())
+    assert "Debian or Ubuntu" in caught.value.next_step
     with pytest.raises(DataError, match="disk is full"):
         fake_apt("echo 'E: Write error - write (28: No space left on device)'; exit 100\n", cache="other").update()

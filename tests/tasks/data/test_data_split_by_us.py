@@ -14,11 +14,10 @@ from tasks.data.sets.debian import Description, description_rows
 from tasks.data.sets.libreoffice_help import aligned_rows, help_paragraphs
 from tasks.data.sets.summaries import reuters_pairs
 
+FOO = " Foo is a library that does many good things\n for all of us today.\n"
 TRANSLATIONS = [
-    "Package: libfoo1\nDescription-md5: 1\nDescription-en: Foo library - runtime\n Foo is a library that does many good"
-    " things\n for all of us today.\n .\n Second paragraph.",
-    "Package: foo\nDescription-md5: 1\nDescription-en: the foo tool\n Foo is a library that does many good things\n"
-    " for all of us today.\n",
+    f"Package: libfoo1\nDescription-md5: 1\nDescription-en: Foo library - runtime\n{FOO} .\n Second paragraph.",
+    f"Package: foo\nDescription-md5: 1\nDescription-en: the foo tool\n{FOO}",
     "Package: bar\nDescription-md5: 2\nDescription-en: short\n Too short a paragraph.\n",
     "Package: oldbar\nDescription-md5: 3\nDescription-en: transitional dummy package for bar\n"
     " This package can be removed at any time by the user of this machine.\n",
