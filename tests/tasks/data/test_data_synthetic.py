@@ -16,13 +16,19 @@ from tasks.data.sets import features, synthetic
 SIZES = {"train": 30, "dev": 10, "test": 20}
 
 
-def test_class_and_word_probabilities_are_scikit_learns():
+def test_probabilities_are_scikit_learns_and_draws_without_replacement_successive():
     *_, p_c, p_w_c = make_multilabel_classification(
         n_samples=3, n_features=7, n_classes=5, n_labels=2, random_state=4, return_distributions=True
     )
     ours = synthetic.distributions(5, 7, 4)
     np.testing.assert_array_equal(ours[0], p_c)
     np.testing.assert_array_equal(ours[1], p_w_c)
+    # P(first two classes = {a, b}) = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b): drawing one after the other
+    p = np.array([0.5, 0.3, 0.2])
+    _, labels = synthetic.documents(np.full(40_000, 2), 1, p, np.full((2, 3), 0.5), np.random.default_rng(3))
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        expected = p[a] * p[b] * (1 / (1 - p[a]) + 1 / (1 - p[b]))
+        assert (labels[:, a] & labels[:, b]).mean() == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.slow
@@ -44,15 +50,6 @@ def test_documents_follow_scikit_learns_law():
         theirs, mine = x[y[:, k] == 1], ours_x[ours_y[:, k]]
         error = np.sqrt(theirs.var(0) / len(theirs) + mine.var(0) / len(mine))
         assert (np.abs(theirs.mean(0) - mine.mean(0)) < 4.5 * error).all()
-
-
-def test_draws_without_replacement_are_successive():
-    """P(first two classes = {a, b}) = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b), the closed form of drawing one after the other."""
-    p_c = np.array([0.5, 0.3, 0.2])
-    _, labels = synthetic.documents(np.full(40_000, 2), 1, p_c, np.full((2, 3), 0.5), np.random.default_rng(3))
-    for a, b in ((0, 1), (0, 2), (1, 2)):
-        expected = p_c[a] * p_c[b] * (1 / (1 - p_c[a]) + 1 / (1 - p_c[b]))
-        assert (labels[:, a] & labels[:, b]).mean() == pytest.approx(expected, abs=0.01)
 
 
 LABELS_OF = [("mean_labels", 2, {1, 2, 3}), ("mean_labels", 9, {8, 9, 10})]

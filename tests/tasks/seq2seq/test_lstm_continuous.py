@@ -81,29 +81,25 @@ def test_gradients_are_those_of_finite_differences(build, sentences, density):
         assert promised == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
-@pytest.mark.parametrize(
-    "overrides, said",
-    [
-        (["mapping=softmax"], "mapping=softmax works over a row; this model attends over a density"),
-        (["mapping=continuous_mixture"], "continuous_mixture is for images"),
-        (["mapping=continuous_sparsemax", "mapping.quadrature=paper-code"], "quadrature=paper-code is for images"),
-        (["mapping=continuous_softmax", "model.mask_padding=false"], "model.mask_padding=false is not possible"),
-        (["mapping=continuous_softmax", "+model.rbf=31"], "rbf=31, widths=.*multiple of 3"),
-        (["mapping=continuous_softmax", "+model.discrete=none"], "model.discrete='none'.*softmax"),
-    ],
-    ids=lambda x: x[-1] if isinstance(x, list) else "",
-)
-def test_what_cannot_be_is_refused(composed, overrides, said):
-    with pytest.raises(compose.ConfigError, match=said):
-        composed(["task=toy", "model.name=lstm_continuous", *overrides])
-
-
-def test_only_a_model_that_gives_a_density_takes_one(composed):
-    with pytest.raises(compose.ConfigError, match="works over a density; this model attends over a row"):
-        composed(["task=translation", "mapping=continuous_softmax"])
-    config = composed(["task=translation", "model=lstm_continuous_demo", "mapping=continuous_softmax", "model.rbf=12"])
-    named = composed(["task=translation", "model.name=lstm_continuous", "mapping=continuous_softmax", "+model.rbf=12"])
+def test_only_a_model_that_gives_a_density_takes_one_and_what_cannot_be_is_refused(composed):
+    softmax, own = "mapping=continuous_softmax", ["task=toy", "model.name=lstm_continuous"]
+    config = composed(["task=translation", "model=lstm_continuous_demo", softmax, "model.rbf=12"])
+    named = composed(["task=translation", "model.name=lstm_continuous", softmax, "+model.rbf=12"])
     assert config == named and config["model"]["discrete"] == "softmax"
+    for overrides, said in (
+        (["task=translation", softmax], "works over a density; this model attends over a row"),
+        ([*own, "mapping=softmax"], "mapping=softmax works over a row; this model attends over a density"),
+        ([*own, "mapping=continuous_mixture"], "continuous_mixture is for images"),
+        (
+            [*own, "mapping=continuous_sparsemax", "mapping.quadrature=paper-code"],
+            "quadrature=paper-code is for images",
+        ),
+        ([*own, softmax, "model.mask_padding=false"], "model.mask_padding=false is not possible"),
+        ([*own, softmax, "+model.rbf=31"], "rbf=31, widths=.*multiple of 3"),
+        ([*own, softmax, "+model.discrete=none"], "model.discrete='none'.*softmax"),
+    ):
+        with pytest.raises(compose.ConfigError, match=said):
+            composed(overrides)
 
 
 def test_a_cell_trains_and_stores_the_density(prepared_cell, ran, tiny, tmp_path):

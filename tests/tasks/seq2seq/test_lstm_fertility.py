@@ -64,6 +64,12 @@ def test_words_get_no_more_than_their_fertility_and_padding_nothing(fertile, bui
     without, plain = fertile("softmax", sink=False), build("softmax", layers=1)
     plain.load_state_dict(without.state_dict())
     torch.testing.assert_close(without(**inputs), plain(**inputs))
+    with pytest.raises(ValueError, match=r"fertility left fits no attention.*model.sink=true"):
+        fertile("fertility_softmax", constant=1.0, sink=False)(**inputs)
+    with pytest.raises(ValueError, match=r"model\.fertility=actual needs"):
+        fertile("fertility_softmax", fertility="actual")(**inputs)
+    with pytest.raises(ValueError, match="learned from data that we encoded"):
+        fertile("fertility_softmax", fertility="guided").adopt(None)
 
 
 def test_coverage_vectors_by_hand(fertile, sentences):
@@ -113,16 +119,6 @@ def test_search_reorders_the_fertilities_with_the_beam(fertile, sentences, kind)
             torch.testing.assert_close(h.attention, attention[0].float(), atol=1e-5, rtol=0)
             said = torch.log_softmax(logits[0], -1).gather(1, torch.tensor(h.ids).unsqueeze(1)).sum()
             assert h.score * len(h.ids) == pytest.approx(said.item(), abs=1e-3)
-
-
-def test_too_little_fertility_without_a_sink_is_told(fertile, sentences):
-    inputs, _ = sentences
-    with pytest.raises(ValueError, match=r"fertility left fits no attention.*model.sink=true"):
-        fertile("fertility_softmax", constant=1.0, sink=False)(**inputs)
-    with pytest.raises(ValueError, match=r"model\.fertility=actual needs"):
-        fertile("fertility_softmax", fertility="actual")(**inputs)
-    with pytest.raises(ValueError, match="learned from data that we encoded"):
-        fertile("fertility_softmax", fertility="guided").adopt(None)
 
 
 def test_places_say_who_gives_fertilities():

@@ -37,7 +37,7 @@ from tasks.vqa.options import Encode
 QUIET = NullProgress()
 
 
-def test_damage_is_counted_and_left_out_of_training(node, cache, encoded):
+def test_damage_is_left_out_of_training_and_targets_are_the_accuracy_each_answer_would_get(node, cache, encoded):
     records = open_data(node, cache).read(QUIET)
     asked = {s: {q.image for q in records[s]} for s in ("train", "dev")}
     for split in ("train", "dev"):
@@ -46,16 +46,12 @@ def test_damage_is_counted_and_left_out_of_training(node, cache, encoded):
     assert not {"7", "8"} & {q.image for q in encoded.splits["train"].questions}
     assert len(encoded.splits["dev"]) == len(records["dev"]) and encoded.splits["dev"].questions == list(records["dev"])
     assert "malevich" not in encoded.answers
-    if "5" in asked["train"]:
-        assert encoded.counts["train questions without an answer in the vocabulary"] >= 1
-
-
-def test_soft_targets_are_the_accuracy_each_answer_would_get(encoded):
     part = encoded.splits["train"]
-    targets = predict.targets_of(encoded, part, range(len(part)))
-    for q, row in zip(part.questions, targets):
+    for q, row in zip(part.questions, predict.targets_of(encoded, part, range(len(part)))):
         assert row.tolist() == pytest.approx([accuracy(a, q.answers) for a in encoded.answers])
     assert max(part.answers.lengths) > 1  # the dissenting colour is in the vocabulary too
+    if "5" in asked["train"]:
+        assert encoded.counts["train questions without an answer in the vocabulary"] >= 1
 
 
 def test_words_have_the_numbers_of_the_dictionary(encoded, encoded_test, node, cache):
@@ -95,21 +91,16 @@ def test_what_a_cell_keeps_is_enough_to_encode_and_to_build_the_model(node, cach
     assert (kept.words, kept.answers, kept.options) == (encoded.words, encoded.answers, encoded.options)
     again = encode_test(open_data(node, cache), tmp_path / "kept", cache, QUIET)
     assert again.folder == encoded_test.folder
+    moved = shutil.copytree(cache, tmp_path / "cache")
+    there, rows = open_encoded(moved / encoded.folder.relative_to(cache)).images, np.arange(3)
+    assert Path(there.array.filename).is_relative_to(moved)  # images are opened by path
+    assert np.array_equal(encoded.images.rows(rows), there.rows(rows)) and there.rows(rows).any()
     lines = (encoded_test.folder / "test.questions.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["question_id"] == encoded_test.splits["test"].questions[0].question_id == 10_000
     assert "pixels" in shortfalls(Encode(vectors="glove.txt"), kept.image_spec)[0]
     assert shortfalls(Encode(), ImageSpec("features", (14, 14), 2048)) == ["random word vectors instead of GloVe"]
     with pytest.raises(DataError, match="not a folder of encoded data"):
         open_encoded(tmp_path)
-
-
-def test_images_are_opened_by_path_also_when_the_cache_has_moved(cache, encoded, tmp_path):
-    moved = tmp_path / "cache"
-    shutil.copytree(cache, moved)
-    there = open_encoded(moved / encoded.folder.relative_to(cache)).images
-    assert Path(there.array.filename).is_relative_to(moved)
-    rows = np.arange(3)
-    assert np.array_equal(encoded.images.rows(rows), there.rows(rows)) and there.rows(rows).any()
 
 
 def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder, tmp_path):
@@ -136,18 +127,7 @@ def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder
     assert found.images.rows(np.array([0])).shape == (1, 4, 16)
 
 
-def test_questions_alone(mirror, tmp_path):
-    node = {"name": "vqa2_subset", "mirror": str(mirror), "input": "none", "limits": {}}
-    data = open_data(node, tmp_path)
-    found = encode(data, Encode(min_answer_count=21), tmp_path, QUIET)
-    assert len(found.answers) == 4
-    test = encode_test(data, found.folder, tmp_path, QUIET)
-    assert test.counts["test questions without an answer in the vocabulary"] == 6 and len(test.splits["test"]) == 60
-    right = [accuracy(q.answer, q.answers) for q in found.splits["dev"].questions]
-    assert np.mean(right) > 0.9 and min(right) > 0  # normalisation finds the majority answer among the ten
-
-
-def test_vectors_to_start_from(node, cache, tmp_path):
+def test_vectors_to_start_from_and_answers_that_are_left(node, cache, mirror, tmp_path):
     path = tmp_path / "v.txt"
     path.write_text("square 1 2 3\nunused 4 5 6\nblue 7 8 9\n")
     table, missing = starting_vectors(path, ["blue", "square", "cube"], QUIET)
@@ -162,6 +142,11 @@ def test_vectors_to_start_from(node, cache, tmp_path):
         encode(data, Encode(vectors=str(tmp_path / "none")), cache, QUIET)
     with pytest.raises(DataError, match=r"lower encode\.min_answer_count"):
         encode(data, Encode(min_answer_count=1000), cache, QUIET)
+    data = open_data({"name": "vqa2_subset", "mirror": str(mirror), "input": "none"}, tmp_path)  # questions alone
+    found = encode(data, Encode(min_answer_count=21), tmp_path, QUIET)
+    test = encode_test(data, found.folder, tmp_path, QUIET)
+    assert len(found.answers) == 4 and len(test.splits["test"]) == 60
+    assert test.counts["test questions without an answer in the vocabulary"] == 6
 
 
 def test_a_batch_holds_each_image_once_and_an_unreadable_one_is_black(encoded, encoded_test, monkeypatch):
