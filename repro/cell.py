@@ -217,7 +217,7 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
     scored = cell.family.evaluate(cell.config_of(test), cell.entry(store).folder, test, monitor)
     if not scored.metrics or any(not name.startswith(f"{test.name}/") for name in scored.metrics):
         raise ValueError(
-            f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}; expected are {test.name}/..."
+            f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}; every name must start with {test.name}/"
         )
     if lost := [name for name, value in scored.metrics.items() if not math.isfinite(value)]:
         monitor.note(f"{', '.join(lost)}: {scored.metrics[lost[0]]}; tables show no mean of it")

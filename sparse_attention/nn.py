@@ -46,7 +46,7 @@ def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:
     if isinstance(mapping, str):
         over_rows(spec(mapping))
         if missing := [name for name in spec(mapping).inputs if name not in params]:
-            raise ValueError(f"{mapping} needs {', '.join(missing)} at each call, which this module does not pass on")
+            raise ValueError(f"{mapping} needs {', '.join(missing)} at each call: give it here, once for all calls")
     return over_keys(mapping, **params)
 
 

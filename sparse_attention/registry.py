@@ -86,7 +86,7 @@ def register(
     for what, value, allowed in (("kind", kind, KINDS), ("over", over, OVER), ("domain", domain, DOMAINS)):
         Param(what, choices=allowed).check(value)
     if not name.isidentifier():
-        raise ValueError(f"invalid mapping name {name!r}: use letters, digits and underscores")
+        raise ValueError(f"invalid mapping name {name!r}: use letters, digits and underscores, not a digit first")
 
     def decorate(thing: Thing) -> Thing:
         if name in _SPECS and not replace:

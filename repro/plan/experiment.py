@@ -207,7 +207,7 @@ def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str
 
 
 def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
-    """Errors in the metrics that a column names; `metrics` are the metrics of its family."""
+    """What is wrong with the metrics that a column names; `metrics` are those of the task's family."""
     sets = ("test", "dev", "train", *column.evaluate)
     problems = []
     for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):

@@ -143,7 +143,7 @@ def _recipes(cells: Sequence[Any]) -> str:
         recipes = {(read_json(folder / "metrics.json") or {}).get("recipe") for folder in folders} - {None}
         if recipes:
             known.append(f"{what} {' and '.join(sorted(map(str, recipes)))}")
-    return f" Recipe: {', '.join(known)}." if known else ""
+    return f" Recipe versions: {', '.join(known)}." if known else ""
 
 
 # ---- deviations

@@ -76,12 +76,12 @@ class KeyCache:
 
     @property
     def keys(self) -> Tensor:
-        """``[..., G, m, d]``, a view."""
+        """A view of the m cached keys, ``[..., G, m, d]``."""
         return self._part(0)
 
     @property
     def values(self) -> Tensor:
-        """``[..., G, m, e]``, a view."""
+        """A view of the m cached values, ``[..., G, m, e]``."""
         return self._part(1)
 
     def _part(self, which: int) -> Tensor:

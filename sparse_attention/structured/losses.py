@@ -49,8 +49,8 @@ def sparsemap_sequence_loss(
         )
     there = (x.detach() != -torch.inf).any(-1)
     chosen = torch.where(there, target, 0)
-    if not bool(((chosen >= 0) & (chosen < x.shape[-1])).all()):
-        raise ValueError(f"target contains {int(target[there].max())}; states are 0 to {x.shape[-1] - 1}")
+    if bool((wrong := (chosen < 0) | (chosen >= x.shape[-1])).any()):
+        raise ValueError(f"target contains {int(chosen[wrong][0])}; states are 0 to {x.shape[-1] - 1}")
     t = torch.nn.functional.one_hot(chosen, x.shape[-1]).to(x.dtype) * there.unsqueeze(-1)
     if bool(((t > 0) & (x.detach() == -torch.inf)).any()):
         raise ValueError("target contains a state that is masked or has a score of -inf")
@@ -80,7 +80,7 @@ class _Average(Function):
         if g is None:
             return None, None, None
         raise NotImplementedError(
-            "sparsemap_sequence_loss has no second derivative in the transitions: how often each is used on average need "
+            "sparsemap_sequence_loss has no second derivative in the transitions, whose average counts need "
             "not be unique; differentiate twice in the scores, with transitions.detach()"
         )
 

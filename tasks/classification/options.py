@@ -58,7 +58,7 @@ class Encode:
     vectors: str | None = text(
         optional=True, help="file of word vectors in GloVe's format; ppmi: counted in the training texts"
     )
-    vector_dim: int = integer(low=1, high=10_000, help="of counted vectors")
+    vector_dim: int = integer(low=1, high=10_000, help="size of counted vectors")
 
 
 @dataclass

@@ -24,10 +24,14 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Chance:
-    """The chance, from 0 to 1, that a run of a row is better than a run of another, on average over tasks; its 95 % interval."""
+    """The chance, from 0 to 1, that a run of a row is better than a run of another, on average over tasks; its 95 % interval.
+
+    runs: how many of the row there are, by task.
+    """
 
     row: str
     tasks: tuple[str, ...]
+    runs: tuple[int, ...]
     mean: float
     low: float
     high: float
@@ -58,7 +62,7 @@ def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
         drawn += wins[i, j].mean((1, 2)) / len(runs)
         exact += float(wins.mean()) / len(runs)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Chance(row, tuple(runs), exact, float(low), float(high))
+    return Chance(row, tuple(runs), tuple(len(a) for a, _ in runs.values()), exact, float(low), float(high))
 
 
 def chances(tables: Iterable[Table]) -> list[Chance]:

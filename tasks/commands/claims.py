@@ -54,7 +54,7 @@ METRICS = {
     "test/rougeL_f": "ROUGE-L",
     "test/attention_marked_mass": "attention on the words",
     "test/attention_marked_precision": "precision",
-    "test/comprehensiveness": "dependence on the words",
+    "test/comprehensiveness": "loss of confidence without the words",
 }
 WORDS = {
     SUPPORTED: "yes",
@@ -74,19 +74,21 @@ STYLE = """\
 HEAD = """\
 # Do the papers' claims hold in small models?
 
-Small: {small}, one CPU. "Not seen" = not at this size; smaller effects than {least} would mostly not show.
+Small: {small}, one CPU. "No" = the opposite is seen at this size; effects smaller than {least} would mostly not show.
 
 In one sentence, {sentence}.
 
+The main {questions} of the {all} claims of {papers}:
+
 <div class="answers" markdown="1">
 
-| question | papers say | we measured [95 % interval] (runs) | answer |
+| question | the paper says | we measured [95 % interval] (runs) | answer |
 |---|---|---|---|
 {lines}
 
 </div>
 
-In brackets after the interval: the runs of the row, and of the other if it has more or fewer. Of several rows, the one with the least evidence for the claim is shown: it decides.
+"Yes" and "no" are one-sided tests at 5 %. In brackets after the interval: the runs of the row, and of the other if it has more or fewer. Of several rows, the one with the least evidence for the claim is shown: it decides.
 
 \\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
 
@@ -101,14 +103,14 @@ SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews
 
 Each opens with a click. `make claims` tests all of them again on the records of docs/results. The page and its pictures are made from these records.
 
-*Supported*: one-sided tests at 5 % show it for every row. *Contradicted*: the opposite is shown for one of them. *Gain excluded*: a gain that counts (our margin, or half the paper's effect if that
-is less) is ruled out. *Inconclusive*: the tests show neither. The interval covers other runs and, where the score of each test example is recorded, other test examples. Fewer than three runs
+*Supported* (yes): one-sided tests at 5 % show it for every row. *Contradicted* (no): the opposite is shown for one of them. *Gain excluded*: a gain that counts (our margin, or half the paper's effect if that
+is less) is ruled out. *Inconclusive* (not decided): the tests show neither. The interval covers other runs and, where the score of each test example is recorded, other test examples. Fewer than three runs
 decide nothing; rows that had not converged decide nothing that more training could undo; and no claim is supported where attention is worth little
 ([how it works](../repro/tables/decide.py)). The number of runs was fixed before, unless a claim says otherwise.
 """
 CHANCE = """
-| mapping | tasks | chance that a run is better than one of softmax [95 % interval] |
-|---|---|---:|
+| mapping | tasks | runs | chance that a run is better than one of softmax [95 % interval] |
+|---|---|---:|---:|
 {lines}
 
 The chance is the mean over the tasks, and the interval draws the runs again within each task, as the library rliable does; with three to five runs, it is narrower than it should be.
@@ -182,12 +184,19 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
     ]
     four = [one for one in outcomes if one.claim.paper not in APART]
     better = chances(tables)
-    rows = [f"| {c.row} | {', '.join(c.tasks)} | {c.mean:.0%} {c.interval} |".replace("%", " %") for c in better]
+    rows = [
+        f"| {c.row} | {', '.join(c.tasks)} | {', '.join(map(str, c.runs))} | {c.mean:.0%} {c.interval} |".replace(
+            "%", " %"
+        )
+        for c in better
+    ]
     told = {
         "small": _small(tables),
         "least": _least(outcomes),
         "sentence": _sentence(asked),
         "lines": "\n".join(lines),
+        "questions": len(asked),
+        "papers": _and([name for paper, name in PAPERS.items() if paper not in APART]),
         "all": len(four),
         "decided": sum(one.counts for one in four),
         "words": _count([one for one in four if one.counts]) or "none",
@@ -243,9 +252,14 @@ def _least(outcomes: Sequence[Outcome]) -> str:
 
 def _sentence(outcomes: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
+    words = {
+        SUPPORTED: "holds:",
+        CONTRADICTED: "the opposite is seen:",
+        EXCLUDED: "no such gain:",
+        OPEN: "not decided:",
+    }
     groups = {
-        word: [one.claim.point + _mark(one) for one in outcomes if one.outcome in of]
-        for word, of in (("seen:", (SUPPORTED,)), ("not seen:", (CONTRADICTED, EXCLUDED)), ("not decided:", (OPEN,)))
+        word: [one.claim.point + _mark(one) for one in outcomes if one.outcome == of] for of, word in words.items()
     }
     return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
 
@@ -266,17 +280,16 @@ def _measured(outcome: Outcome) -> str:
 
 
 def _answer(outcome: Outcome) -> str:
-    if outcome.outcome == EXCLUDED:
-        said = f"not seen; a gain of {outcome.claim.smallest:.2g} or more is excluded"
-    else:
-        why = outcome.outcome == OPEN and outcome.part.why
-        said = WORDS[outcome.outcome] + (f": {why}" if why else "")
-    return said + _mark(outcome)
+    if outcome.outcome == OPEN:
+        return WORDS[OPEN] + (f": {outcome.part.why}" if outcome.part.why else "")
+    excluded = f"no, a gain of {outcome.claim.smallest:.2g} or more is excluded"
+    said = excluded if outcome.outcome == EXCLUDED else WORDS[outcome.outcome]
+    return f"not decided yet ({said}){mark}" if (mark := _mark(outcome)) else said
 
 
 def _mark(outcome: Outcome) -> str:
-    """A star if the outcome rests on a test that was changed after its records had been seen."""
-    return "\\*" * (outcome.seen and not outcome.confirmed)
+    """A star if a decided outcome rests on a test that was changed after its records had been seen."""
+    return "\\*" * (outcome.seen and not outcome.confirmed and outcome.outcome in DECIDED)
 
 
 def _quoted(claim: Claim) -> str:

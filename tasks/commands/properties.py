@@ -155,7 +155,7 @@ def steepness(f: Function, points: Tensor) -> float:
 
 
 def probes(K: int, q: float = 0.4) -> Tensor:
-    """Points where the functions are steep.
+    """Test points for the Lipschitz constants, most of them where the mappings are steep.
 
     These are random points, points close to 0 and to the planes where the sum is 0 or -Kq, large points, and the
     extremal point of the hourglass (full support, almost one-hot, sum almost 0).

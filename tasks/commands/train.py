@@ -34,7 +34,7 @@ STATUS = {"done": 0, "queued": 0, "failed": 1, "wrong": 2}  # exit status of a c
 
 @dataclass
 class Ended:
-    """How a cell ended.
+    """How the training of a cell ended.
 
     Attributes:
         state: done, failed, wrong (its configuration is invalid) or queued (by a launcher that is not waited for).

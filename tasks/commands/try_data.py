@@ -169,9 +169,9 @@ def _refuse_sorted(labels: Sequence[int], split: str, most: int) -> None:
     every, first = Counter(labels), Counter(labels[:most])
     if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
         raise DataError(
-            f"the file is sorted by class, and only {most:,} of {len(labels):,} {split} examples can be read in ten minutes",
+            f"the file is sorted by class, and only {most:,} of {len(labels):,} {split} examples fit into a run of ten minutes",
             f"the first {most:,} have other classes than the rest",
-            f"shuffle its rows, or take all of them: data.limits.{split}=null",
+            f"shuffle its rows, or take all of them, which is slower: data.limits.{split}=null",
         )
 
 

@@ -45,7 +45,10 @@ class Train:
         help="dev score that picks the epoch; bleu, chrf: of pairs, and every epoch decodes dev (greedy search)",
     )
     class_weights: str | None = choice(
-        REQUIRED, "balanced", optional=True, help="of a classifier's loss; balanced: each class counts the same"
+        REQUIRED,
+        "balanced",
+        optional=True,
+        help="class weights in a classifier's loss; balanced: each class counts the same",
     )
     precision: str = choice(REQUIRED, "fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
     processes: int = integer(
@@ -103,7 +106,7 @@ class Sgd:
 class Adam(Sgd):
     """Adam (Kingma & Ba 2015)."""
 
-    betas: list = listing(REQUIRED, number(low=0, below=1), length=2, help="of the two moments")
+    betas: list = listing(REQUIRED, number(low=0, below=1), length=2, help="decay rates of the two moments")
     eps: float = number(above=0, high=1, help="beside the root of the second moment")
 
 
@@ -179,15 +182,15 @@ class Slurm:
     account: str | None = text(optional=True)
     qos: str | None = text(optional=True)
     time: int = integer(low=1, high=525_600, help="minutes; a cell that needs more is saved and queued again")
-    notice: int = integer(low=1, high=3600, help="seconds before the limit at which it is asked to save")
-    mem: str | None = text(optional=True, help="of each cell, as 8GB; null: the cluster's default")
-    cpus: int = integer(low=1, high=1024, help="of each cell")
-    gres: str | None = text(optional=True, help="of each cell, as gpu:1 or gpu:a100:4")
+    notice: int = integer(low=1, high=3600, help="seconds before the time limit when a cell is asked to save")
+    mem: str | None = text(optional=True, help="memory per cell, e.g. 8GB; null: the cluster's default")
+    cpus: int = integer(low=1, high=1024, help="processors per cell")
+    gres: str | None = text(optional=True, help="devices per cell, e.g. gpu:1 or gpu:a100:4")
     parallel: int = integer(low=1, high=10_000, help="elements of the array at a time")
     exclude: str | None = text(optional=True, help="nodes not to use")
-    setup: list = listing(REQUIRED, text(), help="lines of shell before Python starts, as module load cuda")
-    python: str | None = text(optional=True, help="the nodes' Python; null: the one that submits")
-    sbatch: list = listing(REQUIRED, text(), help="further options of sbatch, as constraint=a100")
+    setup: list = listing(REQUIRED, text(), help="shell commands to run before Python, e.g. module load cuda")
+    python: str | None = text(optional=True, help="Python on the nodes; null: the one you submit with")
+    sbatch: list = listing(REQUIRED, text(), help="more options for sbatch, e.g. constraint=a100")
 
     def problems(self) -> list[str]:
         found = [

@@ -63,7 +63,7 @@ def mapped(work: Callable[[T], R], parts: Iterable[T], workers: int) -> Iterator
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         where, step = f"{workers} processes: {error}", "free memory or lower runtime.workers"
-        raise DataError("a process that encoded was killed", where, step) from error
+        raise DataError("a worker process was killed while it encoded the data", where, step) from error
     finally:
         executor.shutdown(cancel_futures=True)
 

@@ -34,7 +34,7 @@ RECEIPT = "cell.json"  # file with the same ids next to an offline run, whose fi
 class Options:
     """Options for one wandb run per cell."""
 
-    project: str = text(help="of the account")
+    project: str = text(help="project of the account")
     entity: str | None = text(optional=True, help="team or user; null: the account's own")
     mode: str = choice(REQUIRED, "auto", "online", "offline", help="auto: online with a key, offline without")
     timeout: float = number(

@@ -20,10 +20,12 @@ LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
 class Solver:
     """L-BFGS-B of scipy."""
 
-    iterations: int = integer(low=1, high=1_000_000, help="at most, restarts included")
+    iterations: int = integer(low=1, high=1_000_000, help="most iterations, restarts included")
     memory: int = integer(low=1, high=1000, help="pairs of differences kept")
     tolerance: float = number(low=0, high=1, help="stop when an iteration lowers the objective by less than this share")
-    restarts: int = integer(low=0, high=1000, help="at most, from beside the best point, when the line search fails")
+    restarts: int = integer(
+        low=0, high=1000, help="most restarts, from beside the best point, when the line search fails"
+    )
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Tune:
     parameters: dict = record(
         REQUIRED, help="mapping -> parameter -> values; a parameter that is set, as mapping.q=0.1, is not searched"
     )
-    folds: int = integer(low=2, high=50, help="of the cross-validation")
+    folds: int = integer(low=2, high=50, help="folds of the cross-validation")
 
     def problems(self) -> list[str]:
         found = []
@@ -69,9 +71,7 @@ class Task:
     half_pairs: bool = flag(
         help="hinge: count each pair of true labels once, as the authors' code does (the printed sum counts it twice)"
     )
-    corrected: bool = flag(
-        help="hinge: the form that is right for targets that are not uniform; no difference here, where they are"
-    )
+    corrected: bool = flag(help="hinge: the formula for non-uniform targets; no effect here, as targets are uniform")
     fit: dict = node(Solver)
     tune: dict = node(Tune)
     keep_predictions: int = integer(low=0, high=1_000_000, help="test documents whose prediction is stored")

@@ -62,7 +62,7 @@ class Encode:
         help="largest vocabulary of a side; with subwords: symbols to learn (null with tokenizer=raw: as many as fit the texts)",
     )
     joint: bool = flag(help="one vocabulary and one subword model for both sides")
-    min_count: int = integer(low=1, high=1_000_000, help="rarer training tokens are unknown")
+    min_count: int = integer(low=1, high=1_000_000, help="training tokens seen less often become <unk>")
     max_source_tokens: int | None = integer(
         low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
     )

@@ -176,7 +176,7 @@ class Trainer:
         values = torch.stack(columns).tolist()
         if self.scaler.is_enabled() and values.pop()[0] < SMALLEST_SCALE:
             raise FloatingPointError(
-                f"the loss was scaled down to {SMALLEST_SCALE:g} and fp16 still overflows; try bf16"
+                f"fp16 overflows even at a loss scale of {SMALLEST_SCALE:g}: set train.precision=bf16"
             )
         for i, one in enumerate(pending):
             one.log |= {name: column[i] for name, column in zip(names, values)}

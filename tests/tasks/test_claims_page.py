@@ -41,7 +41,7 @@ def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
     head, first, second = text.split("<details ")
     assert "| [Is it as good?](#claim-7) | +.5 BLEU | +0.02 [-0.21, +0.25] BLEU (3) | yes |" in head
     assert "| [And that?](#claim-8) | +.5 BLEU | " in head and "not decided: two seeds decide nothing |" in head
-    assert "In one sentence, seen: it is as good; not decided: that is too." in head
+    assert "In one sentence, holds: it is as good; not decided: that is too." in head
     assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
     assert "<summary>7. <b>supported</b>: “as good”</summary>" in first and "> “as good” (section 4)" in first
     assert "](results/figures/claims/claim_7.svg)" in first and "+0.10, -0.10, +0.05" in first
@@ -58,7 +58,11 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     old = Change(OPEN, "The margin was .1.", "+0.02, n = 3", seeds=(0, 1, 2))
     text = claims.page([outcome((0.1, -0.1, 0.05), history=(old,))])
     now = "Version 2, today: supported, *re-analysed after seeing the data*."
-    said = ["| yes\\* |", "<b>supported*</b>", "0 are decided: none. 1 more have an outcome that rests"]
+    said = [
+        "| not decided yet (yes)\\* |",
+        "<b>supported*</b>",
+        "0 are decided: none. 1 more have an outcome that rests",
+    ]
     for words in (*said, f"Version 1: inconclusive (+0.02, n = 3). The margin was .1. {now}"):
         assert words in text
     confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))])
@@ -67,7 +71,7 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
 
 def test_the_answer_is_in_words():
     for runs, word, answer in (
-        ((-0.1, 0.1, 0.0), EXCLUDED, "not seen; a gain of 0.5 or more is excluded"),
+        ((-0.1, 0.1, 0.0), EXCLUDED, "no, a gain of 0.5 or more is excluded"),
         ((-3.0, -3.1, -2.9), CONTRADICTED, "no, the opposite is seen"),
     ):
         one = outcome(runs, test="superiority", margin=0.5)
@@ -79,7 +83,7 @@ def test_the_chance_of_being_better_is_that_of_rliable():
     one = chance("tuned", {"a": ([1.0, 3.0, 5.0], [2.0, 3.0])})
     assert one.mean == pytest.approx((0 + 0 + 1 + 0.5 + 1 + 1) / 6) and one.low < one.mean < one.high
     both = chance("tuned", {"a": ([1.0, 3.0, 5.0], [2.0, 3.0]), "b": ([9.0, 9.0], [1.0])})
-    assert both.mean == pytest.approx((one.mean + 1) / 2) and both.tasks == ("a", "b")
+    assert both.mean == pytest.approx((one.mean + 1) / 2) and (both.tasks, both.runs) == (("a", "b"), (3, 2))
     rng = np.random.RandomState(0)
     cover = [chance("x", {"a": (rng.normal(0, 1, 12), rng.normal(0, 1, 12))}, draws=300) for _ in range(200)]
     assert np.mean([c.low <= 0.5 <= c.high for c in cover]) > 0.88

@@ -77,7 +77,7 @@ def _block(q: Tensor, v: Tensor, laden: bool) -> tuple[int, int]:
     """
     wide, single = max(q.shape[2], v.shape[2]), q.dtype == torch.float32
     size = (32 if single else 64) // (2 if wide > 128 else 1)
-    fewer_keys = (single and 96 < wide <= 128) or (laden and not single and 64 < wide <= 128)
+    fewer_keys = 96 < wide <= 128 if single else laden and wide <= 128
     return size, size // 2 if fewer_keys else size
 
 

@@ -57,19 +57,21 @@ class Options:
     )
     widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
     start_variance: float = number(
-        low=0, high=1000, help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"
+        low=0,
+        high=1000,
+        help="variance of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
     )
     ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
     positions: str = choice(
         REQUIRED, *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
     )
-    embed_dim: int = integer(low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     hidden_dim: int = integer(low=1, high=16384, help="LSTM size per direction")
     score_dim: int = integer(low=1, high=16384, help="hidden size of the scores, channels of the CNN")
-    dropout: float = number(low=0, below=1, help="on the word vectors and the context")
+    dropout: float = number(low=0, below=1, help="dropout on the word vectors and the context")
 
     def problems(self) -> list[str]:
         try:

@@ -35,15 +35,17 @@ class Options:
 
     layers: int = integer(low=1, high=64)
     hidden_dim: int = integer(
-        low=2, high=16384, help="of the layers and the scores of words: even, a multiple of heads"
+        low=2, high=16384, help="units of the layers and the scores of words: even, a multiple of heads"
     )
     ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
     heads: int = integer(low=1, high=1024)
-    embed_dim: int = integer(low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
-    dropout: float = number(low=0, below=1, help="on the word vectors, on what each sub-layer adds and on the context")
-    attention_dropout: float = number(low=0, below=1, help="on the weights of the self-attention")
+    dropout: float = number(
+        low=0, below=1, help="dropout on the word vectors, on what each sub-layer adds and on the context"
+    )
+    attention_dropout: float = number(low=0, below=1, help="dropout on the weights of the self-attention")
     relu_dropout: float = number(low=0, below=1, help="inside the feed-forward sub-layers")
     pre_norm: bool = flag(help="normalise before each sub-layer, not after: trains with less warm-up")
 

@@ -59,8 +59,11 @@ class Parts:
 
 def normalized(text: str) -> str:
     """Key by which texts are compared: Unicode NFC, without case; letters and their marks only, a 0 for a run of digits."""
-    text = text.lower() if text.isascii() else normalize("NFC", text).casefold()
-    return " ".join(re.sub(r"\d+", "0", _SIGNS.sub(_marks, text)).split())
+    if text.isascii():  # no marks: three times as fast
+        bare = re.sub(r"[\W_]+", " ", text.lower())
+    else:
+        bare = _SIGNS.sub(_marks, normalize("NFC", text).casefold())
+    return " ".join(re.sub(r"\d+", "0", bare).split())
 
 
 def _marks(signs: re.Match) -> str:

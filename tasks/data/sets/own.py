@@ -38,9 +38,9 @@ class Pairs(Translated, Limited):
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
     source_lang: str = word(help="language code: the rules of Moses, and what the files or columns are called")
-    target_lang: str = word(help="as source_lang")
+    target_lang: str = word(help="language of the targets, like source_lang")
     source: str | None = word(optional=True, help="what they are called instead; a tsv file then has a head line")
-    target: str | None = word(optional=True, help="as source")
+    target: str | None = word(optional=True, help="column of the targets, like source")
 
     def problems(self) -> list[str]:
         wrong = {option: code for option, code in self.about().items() if not LANGUAGE.fullmatch(code)}

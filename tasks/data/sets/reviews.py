@@ -44,7 +44,7 @@ class Imdb(Limited):
     path: str | None = local("the original archive, or its unpacked folder aclImdb")
     mirror: str | None = mirror("; path goes first")
     dev_share: float = number(above=0, below=1, help="share of the training reviews that are dev")
-    split_seed: int = integer(low=0, help="of that choice, among the reviews ordered by name")
+    split_seed: int = integer(low=0, help="seed of that choice, among the reviews ordered by name")
 
 
 def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress) -> DataSet:

@@ -49,13 +49,13 @@ class Sizes:
 class Options:
     """Documents are drawn again for every seed."""
 
-    setting: str = choice(REQUIRED, *SETTINGS, help="what `value` sets")
+    setting: str = choice(REQUIRED, *SETTINGS, help="which property `value` sets")
     value: int = integer(help="the setting's own number: mean number of labels, its half range, words per document")
     length: int = integer(low=1, help="words per document, unless the setting varies it")
     classes: int = integer(low=2, help="labels")
     features: int = integer(low=1, help="different words")
     sizes: Sizes = node(Sizes)
-    seed: int = integer(1, low=0, help="of the documents")
+    seed: int = integer(1, low=0, help="seed of the documents")
 
     def problems(self) -> list[str]:
         if self.setting == "length":

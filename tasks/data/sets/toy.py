@@ -136,7 +136,7 @@ class Pairs(Limited):
 
     min_words: int = integer(low=1, high=60, help="words of a source sentence")
     max_words: int = integer(low=1, high=60, help="words of a source sentence")
-    seed: int = integer(low=0, help="of the sentences; the lexicon is always the same")
+    seed: int = integer(low=0, help="seed of the sentences; the lexicon is always the same")
 
     def problems(self) -> list[str]:
         above = self.min_words > self.max_words
@@ -166,7 +166,7 @@ ALIGNED = 300
 class Aligned(Limited):
     """Only a test set: 300 pairs, or as many as `limits` allows."""
 
-    seed: int = integer(low=0, help="of the sentences; toy's own are of seed 1")
+    seed: int = integer(low=0, help="seed of the sentences; toy's own have seed 1")
 
 
 def load_aligned(manifest: Manifest, options: Aligned, root: Path, progress: Progress) -> DataSet:
@@ -192,7 +192,7 @@ THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
 class Texts(Limited):
     """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
 
-    seed: int = integer(low=0, help="of the texts")
+    seed: int = integer(low=0, help="seed of the texts")
 
 
 def load_texts(manifest: Manifest, options: Texts, root: Path, progress: Progress) -> DataSet:

@@ -39,12 +39,14 @@ _ROWS = "constant; guided: largest of the word's type in training; actual: of th
 class Options(lstm.Options):
     """The options of `lstm`, and those of the fertilities."""
 
-    fertility: str = choice(REQUIRED, *FERTILITIES, help=f"of source words: {_ROWS}")
-    constant: float = number(low=0, high=1e6, help="with fertility=constant: of every word")
+    fertility: str = choice(REQUIRED, *FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
+    constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
     sink: bool = flag(help="a further position of infinite fertility")
     coverage: bool = flag(help="scores see the attention that a position has received")
-    tagger_dim: int = integer(low=1, high=16384, help="with fertility=predicted: of its word vectors and LSTMs")
-    tagger_epochs: int = integer(low=1, high=10_000, help="with fertility=predicted")
+    tagger_dim: int = integer(
+        low=1, high=16384, help="with fertility=predicted: size of the tagger's word vectors and LSTMs"
+    )
+    tagger_epochs: int = integer(low=1, high=10_000, help="with fertility=predicted: epochs of the tagger")
 
 
 class Model(lstm.Model):

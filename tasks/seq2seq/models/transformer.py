@@ -35,12 +35,12 @@ Tensors = dict[str, Tensor]  # batch-first tensors by name
 class Options:
     """Sizes of encoder and decoder; the defaults are those of the base model of Vaswani et al. 2017."""
 
-    layers: int = integer(low=1, high=64, help="of the encoder, and as many of the decoder")
-    hidden_dim: int = integer(low=2, high=16384, help="of word vectors and layers: even, a multiple of heads")
+    layers: int = integer(low=1, high=64, help="layers of the encoder, and as many of the decoder")
+    hidden_dim: int = integer(low=2, high=16384, help="size of word vectors and layers: even, a multiple of heads")
     ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
     heads: int = integer(low=1, high=1024)
-    dropout: float = number(low=0, below=1, help="on word vectors and on what each sub-layer adds")
-    attention_dropout: float = number(low=0, below=1, help="on attention weights")
+    dropout: float = number(low=0, below=1, help="dropout on word vectors and on what each sub-layer adds")
+    attention_dropout: float = number(low=0, below=1, help="dropout on attention weights")
     relu_dropout: float = number(low=0, below=1, help="inside the feed-forward sub-layers")
     pre_norm: bool = flag(help="normalise before each sub-layer, not after: trains with less warm-up")
     share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")

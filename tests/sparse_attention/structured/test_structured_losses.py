@@ -55,7 +55,8 @@ def test_gradients_masks_and_reductions():
     for wrong, message in (
         (y.float(), "must hold states"),
         (y[:, :3], "must hold states"),
-        (y + 1, "states are 0 to 2"),
+        (y + 1, "contains 3; states are 0 to 2"),
+        (y - 1, "contains -1; states are 0 to 2"),
     ):
         with pytest.raises(ValueError, match=message):
             sa.losses.sparsemap_sequence_loss(x, t, wrong)

@@ -32,8 +32,9 @@ def test_gigaword(tmp_path, opened, write, layout):
     write(test, {"input.txt": ["moved", "k ."]})
     moved = opened("gigaword", path=str(tmp_path))
     assert {s for s in splits if moved.fingerprint[s] != whole.fingerprint[s]} == {"test"}
-    with pytest.raises(DataError, match="does not exist"):
-        opened("gigaword", path=str(tmp_path / "none"))
+    for path, fault in ((tmp_path / "none", "does not exist"), (test / "input.txt", "is not a folder")):
+        with pytest.raises(DataError, match=fault):
+            opened("gigaword", path=str(path))
 
 
 def test_duc_keeps_every_reference_skips_missing_ones_and_says_what_its_digits_are(tmp_path, opened, write):
