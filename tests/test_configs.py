@@ -154,17 +154,11 @@ def test_a_node_follows_what_the_others_are(composed):
     assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["+mapping.at.cross={name: fusedmax, lam: 1}"],
-        ["mapping.at.cross={name: fusedmax, lam: 1}"],
-        ["mapping.at.cross=fusedmax", "mapping.at.cross.lam=1"],
-    ],
-)
-def test_a_place_can_have_a_mapping_of_its_own(given, composed):
-    config = composed(["task=toy", "mapping=softmax", *given])
-    assert config["mapping"]["at"] == {"cross": {"name": "fusedmax", "lam": 1.0, "gamma": 1.0}}
+def test_a_place_can_have_a_mapping_of_its_own(composed):
+    whole = "mapping.at.cross={name: fusedmax, lam: 1}"
+    for given in ([whole], [f"+{whole}"], ["mapping.at.cross=fusedmax", "mapping.at.cross.lam=1"]):
+        config = composed(["task=toy", "mapping=softmax", *given])
+        assert config["mapping"]["at"] == {"cross": {"name": "fusedmax", "lam": 1.0, "gamma": 1.0}}
 
 
 def test_numbers_are_written_one_way_and_mappings_fit_their_places(composed):
@@ -280,10 +274,10 @@ def planned(monkeypatch, experiment) -> plans.Plan:
         return plans.fill([experiment], plans.outline([experiment], tools), tools, workers=1)[0]
 
 
-@pytest.mark.parametrize(
-    "name, profile",
-    [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in EXPERIMENTS],
-)
+PLANS = [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in EXPERIMENTS]
+
+
+@pytest.mark.parametrize("name, profile", PLANS)
 def test_experiment_plans(monkeypatch, name, profile):
     experiment = compose.experiment(name, profile)
     plan = planned(monkeypatch, experiment)

@@ -179,16 +179,14 @@ def test_the_page_of_a_paper_names_the_tokens_and_the_rare_words(name):
     assert [one for one in chosen - known if one not in page and one.partition("=")[2] != "moses_lower"] == []
 
 
-@pytest.mark.parametrize(
-    ("origin", "printed"),
-    [
-        (("laha2018_table2", "sparsegen-lin lam=-1.0", "fren_demo"), {"test/multi_bleu": "37.27"}),
-        (("laha2018_table2", "softmax + temperature gamma=0.5", "fren_demo"), {"test/multi_bleu": "36.63?"}),
-        (("niculae2017_table1", "fusedmax", "demo"), {"test/accuracy": "82.41"}),
-        (("martins2020_table1", "discrete softmax", "fren_demo"), {}),
-        (("removed_table", "softmax", "demo"), {}),
-    ],
-)
+# experiment, row and column of a cell, and the printed numbers that it has
+PRINTED = {("laha2018_table2", "sparsegen-lin lam=-1.0", "fren_demo"): {"test/multi_bleu": "37.27"}}
+PRINTED |= {("laha2018_table2", "softmax + temperature gamma=0.5", "fren_demo"): {"test/multi_bleu": "36.63?"}}
+PRINTED |= {("niculae2017_table1", "fusedmax", "demo"): {"test/accuracy": "82.41"}}
+PRINTED |= {("martins2020_table1", "discrete softmax", "fren_demo"): {}, ("removed_table", "softmax", "demo"): {}}
+
+
+@pytest.mark.parametrize("origin, printed", PRINTED.items())
 def test_a_cell_of_a_paper_s_row_has_its_number_on_the_page_of_all_cells(tmp_path, monkeypatch, origin, printed):
     named = dict(zip(("experiment", "row", "column"), origin))
     monkeypatch.setattr(compare, "read_config", lambda folder: {"origin": named})

@@ -36,11 +36,10 @@ def outputs(words: int, longest: int):
             yield [*output, EOS]
 
 
-@pytest.mark.parametrize(
-    "mapping, rules",
-    [("softmax", FAIRSEQ), ("fusedmax", OPENNMT), ("fusedmax", FAIRSEQ), ("fusedmax", FAIRSEQ | {"len_penalty": 0.6})],
-    ids=["softmax fairseq", "opennmt", "fairseq", "penalty"],
-)
+RULES = [("softmax", FAIRSEQ), *(("fusedmax", rules) for rules in (OPENNMT, FAIRSEQ, FAIRSEQ | {"len_penalty": 0.6}))]
+
+
+@pytest.mark.parametrize("mapping, rules", RULES, ids=str)
 def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, mapping, rules):
     model = build(mapping, {"gamma": 0.1} if mapping == "fusedmax" else {}, words=2, init_range=1.5, seed=3)
     inputs, _ = batch([[0, 1, 1], [1]])

@@ -14,17 +14,12 @@ from repro.store import Store
 from tasks.config.nodes import shares
 from tasks.training import checkpoints
 
+# processes, batches an update, sizes of a batch, and the batches of each process
+SHARES = [(1, 2, 64, None, (64, None, 2)), (2, 2, 64, None, (64, None, 1)), (4, 2, 64, 4096, (32, 2048, 1))]
+SHARES += [(3, 6, 10, None, (10, None, 2)), (8, 1, 64, None, (8, None, 1))]
 
-@pytest.mark.parametrize(
-    "processes, every, batch, tokens, expected",
-    [
-        (1, 2, 64, None, (64, None, 2)),
-        (2, 2, 64, None, (64, None, 1)),
-        (4, 2, 64, 4096, (32, 2048, 1)),
-        (3, 6, 10, None, (10, None, 2)),
-        (8, 1, 64, None, (8, None, 1)),
-    ],
-)
+
+@pytest.mark.parametrize("processes, every, batch, tokens, expected", SHARES)
 def test_the_shares_make_the_update(processes, every, batch, tokens, expected):
     train = {"processes": processes, "update_freq": every, "batch_size": batch, "max_tokens": tokens}
     assert shares(train) == expected
@@ -100,17 +95,12 @@ def flip(path, at: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    "files, damaged, chosen",
-    [
-        ("last previous", "", "last.pt"),
-        ("last previous", "last", "previous.pt"),
-        ("last previous", "last previous", None),
-        ("last", "", "last.pt"),
-        ("previous", "", "previous.pt"),
-        ("", "", None),
-    ],
-)
+BOTH = "last previous"
+FILES = [(BOTH, "", "last.pt"), (BOTH, "last", "previous.pt"), (BOTH, BOTH, None), ("last", "", "last.pt")]
+FILES += [("previous", "", "previous.pt"), ("", "", None)]
+
+
+@pytest.mark.parametrize("files, damaged, chosen", FILES)
 def test_the_newest_whole_one_of_this_version_is_chosen(tmp_path, files, damaged, chosen):
     for name in files.split():
         checkpoint(tmp_path / f"{name}.pt", 1, 2)
