@@ -163,22 +163,21 @@ def run(prepared_cell, ran, tiny, store):
     return run
 
 
-@pytest.mark.parametrize(
-    "mapping, more",
-    [
-        ("fertility_softmax", ("+model.constant=1",)),
-        ("fertility_sparsemax", ("+model.fertility=guided", "mapping.c=0.2")),
-        ("fertility_sparsemax", ("+model.fertility=actual", "model.input_feeding=true")),
-    ],
-    ids=["constant", "guided", "actual"],
-)
+KINDS = [
+    ("fertility_softmax", ["+model.constant=1"]),
+    ("fertility_sparsemax", ["+model.fertility=guided", "mapping.c=0.2"]),
+]
+KINDS += [("fertility_sparsemax", ["+model.fertility=actual", "model.input_feeding=true"])]
+
+
+@pytest.mark.parametrize("mapping, more", KINDS, ids=["constant", "guided", "actual"])
 def test_every_kind_trains_and_is_scored(run, mapping, more):
     cell, found = run(f"mapping={mapping}", *MODEL, *more)
     for name in ("rep_score", "drop_score", "source_coverage", "loops", "meteor", "bleu"):
         assert f"test/{name}" in found.metrics
     attention = load_file(found.evaluations["test"].path("attention.safetensors"))
     most = max(float(p.sum(0).max()) for p in attention.values())
-    assert most <= (1 + 1e-5 if more == ("+model.constant=1",) else 20)
+    assert most <= (1 + 1e-5 if more == ["+model.constant=1"] else 20)
     model, _ = cell.family.load(cell.config, found.folder)
     if more[0].endswith("guided"):
         assert model.of_type.max() > 1

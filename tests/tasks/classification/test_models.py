@@ -88,10 +88,7 @@ def test_a_pair_does_not_depend_on_its_batch(toy, snli, assert_no_part_of_the_ba
     assert torch.allclose(extra["attention"]["premise"].sum(-1), torch.ones(12), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("mapping", "discrete"),
-    [("continuous_softmax", "none"), ("continuous_sparsemax", "none"), ("continuous_sparsemax", "softmax")],
-)
+@pytest.mark.parametrize(("mapping", "discrete"), [KINDS[3], KINDS[4], ("continuous_sparsemax", "softmax")])
 def test_gradients_of_the_attention_against_differences(toy, imdb, mapping, discrete):
     data = toy("toy_reviews")
     model = imdb(data, mapping, discrete).double()

@@ -98,19 +98,15 @@ def mine(tmp_path, monkeypatch):
     sys.modules.pop("tasks.data.sets.mine", None)
 
 
-@pytest.mark.parametrize(
-    "old, new, kind",
-    [("KIND =", "SORT =", None), ('"texts"', '"text"', "text"), ("Options", "Option", "texts"), (None, None, None)],
-)
-def test_an_incomplete_loader_is_refused_with_its_file(old, new, kind, mine):
-    if old:
-        mine(old, new)
-    must = f"must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
-    told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
-    assert data.problems({"name": "mine"}, "pairs") == [told]
-
-
-def test_a_data_set_without_a_manifest_is_refused_with_the_manifests_name(monkeypatch):
+def test_an_incomplete_loader_and_a_set_without_a_manifest_are_refused_with_their_files(mine, monkeypatch):
+    wrong = [("KIND =", "SORT =", None), ('"texts"', '"text"', "text"), ("Options", "Option", "texts")]
+    for old, new, kind in ((None, None, None), *wrong):
+        if old:
+            mine(old, new)
+        must = f"must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
+        told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
+        assert data.problems({"name": "mine"}, "pairs") == [told]
+    monkeypatch.undo()
     monkeypatch.setattr("tasks.data.catalog.names_in", lambda group: ["mine"])
     assert "'mine': data/manifests/mine.yaml is missing" in data.problems({"name": "mine"})[0]
 

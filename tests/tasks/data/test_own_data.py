@@ -343,9 +343,10 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
     wrong("data.path", path=None, kind=DataUnavailable)
 
 
-@pytest.mark.parametrize(
-    "labels, classes", [([4.0, 5], ["4", "5"]), ([True, False], ["false", "true"]), ([0.5, "x"], ["0.5", "x"])]
-)
+JSON = [([4.0, 5], ["4", "5"]), ([True, False], ["false", "true"]), ([0.5, "x"], ["0.5", "x"])]
+
+
+@pytest.mark.parametrize("labels, classes", JSON)
 def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, labels, classes):
     rows = [{"text": f"no {i}" if i else None, "label": labels[i % 2]} for i in range(8)]
     for split in SPLITS:

@@ -164,7 +164,7 @@ def test_curves_scores_baselines_pictures_and_samples_of_wandb_and_tensorboard(t
 
 def test_no_path_anywhere_in_the_configuration(prepared_cell, tiny, tmp_path):
     """wandb's runs, uploads and TensorBoard's files take it from here."""
-    for name in ("train.fr", "train.en", "dev.fr", "dev.en", "test.fr", "test.en"):
+    for name in (f"{split}.{lang}" for split in ("train", "dev", "test") for lang in ("fr", "en")):
         (tmp_path / name).write_text(f"a b {name}\n" * 20)
     files = ["data=files", f"data.path={tmp_path}", "data.source_lang=fr", "data.target_lang=en"]
     found = about.config(prepared_cell([*(o for o in tiny if "limits" not in o), *files]))
@@ -344,11 +344,10 @@ def test_what_is_not_known_is_refused(trained, outputs, command, capsys, line):
     assert said.strip() in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "key, said",
-    [("", "not logged in"), pytest.param(KEY, "did not respond in time", marks=pytest.mark.slow)],
-    ids=["no key", "no answer"],
-)
+NO_ANSWER = pytest.param(KEY, "did not respond in time", id="no answer", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("key, said", [pytest.param("", "not logged in", id="no key"), NO_ANSWER])
 def test_a_dashboard_without_key_or_server_is_one_sentence(script, clean, key, said):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
