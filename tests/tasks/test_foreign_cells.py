@@ -136,11 +136,8 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
 # ---- code that comes along
 
 # the plugin as the page names it, and where it is
-PLACES = {
-    "in the cell": ("{folder}/evil.py",) * 2,
-    "in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"),
-}
-PLACES |= {"beside the cell": ("{folder}/../evil.py",) * 2, "anywhere": ("{root}/evil.py",) * 2}
+PLACES = {"in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"), "anywhere": ("{root}/evil.py",) * 2}
+PLACES |= {"in the cell": ("{folder}/evil.py",) * 2, "beside the cell": ("{folder}/../evil.py",) * 2}
 
 
 def forget(stem):
@@ -149,7 +146,9 @@ def forget(stem):
         sys.modules.pop(name)
 
 
-@pytest.mark.parametrize("place", ["in the cell", *(pytest.param(p, marks=pytest.mark.slow) for p in list(PLACES)[1:])])
+@pytest.mark.parametrize(
+    "place", [pytest.param(p, marks=pytest.mark.slow) if p != "in the cell" else p for p in PLACES]
+)
 def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, place, tmp_path, capsys, command):
     store, folder = received
     named, where = (text.format(folder=folder, root=tmp_path) for text in PLACES[place])

@@ -163,10 +163,8 @@ def run(prepared_cell, ran, tiny, store):
     return run
 
 
-KINDS = [
-    ("fertility_softmax", ["+model.constant=1"]),
-    ("fertility_sparsemax", ["+model.fertility=guided", "mapping.c=0.2"]),
-]
+KINDS = [("fertility_softmax", ["+model.constant=1"])]
+KINDS += [("fertility_sparsemax", ["+model.fertility=guided", "mapping.c=0.2"])]
 KINDS += [("fertility_sparsemax", ["+model.fertility=actual", "model.input_feeding=true"])]
 
 

@@ -126,20 +126,17 @@ def test_extracted_features_are_the_networks_own(vqa2_folder, tmp_path):
 
 
 def test_half_precision_extraction_is_close_to_full_and_marks_what_it_cannot_hold(vqa2_folder, tmp_path):
-    source, keys, model = (
-        Files([vqa2_folder / "val2014"], coco_key),
-        ["1000", "1001"],
-        features.backbone("tiny", size=32),
-    )
-    full, half = (
-        features.extract(source, keys, model, tmp_path / str(amp), NullProgress(), amp=amp).rows(np.arange(2))
-        for amp in (False, True)
-    )
+    source, model = Files([vqa2_folder / "val2014"], coco_key), features.backbone("tiny", size=32)
+
+    def extracted(place, **options):
+        return features.extract(source, ["1000", "1001"], model, tmp_path / place, NullProgress(), **options)
+
+    full, half = extracted("full").rows(np.arange(2)), extracted("half", amp=True).rows(np.arange(2))
     assert np.abs(full.astype(float) - half).max() < 0.02 * np.abs(full).max() and not np.array_equal(full, half)
     with torch.no_grad():
         model.net[2].bias.fill_(1e5)
-    store = features.extract(source, keys, model, tmp_path / "large", NullProgress())
-    assert set(store.bad) == {*keys} and "half precision" in store.bad["1000"]
+    store = extracted("large")
+    assert set(store.bad) == {"1000", "1001"} and "half precision" in store.bad["1000"]
     assert not store.rows(np.arange(2)).any()
 
 

@@ -79,10 +79,8 @@ def test_an_evaluation_by_hand(encoded):
     words = {word: i + FIRST for i, word in enumerate(further.target_vocab)}
     attention = torch.tensor([[1.0, 0, 0, 0, 0], [0.5, 0.5, 0, 0, 0]]), torch.tensor([[0.5, 0.5], [0, 1.0]])
     the, unknown = [words["the"], EOS], [UNK, EOS]
-    outputs = [
-        Hypothesis(the, attention[0], -1.23456, 0, ["the"]),
-        Hypothesis(unknown, attention[1], -2.0, 1, ["chien"]),
-    ]
+    outputs = [Hypothesis(the, attention[0], -1.23456, 0, ["the"])]
+    outputs += [Hypothesis(unknown, attention[1], -2.0, 1, ["chien"])]
     found = evaluation(further, outputs, ["bleu", "rouge_f1"], "further", keep_attention=1)
     assert found.metrics["further/attention_zeros"] == pytest.approx((7 + 1) / 14)
     assert found.metrics["further/attention_support"] == pytest.approx((1 + 2 + 2 + 1) / 4)
