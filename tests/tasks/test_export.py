@@ -16,7 +16,6 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from repro import cell as cells
 from repro.protocol import Metric
 from repro.store import Damaged, Store, StoreError
 from tasks.load import NoCell, card, evaluate, lines, load_cell
@@ -98,7 +97,9 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
         assert done.returncode == 1 and not done.stdout and "line 2:" in done.stderr
 
 
-def test_nothing_of_the_machine_goes_along_and_the_card_has_the_row_and_the_data(exported):
+def test_nothing_of_the_machine_goes_along_and_the_best_weights_alone_stay(
+    exported, prepared_cell, ran, tiny, tmp_path
+):
     folder, cell, entry = exported("pairs")
     store = str(entry.folder.parents[3])
     for path in folder.rglob("*"):
@@ -112,6 +113,10 @@ def test_nothing_of_the_machine_goes_along_and_the_card_has_the_row_and_the_data
     assert f"| test | bleu | {metrics['test/bleu']:.2f} BLEU points | " in text
     assert "attention by sparsemax" in text and cell.training_id in text and "Licence of the data: " in text
     assert entry.read()["data_sha256"] in text and "'beam': 2" in text
+    assert not entry.path("checkpoints").exists() and entry.path("weights.safetensors").is_file()
+    kept = prepared_cell([*tiny, "mapping=sparsemax", "runtime.keep_checkpoints=true"])
+    assert kept.training_id == cell.training_id, "it says nothing of what is computed"
+    assert [p.name for p in ran(kept, Store(tmp_path)).path("checkpoints").iterdir()] == ["last.pt"]
 
 
 def test_the_hub_reads_the_card(exported):
@@ -195,13 +200,3 @@ def test_fairseq_generate_reads_it(small_cell, tmp_path, root):
     ours = load_cell(entry.folder, overrides=["decode.replace_unk=false"]).translate(sources)
     assert [said[i] for i in range(len(sources))] == [p.output_tokens[:-1] for p in ours]
     load_cell(tmp_path / "out")
-
-
-def test_the_best_weights_alone_stay(small_cell, prepared_cell, tiny, tmp_path):
-    cell, entry = small_cell("pairs")
-    assert not entry.path("checkpoints").exists() and entry.path("weights.safetensors").is_file()
-    kept = prepared_cell([*tiny, "mapping=sparsemax", "runtime.keep_checkpoints=true"])
-    assert kept.training_id == cell.training_id, "it says nothing of what is computed"
-    assert cells.run(kept, Store(tmp_path)).state == "done"
-    names = sorted(p.name for p in kept.entry(Store(tmp_path)).path("checkpoints").iterdir())
-    assert names == ["last.pt"]

@@ -82,12 +82,10 @@ def test_a_kept_model_scores_as_before(tiny, tmp_path, mapping, loss):
     first, second = fitted.score(choice, test, "other", keep=3), fitted.score(again, test, "other", keep=3)
     assert first.metrics == second.metrics and first.predictions == second.predictions and len(first.predictions) == 3
     assert all(name.startswith("other/") for name in first.metrics)
-
-
-def test_without_dev_the_seed_draws_the_parts_of_the_cross_validation(tmp_path):
-    encoded = encode.encode(dataset(documents({"train": 60, "test": 30}), "nodev"), Encode(), tmp_path)
-    found = [fitted.fit(task(loss="huber"), {"name": "sparsemax"}, encoded, seed)[1]["dev/f1"] for seed in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
+    if loss == "huber":  # without dev, the seed draws the parts of the cross validation
+        encoded = encode.encode(dataset(documents({"train": 60, "test": 30}), "nodev"), Encode(), tmp_path / "nodev")
+        a, b, c = (fitted.fit(task(loss=loss), {"name": mapping}, encoded, s)[1]["dev/f1"] for s in (1, 1, 2))
+        assert a == b != c
 
 
 def test_a_test_set_has_the_same_classes_and_the_constant_prediction_is_the_best_one_on_train(tiny, tmp_path):

@@ -153,19 +153,16 @@ def test_initial_weights_are_those_of_opennmt_and_shared_when_asked():
         lstm.Model(shared, 7, 9, {"cross": learned})
 
 
-def test_options_that_cannot_be_together_are_told_at_once():
+def test_options_that_cannot_be_together_and_mappings_without_a_place_are_told():
     wrong = {"hidden_dim": 7, "embed_dim": 6, "bidirectional": True, "residual": True, "share_embeddings": True}
     with pytest.raises(OptionsError) as caught:
         read(lstm.Options, wrong, "model")
     for part in ("model.hidden_dim=7 must be even", "model.residual=true needs", "model.share_embeddings=true needs"):
         assert any(problem.startswith(part) for problem in caught.value.problems)
-
-
-@pytest.mark.parametrize("of", [lstm, transformer])
-def test_places_refuse_what_the_model_cannot_give(of):
-    assert problems({"name": "sparsemax"}, of.PLACES) == []
-    assert "needs bounds" in problems({"name": "constrained_sparsemax"}, of.PLACES)[0]
-    assert "works over a density" in problems({"name": "continuous_softmax"}, of.PLACES)[0]
+    for places in (lstm.PLACES, transformer.PLACES):
+        assert problems({"name": "sparsemax"}, places) == []
+        assert "needs bounds" in problems({"name": "constrained_sparsemax"}, places)[0]
+        assert "works over a density" in problems({"name": "continuous_softmax"}, places)[0]
 
 
 def test_packing_on_the_host_is_torchs_packing():
