@@ -238,7 +238,7 @@ def _die(part):
 def test_an_error_in_a_process_is_the_error():
     with pytest.raises(DataError, match="the fifth"):
         list(parallel.mapped(_fail, range(40), 2))
-    with pytest.raises(DataError, match=r"a process that encoded was killed") as caught:
+    with pytest.raises(DataError, match="a worker process was killed while it encoded") as caught:
         list(parallel.mapped(_die, range(40), 2))
     assert "runtime.workers" in caught.value.next_step
 
