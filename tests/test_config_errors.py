@@ -140,15 +140,6 @@ def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what
 # ---- options
 
 
-def test_an_option_without_a_declaration_is_named():
-    @dataclass
-    class Options:
-        path: str = "x"
-
-    with pytest.raises(TypeError, match=r"Options\.path must be declared with integer, number, flag, text"):
-        read(Options, {}, "logger.mine")
-
-
 @pytest.mark.parametrize(
     "kind, good, wrong",
     [
@@ -172,6 +163,9 @@ def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
         with pytest.raises(compose.ConfigError) as caught:
             read(Options, {"key": value}, "node")
         assert (caught.value.key, caught.value.value) == ("node.key", value) or value is NAN
+    undeclared = dataclass(type("Options", (), {"__annotations__": {"path": str}, "path": "x"}))
+    with pytest.raises(TypeError, match=r"Options\.path must be declared with integer, number, flag, text"):
+        read(undeclared, {}, "logger.mine")
 
 
 def leaves(node: Mapping, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

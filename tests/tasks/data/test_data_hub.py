@@ -128,23 +128,17 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with nothing_fetched():
         told(None, "", FETCH)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    told(None, "127.0.0.1:9", "check the network")
-
-
-def test_files_that_are_gated_though_the_set_is_not(hub, opened):
-    opened("imdb")  # what is there stays there
-    original = hub.repos["Harvard/gigaword"]
+    with monkeypatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        told(None, "127.0.0.1:9", "check the network")
 
     class Files(dict):
         def items(self):
-            hub.gated.add("Harvard/gigaword")  # from here on
+            hub.gated.add("Harvard/gigaword")  # from here on: the files are gated though the set is not
             return super().items()
 
-    hub.repos["Harvard/gigaword"] = Files(original)
-    with refused(DataUnavailable) as caught:
-        opened("gigaword")
-    assert "HF_TOKEN" in caught.value.next_step and "403" in caught.value.where
+    hub.repos["Harvard/gigaword"] = Files(files)
+    told(403, "403", "HF_TOKEN")
 
 
 def test_a_split_or_a_field_that_is_not_there(hub, opened, repos, tmp_path):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import tarfile
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 
@@ -66,10 +66,9 @@ def test_the_subset_of_a_mirror(mirror, read):
 
 @pytest.fixture
 def reviews(tmp_path, write):
-    for split in ("train", "test"):
-        for kind, mark in (("pos", 9), ("neg", 2)):
-            files = {f"{i}_{mark}.txt": [f"{split} {kind} {i}<br />ü"] for i in range(10)}
-            write(tmp_path / "aclImdb" / split / kind, files)
+    for split, kind in itertools.product(("train", "test"), ("pos", "neg")):
+        files = {f"{i}_{9 if kind == 'pos' else 2}.txt": [f"{split} {kind} {i}<br />ü"] for i in range(10)}
+        write(tmp_path / "aclImdb" / split / kind, files)
     write(tmp_path / "aclImdb" / "train" / "unsup", {"0_0.txt": ["no label"]})
     return tmp_path
 
@@ -143,7 +142,7 @@ def test_the_planted_alignment_explains_every_target_word(read):
             doubles += kind == "double"
             silent += kind == "particle"
         order = [i for i, _ in sorted(links, key=lambda link: link[1])]
-        swaps += sum(a > b for a, b in pairwise(order))
+        swaps += sum(a > b for a, b in itertools.pairwise(order))
     assert min(swaps, doubles, silent) > 100
 
 
