@@ -74,7 +74,7 @@ STYLE = """\
 HEAD = """\
 # Do the papers' claims hold in small models?
 
-Small: {small}, one CPU. "No" = the opposite is seen at this size; effects smaller than {least} would mostly not show.
+Small: {small}, one CPU. "No" = the opposite is seen at this size. Half of the comparisons would not show effects smaller than {least}.
 
 In one sentence, {sentence}.
 
@@ -88,15 +88,16 @@ The main {questions} of the {all} claims of {papers}:
 
 </div>
 
-"Yes" and "no" are one-sided tests at 5 %. In brackets after the interval: the runs of the row, and of the other if it has more or fewer. Of several rows, the one with the least evidence for the claim is shown: it decides.
+"Yes" and "no" are one-sided tests at 5 % ("no": 5 % shared by all rows). In brackets after the interval: the runs of the row, and of the other if it has more or fewer. Of several rows, the one with the least evidence for the claim is shown: it decides.
 
-\\* The test was changed or added after its records had been seen: the answer does not count as decided until new runs confirm it.
+\\* The test was changed or added after its records had been seen, and the outcome with it: the answer does not count as decided until new runs confirm it. Changes that left the outcome as it was
+have no star; the history of each claim tells them.
 
 BLEU and ROUGE (0 to 100) count words and phrases that a translation or headline shares with a reference; accuracy is in per cent, F1 (0 to 1) weighs labels found against labels missed,
 and contiguity is 1 where the words with attention are all neighbours and 0 where none are.
 SNLI has pairs of sentences (does one follow from the other?), IMDB film reviews, Reuters news with headlines, and the Hansards debates of a parliament.
 
-{picture}Of the {all} claims of the four papers, {decided} are decided: {words}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
+{picture}Of the {all} claims of the four papers, {decided} are decided: {words}{counter}. {seen} more have an outcome that rests on a test changed or added after its records had been seen;
 {open} are not decided, {untested} are not tested, and {untestable} cannot be tested here.
 {chances}
 ## Every claim
@@ -105,8 +106,8 @@ Each opens with a click. `make claims` tests all of them again on the records of
 
 *Supported* (yes): one-sided tests at 5 % show it for every row. *Contradicted* (no): the opposite is shown for one of them. *Gain excluded*: a gain that counts (our margin, or half the paper's effect if that
 is less) is ruled out. *Inconclusive* (not decided): the tests show neither. The interval covers other runs and, where the score of each test example is recorded, other test examples. Fewer than three runs
-decide nothing; rows that had not converged decide nothing that more training could undo; and no claim is supported where attention is worth little
-([how it works](../repro/tables/decide.py)). The number of runs was fixed before, unless a claim says otherwise.
+decide nothing, but for a trend over a sweep; rows that had not converged decide nothing that more training could undo; and no claim is supported where attention is worth little
+(against one run of uniform attention; [how it works](../repro/tables/decide.py)). Runs were added to several rows after the first had been seen, so more than 5 % of the answers may be wrong.
 """
 CHANCE = """
 | mapping | tasks | runs | chance that a run is better than one of softmax [95 % interval] |
@@ -200,6 +201,9 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
         "all": len(four),
         "decided": sum(one.counts for one in four),
         "words": _count([one for one in four if one.counts]) or "none",
+        "counter": f" ({by} by a counterexample)"
+        if (by := sum(bool(one.counts and one.claim.counterexample) for one in four))
+        else "",
         "seen": sum(one.outcome in DECIDED and not one.counts for one in four),
         **{
             name: sum(one.outcome == word for one in four)
