@@ -80,9 +80,7 @@ def test_reviews_are_learned(toy, build_model, trained, mapping, discrete, least
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mapping", "least", "most"), [("softmax", 95, 100), ("sparsemax", 50, 100), ("uniform", 0, 85)]
-)
+@pytest.mark.parametrize("mapping, least, most", [("softmax", 95, 100), ("sparsemax", 50, 100), ("uniform", 0, 85)])
 def test_pairs_are_learned_by_attention_that_can_choose(toy, build_model, trained, uniform, mapping, least, most):
     """Which colour belongs to which thing: three classes of equal size. Sparsemax would need more epochs."""
     data = toy("toy_entailment", train=3000)

@@ -22,11 +22,11 @@ from tasks.data.records import Pair
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
 
+KINDS = {"too long": b"abcd", "truncated": b"ab", "damaged": b"abd", "missing": None}
 
-@pytest.mark.parametrize(
-    "content, kind", [(b"abcd", "too long"), (b"ab", "truncated"), (b"abd", "damaged"), (None, "missing")]
-)
-def test_verify_names_file_expected_found_and_next_step(tmp_path, content, kind):
+
+@pytest.mark.parametrize("kind, content", KINDS.items())
+def test_verify_names_file_expected_found_and_next_step(tmp_path, kind, content):
     path, good = tmp_path / "text.gz", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     path.write_bytes(b"abc")  # test vector of FIPS 180-2, appendix B.1
     verify(path, good, 3)

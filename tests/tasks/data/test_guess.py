@@ -104,10 +104,10 @@ def test_refusals(file, name, head, columns, given, told):
     assert all(text in str(error.value) for text in told), error.value
 
 
-@pytest.mark.parametrize(
-    "labels, classes",
-    [([4.0, 5.0], "4, 5"), ([True, False], "false, true"), ([4.5, None], "4.5"), (["ham", "spam"], "ham, spam")],
-)
+LABELS = [([4.0, 5.0], "4, 5"), ([True, False], "false, true"), ([4.5, None], "4.5"), (["ham", "spam"], "ham, spam")]
+
+
+@pytest.mark.parametrize("labels, classes", LABELS)
 def test_all_records_of_a_jsonl_file_are_looked_at(tmp_path, labels, classes):
     """A null in the first record hides no text; numbers and booleans are labels; a column of lists is named as not read."""
     rows = [{"review": en if i else None, "note": "a note", "ids": [i], "y": labels[i % 2]} for i, en in enumerate(EN)]
