@@ -94,10 +94,7 @@ def test_what_was_edited_is_written_again(written, folder):
     rounded = re.sub(r"M (\d+\.\d\d)\d*", r"M \1", (written / name).read_text())  # rounding changes no drawing
     (written / name).write_text(rounded)
     assert results.write(written, {}) == 0 and (written / name).read_text() == rounded
-
-
-def test_a_table_that_no_page_shows_and_a_measurement_get_a_page(written, folder):
-    (written / "pair.md").unlink()
+    (written / "pair.md").unlink()  # a table that no page shows, and a measurement, get a page
     (written / "language_model.json").write_text("[7]")
     assert results.write(written, {"language_model": str}) == 0
     assert (written / "language_model.md").read_text() == "[7]"

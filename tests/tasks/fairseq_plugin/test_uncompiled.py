@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fairseq import scoring
+from fairseq.scoring import bleu
 
 from tasks.fairseq_plugin import uncompiled
 from tests.conftest import ROOT
@@ -54,10 +56,8 @@ def test_batches_are_those_of_the_compiled_function():
         uncompiled.batch_by_size_vec(np.arange(2), np.array([3, 7]), 5, -1, 1)
 
 
-def test_bleu_counts_are_those_of_the_compiled_scorer():
+def test_bleu_counts_are_those_of_the_compiled_scorer_and_need_no_extension():
     """The digest was taken from libbleu of ve-fairseq 0.12.3 over the same 1,000 pairs, added two at a time."""
-    from fairseq.scoring import bleu
-
     scorer, found = bleu.Scorer(BLEU), []
     for number, pair in enumerate(sentences(1000)):
         if number % 2 == 0:
@@ -65,11 +65,6 @@ def test_bleu_counts_are_those_of_the_compiled_scorer():
         scorer.add(*(torch.tensor(ids, dtype=torch.int32) for ids in pair))
         found.append([getattr(scorer.stat, name) for name, _ in scorer.stat._fields_])
     assert digest(found) == "09ebba6dc01fe9b0444b1cb2ec91fa8d862a5737a69ec548105d573c74aa19b7"
-
-
-def test_fairseqs_own_scorer_needs_no_extension():
-    from fairseq import scoring
-
     scorer = scoring.build_scorer("bleu", SimpleNamespace(**{k: lambda i=i: i for k, i in vars(BLEU).items()}))
     scorer.add(torch.tensor([5, 6, 7, 8, 2], dtype=torch.int32), torch.tensor([1, 5, 6, 7, 8, 2, 2], dtype=torch.int32))
     assert scorer.score() == pytest.approx(100.0)

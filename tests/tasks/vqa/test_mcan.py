@@ -170,17 +170,6 @@ def test_sizes_of_the_papers_model_and_of_a_small_cnn():
         model(images=pixels)
 
 
-def test_mistakes_are_named_before_a_model_is_built():
-    for wrong, count, said in (
-        ({"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, 2, ("heads=3", "cnn_strides")),
-        ({"layers": 0, "reduction": "discrete", "discrete": "softmx"}, 3, ("layers=0", "'softmax'")),
-    ):
-        with pytest.raises(OptionsError) as caught:
-            read(Options, TINY | wrong, "model")
-        assert len(caught.value.problems) == count and all(word in str(caught.value) for word in said)
-    assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")
-
-
 def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes():
     tokens, features, owner = batch()
     found = {d: model("continuous_sparsemax", discrete=d)(tokens, features, owner)[1] for d in ("softmax", "sparsemax")}
@@ -208,6 +197,14 @@ def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
         required = {p.name: p.default for p in sa.spec(name).params if p.required}
         assert not problems({"name": name} | required, PLACES), name
     assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
+    for wrong, count, named in (
+        ({"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, 2, ("heads=3", "cnn_strides")),
+        ({"layers": 0, "reduction": "discrete", "discrete": "softmx"}, 3, ("layers=0", "'softmax'")),
+    ):
+        with pytest.raises(OptionsError) as caught:
+            read(Options, TINY | wrong, "model")
+        assert len(caught.value.problems) == count and all(word in str(caught.value) for word in named)
+    assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "continuous_softmax", "continuous_sparsemax"])
