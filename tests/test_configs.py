@@ -106,10 +106,7 @@ def test_a_page_has_every_option_and_no_other(composed):
     assert len(found) > 100 and [(where, keys ^ options) for where, keys, options in found if keys != options] == []
     assert fields(nodes.Top) <= set(page("", "main"))
     assert set(composed()) == {*compose.NODES, *compose.TOP}
-
-
-def test_a_setting_sets_no_key_of_what_can_be_replaced():
-    for setting in pages("setting"):
+    for setting in pages("setting"):  # which sets no key of what can be replaced
         own = yaml_of("setting", setting)
         assert set(own) <= {"defaults", "data", "encode", "decode", "train", "task"}, setting
         assert set(own.get("task", {})) <= {"deviations"} and set(own.get("data", {})) <= {"limits"}, setting

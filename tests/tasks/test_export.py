@@ -156,18 +156,15 @@ def test_a_damaged_export_is_refused(exported, tmp_path, name):
         load_cell(folder)
 
 
-def test_an_export_is_scored_in_a_store_alone(exported, tmp_path):
-    folder, cell, entry = exported("pairs")
+def test_an_export_is_scored_in_a_store_alone_and_exported_again_into_a_new_folder(exported, tmp_path):
+    """With its scores, also if its card was edited."""
+    source, cell, entry = exported("pairs")
     with pytest.raises(NoCell, match=r"copy it to OUTPUTS/cells/toy/sparsemax/ID"):
-        evaluate(str(folder))
-    place = shutil.copytree(folder, tmp_path / "cells" / "toy" / "sparsemax" / cell.training_id)
-    data = cell.config["paths"]["data"]
-    found = evaluate(str(place), [f"paths.data={data}"])
+        evaluate(str(source))
+    place = shutil.copytree(source, tmp_path / "cells" / "toy" / "sparsemax" / cell.training_id)
+    found = evaluate(str(place), [f"paths.data={cell.config['paths']['data']}"])
     assert found.metrics["test/bleu"] == cell.results(Store(entry.folder.parents[3])).metrics["test/bleu"]
-
-
-def test_an_export_whose_card_was_edited_is_exported_again_with_its_scores_into_a_new_folder(exported, tmp_path):
-    folder = shutil.copytree(exported("pairs")[0], tmp_path / "edited")
+    folder = shutil.copytree(source, tmp_path / "edited")
     (folder / "README.md").write_text("ours")
     load_cell(folder)
     again = export(str(folder), tmp_path / "again")

@@ -137,17 +137,14 @@ def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(tmp_pat
     assert found.shortfalls[0] == "generated text instead of libreoffice_help" and "GENERATED TEXT" in found.notes[0]
     assert [len(found.read(progress)[s]) for s in SPLITS] == [50, 5, 7]
     assert "generated pairs take its place" in progress.lines[0]
-    replaced = [n for n in SETS if hasattr(data.set_module(n).Options, "fallback")]
-    assert replaced == ["debian_descriptions", "libreoffice_help"]
-
-
-def test_a_named_set_that_cannot_be_had_is_never_replaced(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     named = [name for name in SETS if load_manifest(name)["kind"] in ("mirror", "files", "http")]
     assert len(named) > 12
-    for name in named:
+    for name in named:  # that cannot be had: never replaced
         with pytest.raises(DataUnavailable):
             data.open_data({"name": name}, tmp_path)
+    replaced = [n for n in SETS if hasattr(data.set_module(n).Options, "fallback")]
+    assert replaced == ["debian_descriptions", "libreoffice_help"]
 
 
 def test_training_does_not_depend_on_the_test_set(opened):

@@ -48,6 +48,10 @@ def test_outputs_come_in_order_whatever_the_batches_and_the_share_of_the_sources
         assert a.attention.dtype == torch.float32
     odd = decoded(talker, share=slice(1, None, 2))
     assert [(h.index, h.ids) for h in odd] == [(h.index, h.ids) for h in all_[1::2]]
+    seen = []
+    talker.train()
+    short = decoded(talker, lambda i, n: seen.append((i, n)), batch_size=2, max_len_b=2)
+    assert seen == [(2, 5), (4, 5), (5, 5)] and not talker.training and all(len(h.tokens) <= 2 for h in short)
 
 
 def test_unknown_words_are_copied_from_where_the_attention_looks(talker):
@@ -62,14 +66,6 @@ def test_unknown_words_are_copied_from_where_the_attention_looks(talker):
             kinds.add((before == "<unk>", after))
     assert {unknown for unknown, _ in kinds} == {True, False}, "needs both unknown and known words"
     assert len({word for unknown, word in kinds if unknown}) > 1, "always the same position shows little"
-
-
-def test_progress_and_evaluation_mode(talker):
-    seen = []
-    talker.train()
-    found = decoded(talker, lambda i, n: seen.append((i, n)), batch_size=2, max_len_b=2)
-    assert seen == [(2, 5), (4, 5), (5, 5)] and not talker.training
-    assert all(len(h.tokens) <= 2 for h in found)
 
 
 def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
