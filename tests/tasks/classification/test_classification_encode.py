@@ -47,17 +47,14 @@ def ids(found, split: str) -> list[list[int]]:
     return [row.tolist() for row in found.splits[split].fields[0]]
 
 
-def test_words_are_cut_as_wordpunct_does():
-    words = ["Don", "'", "t", "stop", "...", "(", "it", "'", "s", "4", ".", "5", "/", "5", ")!"]
-    assert wordpunct("Don't stop... (it's 4.5/5)!") == words
-    assert wordpunct_br("good.<br /><br>bad<BR/>end") == ["good", ".", "<br>", "<br>", "bad", "<br>", "end"]
-
-
 @given(st.text(alphabet=st.sampled_from("ab ,.<>/br'\n"), max_size=40))
-def test_no_character_is_lost(text):
+def test_words_are_cut_as_wordpunct_does_and_no_character_is_lost(text):
     assert "".join(wordpunct(text)) == "".join(text.split())
     if not re.search(r"<\s*br", text):
         assert wordpunct_br(text) == wordpunct(text)
+    words = ["Don", "'", "t", "stop", "...", "(", "it", "'", "s", "4", ".", "5", "/", "5", ")!"]
+    assert wordpunct("Don't stop... (it's 4.5/5)!") == words
+    assert wordpunct_br("good.<br /><br>bad<BR/>end") == ["good", ".", "<br>", "<br>", "bad", "<br>", "end"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +90,7 @@ def test_too_few_pieces_and_wrong_options_are_refused_with_the_key(tmp_path):
     assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))
 
 
-def test_ids_vocabulary_and_unknown_words(tmp_path):
+def test_ids_vocabulary_and_unknown_words_also_of_the_test_split_which_is_encoded_apart(tmp_path):
     found = encoded(tmp_path, tokenizer="wordpunct")
     assert found.vocabulary == ["b", "!", "<empty>", "a", "c"]  # by count, then by name
     b, a, c, mark = (found.vocabulary.index(w) + FIRST for w in "bac!")
@@ -101,13 +98,8 @@ def test_ids_vocabulary_and_unknown_words(tmp_path):
     assert (found.folder / "dict.txt").read_text().splitlines()[:2] == ["b 3", "! 1"]
     assert sorted([PAD, UNK, EOS, *range(FIRST, found.size)]) == list(range(1, found.size))
     assert found.report["labels"] == [1, 2] and found.report["unknown"]["dev.text"] == 0.5
-
-
-def test_the_test_split_is_encoded_apart_and_in_the_vocabulary_of_training(tmp_path):
-    found = encoded(tmp_path, tokenizer="wordpunct")
     assert set(found.splits) == {"train", "dev"}
     test = encode_test(dataset(), found.folder, tmp_path)
-    b = found.vocabulary.index("b") + FIRST
     assert ids(test, "test") == [[UNK, UNK, b]] and test.vocabulary == found.vocabulary
     assert test.splits["test"].tokens[0][0] == ["d", "zebra", "b"]
     assert test.splits["test"].marked[0].tolist() == [False, False, True]
