@@ -25,7 +25,7 @@ def main(
     *, path: Path, backbone: str = "resnet152", weights: str | None = None, size: int = 448, batch_size: int = 16,
     shard_size: int = 512, device: Literal["cpu", "cuda"] = "cpu", amp: bool = False, check: bool = False,
 ) -> None:  # fmt: skip
-    from tasks.commands.extract_features import extract
+    from tasks.commands.data import extract
 
     print(
         extract(

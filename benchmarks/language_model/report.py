@@ -91,7 +91,7 @@ def sentence(result: dict[str, Any]) -> str | None:
     length = rows["softmax"]["options"]["length"]
     sparsemax, entmax = (speeds[name] / speeds["softmax"] for name in ("sparsemax", "entmax15"))
     return (
-        f"A causal language model over {length:,} bytes, on one CPU thread, trains {sparsemax:.1f} times as fast with sparsemax as "
+        f"A causal language model with a context of {length:,} bytes, on one CPU thread, trains {sparsemax:.1f} times as fast with sparsemax as "
         f"with torch's dense attention, and {entmax:.1f} times with entmax (alpha 1.5). After the same time, both have a lower loss than "
         "softmax; after the same number of steps, entmax has, and sparsemax has not"
     )

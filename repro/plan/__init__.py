@@ -11,6 +11,7 @@ import multiprocessing as mp
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -108,29 +109,15 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
     return cells
 
 
-def fill(
-    experiments: Sequence[Experiment],
-    cells: Sequence[Sequence[Cell]],
-    tools: Tools,
-    overrides: Sequence[str] = (),
-    workers: int | None = None,
-    sweep: str = "",
-) -> list[Plan]:
-    """Make the plans of experiments from their `cells`; every data set is prepared once.
+class Preparation(AbstractContextManager):
+    """Experiments with their cells. A plan is made when its data are ready, and each data set is prepared once.
 
-    `sweep` is the name of the sweep, if there is one.
-    """
-    with Preparation(experiments, cells, tools, overrides, workers, sweep) as preparation:
-        for key in preparation.jobs:
-            preparation.start(key)
-        return [preparation.plan(number) for number in range(len(experiments))]
+    Without several data sets and workers, data are prepared in this process; else in processes of their own.
 
-
-class Preparation:
-    """Prepares data sets in processes of its own, each once, and makes a plan when its data are ready.
-
-    Without several data sets and workers, data are prepared in this process. The arguments are those of `fill`. `jobs`,
-    `results` and `running` map the key of a data set to the job, its result (see `_prepare`) and its future.
+    Attributes:
+        plans: the plan of each experiment, which has no cells while its number is in `unmade`.
+        config: the configuration of the first cell.
+        jobs, results, running: key of a data set -> the job, its result (see `_prepare`) and its future.
     """
 
     def __init__(
@@ -142,10 +129,12 @@ class Preparation:
         workers: int | None = None,
         sweep: str = "",
     ) -> None:
-        self.experiments, self.cells, self.tools = experiments, cells, tools
-        self.overrides, self.sweep = tuple(overrides), sweep
+        self.cells, self.tools, self.overrides, self.sweep = cells, tools, tuple(overrides), sweep
         every = [cell for group in cells for cell in group]
-        self.workers = workers or every[0].config["runtime"]["workers"]
+        self.config = every[0].config
+        self.workers = workers or self.config["runtime"]["workers"]
+        self.plans = [Plan(one, overrides=self.overrides) for one in experiments]
+        self.unmade = set(range(len(self.plans)))
         self.jobs: dict[str, Job] = {}
         for cell in every:
             tests = self.jobs.setdefault(cell.data_key, (cell, {}))[1]
@@ -154,12 +143,6 @@ class Preparation:
         self.running: dict[str, Future] = {}
         self._apart = len(self.jobs) > 1 and self.workers > 1 and pool.forks()
         self._executor: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Preparation:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
 
     def next(self, number: int) -> str | None:
         """A data set of plan `number` that is not begun, or None. Two versions of one data set come one after the other."""
@@ -186,12 +169,23 @@ class Preparation:
         return all(key in self.results for key in own)
 
     def plan(self, number: int) -> Plan:
-        """Plan `number`; waits for its data, which must have begun."""
+        """Make plan `number`; waits for its data, which must have begun."""
         self.ready(number, waits=True)
-        one = self.experiments[number]
-        return filled(one, self.cells[number], self.overrides, partial(self._with_data, one))
+        one = self.plans[number].experiment
+        self.plans[number] = filled(one, self.cells[number], self.overrides, partial(self._with_data, one))
+        self.unmade.discard(number)
+        return self.plans[number]
 
-    def close(self) -> None:
+    def whole(self) -> Preparation:
+        """Prepare all data and make all plans."""
+        with self:
+            for key in self.jobs:
+                self.start(key)
+            for number in range(len(self.plans)):
+                self.plan(number)
+        return self
+
+    def close(self, *error: Any) -> None:
         """End the processes, also those that are at work."""
         if self._executor is not None:
             self._executor.shutdown(wait=not self.running, cancel_futures=True)
@@ -200,6 +194,8 @@ class Preparation:
                     if isinstance(process, mp.get_context("fork").Process):
                         process.terminate()
         self._executor = None
+
+    __exit__ = close
 
     def _with_data(self, experiment: Experiment, cell: Cell) -> Cell | Exception:
         if isinstance(result := self.results[cell.data_key], Exception):

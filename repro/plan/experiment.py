@@ -18,11 +18,11 @@ the grid in the mapping's yaml file.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
+from repro.identity import near
 from repro.protocol import Metric
 
 
@@ -257,10 +257,3 @@ def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
     if not isinstance(value, (int, float) if of is float else of) or (isinstance(value, bool) and of in (int, float)):
         problems.append(f"{where}={value!r} must be {names[of]}")
     return value
-
-
-def near(word: Any, known: Iterable[str]) -> str:
-    """The text ` (did you mean 'x'?)`, or "" if no name is near; `word` may also be the last part of a dotted key."""
-    known = list(known)
-    found = difflib.get_close_matches(str(word), known, n=1) or [k for k in known if k.rpartition(".")[2] == word]
-    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.plan.experiment import Experiment, near
+from repro.identity import near
+from repro.plan.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import yaml
 from repro import convergence
 from repro.cell import LOADER
 from repro.files import csv_text
-from repro.plan.experiment import Show, near
+from repro.identity import near
+from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of, parameters
 from repro.results.records import Record
 from repro.tables import findings, footers, paired

@@ -35,22 +35,22 @@ class Finished:
         title: title of the experiment.
         column: the column.
         cells: (label, cell) for every row.
-        outputs: the folder of the store with the cells.
+        store: where they are.
     """
 
     title: str
     column: Column
     cells: list[tuple[str, Cell]]
-    outputs: str
+    store: Store
 
     def test(self, cell: Cell) -> Evaluation:
         """The evaluation of a cell on the test set."""
-        return cell.results(Store(self.outputs)).evaluations["test"]
+        return cell.results(self.store).evaluations["test"]
 
     def models(self) -> Iterator[tuple[str, Cell, Loaded]]:
         """(label, cell, loaded model) for every row."""
         for label, cell in self.cells:
-            yield label, cell, load_cell(cell.entry(Store(self.outputs)).folder, plugins=cell.config["plugins"])
+            yield label, cell, load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
 
 
 def finished(name: str, overrides: Sequence[str], column: str | None = None, points: str = "") -> Finished:
@@ -67,20 +67,17 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
     again = " ".join(["python scripts/reproduce.py", name, *overrides])
     request = Request.read(overrides, REPRODUCE, [name])
     one, outlined = reproduce.outlined(request)
-    for cell in outlined:  # before data are fetched and encoded: a row whose mapping has no finished cell at all
-        place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
-        key = one.columns[cell.column].key
-        if not points and key == (column or one.columns[0].key) and not any(place.glob("*/manifest.json")):
-            raise DataUnavailable(f"the row {one.rows[cell.row].label!r} is not finished", str(place), f"run: {again}")
-    planned = reproduce.plan(request)
-    (plan,), store, cells = planned.plans, Store(planned.outputs), {}
-    columns = plan.experiment.columns
-    keys = [c.key for c in columns]
+    keys = [c.key for c in one.columns]
     if column is not None and column not in keys:
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
-    at = keys.index(column) if column else 0
+    at, rows = keys.index(column) if column else 0, [row.label for row in one.rows]
+    for cell in outlined:  # before data are fetched and encoded: a row whose mapping has no finished cell at all
+        place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
+        if not points and cell.column == at and not any(place.glob("*/manifest.json")):
+            raise DataUnavailable(f"the row {rows[cell.row]!r} is not finished", str(place), f"run: {again}")
+    (plan, store), cells = reproduce.plan(request), {}
     for slot in (s for s in plan.slots if s.column == at):
-        label, done = plan.experiment.rows[slot.row].label, slot.results(store) is not None
+        label, done = rows[slot.row], slot.results(store) is not None
         if points:
             if not done or not label.replace("_", "-").startswith(points.replace("_", "-")):
                 continue
@@ -89,8 +86,9 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
             raise DataUnavailable(f"the row {label!r} is not finished", str(slot.entry(store).folder), f"run: {again}")
         cells.setdefault(label, slot)
     if not cells:
-        raise ValueError(f"{columns[at].label}: {plan.unavailable.get(at, f'no point of {points} is finished')}")
-    return Finished(plan.experiment.title, columns[at], list(cells.items()), str(planned.outputs))
+        told = plan.unavailable.get(at, f"no point of {points} is finished")
+        raise ValueError(f"{one.columns[at].label}: {told}")
+    return Finished(one.title, one.columns[at], list(cells.items()), store)
 
 
 def _short(value: object) -> str:
@@ -180,17 +178,12 @@ def forced(trained: Finished, source: str, output: str) -> Example:
 @torch.no_grad()
 def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Sequence[str], torch.Tensor]:
     """Source tokens (S), output tokens (T, the last one is the end of the sentence) and attention [T, S] on the CPU."""
-    model = loaded.model
-    device = next(model.parameters()).device
+    device = next(loaded.model.parameters()).device
     with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
         split = test.splits["test"]
-        src_tokens, src_lengths = padded([split.source[0]])
-        memory = model.encode(src_tokens.to(device), src_lengths)
-        state, steps = model.start(memory), []
-        for token in np.concatenate(([EOS], split.target[0])).tolist():
-            _, weights, state = model.step(torch.tensor([token], device=device), memory, state)
-            steps.append(weights[0].float().cpu())
-        return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], torch.stack(steps)
+        (ids, lengths), (before, _) = padded([split.source[0]]), padded([np.concatenate(([EOS], split.target[0]))])
+        _, weights = loaded.model(ids.to(device), lengths.to(device), before.to(device))
+        return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], weights[0].float().cpu()
 
 
 @torch.no_grad()

@@ -33,13 +33,9 @@ OWN = ("experiment", "sweep", "to", "paths.outputs")
 
 
 def main(request: Request) -> int:
-    """Print and write the comparison of the cells that match the typed filters.
+    """Print and write the comparison of the cells that match the typed filters; exit status 1 if there are none.
 
-    Returns:
-        exit status: 0, or 1 if no cell matches.
-
-    Raises:
-        FilterError, ConfigError: a key, value, experiment or sweep is unknown.
+    Raises FilterError or ConfigError if a key, value, experiment or sweep is unknown.
     """
     filters = dict(map(pair, request.typed))
     store = Store(filters.get("paths.outputs") or outputs_folder())
@@ -69,30 +65,36 @@ def printed(record: records.Record) -> dict[str, str]:
         return {}
     one = compose.experiment(name, profile)
     rows = [r for r in one.rows if f"{origin['row']} ".startswith(f"{r.label} ")]  # a grid point follows the label
+    if not rows:
+        return {}
+    row, printed = max(rows, key=lambda r: len(r.label)).published, compose.published(one.published)
     groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
-    found = {
-        ours: papers.lookup(
-            compose.published(one.published), max(rows, key=lambda r: len(r.label)).published, g.dataset, theirs
-        )
-        for g in groups
-        if rows
-        for theirs, ours in zip(g.metrics, g.against)
-    }
+    pairs = [(ours, g.dataset, theirs) for g in groups for theirs, ours in zip(g.metrics, g.against)]
+    found = {ours: papers.lookup(printed, row, dataset, theirs) for ours, dataset, theirs in pairs}
     return {metric: number.text() for metric, number in found.items() if number}
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
-    """Find the finished cells that match the filters. Prints the damaged cells, and a message if no cell matches.
+    """The records of the finished cells that match the filters, and one sentence for each damaged cell.
 
-    Returns:
-        the records of the matching cells, and one sentence for each damaged cell.
-
-    Raises:
-        FilterError, ConfigError: as in `main`.
+    Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main`.
     """
     _check_names(store, filters)
-    ids = _of_sweep(store, filters.get("sweep"))
-    read = records.read(store, _folders(filters), ids=ids)
+    ids = None
+    if "sweep" in filters:
+        folder = store.root / "sweeps" / filters["sweep"]
+        if (told := read_manifest(folder)) is None:
+            there = sorted(p.parent.name for p in folder.parent.glob("*/manifest.json"))
+            known = f"{folder.parent}{near(folder.name, there)}; there are: {', '.join(there) or 'none'}"
+            raise compare.FilterError(f"sweep={folder.name} is not in {known}")
+        ids = list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
+    tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
+
+    def wanted(task: str, mapping: str, _: str) -> bool:
+        """Whether a folder can match; others are not read."""
+        return all(fits({"task": task, "mapping": mapping}[key]) for key, fits in tests.items())
+
+    read = records.read(store, wanted, ids=ids)
     for one in read.lost:
         print(f"left out: {one}", file=sys.stderr)
     found = read.records
@@ -146,26 +148,6 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
     return store.root / "compare" / name
 
 
-def _folders(filters: Mapping[str, str]):
-    """A filter for task and mapping folders, so that folders that cannot match are not read."""
-    tests = {k: compare.conditions({k: filters[k]})[k] for k in ("task", "mapping") if k in filters}
-    return lambda task, mapping, _: all(
-        test(v) for v, test in zip((task, mapping), (tests.get("task"), tests.get("mapping"))) if test
-    )
-
-
-def _of_sweep(store: Store, name: str | None) -> list[str] | None:
-    if name is None:
-        return None
-    told = read_manifest(store.root / "sweeps" / name)
-    if told is None:
-        there = sorted(p.parent.name for p in (store.root / "sweeps").glob("*/manifest.json"))
-        raise compare.FilterError(
-            f"sweep={name} is not in {store.root / 'sweeps'}{near(name, there)}; there are: {', '.join(there) or 'none'}"
-        )
-    return list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
-
-
 def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]]:
     """The slots of an experiment with the given profiles, separated by commas (default: all of its profiles)."""
     for one in profile.split(",") if profile else compose.page("experiment", name)["profiles"]:
@@ -191,7 +173,6 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if (told := read_json(path)) is None and not path.is_file():
         return None
     if why := broken_seal(told) if told else "cannot be read":
-        raise StoreError(
-            f"{path} {why}; rename it and run the sweep's command again: its finished cells are not trained again"
-        )
+        step = "rename it and run the sweep's command again: its finished cells are not trained again"
+        raise StoreError(f"{path} {why}; {step}")
     return told

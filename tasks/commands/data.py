@@ -1,26 +1,23 @@
-"""`scripts/data.py`: list, fetch, verify and show data sets."""
+"""`scripts/data.py`: list, fetch, verify and show data sets; `scripts/extract_features.py`: features of images."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from tasks import data
 from tasks.config.request import Request
+from tasks.data.feature_store import FeatureStore
 
 
 def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
-    """List, fetch, verify or show data sets. Returns the exit status, 0.
+    """List, fetch, verify or show data sets, as scripts/data.py describes. Returns exit status 0.
 
-    Args:
-        what: list, fetch, verify or show.
-        names: names of data sets or word vectors; without names, `list` lists all.
-        root: folder for downloads.
-        options: `mirror` and `path`, as in the configuration node `data`. Without either, SPARSE_ATTENTION_MIRROR is the
-            mirror of the data sets that have one, as in `configs/data`.
-        overrides: other options of that node, as data.KEY=VALUE.
+    Without `mirror` or `path` in `options`, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in
+    `configs/data`.
 
     Raises:
         ValueError: a name is unknown, a name is needed but missing, or an override does not set an option of the data.
@@ -51,13 +48,33 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any],
         if mirror and not chosen and not data.problems({"name": name, "mirror": mirror}):
             chosen = {"mirror": mirror}
         print((data.verify if what == "verify" else data.fetch)(name, root, chosen, data.Progress()))
-        if what == "show":
-            _show({"name": name, **chosen}, root)
+        if what == "show":  # its notes and shortfalls, and five of its test records
+            found = data.open_data({"name": name, **chosen}, root, data.Progress())
+            records = islice(found.read(data.NullProgress()).get("test", ()), 5)
+            print(*(f"  {line}" for line in (*found.notes, *found.shortfalls, *records)), sep="\n")
     return 0
 
 
-def _show(node: Mapping[str, Any], root: str) -> None:
-    """Print the notes and shortfalls of a data set and five of its test records."""
-    found = data.open_data(node, root, data.Progress())
-    for line in (*found.notes, *found.shortfalls, *islice(found.read(data.NullProgress()).get("test", ()), 5)):
-        print(f"  {line}")
+def extract(path: Path, backbone: str, weights: str | None, size: int, check: bool, **options: Any) -> str:
+    """Compute features for all images that appear in questions, or only `check` them; returns one line about the store.
+
+    The arguments are those of `features.backbone` and `features.extract`. Raises DataError if images or features are
+    missing or damaged, ValueError if the backbone is unknown.
+    """
+    from tasks.data import features
+
+    progress, folder = data.Progress(), path / "features"
+    if not check:
+        found = data.open_data({"name": "vqa2", "path": str(path)}, path, progress)
+        source = found.about["images"].source
+        if source is None:
+            step = "put train2014.zip and val2014.zip, or the folders, there"
+            raise data.DataUnavailable("the images are missing", str(path), step)
+        keys = sorted({question.image for split in found.read(progress).values() for question in split})
+        model = features.backbone(backbone, weights, size)
+        features.extract(source, keys, model, folder, progress, **options)
+    store = FeatureStore(folder)
+    if check:
+        store.check()
+    n = len(store.layout.keys)
+    return f"{folder}: {n:,} images, {len(store.missing)} shards missing, {len(store.bad)} images without features"

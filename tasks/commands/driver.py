@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 from repro import launch
 from repro import plan as plans
@@ -15,37 +18,20 @@ from repro.cell import Cell
 from repro.identity import family
 from repro.launch import pool
 from repro.launch.display import Display, name
-from repro.report import page
+from repro.report import examples, page
+from repro.report.data import Missing, predictions_of
 from repro.results import estimate
 from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render
-from repro.tables.blocks import Table
-from tasks.commands import closing
+from repro.tables.blocks import Block, Table
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.data import NullProgress, is_own
+from tasks.draw import terminal
 from tasks.loggers import make_loggers
 
 POLL_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The plans of experiments with all their cells, and the options shared by the cells."""
-
-    plans: list[plans.Plan]
-    profile: str
-    runtime: dict[str, Any]
-    outputs: str
-    cost: estimate.Estimate | None = None
-    preparation: plans.Preparation | None = None  # then the driver makes the plans, when their data are ready
-
-    @property
-    def launcher(self) -> dict[str, Any]:
-        """The launcher of all cells."""
-        groups = self.preparation.cells if self.preparation else [one.slots for one in self.plans]
-        return next(cell for group in groups for cell in group).config["launcher"]
 
 
 def table(plan: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
@@ -63,23 +49,6 @@ def refuse_empty(made: Sequence[plans.Plan]) -> None:
         raise compose.ConfigError(f"no column can be run: {told}")
 
 
-def notes(made: Sequence[plans.Plan]) -> list[str]:
-    """What the readers of the user's own data have to say, each sentence once."""
-    cells = [cell for one in made for cell in one.cells.values()]
-    facts = [of.facts for cell in cells for of in (cell.data, *cell.tests)]
-    return list(dict.fromkeys(f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())))
-
-
-def drive(driver: Driver) -> int:
-    """Run the cells and print the tables. Returns the exit status."""
-    try:
-        return driver.run()
-    except KeyboardInterrupt:
-        done = f"stopped with {len(driver.done)} of {driver.total} cells done"
-        print(f"{done}; run the same command again to continue", file=sys.stderr)
-        return 130
-
-
 @dataclass
 class Driver:
     """Runs the cells of plans; writes each table and its report, and prints it, as soon as its last cell has ended.
@@ -88,8 +57,9 @@ class Driver:
     the later tables are prepared beside the training, by processes that each take the place of a worker.
     """
 
-    planned: Planned
+    preparation: plans.Preparation
     store: Store
+    cost: estimate.Estimate | None = None  # of all cells; needed if plans are still to be made
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, Table] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
@@ -97,18 +67,19 @@ class Driver:
     queued: set[str] = field(default_factory=set)  # cells queued by a scheduler, for which this process does not wait
 
     def __post_init__(self) -> None:
+        self.plans, self.unmade = self.preparation.plans, self.preparation.unmade
+        self.runtime, self.launcher = (self.preparation.config[key] for key in ("runtime", "launcher"))
         self.cells: dict[str, Cell] = {}
         self.done: set[str] = set()
         self.reused = 0
         self.damaged: list[Cell] = []
         self.told: set[str] = set()
-        self.unmade = set(range(len(self.planned.plans))) if self.planned.preparation else set()
-        self.missing = [self._add(one) for one in self.planned.plans]  # ids of each table's cells, in order
+        self.missing = [self._add(one) for one in self.plans]  # ids of each table's cells, in order
 
     @property
     def total(self) -> int:
         """Number of cells, also of those whose data are not prepared yet."""
-        return max(len(self.cells), len(set(self.planned.cost.keys)) if self.planned.cost and self.unmade else 0)
+        return max(len(self.cells), len(set(self.cost.keys)) if self.cost and self.unmade else 0)
 
     def _add(self, plan: plans.Plan) -> list[str]:
         """Take the cells of a plan; returns the ids of those to run that no earlier plan has, the longest first."""
@@ -127,39 +98,38 @@ class Driver:
 
     def seconds(self, cell: Cell) -> float:
         """How long a cell will probably take."""
-        cost = self.planned.cost
-        return 3600 * estimate.hours(cell.config, ASSUMED, cost.paces if cost else None)[0]
+        return 3600 * estimate.hours(cell.config, ASSUMED, self.cost.paces if self.cost else None)[0]
 
     def run(self) -> int:
-        """Run the missing cells, and write the tables and the report. Returns the exit status."""
+        """Run the missing cells, and write the tables and the report. Returns the exit status, 130 after Ctrl-C."""
         try:
-            return self._run()
-        finally:
-            if self.planned.preparation:
-                self.planned.preparation.close()
+            with self.preparation:
+                return self._run()
+        except KeyboardInterrupt:
+            done = f"stopped with {len(self.done)} of {self.total} cells done"
+            print(f"{done}; run the same command again to continue", file=sys.stderr)
+            return 130
 
     def _run(self) -> int:
-        runtime, preparation, cost = self.planned.runtime, self.planned.preparation, self.planned.cost
-        expected = {key: self.seconds(self.cells[key]) for keys in self.missing for key in keys}
-        each = self.missing
-        if preparation and cost:
-            keys = iter(cost.keys)
-            expected = {key: 3600 * hours for key, hours in cost.left.items()}
-            each = self.keys = [[next(keys) for _ in group] for group in preparation.cells]
+        workers = self.runtime["workers"]
+        each, expected = self.missing, {key: self.seconds(self.cells[key]) for keys in self.missing for key in keys}
+        if self.unmade and self.cost:
+            keys = iter(self.cost.keys)
+            expected = {key: 3600 * hours for key, hours in self.cost.left.items()}
+            each = self.keys = [[next(keys) for _ in group] for group in self.preparation.cells]
         self.order = sorted(range(len(each)), key=lambda n: sum(expected.get(key, 0.0) for key in set(each[n])))
         ids = [key for n in self.order for key in self.missing[n]]
-        if preparation:
-            while not preparation.ready(self.order[0]):
-                self._prepare(runtime["workers"], preparation.tools.progress)
-                time.sleep(0.1)
-        else:
+        if not self.unmade:
             trained = sum(self.cells[key].entry(self.store).state() == "done" for key in ids)
             left = f"{len(ids) - trained} to run" + (f", {trained} to evaluate" if trained else "")
-            where = "by Slurm" if self.planned.launcher["name"] == "slurm" else f"on {runtime['workers']} worker(s)"
+            where = "by Slurm" if self.launcher["name"] == "slurm" else f"on {workers} worker(s)"
             print(f"{len(self.cells)} cells: {self.reused} finished before, {left} {where}", file=sys.stderr)
-        with Display(expected, runtime["workers"]) as display:
+        while self.unmade and not self.preparation.ready(self.order[0]):
+            self._prepare(workers, self.preparation.tools.progress)
+            time.sleep(0.1)
+        with Display(expected, workers) as display:
             self._begin(display)
-            self._run_all(Tables(self, display) if preparation else [self.cells[key] for key in ids], display)
+            self._run_all(Tables(self, display) if self.unmade else [self.cells[key] for key in ids], display)
         # another process may have finished cells that failed here
         self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
         self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
@@ -174,56 +144,53 @@ class Driver:
     def take(self, idle: int, display: Display) -> Cell | None:
         """The next cell, while `idle` workers have no cell; begins to prepare data in those that remain."""
         self._make(display)
-        preparation = cast(plans.Preparation, self.planned.preparation)
-        if idle > len(preparation.running):
+        if idle > len(self.preparation.running):
             for number in self.order:
                 if self.missing[number]:
                     return self.cells[self.missing[number].pop(0)]
-                if number in self.unmade and preparation.next(number):
+                if number in self.unmade and self.preparation.next(number):
                     break
-            self._prepare(
-                idle, NullProgress if sys.stderr.isatty() else preparation.tools.progress
-            )  # a terminal shows the cells
+            # a terminal shows the cells
+            self._prepare(idle, NullProgress if sys.stderr.isatty() else self.preparation.tools.progress)
         return None
 
     def _prepare(self, idle: int, progress: Callable[[], Any]) -> None:
         """Begin to prepare data in those of `idle` workers that prepare none yet, for one table after the other."""
-        preparation = cast(plans.Preparation, self.planned.preparation)
-        idle -= len(preparation.running)
+        idle -= len(self.preparation.running)
         for number in self.order:
-            while idle > 0 and number in self.unmade and (key := preparation.next(number)):
-                preparation.start(key, progress)
+            while idle > 0 and number in self.unmade and (key := self.preparation.next(number)):
+                self.preparation.start(key, progress)
                 idle -= 1
 
     def _make(self, display: Display) -> None:
         """Make the plans whose data are ready."""
-        preparation = cast(plans.Preparation, self.planned.preparation)
-        ready = [n for n in self.order if n in self.unmade and preparation.ready(n)]
+        ready = [n for n in self.order if n in self.unmade and self.preparation.ready(n)]
         for number in ready:
-            one = self.planned.plans[number] = preparation.plan(number)
-            self.unmade.remove(number)
-            self.missing[number] = self._add(one)
+            self.missing[number] = self._add(self.preparation.plan(number))
             display.expect({key: self.seconds(self.cells[key]) for key in self.missing[number]}, self.keys[number])
         if ready and not self.unmade:
-            preparation.close()
-            refuse_empty(self.planned.plans)
+            self.preparation.close()
+            refuse_empty(self.plans)
         if ready:
             self._begin(display)
 
     def _begin(self, display: Display) -> None:
         """Say what there is to say of the plans that were made, and print the tables that are complete."""
         said = [f"{name(cell)}: what is stored is damaged; it is moved aside and run again" for cell in self.damaged]
-        said += notes(self.planned.plans) if self.planned.preparation else []
+        facts = [of.facts for one in self.plans for cell in one.cells.values() for of in (cell.data, *cell.tests)]
+        said += [
+            f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())
+        ]  # of the user's own data
         for line in [line for line in dict.fromkeys(said) if line not in self.told]:
             display.say(line)
-        self.told.update(said)
+            self.told.add(line)
         self._print_complete(display)
 
     def conclude(self) -> int:
         """Write the report and print the paths of all files. Returns the exit status."""
-        for number, one in enumerate(self.planned.plans):
+        for number, one in enumerate(self.plans):
             if one.experiment.draw:
-                print(closing.text(self.tables[number], one), flush=True)
+                print(drawings(self.tables[number], one), flush=True)
         print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
         print("\n".join(f"report: {html}" for html in sorted(self.reports)))
         return self.count()
@@ -238,9 +205,8 @@ class Driver:
     def _run_all(self, pending: pool.Queue | list[Cell], display: Display) -> None:
         """Run cells. Wait for cells that another process is running, and finish them here if that process gives up."""
         waiting: list[Cell] = []
-        runtime, launcher = self.planned.runtime, self.planned.launcher
         while pending or waiting:
-            for event in launch.run(pending, self.store, launcher, runtime, make_loggers, display.say):
+            for event in launch.run(pending, self.store, self.launcher, self.runtime, make_loggers, display.say):
                 display.show(event)
                 if event.outcome is None:
                     continue
@@ -262,7 +228,7 @@ class Driver:
             waiting = [cell for cell in waiting if cell.cell_id not in free]
 
     def _print_complete(self, display: Display) -> None:
-        for number, one in enumerate(self.planned.plans):
+        for number, one in enumerate(self.plans):
             if number in self.tables or number in self.unmade:
                 continue
             if all(key in self.done or key in self.failed for key in one.cells):
@@ -280,7 +246,7 @@ class Tables(pool.Queue):
     def __init__(self, driver: Driver, display: Display) -> None:
         super().__init__()
         self.driver, self.display = driver, display
-        cells = [cell for group in cast(plans.Preparation, driver.planned.preparation).cells for cell in group]
+        cells = [cell for group in driver.preparation.cells for cell in group]
         self.preload = {module for name in {cell.module for cell in cells} for module in family(name).PRELOAD}
         self.processes = max(cell.config["train"].get("processes", 1) for cell in cells)
 
@@ -289,3 +255,43 @@ class Tables(pool.Queue):
 
     def take(self, idle: int) -> Cell | None:
         return self.driver.take(idle, self.display)
+
+
+def drawings(table: Table, plan: plans.Plan) -> str:
+    """The drawings of every column that has finished rows."""
+    said = []
+    for number, block in enumerate(table.blocks):
+        if any(row.results for row in block.own):
+            try:
+                said += drawn(block, plan.experiment.columns[number].split, plan.experiment.draw)
+            except Missing as missing:
+                said.append(str(missing))
+    return "\n".join(said) + "\n"
+
+
+def drawn(block: Block, split: str, labels: Sequence[str]) -> list[str]:
+    """The attention of the rows `labels` for one test example: that of the report whose outputs are nearest to a reference.
+
+    Raises `Missing` if the rows have no example with stored weights in common.
+    """
+    if not any(row.label in labels for row in block.own):
+        raise Missing(f"No row is left to draw: {', '.join(labels)}.")
+    drawable = examples.attention(block.own, predictions_of(block.own, split), split)
+
+    def agreement(index: int) -> float:
+        """How alike the outputs of the rows and the nearest references are."""
+        found = 0.0
+        for *_, record in drawable[index]:
+            said = record["output"].lower()
+            found += max((SequenceMatcher(None, r.lower(), said).ratio() for r in record["references"]), default=0)
+        return found
+
+    panels = drawable[max(drawable, key=agreement)]
+    about = panels[0][-1]
+    said = [f"Attention for a test example: {about['source']}", f"Reference: {' / '.join(about['references'])}"]
+    for row, weights, source, outputs, record in panels:
+        if row.label in labels:
+            one = SimpleNamespace(attention=weights, source_tokens=source, output_tokens=outputs)
+            width = shutil.get_terminal_size().columns
+            said += ["", f"{row.label}: {record['output']}", terminal.terminal(one, width)]
+    return [*said, "", terminal.LEGEND]

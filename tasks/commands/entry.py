@@ -30,10 +30,6 @@ FAILED, WRONG, STOPPED, UNREAD = 1, 2, 130, 141
 EXPECTED = ("StoreError", "DataError")
 
 
-class UsageError(ValueError):
-    """The script does not accept these arguments."""
-
-
 def command(main: Callable[..., int | None]) -> Callable[..., int]:
     """Turn `main` into a script, a function `run(arguments)`, and run it if its file is the one that Python was started with.
 
@@ -102,7 +98,7 @@ def _unread() -> bool:
 
 
 def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> tuple[list[Any], dict[str, Any]]:
-    """Parse a command line into its words and its options. Raises UsageError if it is invalid."""
+    """Parse a command line into its words and its options. Raises ValueError if it is invalid."""
     options = {n.strip("_"): p for n, p in wants.items() if p.kind is p.KEYWORD_ONLY and n not in ("overrides", "help")}
     needed = [p for p in wants.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     further = any(p.kind is p.VAR_POSITIONAL for p in wants.values())
@@ -118,7 +114,7 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
             kind = options[name].annotation
             if kind is bool:
                 if equals:
-                    raise UsageError(f"--{name} takes no value; leave ={value} out")
+                    raise ValueError(f"--{name} takes no value; leave ={value} out")
                 values: Any = True
             else:
                 several = typing.get_origin(kind) is list
@@ -127,7 +123,7 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
                 while several and not equals and not further and words and not re.match(r"--|[\w.]+=", words[0]):
                     read.append(words.pop(0))
                 if not read:
-                    raise UsageError(f"{word} needs a value")
+                    raise ValueError(f"{word} needs a value")
                 values = [_value(key, one, kind) for one in read]
                 values = [*given.get(options[name].name, ()), *values] if several else values[-1]
             given[options[name].name] = values
@@ -136,23 +132,22 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
             if "overrides" in wants and not difflib.get_close_matches(key, flags, n=1):
                 value = "" if equals else f"={words[0]}" if words and "=" not in words[0] else "=VALUE"
                 setting = word.lstrip("-") + value
-                raise UsageError(f"{key} is unknown here; write {setting}, without dashes; -h prints the help")
-            raise UsageError(_unknown(key, flags))
+                raise ValueError(f"{key} is unknown here; write {setting}, without dashes; -h prints the help")
+            raise ValueError(_unknown(key, flags))
         elif len(names) < len(needed):
             names.append(_value(needed[len(names)].name.upper(), word, needed[len(names)].annotation))
         elif (equals or word[:1] in ("+", "~")) and "overrides" in wants:
             overrides.append(word)
         elif equals:
-            raise UsageError(
-                _unknown(f"{key}=", [f"{_spelt(n)}=" for n, p in options.items() if p.annotation is not bool])
-            )
+            known = [f"{_spelt(n)}=" for n, p in options.items() if p.annotation is not bool]
+            raise ValueError(_unknown(f"{key}=", known))
         elif further:
             names.append(word)
         else:
             settings = "; settings are written KEY=VALUE, as task=toy" if "overrides" in wants else ""
-            raise UsageError(f"{word!r} is one word too many{settings}; -h prints what this command takes")
+            raise ValueError(f"{word!r} is one word too many{settings}; -h prints what this command takes")
     if missing := [n for n, p in options.items() if p.default is p.empty and p.name not in given]:
-        raise UsageError(f"--{missing[0]} is missing; -h prints the help")
+        raise ValueError(f"--{missing[0]} is missing; -h prints the help")
     return names, given | ({"overrides": overrides} if "overrides" in wants else {})
 
 
@@ -172,9 +167,9 @@ def _value(key: str, text: str, kind: Any) -> Any:
         kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
     if typing.get_origin(kind) is typing.Literal:
         if text not in typing.get_args(kind):
-            raise UsageError(_unknown(f"{key}={text}", [f"{key}={k}" for k in typing.get_args(kind)]))
+            raise ValueError(_unknown(f"{key}={text}", [f"{key}={k}" for k in typing.get_args(kind)]))
         return text
     try:
         return kind(text)
     except ValueError:
-        raise UsageError(f"{key}={text} must be a {'whole ' * (kind is int)}number") from None
+        raise ValueError(f"{key}={text} must be a {'whole ' * (kind is int)}number") from None

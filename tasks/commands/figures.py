@@ -16,7 +16,6 @@ import yaml
 
 from repro.identity import pair
 from repro.report.placed import note
-from repro.store import Store
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
 from tasks.config.options import CONFIGS
@@ -68,17 +67,12 @@ class Figure:
 
 
 def make(names: Sequence[str], options: Options, out: Path | None = None) -> list[Path]:
-    """Draw one of FIGURES and write the text that the report shows about it.
+    """Draw one of FIGURES and write the text that the report shows about it; returns the files that were written.
 
     Args:
         names: a name from FIGURES, optionally followed by another experiment that has suitable cells.
 
-    Returns:
-        the files that were written.
-
-    Raises:
-        ValueError: an option is invalid.
-        DataUnavailable: cells are not finished.
+    Raises ValueError if an option is invalid, DataUnavailable if cells are not finished.
     """
     name, figure = names[0], FIGURES[names[0]]
     if options.count < 1:
@@ -98,9 +92,14 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
     if figure.draw == "documents":
         stems, data, caption, cells = _documents(figure, options, place)
     else:
-        trained = _finished(figure, options)
+        said = dict(map(pair, options.overrides))  # rows= and columns=, or else those of the figure
+        points = figure.points and said.get("rows", figure.points)
+        column = None if "columns" in said else figure.column
+        trained = attending.finished(figure.experiment, options.overrides, column, points=points)
+        if figure.rows and "rows" not in said:
+            trained.cells = [one for one in trained.cells if one[0] in figure.rows] or trained.cells
         write, how = DRAW[figure.draw](figure, options, trained)
-        stems, caption = [place(trained.outputs)], f"{trained.title}; {trained.column.label}. {how}"
+        stems, caption = [place(trained.store.root)], f"{trained.title}; {trained.column.label}. {how}"
         data, cells = write(stems[0], options.endings, caption), [cell.training_id for _, cell in trained.cells]
     files = []
     for stem in stems:
@@ -117,25 +116,13 @@ def listed() -> str:
     return "\n".join(["figures:", *lines, "", then])
 
 
-def _finished(figure: Figure, options: Options) -> Finished:
-    """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
-    said = dict(map(pair, options.overrides))
-    points = figure.points and said.get("rows", figure.points)
-    column = None if "columns" in said else figure.column
-    trained = attending.finished(figure.experiment, options.overrides, column, points=points)
-    if figure.rows and "rows" not in said:
-        trained.cells = [(label, cell) for label, cell in trained.cells if label in figure.rows] or trained.cells
-    return trained
-
-
 def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[str]]:
     """The user's own sentences, or those of the figure if there are none; empty if test examples are chosen."""
     if options.chosen:
         return (), ()
     if options.text and figure.second and len(options.text) != len(options.second):
-        raise ValueError(
-            f"{len(options.text)} --text and {len(options.second)} --with: this figure takes one --with for each --text"
-        )
+        given = f"{len(options.text)} --text and {len(options.second)} --with"
+        raise ValueError(f"{given}: this figure takes one --with for each --text")
     return (options.text, options.second) if options.text else (figure.text, figure.second)
 
 
@@ -180,9 +167,7 @@ def _classified(figure: Figure, options: Options, trained: Finished) -> tuple[Wr
     """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
     texts = [side for side in _texts(figure, options) if side]
     if not texts:
-        raise ValueError(
-            "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
-        )
+        raise ValueError("this figure draws texts, not test examples: --text (and --with, for the second of a pair)")
     examples = [attending.classified(trained, given) for given in zip(*texts, strict=True)]
     return partial(attention.write, examples), "One line a row: mapping, predicted class."
 
@@ -195,9 +180,8 @@ def _images(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
     panels = []
     for label, cell in trained.cells:
         test = trained.test(cell)
-        panels.append(
-            images.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
-        )
+        file = test.path("attention.safetensors")
+        panels.append(images.read_panel(label, cell.config["mapping"], test.predictions(), file))
     first = trained.cells[0][1].config
     picture = images.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
     chosen = _stored(options.chosen, [panel.attention for panel in panels]) or images.choose(panels, options.count)
@@ -214,14 +198,13 @@ def _documents(
     """
     from tasks.draw import documents
 
-    planned = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
-    (plan,), store = planned.plans, Store(planned.outputs)
+    plan, store = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
     results = [(plan.experiment.rows[slot.row].label, slot.config, slot.results(store)) for slot in plan.slots]
     finished = [(row, config, cell.metrics) for row, config, cell in results if cell is not None]
     points = documents.collect(finished)
     if points.empty:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {plan.experiment.name}")
-    files = documents.write(points, plan.experiment.paper, place(planned.outputs).parent)
+    files = documents.write(points, plan.experiment.paper, place(store.root).parent)
     caption = f"{plan.experiment.title}. {len(finished)} of {len(results)} cells."
     stems, data = [file.with_suffix("") for file in files if file.suffix == ".svg"], files[-1]
     return stems, data, caption, [slot.training_id for slot in plan.slots]

@@ -69,12 +69,6 @@ def roles(text: str) -> str:
     return re.sub(r"``(.*?)``", r"`\1`", re.sub(r":(?:func|class):`(.*?)`", r"`\1`", text), flags=re.S)
 
 
-def used_in(name: str) -> list[str]:
-    """The experiments with this mapping in a row or column."""
-    files = sorted((ROOT / "configs" / "experiment").glob("*.yaml"))
-    return [f.stem for f in files if re.search(rf"\b(?:mapping|name)[:=] ?{name}\b", f.read_text(encoding="utf-8"))]
-
-
 def costs(name: str) -> dict[str, dict[str, str]]:
     """Label -> shape -> time of forward and backward beside torch.softmax, as docs/reference/benchmarks.md has it."""
     text = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
@@ -140,7 +134,9 @@ def page(s: Spec) -> str:
             rows.append(f"| `{p.name}` | {default} | {p.range} | {'yes' if p.tensor else 'no'} | {p.meaning} |")
         parts.append("\n".join(rows))
     parts.append("```python\n" + "\n".join(code) + "\n```")
-    if used := used_in(s.name):
+    files = sorted((ROOT / "configs" / "experiment").glob("*.yaml"))
+    row = re.compile(rf"\b(?:mapping|name)[:=] ?{s.name}\b")  # of an experiment, or a column
+    if used := [file.stem for file in files if row.search(file.read_text(encoding="utf-8"))]:
         parts.append(f"Used in the experiments {', '.join(f'`{one}`' for one in used)}.")
     for label, of in costs(s.name).items():
         times = ", ".join(f"{value} ({shape})" for shape, value in of.items())

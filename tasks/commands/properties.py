@@ -8,8 +8,9 @@ found. A claim that holds for only one value of the hyperparameter is checked at
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,75 +25,41 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """A function of the table and its printed marks: "yes", "no" or the parameter value at which the property holds."""
+    """A function of the table.
+
+    Attributes:
+        printed: its marks in the order of `PROPERTIES`, without the last, which is "yes" for all: "yes", "no" or
+            the parameter value at which the property holds, whose function is in `limits`.
+        lipschitz, l2: the printed Lipschitz constant, and the true one in the l2 norm.
+        apex: the sum of scores at which the denominator is 0.
+    """
 
     label: str
     function: Function
-    printed: tuple[str, str, str, str, str]
-    lipschitz: str
-    l2: float  # the true Lipschitz constant in the l2 norm
-    limits: tuple[tuple[str, Function], ...] = ()
-    apex: float | None = None  # the sum of scores at which the denominator is 0
+    printed: str
+    lipschitz: str = "inf"
+    l2: float = math.inf
+    limits: Mapping[str, Function] = field(default_factory=dict)
+    apex: float | None = None
 
 
 def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
-    """The ten functions of the table, at ``lam`` and ``q``.
-
-    The printed marks are in the order of `PROPERTIES`, without the last property, which is "yes" for all functions.
-    """
-    far = 1e12
+    """The ten functions of the table, at ``lam`` and ``q``."""
+    lin, exp, sq = (partial(one, lam=lam) for one in (sa.sparsegen_lin, sa.sparsegen_exp, sa.sparsegen_sq))
+    cone = {"q=inf": partial(sa.sparsecone, q=1e12), "q=0": partial(sa.sparsecone, q=0.0)}
+    glass = {"q=inf": partial(sa.sparsehourglass, q=1e12), "q=0": sa.sum_normalization_pp}
+    steep, at, hourglass = 1 / (1 - lam), f"lam={lam}", partial(sa.sparsehourglass, q=q)
     return [
-        Row("sum normalization", sa.sum_normalization, ("yes", "no", "no", "yes", "no"), "inf", math.inf, apex=0.0),
-        Row("spherical softmax", sa.spherical_softmax, ("no", "no", "no", "yes", "no"), "inf", math.inf),
-        Row("softmax", sa.softmax, ("no", "yes", "yes", "no", "yes"), "1", 0.5),
-        Row("sparsemax", sa.sparsemax, ("yes", "yes", "yes", "no", "yes"), "1", 1.0),
-        Row(
-            f"sparsegen-lin lam={lam}",
-            lambda z: sa.sparsegen_lin(z, lam=lam),
-            ("lam=0", "yes", "yes", "no", "yes"),
-            "1/(1-lam)",
-            1 / (1 - lam),
-            (("lam=0", sa.sparsegen_lin),),
-        ),
-        Row(
-            f"sparsegen-exp lam={lam}",
-            lambda z: sa.sparsegen_exp(z, lam=lam),
-            ("no", "yes", "no", "no", "yes"),
-            "inf",
-            math.inf,
-        ),
-        Row(
-            f"sparsegen-sq lam={lam}",
-            lambda z: sa.sparsegen_sq(z, lam=lam),
-            ("no", "no", "no", "no", "yes"),
-            "inf",
-            math.inf,
-        ),
-        Row(
-            f"sparsecone q={q}",
-            lambda z: sa.sparsecone(z, q=q),
-            ("yes", "no", "q=inf", "q=0", "no"),
-            "inf",
-            math.inf,
-            (("q=inf", lambda z: sa.sparsecone(z, q=far)), ("q=0", lambda z: sa.sparsecone(z, q=0.0))),
-            apex=-K * q,
-        ),
-        Row(
-            f"sparsehourglass q={q}",
-            lambda z: sa.sparsehourglass(z, q=q),
-            ("yes", "yes", "q=inf", "q=0", "yes"),
-            "1+1/(Kq)",
-            hourglass_lipschitz(K, q),
-            (("q=inf", lambda z: sa.sparsehourglass(z, q=far)), ("q=0", sa.sum_normalization_pp)),
-        ),
-        Row(
-            "sum normalization++",
-            sa.sum_normalization_pp,
-            ("yes", "yes", "no", "yes", "yes"),
-            "inf",
-            math.inf,
-            apex=0.0,
-        ),
+        Row("sum normalization", sa.sum_normalization, "yes no no yes no", apex=0.0),
+        Row("spherical softmax", sa.spherical_softmax, "no no no yes no"),
+        Row("softmax", sa.softmax, "no yes yes no yes", "1", 0.5),
+        Row("sparsemax", sa.sparsemax, "yes yes yes no yes", "1", 1.0),
+        Row(f"sparsegen-lin {at}", lin, "lam=0 yes yes no yes", "1/(1-lam)", steep, {"lam=0": sa.sparsegen_lin}),
+        Row(f"sparsegen-exp {at}", exp, "no yes no no yes"),
+        Row(f"sparsegen-sq {at}", sq, "no no no no yes"),
+        Row(f"sparsecone q={q}", partial(sa.sparsecone, q=q), "yes no q=inf q=0 no", limits=cone, apex=-K * q),
+        Row(f"sparsehourglass q={q}", hourglass, "yes yes q=inf q=0 yes", "1+1/(Kq)", hourglass_lipschitz(K, q), glass),
+        Row("sum normalization++", sa.sum_normalization_pp, "yes yes no yes yes", apex=0.0),
     ]
 
 
@@ -114,7 +81,6 @@ def _gap(a: Tensor, b: Tensor) -> float:
 def violation(prop: str, f: Function, K: int, apex: float | None = None) -> float:
     """The size of the violation: 0 or rounding error if the function has the property."""
     z = _scores(K)
-    generator = torch.Generator().manual_seed(1)
     if prop == "idempotence":
         p = torch.softmax(2 * z, -1)
         return _gap(f(p), p)
@@ -123,7 +89,7 @@ def violation(prop: str, f: Function, K: int, apex: float | None = None) -> floa
     if prop == "scale":
         return max(_gap(f(z * c), f(z)) for c in (0.01, 0.7, 30.0))
     if prop == "permutation":
-        order = torch.randperm(K, generator=generator)
+        order = torch.randperm(K, generator=torch.Generator().manual_seed(1))
         return _gap(f(z[:, order]), f(z)[:, order])
     if prop == "monotonic":
         # Undefined values are ignored. For sum normalization, the formula is also applied to negative scores.
@@ -144,7 +110,7 @@ def verdict(prop: str, row: Row, K: int, printed: str) -> str:
     """``yes``, ``no`` or the only parameter value at which the property holds (``lam=0``), if the paper names one."""
     if violation(prop, row.function, K, row.apex) < _TOLERANCE:
         return "yes"
-    special = dict(row.limits).get(printed)
+    special = row.limits.get(printed)
     return printed if special is not None and violation(prop, special, K) < _TOLERANCE else "no"
 
 
@@ -169,23 +135,9 @@ def probes(K: int, q: float = 0.4) -> Tensor:
     extremal = (p - 1 / K) * (K * q) / (1 + K * q)
     ties = torch.zeros(1, K, dtype=torch.float64)
     ties[0, 2:] = -1e3  # softmax is steepest between two equal scores
-    large = z.abs() * 2
-    small = z.abs() * 1e-6
-    return torch.cat(
-        (
-            z,
-            *near,
-            extremal + 1e-10,
-            extremal - 1e-10,
-            ties,
-            large,
-            small,
-            small - q,
-            large.round() + 1e-3 * z,
-            (large[:, :1] + 1e-4 * z),
-            1e3 + 1e-6 * z,
-        )
-    )
+    large, small = z.abs() * 2, z.abs() * 1e-6
+    far = [large.round() + 1e-3 * z, large[:, :1] + 1e-4 * z, 1e3 + 1e-6 * z]
+    return torch.cat((z, *near, extremal + 1e-10, extremal - 1e-10, ties, large, small, small - q, *far))
 
 
 def hourglass_lipschitz(K: int, q: float) -> float:
@@ -201,7 +153,7 @@ def table(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[dict[str, str]]:
     result = []
     for row in rows(K, lam, q):
         line = {"function": row.label}
-        for prop, printed in zip(PROPERTIES, (*row.printed, "yes")):
+        for prop, printed in zip(PROPERTIES, [*row.printed.split(), "yes"]):
             found = verdict(prop, row, K, printed)
             line[prop] = found if found == printed else f"{found} (printed: {printed})"
         measured = steepness(row.function, probes(K, q))

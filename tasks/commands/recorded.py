@@ -43,14 +43,9 @@ def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
 def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, list[str]]:
     """Write the records of an experiment's table from the cells in the store `paths.outputs`; reads no data.
 
-    Cells that are missing from the store keep the records that the file has of them, so that a table can grow.
-
-    Args:
-        request: one experiment, as for scripts/reproduce.py.
-
-    Returns:
-        the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
-        column and seed of each cell that is missing from both.
+    Cells that are missing from the store keep the records that the file has of them, so that a table can grow. Returns
+    the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
+    column and seed of each cell that is missing from both.
 
     Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """
@@ -58,20 +53,13 @@ def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, l
     path = file_of(one.name, one.profile, results)
     earlier = archive.cells_of(path)
     records, lost = archive.collect(cells, Store(cells[0].config["paths"]["outputs"]), earlier)
-    kept = sum(
-        any(record is old for old in earlier) for record in records
-    )  # by identity: the store may hold an equal one
+    kept = sum(any(record is old for old in earlier) for record in records)  # the store may hold an equal one
     if kept < len(records):
-        typed = [text for text in request.typed if _lasting(text)]
+        keys = {text: pair(text)[0] for text in request.typed}  # those that say what was run, not where
+        typed = [text for text, key in keys.items() if key.partition(".")[0] not in HERE and key not in MIRRORS]
         archive.write(path, {"experiment": one.name, "profile": one.profile, "arguments": typed}, records)
     places = [(origin(one, cell), cell.seed) for cell in lost]
     return path, len(records), kept, [f"{of['row']}, {of['heading']}, seed {seed}" for of, seed in places]
-
-
-def _lasting(text: str) -> bool:
-    """Whether an argument says what was run, not where."""
-    key = pair(text)[0]
-    return key.partition(".")[0] not in HERE and key not in MIRRORS
 
 
 def write(request: Request, results: Path) -> int:
@@ -101,20 +89,14 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     store = Store(outputs)
     cells, _ = compare.select(store, {"sweep": name})
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
-    found = [
-        {
-            "key": one.cell_id,
-            **{k: getattr(one, k) for k in OF_SWEEP},
-            "tests": {k: vars(v) for k, v in one.scored.items()},
-            "tested": one.tests,
-            **{k: getattr(one, k) for k in ABOUT},
-            "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
-            "curve": list(one.scores_by_epoch),
-            "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
-            "config": {k: v for k, v in one.config.items() if k not in HERE},
-        }
-        for one in cells
-    ]
+    found = []
+    for one in cells:
+        told = {"key": one.cell_id} | {k: getattr(one, k) for k in OF_SWEEP}
+        told |= {"tests": {k: vars(v) for k, v in one.scored.items()}, "tested": one.tests}
+        told |= {k: getattr(one, k) for k in ABOUT} | archive.without_texts({"baselines": one.baselines})
+        told["curve"] = list(one.scores_by_epoch)
+        told["examples"] = {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()}
+        found.append(told | {"config": {k: v for k, v in one.config.items() if k not in HERE}})
     path = results / FOLDER / f"sweep_{name}.jsonl"
     archive.write(path, {"sweep": name, "title": title}, found)
     return path, len(found)
@@ -122,21 +104,13 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
 
 def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
     """The table and files computed from the records of a sweep."""
-    cells = [
-        records.Record(
-            cell_id=one["key"],
-            folder=Path(one["key"]),
-            config=one["config"],
-            scored={k: records.Scored(**v) for k, v in one["tests"].items()},
-            tests=one.get("tested", {}),
-            shortfalls={},
-            evaluations={},
-            curve=tuple(one.get("curve", ())),
-            **{k: one[k] for k in OF_SWEEP},
-            **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
-        )
-        for one in recorded
-    ]
+    cells = []
+    for one in recorded:
+        told = {k: one[k] for k in (*OF_SWEEP, "config")} | {k: one.get(k, {}) for k in (*ABOUT, "baselines")}
+        told |= {"tests": one.get("tested", {}), "curve": tuple(one.get("curve", ()))}
+        scored = {k: records.Scored(**v) for k, v in one["tests"].items()}
+        where = {"cell_id": one["key"], "folder": Path(one["key"])}
+        cells.append(records.Record(**where, **told, scored=scored, shortfalls={}, evaluations={}))
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Made(table, sweep=header["sweep"], files=kept)
@@ -225,8 +199,3 @@ def show(request: Request, results: Path) -> int:
         print(f"table: {written[0].with_suffix('')} ({', '.join(p.suffix for p in written)})\nreport: {html}")
         status |= bool(lost)
     return status
-
-
-def files(results: Path = RESULTS) -> list[Path]:
-    """All files of records in `results`."""
-    return sorted((results / FOLDER).glob("*.jsonl"))

@@ -16,7 +16,7 @@ from repro.identity import Cell, pair
 from repro.plan.experiment import Experiment, Row
 from repro.results import estimate
 from repro.store import Store
-from tasks.commands.driver import Driver, Planned, drive, notes, refuse_empty
+from tasks.commands.driver import Driver, refuse_empty
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, pages
 from tasks.config.options import Problem, near
@@ -39,11 +39,8 @@ def outlined(request: Request) -> tuple[Experiment, list[Cell]]:
     return one, cells
 
 
-def plan(request: Request, announce: bool = False) -> Planned:
-    """The cells of a request's experiments.
-
-    Prints the experiments' openings and prepares every data set. With `announce`, prints what will be run, and leaves
-    the data to the driver where it can prepare them beside the training.
+def begin(request: Request) -> Driver:
+    """The driver of a request's experiments, whose data it prepares beside the training; says what will be run.
 
     Raises:
         ValueError: a name or configuration is invalid.
@@ -54,42 +51,37 @@ def plan(request: Request, announce: bool = False) -> Planned:
         if one.opening:
             print(one.opening, flush=True)
     cells = outline(loaded, rest)
-    if not announce:
-        return filled(loaded, cells, rest)
-    config = next(cell for group in cells for cell in group).config
+    preparation = plans.Preparation(loaded, cells, TOOLS, rest)
+    config, labelled = preparation.config, [("", cell) for group in cells for cell in group]
     launch.ready(config["launcher"], config["runtime"])
-    labelled = [("", cell) for group in cells for cell in group]
-    cost = estimate.estimate(labelled, Store(config["paths"]["outputs"]), ASSUMED)
-    where = ", ".join(f"{config['paths']['outputs']}/report/{one.name}_{one.profile}.html" for one in loaded)
+    store = Store(config["paths"]["outputs"])
+    cost = estimate.estimate(labelled, store, ASSUMED)
+    where = ", ".join(f"{store.root}/report/{one.name}_{one.profile}.html" for one in loaded)
     told = cost.text("").splitlines()[-1]
     print(f"{', '.join(request.names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
     if config["launcher"]["name"] == "slurm":  # one job array for all cells
-        return replace(filled(loaded, cells, rest), cost=cost)
-    empty = [plans.Plan(one, overrides=rest) for one in loaded]
-    preparation = plans.Preparation(loaded, cells, TOOLS, rest)
-    return Planned(empty, loaded[0].profile, config["runtime"], config["paths"]["outputs"], cost, preparation)
+        preparation = prepared(loaded, rest, cells)
+    return Driver(preparation, store, cost)
 
 
-def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
-    """The cells of experiments that have already been read."""
-    return filled(loaded, outline(loaded, rest), rest)
+def plan(request: Request) -> tuple[plans.Plan, Store]:
+    """The plan of a request's one experiment, with its data prepared, and the store of its cells."""
+    made = prepared(experiments(request), request.overrides)
+    return made.plans[0], Store(made.config["paths"]["outputs"])
 
 
-def filled(
-    loaded: Sequence[Experiment], cells: Sequence[Sequence[Cell]], rest: Sequence[str], sweep: str = ""
-) -> Planned:
-    """The cells of experiments, with their data prepared.
+def prepared(
+    loaded: Sequence[Experiment], rest: Sequence[str], cells: Sequence[Sequence[Cell]] = (), sweep: str = ""
+) -> plans.Preparation:
+    """Experiments with all their data prepared; without `cells`, they are outlined.
 
     Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
     column has data.
     """
-    config = next(cell for group in cells for cell in group).config
-    launch.ready(config["launcher"], config["runtime"])
-    made = plans.fill(loaded, cells, TOOLS, rest, sweep=sweep)
-    refuse_empty(made)
-    for note in notes(made):
-        print(note, file=sys.stderr)
-    return Planned(made, loaded[0].profile, config["runtime"], config["paths"]["outputs"])
+    made = plans.Preparation(loaded, cells or outline(loaded, rest), TOOLS, rest, sweep=sweep)
+    launch.ready(made.config["launcher"], made.config["runtime"])
+    refuse_empty(made.whole().plans)
+    return made
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[Cell]]:
@@ -105,10 +97,8 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
     read = parse(overrides)
     for o in read:
         if not o.parsed.is_delete() and "." not in o.key and near(o.key, REPRODUCE) and (o.key != "seed" or o.several):
-            raise compose.ConfigError(
-                f"{o.text} is not an option of experiments{near(o.key, REPRODUCE)}; theirs: {', '.join(REPRODUCE)}, and "
-                "configuration keys"
-            )
+            told = f"{o.text} is not an option of experiments{near(o.key, REPRODUCE)}"
+            raise compose.ConfigError(f"{told}; theirs: {', '.join(REPRODUCE)}, and configuration keys")
         if o.key == "mapping":
             name = o.values[0]
             told = f"{o.text} would put {name} into every row; add={name} adds a row, and rows=LABEL keeps some"
@@ -124,29 +114,17 @@ def adapt(experiment: Experiment, request: Request) -> Experiment:
     """The experiment with the rows, columns, seeds, further rows and data that a request asks for."""
     experiment = _part(experiment, request.rows, request.columns)
     experiment = replace(experiment, seeds=request.seeds or experiment.seeds)
-    return _of_data(
-        replace(
-            experiment, rows=(*experiment.rows, *(row for text in request.add for row in _added(experiment, text)))
-        ),
-        request,
-    )
-
-
-def _of_data(experiment: Experiment, request: Request) -> Experiment:
-    """The experiment with the data set of the request in every column.
-
-    The column headings name the data set, and the paper's numbers are left out.
-    """
+    added = [row for text in request.add for row in _added(experiment, text)]
+    experiment = replace(experiment, rows=(*experiment.rows, *added))
     typed = request.keys
     if "data" not in typed:
         return experiment
+    # the headings name the data set, and the paper's numbers are left out
     place = Path(str(typed["data.path"].value)).name if "data.path" in typed else ""
     label = f"{place} ({typed['data'].text})" if place else typed["data"].text
     several = len(experiment.columns) > 1
-    columns = [
-        replace(c, label=f"{label}, {c.key}" if several else label, published=(), not_comparable="other data")
-        for c in experiment.columns
-    ]
+    told = {"published": (), "not_comparable": "other data"}
+    columns = [replace(c, label=f"{label}, {c.key}" if several else label, **told) for c in experiment.columns]
     return replace(experiment, columns=tuple(columns), opening="")  # which is about the experiment's own data
 
 
@@ -184,11 +162,8 @@ def _added(experiment: Experiment, text: str) -> list[Row]:
     if any(not v.strip() for values in lists.values() for v in values):
         raise compose.ConfigError(f"add={text} has an empty value in a list; write add={mapping},KEY=[0.01,0.1]")
     points = [[f"{k}={v.strip()}" for k, v in point] for point in plans.points(lists)]
-    if (
-        len(points) == 1
-        or mapping not in compose.names_in("mapping")
-        or any(c.select is None for c in experiment.columns)
-    ):
+    selected = all(c.select is not None for c in experiment.columns)
+    if len(points) == 1 or mapping not in compose.names_in("mapping") or not selected:
         return [compose.own_row(mapping, [*single, *point]) for point in points]
     for point in points:
         compose.own_row(mapping, point)  # raises an error if this is not a parameter
@@ -198,10 +173,7 @@ def _added(experiment: Experiment, text: str) -> list[Row]:
 
 
 def main(request: Request) -> int:
-    """Run experiments and print their tables; for a plan, print only the plan.
-
-    Returns:
-        exit status: 0 if no cell failed, 1 if a cell failed, 130 after Ctrl-C.
+    """Run experiments and print their tables, or only the plan. Returns the exit status, 1 if a cell failed.
 
     Raises:
         ValueError: the configuration is invalid.
@@ -214,8 +186,7 @@ def main(request: Request) -> int:
         groups = zip(loaded, outline(loaded, request.overrides))
         print(estimated([(one.columns[c.column].label, c) for one, cells in groups for c in cells], title))
         return 0
-    todo = plan(request, announce=True)
-    return drive(Driver(todo, Store(todo.outputs)))
+    return begin(request).run()
 
 
 def estimated(labelled: Sequence[tuple[str, Cell]], title: str) -> str:

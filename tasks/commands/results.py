@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,13 @@ def expected(results: Path, measured: Pages) -> Expected:
     Raises StoreError if records cannot be read or contradict their examples.
     """
     found, tables = Expected(), []
-    for path in recorded.files(results):
+    for path in sorted((results / recorded.FOLDER).glob("*.jsonl")):
         made = recorded.read(path)
         tables.append(made.table)
-        text = made.more or render.to_markdown(made.table)
+        text, picture = made.more or render.to_markdown(made.table), f"figures/tables/{path.stem}.svg"
         if made.picture and not made.more:
-            text += f"\n![each seed's score, and the learning curves](figures/tables/{path.stem}.svg)\n"
-            found.drawn[f"figures/tables/{path.stem}.svg"] = made.picture
+            text += f"\n![each seed's score, and the learning curves]({picture})\n"
+            found.drawn[picture] = made.picture
         folder = f"sweeps/{made.sweep}/" if made.sweep else ""
         found.sections[_key(text)] = (f"{folder}table.md" if folder else f"{path.stem}.md", text)
         for name, content in made.files.items():
@@ -74,18 +74,13 @@ def expected(results: Path, measured: Pages) -> Expected:
     for name, page in measured.items():
         if (path := results / f"{name}.json").is_file():
             found.files[f"{name}.md"] = page(json.loads(path.read_text(encoding="utf-8")))
-    _of_code(results, found)
-    return found
-
-
-def _of_code(results: Path, whole: Expected) -> None:
-    """Add the pages that the folder has and that are computed from the code."""
     if (results / "properties.md").is_file():
-        whole.drawn["properties.md"] = properties.page()
+        found.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():
-        whole.files["figures/README.md"] = functions.page()
+        found.files["figures/README.md"] = functions.page()
         files = (file for name in functions.FIGURES for file in functions.drawn(name).items())
-        whole.drawn |= {f"figures/{name}": content.decode() for name, content in files}
+        found.drawn |= {f"figures/{name}": content.decode() for name, content in files}
+    return found
 
 
 def write(results: Path, measured: Pages) -> int:
@@ -99,13 +94,14 @@ def write(results: Path, measured: Pages) -> int:
     of = expected(results, measured)
     pages = {path: PARTS.split(_text(path)) for path in sorted(results.rglob("*.md"))}
     shown = {_key(part) for parts in pages.values() for part in parts}
-    made = {
-        path: "".join(_renewed(parts, of)).replace(
-            "](figures/", f"]({'../' * (len(path.relative_to(results).parts) - 1)}figures/"
-        )
-        for path, parts in pages.items()
-        if of.sections.keys() & map(_key, parts)
-    }
+    made = {}
+    for path, parts in pages.items():
+        if of.sections.keys() & {*map(_key, parts)}:
+            up = "../" * (len(path.relative_to(results).parts) - 1)
+            texts = [of.sections.get(_key(part), ("", ""))[1] for part in parts]
+            ends = ["\n"] * (len(parts) - 1) + [""]
+            renewed = (text + end if text else part for part, text, end in zip(parts, texts, ends))
+            made[path] = "".join(renewed).replace("](figures/", f"]({up}figures/")
     new = {results / page: (key, text) for key, (page, text) in of.sections.items() if key not in shown}
     made |= {path: text for path, (_, text) in new.items()}
     made |= {results / name: text for name, text in (of.files | of.drawn).items()}
@@ -117,9 +113,8 @@ def write(results: Path, measured: Pages) -> int:
             wrong.append(f"{path}: '## {new[path][0][0]}' is on no page; add this heading where its table belongs")
     for path in sorted(results.rglob("*")):
         if path.is_file() and path not in made and not any(path.match(one) for one in BY_HAND):
-            wrong.append(
-                f"{path}: nothing writes this file; if it is made by hand, list it in tasks/commands/results.py"
-            )
+            told = "nothing writes this file; if it is made by hand, list it in tasks/commands/results.py"
+            wrong.append(f"{path}: {told}")
     if wrong:
         raise ValueError("\n".join(["nothing is written:", *wrong]))
     drawn = {results / name for name in of.drawn}
@@ -139,13 +134,6 @@ def _key(part: str) -> tuple[str, str]:
     """(title, profile) of a part of a page; an empty string for one that is missing."""
     title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
     return title[1] if title else "", profile[1] if profile else ""
-
-
-def _renewed(parts: Sequence[str], whole: Expected) -> Iterator[str]:
-    """The parts of a page, those that are computed as they must be."""
-    for i, part in enumerate(parts, 1):
-        _, text = whole.sections.get(_key(part), ("", ""))
-        yield text + "\n" * (i < len(parts)) if text else part
 
 
 def _alike(text: str, wanted: str) -> bool:

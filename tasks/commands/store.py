@@ -8,17 +8,9 @@ from repro.store import Store, maintenance, outputs_folder
 
 
 def main(what: str, outputs: str) -> int:
-    """Run one of the commands on the store.
+    """List, verify or clean the store in a folder, or in the default one if `outputs` is empty.
 
-    Args:
-        what: list, verify or clean.
-        outputs: folder of the store; an empty string means the default.
-
-    Returns:
-        exit status: 0, or 1 if a cell is damaged.
-
-    Raises:
-        ValueError: there is no store.
+    Returns exit status 1 if a cell is damaged. Raises ValueError if there is no store.
     """
     store = Store(outputs or outputs_folder())
     if not store.root.is_dir():

@@ -96,7 +96,11 @@ def _of_keys(request: Request, tools: plans.Tools) -> Outline:
     labels: list[Column] = []
     whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
     fitting: set[str] = set()
-    for chosen in dict.fromkeys(_applicable(one, outlined.without) for one in _combinations(keys)):
+    combinations = []
+    for every in _combinations(keys):
+        mapping = next((one.value for one in every if one.key == "mapping"), "softmax")
+        combinations.append(tuple(one for one in every if mapping not in outlined.without.get(one.key, ())))
+    for chosen in dict.fromkeys(combinations):
         base = tuple(one.text for one in chosen)
         told = ", ".join(one.text for one in chosen if one.key in varied) or ", ".join(base)
         globbed = ", ".join(one.text for one in chosen if keys[one.key].glob)
@@ -133,12 +137,6 @@ def _of_keys(request: Request, tools: plans.Tools) -> Outline:
     table = tuple(Row(mapping, mapping) for mapping in rows)
     outlined.experiments = [Experiment("sweep", profile, title, table, tuple(labels), ())]
     return outlined
-
-
-def _applicable(chosen: Sequence[Override], without: Mapping[str, Sequence[str]]) -> tuple[Override, ...]:
-    """The overrides of a combination, without the parameters that its mapping does not have."""
-    mapping = next((one.value for one in chosen if one.key == "mapping"), "softmax")
-    return tuple(one for one in chosen if mapping not in without.get(one.key, ()))
 
 
 def _grid(chosen: Sequence[Override], tools: plans.Tools) -> list[plans.Point]:
@@ -184,7 +182,11 @@ def folder_of(store: Store, request: Request, outlined: Outline) -> Path:
     """
     root = store.root / "sweeps"
     if not request.sweep:
-        return new_folder(root, _words(request, outlined))
+        one = outlined.experiments[0]
+        mappings = [row.label for row in one.rows]
+        said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
+        words = request.names or (*dict.fromkeys(c.key for c in one.columns), said)
+        return new_folder(root, "-".join(words))
     folder = root / request.sweep
     before = compare.read_manifest(folder)
     if before is not None and before.get("asked") != lasting(request):
@@ -207,46 +209,33 @@ def new_folder(root: Path, words: str) -> Path:
     raise AssertionError
 
 
-def _words(request: Request, outlined: Outline) -> str:
-    if request.names:
-        return "-".join(request.names)
-    one = outlined.experiments[0]
-    mappings = [row.label for row in one.rows]
-    said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
-    return "-".join([*dict.fromkeys(c.key for c in one.columns), said])
-
-
 # ---- running
 
 
 def main(request: Request) -> int:
     """Run a sweep or print its plan; raises the same errors as `reproduce.main`.
 
-    Returns:
-        exit status: 0, 1 if a cell failed (for a plan: if a configuration is invalid), 130 after Ctrl-C.
+    Returns the exit status, 1 if a cell failed or if a configuration of a plan is invalid.
     """
     asked = request if request.task else request.of_default_task()
     outlined = outline(asked)
     tell(outlined)
     if asked.plan:
-        labelled = [
-            (one.columns[c.column].label + (f", {one.rows[c.row].label}" if one.name == "sweep" else ""), c)
-            for one, cells in zip(outlined.experiments, outlined.cells)
-            for c in cells
-        ]
+        labelled = []
+        for one, cells in zip(outlined.experiments, outlined.cells):
+            rows = [f", {row.label}" * (one.name == "sweep") for row in one.rows]
+            labelled += [(one.columns[c.column].label + rows[c.row], c) for c in cells]
         print(reproduce.estimated(labelled, f"Plan of: {' '.join(asked.typed)}"))
         if not request.task:
             raise no_task()
         return int(bool(outlined.wrong))
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
-        raise ConfigError(
-            f"nothing was run, because of {short(', '.join(outlined.wrong))}; correct the values, or use glob(...), which "
-            "leaves out what does not fit"
-        )
+        told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
+        raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")
     store = Store(next(cell for group in outlined.cells for cell in group).config["paths"]["outputs"])
     folder = folder_of(store, request, outlined)
-    planned = reproduce.filled(outlined.experiments, outlined.cells, request.overrides, folder.name)
-    return reproduce.drive(Sweep(planned, store, request=request, outlined=outlined, folder=folder))
+    made = reproduce.prepared(outlined.experiments, request.overrides, outlined.cells, folder.name)
+    return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()
 
 
 def no_task() -> ConfigError:
@@ -258,14 +247,12 @@ def no_task() -> ConfigError:
 
 def tell(outlined: Outline) -> None:
     """Print on stderr which configurations are left out, which are invalid, and which parameters do not apply."""
-    for key, names in outlined.without.items():
-        print(f"{key} is not a parameter of {', '.join(names)}: run once, without it", file=sys.stderr)
-    for where, why in outlined.left_out.items():
-        print(f"left out: {where}: {why}", file=sys.stderr)
-    for where, why in list(outlined.wrong.items())[:SHOWN]:
-        print(f"cannot be run: {where}: {why}", file=sys.stderr)
-    if len(outlined.wrong) > SHOWN:
-        print(f"and {len(outlined.wrong) - SHOWN} more that cannot be run", file=sys.stderr)
+    said = [f"{k} is not a parameter of {', '.join(m)}: run once, without it" for k, m in outlined.without.items()]
+    said += [f"left out: {where}: {why}" for where, why in outlined.left_out.items()]
+    said += [f"cannot be run: {where}: {why}" for where, why in list(outlined.wrong.items())[:SHOWN]]
+    if (more := len(outlined.wrong) - SHOWN) > 0:
+        said.append(f"and {more} more that cannot be run")
+    print("".join(f"{line}\n" for line in said), end="", file=sys.stderr)
 
 
 @dataclass
@@ -281,11 +268,9 @@ class Sweep(reproduce.Driver):
         self._manifest()
 
     def _manifest(self) -> None:
-        states = (
-            dict.fromkeys(self.cells, "queued")
-            | dict.fromkeys(self.done, "done")
-            | dict.fromkeys(self.failed, "failed")
-        )
+        states = {
+            key: "done" if key in self.done else "failed" if key in self.failed else "queued" for key in self.cells
+        }
         cells = [
             {"cell": f"{c.task}/{c.mapping}/{c.training_id}", "setting": c.label, "seed": c.seed, "state": states[key]}
             for key, c in self.cells.items()
@@ -300,16 +285,12 @@ class Sweep(reproduce.Driver):
     def conclude(self) -> int:
         """Write the comparison and the tables of experiments. Returns the exit status."""
         failed = super().conclude() if self.request.names else self.count()
-        for one in self.planned.plans:
+        for one in self.plans:
             for c, why in one.unavailable.items():
                 print(f"not run: {one.experiment.columns[c].label}: {why}", file=sys.stderr)
                 failed = 1
         self._manifest()
-        lost = [
-            f"{name(cell)} failed: {self.failed[key].splitlines()[0]}"
-            for key, cell in self.cells.items()
-            if key in self.failed
-        ]
+        lost = [f"{name(self.cells[key])} failed: {why.splitlines()[0]}" for key, why in self.failed.items()]
         notes = [*lost, *(f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items())]
         title = " and ".join(dict.fromkeys(e.title for e in self.outlined.experiments))
         print_comparison(records.of_cells(self.cells.values(), self.store), self.folder, title, notes)

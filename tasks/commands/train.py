@@ -9,8 +9,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +31,10 @@ JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in
 STATUS = {"done": 0, "queued": 0, "failed": 1, "wrong": 2}  # exit status of a cell
 
 
-@dataclass
-class Ended:
-    """How the training of a cell ended.
-
-    Attributes:
-        state: done, failed, wrong (its configuration is invalid) or queued (by a launcher that is not waited for).
-        cell: its place in the store, setting, seed and store; empty if it was not prepared.
-        score: its dev score by `train.best_metric`; None if there is none.
-    """
-
-    state: str
-    cell: dict[str, Any] = field(default_factory=dict)
-    score: float | None = None
-
-
-def one(request: Request) -> int:
-    """Run one cell and print its scores. Returns the exit status."""
-    with compose.composer() as composed:
-        config = composed(request.overrides)
-    return STATUS[_run(config).state]
+# How the training of a cell ended: done, failed, wrong (its configuration is invalid) or queued (by a launcher that is
+# not waited for); its place in the store, setting, seed and store, empty if it was not prepared; its dev score by
+# `train.best_metric`.
+Ended = tuple[str, dict[str, Any], float | None]
 
 
 def job(config: DictConfig) -> float | None:
@@ -59,14 +42,14 @@ def job(config: DictConfig) -> float | None:
     typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     try:
         compose.follow(config, parse(typed))
-        ended = _run(compose.checked(config, typed))
+        state, cell, score = _run(compose.checked(config, typed))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        ended = Ended("wrong")
+        state, cell, score = "wrong", {}, None
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({**ended.cell, "state": ended.state}, file)
-    return ended.score
+        json.dump({**cell, "state": state}, file)
+    return score
 
 
 def _run(config: Mapping[str, Any]) -> Ended:
@@ -83,9 +66,9 @@ def _run(config: Mapping[str, Any]) -> Ended:
             outcome = launch.run_one(cell, store, shown.show, make_loggers)
     except (ValueError, DataError, StoreError) as error:  # StoreError: the launcher cannot run the cell
         print(f"error: {error}", file=sys.stderr)
-        return Ended("wrong" if isinstance(error, ValueError) else "failed")
+        return "wrong" if isinstance(error, ValueError) else "failed", {}, None
     if outcome.state == "queued":  # launcher.wait=false
-        return Ended("queued")
+        return "queued", {}, None
     place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
     told = {"cell": place, "setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
     results = cell.results(store)
@@ -94,13 +77,13 @@ def _run(config: Mapping[str, Any]) -> Ended:
             print(outcome.reason or outcome.state, file=sys.stderr)
         elif config["runtime"]["verbose"]:  # the reason was printed when it happened
             print((outcome.error or "").partition("\n")[2], file=sys.stderr)
-        return Ended("failed", told)
+        return "failed", told, None
     print(f"{display.name(cell)}: {cell.data.facts.get('provenance', '')}")
     for key, value in sorted(results.metrics.items()):
         print(f"  {key:32s} {value:{'.3g' if 0 < abs(value) < 0.001 else '.4f'}}")
     print(f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder}")
     score = float(results.metrics.get(f"dev/{config['train']['best_metric']}", math.nan))
-    return Ended("done", told, None if math.isnan(score) else score)
+    return "done", told, None if math.isnan(score) else score
 
 
 @contextlib.contextmanager
@@ -122,19 +105,18 @@ def _help_made_late() -> Iterator[None]:
 
 
 def main(request: Request) -> int:
-    """`scripts/train.py`: run one cell, one of our sweeps, or Hydra jobs.
+    """Run one cell, one of our sweeps, or Hydra jobs. Returns the exit status: 1 if a cell failed, 2 if one is invalid.
 
-    Returns:
-        exit status: 0, 1 if a cell failed, 2 if the configuration of a cell is invalid, 130 after Ctrl-C in a sweep.
-
-    Raises:
-        ConfigError: the command line is invalid, or names no task.
-        PlanError, DataError, StoreError, OSError: as `reproduce.main`.
+    Raises ConfigError if the command line is invalid or names no task, and the errors of `reproduce.main`.
     """
     ours = not request.hydras
     if ours and (request.many or not request.task):
         return sweep.main(request)
-    return one(request) if ours else _hydra(request)
+    if not ours:
+        return _hydra(request)
+    with compose.composer() as composed:
+        config = composed(request.overrides)
+    return STATUS[_run(config)[0]]
 
 
 def _hydra(request: Request) -> int:
@@ -172,18 +154,12 @@ def _hydra(request: Request) -> int:
             if "No trials are completed yet" not in str(error):  # optuna's best of trials that all failed
                 raise
         ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
-    if sweeping:
-        if ended:
-            _conclude(folder, request, ended)
-        elif not any(folder.iterdir()):
-            folder.rmdir()  # --help, --cfg
+    if sweeping and ended:
+        known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
+        compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
+        roots, ids = sorted({one["root"] for one in ended if "root" in one}), {key.rpartition("/")[2] for key in known}
+        results = [r for root in roots for r in records.read(Store(root), ids=ids).records]
+        sweep.print_comparison(results, folder, f"Sweep {folder.name}", [])
+    elif sweeping and not any(folder.iterdir()):
+        folder.rmdir()  # --help, --cfg
     return max((STATUS[one["state"]] for one in ended), default=0)
-
-
-def _conclude(folder: Path, request: Request, ended: Sequence[dict[str, Any]]) -> None:
-    known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
-    compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
-    roots = {one["root"] for one in ended if "root" in one}
-    ids = {key.rpartition("/")[2] for key in known}
-    results = [r for root in sorted(roots) for r in records.read(Store(root), ids=ids).records]
-    sweep.print_comparison(results, folder, f"Sweep {folder.name}", [])

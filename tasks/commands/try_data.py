@@ -50,13 +50,9 @@ OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "s
 
 
 def main(request: Request) -> int:
-    """Guess, train, and print the table, the pictures and the next commands.
+    """Guess, train, print the table, the pictures and the next commands. Returns the exit status, 1 if a cell failed.
 
-    Returns:
-        exit status: 0, 1 if a cell failed, 130 after Ctrl-C.
-
-    Raises:
-        ConfigError: an override is invalid. DataError: the file cannot be used; see `reproduce.main` for others.
+    Raises ConfigError if an override is invalid, DataError if the file cannot be used, and errors of `reproduce.main`.
     """
     check_file(request)
     keys = dict(request.keys)
@@ -73,21 +69,19 @@ def main(request: Request) -> int:
     print(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}")
     known = {row.mapping: row for row in one.rows}
     rows = tuple(known.get(mapping) or compose.own_row(mapping, []) for mapping in chosen.get("mapping", known))
-    one = replace(
-        one,
-        name="_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content])),
-        title=f"Your own data: {name}",
-        rows=rows,
-        columns=(replace(column, label=f"{name}: {column.label}"),),
-        seeds=whole(",".join(chosen["seed"])) if "seed" in chosen else one.seeds,
-    )
+    label = "_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content]))
+    seeds = whole(",".join(chosen["seed"])) if "seed" in chosen else one.seeds
+    columns = (replace(column, label=f"{name}: {column.label}"),)
+    one = replace(one, name=label, title=f"Your own data: {name}", rows=rows, columns=columns, seeds=seeds)
     typed = [text for key, one_ in keys.items() if key not in ("task", "profile") for text in one_.texts]
     with compose.composer() as composed:
         config = composed([*column.overrides, *one.rows[0].changes, *added, *typed])
     splits = open_data(config["data"], config["paths"]["data"], Progress()).read(Progress())
     print(f"{name}: {', '.join(f'{len(records):,} {split}' for split, records in splits.items())}")
-    todo = reproduce.planned([one], [*added, *_fitted(column.key, splits, config, set(given)), *typed])
-    return reproduce.drive(Try(todo, Store(todo.outputs), test=splits["test"], arguments=request.overrides))
+    rest = [*added, *_fitted(column.key, splits, config, set(given)), *typed]
+    made = reproduce.prepared([one], rest)
+    store = Store(config["paths"]["outputs"])
+    return Try(made, store, test=splits["test"], arguments=request.overrides).run()
 
 
 def check_file(request: Request) -> None:
@@ -152,8 +146,14 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
         sizes.pop("decode.max_len_b", None)
     sizes = {key: most for key, most in sizes.items() if not typed & {key, key.rpartition(".")[0]}}
     for split, records in splits.items() if kind in ("text", "texts") else ():
-        if f"data.limits.{split}" in sizes:
-            _refuse_sorted([example.label for example in records], split, limits[split])
+        labels, most = [example.label for example in records], limits[split]
+        if f"data.limits.{split}" in sizes:  # are the first of them like all labels?
+            every, first = Counter(labels), Counter(labels[:most])
+            if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
+                told = f"only {most:,} of {len(labels):,} {split} examples fit into a run of ten minutes"
+                step = f"shuffle its rows, or take all of them, which is slower: data.limits.{split}=null"
+                why = f"the first {most:,} have other classes than the rest"
+                raise DataError(f"the file is sorted by class, and {told}", why, step)
     if n < FEW:
         few = f"only {n:,} training examples; the models will learn little"
         print(f"WARNING: {few}, and {len(splits['test']):,} test examples prove nothing")
@@ -162,17 +162,6 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
         print(f"  chosen for these texts and about ten minutes on two cores: {' '.join(chosen)}")
         print("  set these keys yourself to change that; data.limits.train=null reads everything")
     return chosen
-
-
-def _refuse_sorted(labels: Sequence[int], split: str, most: int) -> None:
-    """Raise DataError if the first `most` labels are not like all labels, as in a file that is sorted by class."""
-    every, first = Counter(labels), Counter(labels[:most])
-    if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
-        raise DataError(
-            f"the file is sorted by class, and only {most:,} of {len(labels):,} {split} examples fit into a run of ten minutes",
-            f"the first {most:,} have other classes than the rest",
-            f"shuffle its rows, or take all of them, which is slower: data.limits.{split}=null",
-        )
 
 
 @dataclass
@@ -184,7 +173,7 @@ class Try(reproduce.Driver):
 
     def conclude(self) -> int:
         """Draw, write the report, and print the next commands. Returns the exit status."""
-        (plan,) = self.planned.plans
+        (plan,) = self.plans
         found = {}  # label -> cell with the first seed
         for slot in plan.slots:
             if slot.cell_id in self.done:

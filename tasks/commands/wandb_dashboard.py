@@ -32,12 +32,9 @@ PINNED = ["config:task/name", "config:mapping/name", "config:seed"]  # in the li
 def main(name: str, profile: str, project: str, entity: str, filters: Mapping[str, str]) -> int:
     """Make and save workspaces, and the report of an experiment. Returns the exit status, 1 if wandb fails.
 
-    Args:
-        name: the experiment; an empty string for a workspace of the runs that match `filters`.
-        project, entity: an empty string means the value from the environment, or else the logger's default.
-
-    Raises:
-        ConfigError: the experiment, profile, task or a filter does not exist.
+    Without a name, it is a workspace of the runs that match `filters`. An empty project or entity means the value from
+    the environment, or else the logger's default. Raises ConfigError if an experiment, profile, task or filter does
+    not exist.
     """
     one = compose.experiment(name, profile) if name else None
     column = None if one else _column(filters)
@@ -60,12 +57,9 @@ def main(name: str, profile: str, project: str, entity: str, filters: Mapping[st
         print(f"error: {error}; make setup installs it", file=sys.stderr)
         return 1
     except Exception as error:  # any error from wandb
-        said = " ".join(str(error).split())[:300]
-        print(
-            f"error: wandb: {type(error).__name__}: {said}; it needs a key (WANDB_API_KEY or `wandb login`) and a server "
-            "that answers (WANDB_BASE_URL)",
-            file=sys.stderr,
-        )
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        step = "it needs a key (WANDB_API_KEY or `wandb login`) and a server that answers (WANDB_BASE_URL)"
+        print(f"error: wandb: {said}; {step}", file=sys.stderr)
         return 1
     return 0
 
@@ -73,44 +67,25 @@ def main(name: str, profile: str, project: str, entity: str, filters: Mapping[st
 def make(
     experiment: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[list[Any], Any]:
-    """Make the workspaces and the report without saving them.
-
-    Args:
-        records: the numbers printed in the experiment's paper.
-
-    Raises:
-        ModuleNotFoundError: wandb-workspaces is not installed.
-    """
+    """Make the workspaces and the report without saving them; `records` are the numbers printed in the paper."""
     import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces import expr
 
-    above = [
-        f"Profile {experiment.profile}, seeds {', '.join(map(str, experiment.seeds))}.",
-        "" if experiment.comparable else "Its numbers are not comparable with the paper's.",
-        experiment.not_comparable,
-        *experiment.deviations,
-    ]
+    above = [f"Profile {experiment.profile}, seeds {', '.join(map(str, experiment.seeds))}."]
+    above += ["Its numbers are not comparable with the paper's."] * (not experiment.comparable)
+    above += [experiment.not_comparable, *experiment.deviations]
     workspaces, blocks = [], [wr.MarkdownBlock("\n".join(f"* {x}" for x in above if x)), wr.TableOfContents()]
     for column in experiment.columns:
         wanted = {EXPERIMENT: experiment.name, COLUMN: column.key, "profile/name": experiment.profile}
         filters = [expr.Config(key) == value for key, value in wanted.items()]
-        workspaces.append(
-            _workspace(entity, project, f"{experiment.name} {experiment.profile}: {column.key}", column, filters)
-        )
+        title = f"{experiment.name} {experiment.profile}: {column.key}"
+        workspaces.append(_workspace(entity, project, title, column, filters))
         said = " and ".join(f"Config('{key}') = '{value}'" for key, value in wanted.items())
         runs = wr.Runset(entity=entity, project=project, name=column.label, filters=said, groupby=[f"config.{ROW}"])
-        blocks += [
-            wr.H1(column.label),
-            wr.MarkdownBlock(printed(experiment, column, records)),
-            wr.PanelGrid(runsets=[runs], panels=panels(column)),
-        ]
-    report = wr.Report(
-        entity=entity,
-        project=project,
-        title=f"{experiment.title[:100]} ({experiment.profile})",
-        blocks=blocks,
-        width="fluid",
-    )
+        table = wr.MarkdownBlock(printed(experiment, column, records))
+        blocks += [wr.H1(column.label), table, wr.PanelGrid(runsets=[runs], panels=panels(column))]
+    title = f"{experiment.title[:100]} ({experiment.profile})"
+    report = wr.Report(entity=entity, project=project, title=title, blocks=blocks, width="fluid")
     return workspaces, report
 
 
@@ -134,10 +109,8 @@ def matching(column: Column, filters: Mapping[str, str], entity: str, project: s
     from wandb_workspaces import expr
 
     keys = {k: f"{k}.name" if k in NAMED else k for k in filters}
-    wanted = [
-        expr.Config(keys[k].replace(".", "/")).isin([yaml.safe_load(one) for one in v.strip("[]").split(",")])
-        for k, v in filters.items()
-    ]
+    values = {k: [yaml.safe_load(one) for one in v.strip("[]").split(",")] for k, v in filters.items()}
+    wanted = [expr.Config(keys[k].replace(".", "/")).isin(v) for k, v in values.items()]
     name = "; ".join(f"{k}: {v.replace(',', ', ')}" for k, v in filters.items())
     return _workspace(entity, project, name, column, wanted, "mapping/name")
 
@@ -146,19 +119,12 @@ def _workspace(entity: str, project: str, name: str, column: Column, filters: Se
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    return ws.Workspace(
-        entity=entity,
-        project=project,
-        name=name,
-        sections=[ws.Section(name=column.label, panels=panels(column, by), is_open=True)],
-        settings=ws.WorkspaceSettings(x_axis="epoch"),
-        runset_settings=ws.RunsetSettings(
-            filters=filters,
-            groupby=[expr.Config(by)],
-            order=[expr.Ordering(expr.Summary(column.show[0].metric), ascending=False)],
-            pinned_columns=[*PINNED, *(f"summary:{show.metric}" for show in column.show)],
-        ),
-    )
+    pinned = [*PINNED, *(f"summary:{show.metric}" for show in column.show)]
+    order = [expr.Ordering(expr.Summary(column.show[0].metric), ascending=False)]
+    runs = ws.RunsetSettings(filters=filters, groupby=[expr.Config(by)], order=order, pinned_columns=pinned)
+    settings = {"settings": ws.WorkspaceSettings(x_axis="epoch"), "runset_settings": runs}
+    section = ws.Section(name=column.label, panels=panels(column, by), is_open=True)
+    return ws.Workspace(entity=entity, project=project, name=name, sections=[section], **settings)
 
 
 def panels(column: Column, by: str = ROW) -> list[Any]:
@@ -170,35 +136,21 @@ def panels(column: Column, by: str = ROW) -> list[Any]:
     import wandb_workspaces.reports.v2 as wr
 
     by_row = {"groupby": wr.Config(by), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
-    scores: list[Any] = [
-        wr.BarPlot(title=show.label, metrics=[wr.SummaryMetric(show.metric)], **by_row) for show in column.show
-    ]
+    scores: list[Any] = [wr.BarPlot(title=s.label, metrics=[wr.SummaryMetric(s.metric)], **by_row) for s in column.show]
     if column.select:
-        scores.append(
-            wr.LinePlot(title=column.select.metric, x="epoch", y=[f"{CURVE}{column.select.metric}"], **by_row)
-        )
-    zeros = next((show.metric for show in column.show if show.metric.endswith(ZEROS)), None)
-    if zeros and column.show[0].metric != zeros:
-        first = column.show[0]
-        scores.append(
-            wr.ScatterPlot(
-                title=f"{first.label} against zeros", x=wr.SummaryMetric(zeros), y=wr.SummaryMetric(first.metric)
-            )
-        )
-    media = [f"{kind}/{column.split}" for kind in ("attention", "samples")]
-    return [
-        *scores,
-        wr.MediaBrowser(title="attention", media_keys=media[:1]),
-        wr.MediaBrowser(title="samples", media_keys=media[1:]),
-        wr.RunComparer(diff_only="split"),
-    ]
+        by_epoch = {"x": "epoch", "y": [f"{CURVE}{column.select.metric}"]}
+        scores.append(wr.LinePlot(title=column.select.metric, **by_epoch, **by_row))
+    first, zeros = column.show[0], next((show.metric for show in column.show if show.metric.endswith(ZEROS)), None)
+    if zeros and first.metric != zeros:
+        axes = {"x": wr.SummaryMetric(zeros), "y": wr.SummaryMetric(first.metric)}
+        scores.append(wr.ScatterPlot(title=f"{first.label} against zeros", **axes))
+    media = [wr.MediaBrowser(title=kind, media_keys=[f"{kind}/{column.split}"]) for kind in ("attention", "samples")]
+    return [*scores, *media, wr.RunComparer(diff_only="split")]
 
 
 def printed(experiment: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table with the paper's numbers for the rows of a column."""
-    groups = [
-        (group, metric, header) for group in column.published for metric, header in zip(group.metrics, group.headers)
-    ]
+    groups = [(g, metric, header) for g in column.published for metric, header in zip(g.metrics, g.headers)]
     if not groups or not records:
         return "The paper prints no number for this column."
     lines = [["row", *(f"{group.label}: {header}" for group, _, header in groups)], ["---"] * (1 + len(groups))]

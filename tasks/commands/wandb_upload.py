@@ -17,7 +17,7 @@ from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.plan import origin
 from repro.results.records import Record
-from repro.store import ASIDE, Evaluation, Store, StoreError, outputs_folder
+from repro.store import ASIDE, Entry, Evaluation, Store, StoreError, outputs_folder
 from tasks.commands import compare
 from tasks.config import options
 from tasks.loggers import about
@@ -27,16 +27,10 @@ OPTION = "logger.wandb."
 
 
 def main(typed: Mapping[str, str]) -> int:
-    """Send the cells that match the filters.
+    """Send the cells that match filters as in scripts/compare.py; `typed` may also have options `logger.wandb.KEY`.
 
-    Args:
-        given: filters as in scripts/compare.py, and options `logger.wandb.KEY`.
-
-    Returns:
-        exit status: 0, or 1 if no cell matches, a cell is damaged, or wandb fails.
-
-    Raises:
-        ValueError: a filter or option is unknown.
+    Returns exit status 1 if no cell matches, a cell is damaged, or wandb fails. Raises ValueError if a filter or option
+    is unknown.
     """
     filters = {k: v for k, v in typed.items() if not k.startswith(OPTION)}
     try:
@@ -80,15 +74,12 @@ def origins(records: Sequence[Record], filters: Mapping[str, str]) -> dict[Path,
 
 
 def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mapping[str, str]) -> str:
-    """Make a wandb run for a finished cell, or complete the existing run.
+    """Make a wandb run for a finished cell, or complete the existing run; returns what was done with it.
 
     Args:
         outputs: folder in which offline runs are written, unless WANDB_DIR is set.
         chosen: options of the wandb logger.
         settings: the origin for this run; see `origins`.
-
-    Returns:
-        "sent", or "there already" if the run exists and has all evaluations; offline, where the run was written.
 
     Raises:
         StoreError: the cell is unfinished or damaged.
@@ -100,8 +91,11 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mappin
     found = stored(cell, folder)
     logger = Logger(cell, chosen)
     offline = (os.environ.get("WANDB_MODE") or mode(chosen["mode"])) == "offline"
-    if offline and (written := _lies_here(cell, found)):
-        return f"here already (offline); send it with: wandb sync {written}"
+    if offline:  # with a second run, `wandb sync` would send the cell twice
+        root = Path(os.environ.get("WANDB_DIR") or outputs)
+        for receipt in root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}"):
+            if (read_json(receipt) or {}).get(SENT) == evaluations(found):
+                return f"here already (offline); send it with: wandb sync {receipt.parent}"
     logger.start()
     if logger.run.summary.get(SENT) == evaluations(found):
         logger.run.finish()
@@ -115,37 +109,14 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mappin
 
 
 def stored(cell: Cell, folder: Path) -> Results:
-    """A finished training with its evaluations.
+    """A finished training with its evaluations. Raises `Damaged`.
 
     If a test set was evaluated in several ways, only one evaluation is used: preferably the one with the settings of
     the training.
-
-    Raises:
-        Damaged: the training or an evaluation is damaged.
     """
-    found = replace(cell, tests=()).results(Store(folder.parents[3]))
-    assert found is not None  # `cells.finished` has read it
-    metrics, signatures = dict(found.metrics), dict(found.signatures)
-    baselines: dict[str, dict[str, Any]] = {}
-    chosen: dict[str, Evaluation] = {}
-    levels = [
-        (level, read)
-        for path in sorted((folder / "evaluations").glob("*"))
-        if ASIDE not in path.name and (read := (level := Evaluation(path)).read())
-    ]
-    for level, read in sorted(levels, key=lambda one: one[1].get("scoring") != cell.scoring):
-        if read["test"] in chosen:
-            continue
-        chosen[read["test"]] = level
-        metrics |= read["metrics"]
-        signatures |= read.get("signatures") or {}
-        for system, values in (read.get("baselines") or {}).items():
-            baselines.setdefault(system, {}).update(values)
-    return replace(found, metrics=metrics, signatures=signatures, baselines=baselines, evaluations=chosen)
-
-
-def _lies_here(cell: Cell, found: Results) -> Path | None:
-    """The offline run that already has all evaluations; with a second run, `wandb sync` would send the cell twice."""
-    root = Path(os.environ.get("WANDB_DIR") or cell.config["paths"]["outputs"])
-    receipts = root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}")
-    return next((p.parent for p in receipts if (read_json(p) or {}).get(SENT) == evaluations(found)), None)
+    entry, chosen = Entry(folder), {}
+    levels = map(Evaluation, sorted(path for path in (folder / "evaluations").glob("*") if ASIDE not in path.name))
+    scored = [(level, read) for level in levels if (read := level.read())]
+    for level, read in sorted(scored, key=lambda one: one[1].get("scoring") != cell.scoring):
+        chosen.setdefault(read["test"], (level, read))
+    return Results.of(entry, entry.read() or {}, chosen)

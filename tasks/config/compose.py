@@ -21,11 +21,7 @@ from tasks import data, loggers
 from tasks.config import models, nodes
 from tasks.config.options import CONFIGS, NAME, ConfigError, OptionsError, Problem, near, plain, read, read_each, short
 from tasks.config.options import names_in as names_in
-from tasks.config.pages import claims as claims
-from tasks.config.pages import experiment as experiment
-from tasks.config.pages import own_row as own_row
-from tasks.config.pages import page as page
-from tasks.config.pages import published as published
+from tasks.config.pages import claims, experiment, own_row, page, published  # noqa: F401
 from tasks.config.schedules import SCHEDULES
 
 if TYPE_CHECKING:
@@ -167,13 +163,9 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
-    """Resolve, complete and check a composed configuration.
+    """Resolve, complete and check a composed configuration; `typed` are the overrides that the user typed.
 
-    Args:
-        typed: the overrides that the user typed.
-
-    Raises:
-        ConfigError: the configuration is invalid; the message lists all problems.
+    Raises ConfigError if it is invalid; the message lists all problems.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -219,10 +211,9 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = (*NODES, *TOP)
     told = f"; a configuration has: {', '.join(known)}"
+    unknown = [key for key in values if key not in known]
     found: list[str] = [
-        Problem(f"{key} is unknown{near(key, known)}{told}", str(key), allowed=known)
-        for key in values
-        if key not in known
+        Problem(f"{key} is unknown{near(key, known)}{told}", str(key), allowed=known) for key in unknown
     ]
     given = {}
     for key in NODES:
@@ -242,7 +233,14 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("launcher", {}).get("name") != "slurm":  # whose jobs run on other machines, with GPUs of their own
         _device(config.get("runtime", {}), found)
     if family:
-        _models(config, given, family, found)
+        try:
+            architecture = models.architecture(given["task"]["family"], given["model"].get("name", ""))
+            config["model"] = _rest(given["model"], architecture.Options, "model", ("name",))
+        except OptionsError as error:
+            found += error.problems
+        else:
+            if "mapping" in config:
+                found += models.problems(config["mapping"], architecture.PLACES, given["task"]["family"])
     if not found:
         config |= config.pop("top")
         found = _together(config, family)
@@ -254,11 +252,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 def read_plain(values: Mapping[str, Any], config: dict[str, Any], problems: list[str]) -> ModuleType | None:
     """Read the nodes that need no torch, whose import takes seconds, into `config`; add what is wrong to `problems`.
 
-    Args:
-        values: the top-level nodes, each a mapping.
-
-    Returns:
-        the options module of the task's family, or None if it is unknown.
+    Returns the options module of the task's family, or None if it is unknown.
     """
     _take(config, problems, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
     for key, cls in nodes.SINGLE.items():
@@ -293,9 +287,8 @@ def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:
     name = task.get("family")
     own = task.get("name")
     if not isinstance(own, str) or not NAME.fullmatch(own):
-        problems.append(
-            f"task.name={short(own)} must be a name of letters, digits, - and _: it names the cells' folder"
-        )
+        told = "must be a name of letters, digits, - and _: it names the cells' folder"
+        problems.append(f"task.name={short(own)} {told}")
     if name in FAMILIES:
         return importlib.import_module(f"tasks.{name}.options")
     told = f"task.family={short(name)} is unknown{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}"
@@ -313,21 +306,8 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
         told = f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"
-        raise OptionsError([Problem(told, f"{key}.name", name, classes)])
+        raise OptionsError(Problem(told, f"{key}.name", name, classes))
     return _rest(node, classes[name], key, ("name",))
-
-
-def _models(config: dict[str, Any], values: Mapping[str, Any], family: ModuleType, problems: list[str]) -> None:
-    """Read the node `model` and check that each mapping fits its place in the model."""
-    node = values["model"]
-    try:
-        architecture = models.architecture(values["task"]["family"], node.get("name", ""))
-        config["model"] = _rest(node, architecture.Options, "model", ("name",))
-    except OptionsError as error:
-        problems.extend(error.problems)
-        return
-    if "mapping" in config:
-        problems.extend(models.problems(config["mapping"], architecture.PLACES, values["task"]["family"]))
 
 
 def _device(runtime: dict[str, Any], problems: list[str]) -> None:
@@ -350,9 +330,8 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
     if config["runtime"]["compile"] and not (config["model"]["name"] == "lstm" and config["model"]["input_feeding"]):
-        found.append(
-            "runtime.compile=true needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
-        )
+        told = "needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
+        found.append(f"runtime.compile=true {told}")
     if config["train"]["class_weights"] and config["task"]["family"] != "classification":
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
         found.append(Problem(told, "train.class_weights"))
@@ -371,14 +350,10 @@ def module_of(config: Mapping[str, Any]) -> str:
 
 
 def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A complete configuration with its data set replaced, e.g. to evaluate the model on a further test set.
+    """A complete configuration with its data set replaced by `name` of configs/data, e.g. for a further test set.
 
-    Args:
-        name: a file in configs/data.
-        overrides: overrides of the data set's keys, such as `data.path=FOLDER`.
-
-    Raises:
-        ConfigError: the data set is unknown or of the wrong kind, or a key or value is invalid.
+    `overrides` set its keys, as `data.path=FOLDER`. Raises ConfigError if the data set is unknown or of the wrong kind,
+    or a key or value is invalid.
     """
     from omegaconf import OmegaConf
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # torch is imported only when a configuration's names are kno
     import torch
     from torch import nn
 
-    import sparse_attention as sa
 
 NOT_PARAMETERS = ("name", "at", "grid")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
@@ -64,7 +63,7 @@ def architecture(family: str, name: str) -> ModuleType:
     known = names(family)
     if name not in known:
         told = f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"
-        raise OptionsError([Problem(told, "model.name", name, known)])
+        raise OptionsError(Problem(told, "model.name", name, known))
     return importlib.import_module(f"tasks.{family}.models.{name}")
 
 
@@ -145,12 +144,14 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
         if missing := [i for i in spec.inputs if i not in where.provides]:
             rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
             able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
-            feeding = [name for name in names(family) if _feeds(family, name, spec)] if family else []
-            told.append(
-                f"needs {', '.join(missing)}, which this model does not provide at {place!r}"
-                + (f"; mappings that it can feed: {', '.join(able)}" if able else "")
-                + (f"; models that provide it: {', '.join(feeding)}" if feeding else "")
-            )
+            attending = {n: architecture(family, n).PLACES.values() for n in names(family)} if family else {}
+            needs = {*spec.inputs}
+            feeding = [
+                n for n, of in attending.items() if any(spec.over in p.over and needs <= {*p.provides} for p in of)
+            ]
+            lost = f"needs {', '.join(missing)}, which this model does not provide at {place!r}"
+            lost += f"; mappings that it can feed: {', '.join(able)}" if able else ""
+            told.append(lost + (f"; models that provide it: {', '.join(feeding)}" if feeding else ""))
         if spec.kind == "unnormalised" and not where.unnormalised:
             able = [f"mapping.at.{name}" for name, one in places.items() if one.unnormalised]
             then = f"; it takes them at {', '.join(able)}" if able else ""
@@ -158,21 +159,14 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
         if spec.stateful and not where.stateful:
             told.append(f"keeps a state between steps, which this model does not support at {place!r}")
         if spec.domain == "nonnegative" and where.signed:
-            told.append(
-                f"has no value where a score is negative, as this model's scores at {place!r} can be; "
-                "sum_normalization_pp and sparsehourglass take any scores"
-            )
+            there = f"has no value where a score is negative, as this model's scores at {place!r} can be"
+            told.append(f"{there}; sum_normalization_pp and sparsehourglass take any scores")
         found += [Problem(f"mapping={spec.name} {why}", key, spec.name) for why in told]
         for name, value in parameters(node).items():
             if value == LEARNED and not where.learned:
                 why = "is invalid for this model, which trains weights alone; give a number"
                 found.append(Problem(f"mapping.{name}={LEARNED} {why}", f"mapping.{name}", value))
     return list(dict.fromkeys(found))
-
-
-def _feeds(family: str, name: str, spec: sa.Spec) -> bool:
-    places = architecture(family, name).PLACES.values()
-    return any(spec.over in place.over and {*spec.inputs} <= {*place.provides} for place in places)
 
 
 def parameters(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,15 +179,13 @@ def mapping(node: Mapping[str, Any]) -> dict[str, Any]:
     at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
         raise OptionsError(
-            [Problem(f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}", "mapping.at", at)]
+            Problem(f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}", "mapping.at", at)
         )
     if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
         told = f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"
-        raise OptionsError([Problem(told, wrong[0])])
+        raise OptionsError(Problem(told, wrong[0]))
     if not isinstance(grid, Mapping) or not all(k != "name" and isinstance(v, list) and v for k, v in grid.items()):
-        raise OptionsError(
-            [Problem(f"mapping.grid={short(grid)} must be {{parameter: [values]}}", "mapping.grid", grid)]
-        )
+        raise OptionsError(Problem(f"mapping.grid={short(grid)} must be {{parameter: [values]}}", "mapping.grid", grid))
     complete = _parameters(node, "mapping")
     for parameter, values in grid.items():
         for value in values:
@@ -207,18 +199,18 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     if name == "???" or not isinstance(name, str):
         given = "" if name == "???" else f"={short(name)}"
         told = f"{key}.name{given} must be set: the name of a registered mapping"
-        raise OptionsError([Problem(told, f"{key}.name", None if name == "???" else name)])
+        raise OptionsError(Problem(told, f"{key}.name", None if name == "???" else name))
     given = parameters(node)
     wide = {k: v for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER}
     if wide:
         at_most = f"must be at most {WIDEST_PARAMETER:g} in size"
-        raise OptionsError([Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items()])
+        raise OptionsError(Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items())
     import sparse_attention as sa  # imports torch, which the checks of names do without
 
     try:
         return {"name": name} | sa.spec(name).check(given)
     except (ValueError, TypeError) as error:
-        raise OptionsError([Problem(f"{key}.name={name}: {error}", key, name)]) from None
+        raise OptionsError(Problem(f"{key}.name={name}: {error}", key, name)) from None
 
 
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:

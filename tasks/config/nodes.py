@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, Kind, choice, flag, integer, listing, number, stated, text
+from tasks.config.options import LARGEST, REQUIRED, choice, flag, integer, listing, number, option, stated, text
 
 BEST = ("accuracy", "loss", "ppl", "f1", "bleu", "chrf")  # dev scores that can pick the epoch
 
@@ -70,10 +70,8 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
 
     They are chosen so that an update has as many examples as with one process. The accumulated batches of an update are
     first distributed over the processes, which leaves each batch unchanged. Batches are divided only if there are more
-    processes than that can keep busy.
-
-    Raises:
-        ValueError: the examples of an update, or the tokens of a batch, cannot be divided evenly.
+    processes than that can keep busy. Raises ValueError if the examples of an update, or the tokens of a batch, cannot
+    be divided evenly.
     """
     processes, every = train["processes"], train["update_freq"]
     shared = math.gcd(processes, every)
@@ -81,10 +79,10 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     for key in ("batch_size", "max_tokens"):
         if train[key] and train[key] % parts:
             possible = [n for n in range(1, processes) if train[key] % (n // math.gcd(n, every)) == 0]
-            raise ValueError(
-                f"processes={processes} cannot divide an update of update_freq={every} batches of {key}={train[key]} evenly; "
-                f"possible: processes={', '.join(map(str, possible[-4:]))}, or another {key}"
-            )
+            told = f"processes={processes} cannot divide an update of update_freq={every} batches of "
+            told += f"{key}={train[key]} evenly"
+            others = f"possible: processes={', '.join(map(str, possible[-4:]))}, or another {key}"
+            raise ValueError(f"{told}; {others}")
     batch_size, max_tokens = (train[key] and train[key] // parts for key in ("batch_size", "max_tokens"))
     return batch_size, max_tokens, every // shared
 
@@ -125,9 +123,7 @@ class Runtime:
     device: str = choice(REQUIRED, "auto", "cpu", "cuda", help="auto: a GPU where there is one")
     threads: int = integer(low=1, high=1024, help="CPU threads of each cell")
     workers: int = integer(low=1, high=1024, help="cells at a time")
-    devices: Any = field(
-        default=REQUIRED, metadata={"kind": Kind(object, _devices, "GPUs of the workers: all, none or numbers")}
-    )
+    devices: Any = option(REQUIRED, object, _devices, "GPUs of the workers: all, none or numbers")
     workers_per_device: int = integer(low=1, high=64, help="cells that share a GPU, or train.processes of them")
     data_workers: int = integer(low=0, high=256, help="processes that collate batches")
     save_minutes: float = number(above=0, high=10_000, help="between checkpoints inside an epoch")
@@ -193,11 +189,8 @@ class Slurm:
     sbatch: list = listing(REQUIRED, text(), help="more options for sbatch, e.g. constraint=a100")
 
     def problems(self) -> list[str]:
-        found = [
-            f"sbatch has {o!r}; each item must be OPTION=VALUE"
-            for o in self.sbatch
-            if not re.fullmatch(r"[\w-]+=.+", o)
-        ]
+        wrong = [o for o in self.sbatch if not re.fullmatch(r"[\w-]+=.+", o)]
+        found = [f"sbatch has {o!r}; each item must be OPTION=VALUE" for o in wrong]
         if self.mem and not re.fullmatch(r"\d+(?:[KMGT]B?)?", self.mem):
             found.append(f"mem={self.mem!r} must be a number with a unit, as 8GB")
         if self.notice >= 60 * self.time:

@@ -16,7 +16,6 @@ by itself.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+
+from repro.identity import near as near
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Options = TypeVar("Options")
@@ -58,14 +59,6 @@ class Problem(str):
         return Problem(f"{prefix}{self}", f"{prefix}{self.key}", self.value, self.allowed)
 
 
-class NotAllowed(ValueError):
-    """A value is none of the allowed words."""
-
-    def __init__(self, message: str, allowed: Iterable[str]) -> None:
-        super().__init__(message)
-        self.allowed = tuple(allowed)
-
-
 class ConfigError(ValueError):
     """All problems with a configuration, collected before any data is read.
 
@@ -93,7 +86,7 @@ class Kind:
 
     Attributes:
         type: the plain Python type.
-        read: returns the value to use, or raises ValueError naming the allowed values.
+        read: returns the value to use, or raises ValueError with what the value must be, and the allowed names if any.
         help: the help text.
     """
 
@@ -165,34 +158,28 @@ def _field(default: Any, kind: Kind) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def _optional(read: Callable[[Any], Any], optional: bool) -> Callable[[Any], Any]:
+def option(default: Any, type: type, read: Callable[[Any], Any], help: str = "", optional: bool = False) -> Any:
+    """A field whose values are read by `read`, as in `Kind`; None too is allowed if it is `optional`."""
+
     def reader(value: Any) -> Any:
         return None if optional and value is None else read(value)
 
-    return reader
+    return _field(default, Kind(type, reader, help))
 
 
-def _shown(bound: float) -> str:
-    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
-
-
-def _reader(whole: bool, low: float, high: float, above: float | None, below: float | None, optional: bool):
-    left = f"above {above:g}" if above is not None else f"of at least {_shown(low)}"
-    right = f"below {below:g}" if below is not None else f"at most {_shown(high)}"
-    what = f"a {'whole ' * whole}number {left} and {right}{' or null' * optional}"
+def _within(whole: bool, low: float, high: float, above: float | None, below: float | None, optional: bool):
+    least, most = (f"{bound:,}" if isinstance(bound, int) else f"{bound:g}" for bound in (low, high))
+    left = f"of at least {least}" if above is None else f"above {above:g}"
+    right = f"at most {most}" if below is None else f"below {below:g}"
 
     def read(value: Any) -> Any:
-        typed = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if (
-            not typed
-            or not low <= value <= high  # false for nan, which is therefore rejected
-            or (above is not None and value <= above)
-            or (below is not None and value >= below)
-        ):
-            raise ValueError(f"must be {what}")
+        fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        fits = fits and low <= value <= high  # false for nan, which is therefore rejected
+        if not fits or (above is not None and value <= above) or (below is not None and value >= below):
+            raise ValueError(f"must be a {'whole ' * whole}number {left} and {right}{' or null' * optional}")
         return value if whole else float(value)
 
-    return _optional(read, optional)
+    return read
 
 
 def number(
@@ -206,14 +193,14 @@ def number(
     help: str = "",
 ) -> Any:
     """A number in [low, high]; `above` and `below` set strict bounds instead."""
-    return _field(default, Kind(float, _reader(False, low, high, above, below, optional), help))
+    return option(default, float, _within(False, low, high, above, below, optional), help, optional)
 
 
 def integer(
     default: Any = REQUIRED, low: int = -LARGEST, high: int = LARGEST, *, optional: bool = False, help: str = ""
 ) -> Any:
     """A whole number in [low, high]; 1.0 and true are rejected."""
-    return _field(default, Kind(int, _reader(True, low, high, None, None, optional), help))
+    return option(default, int, _within(True, low, high, None, None, optional), help, optional)
 
 
 def flag(default: Any = REQUIRED, help: str = "") -> Any:
@@ -224,7 +211,7 @@ def flag(default: Any = REQUIRED, help: str = "") -> Any:
             raise ValueError("must be true or false")
         return value
 
-    return _field(default, Kind(bool, read, help))
+    return option(default, bool, read, help)
 
 
 def text(default: Any = REQUIRED, *, optional: bool = False, help: str = "") -> Any:
@@ -235,7 +222,7 @@ def text(default: Any = REQUIRED, *, optional: bool = False, help: str = "") -> 
             raise ValueError("must be a text of one line" + (" or null" if optional else ""))
         return value
 
-    return _field(default, Kind(str, _optional(read, optional), help))
+    return option(default, str, read, help, optional)
 
 
 def choice(
@@ -250,10 +237,10 @@ def choice(
     def read(value: Any) -> str:
         known = tuple(allowed) + tuple(names() if names else ())
         if not isinstance(value, str) or value not in known:
-            raise NotAllowed(f"is invalid{near(value, known)}; allowed: {', '.join(known)}", known)
+            raise ValueError(f"is invalid{near(value, known)}; allowed: {', '.join(known)}", known)
         return value
 
-    return _field(default, Kind(str, _optional(read, optional), help))
+    return option(default, str, read, help, optional)
 
 
 def listing(default: Any, items: Any, *, length: int | None = None, least: int = 0, help: str = "") -> Any:
@@ -262,18 +249,17 @@ def listing(default: Any, items: Any, *, length: int | None = None, least: int =
 
     def read(value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)) or not (length or least) <= len(value) <= (length or math.inf):
-            raise ValueError(
-                "must be a list" + (f" of {length}" if length else f" of at least {least}" if least else "")
-            )
+            size = f" of {length}" if length else f" of at least {least}" if least else ""
+            raise ValueError(f"must be a list{size}")
         found = []
         for i, one in enumerate(value):
             try:
                 found.append(item.read(one))
             except ValueError as error:
-                raise ValueError(f"has {short(one)} at place {i + 1}, which {error}") from None
+                raise ValueError(f"has {short(one)} at place {i + 1}, which {error.args[0]}") from None
         return found
 
-    return _field(default, Kind(list, read, help))
+    return option(default, list, read, help)
 
 
 def record(default: Any, help: str = "") -> Any:
@@ -286,7 +272,7 @@ def record(default: Any, help: str = "") -> Any:
             raise ValueError(f"has {short(wrong[0])} as a name, which must be a word")
         return dict(value)
 
-    return _field(default, Kind(dict, read, help))
+    return option(default, dict, read, help)
 
 
 def node(cls: type) -> Any:
@@ -297,7 +283,7 @@ def node(cls: type) -> Any:
             raise ValueError(f"must be a mapping of {', '.join(f.name for f in fields(cls))}")
         return read(cls, value, "")
 
-    return _field(REQUIRED, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
+    return option(REQUIRED, dict, reader, (cls.__doc__ or "").split("\n")[0])
 
 
 def short(value: Any) -> str:
@@ -310,20 +296,10 @@ def quoted(value: object) -> str:
     """A value as an override has it: lists in brackets, texts in quotes where Hydra needs them."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(quoted, value))}]"
-    if not isinstance(value, str) or re.fullmatch(
-        r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*", value
-    ):
+    plain = r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*"
+    if not isinstance(value, str) or re.fullmatch(plain, value):
         return "null" if value is None else str(value)
     return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + m[2].replace('"', r"\""), value) + '"'
-
-
-def near(word: Any, known: Iterable[str]) -> str:
-    """The text ` (did you mean 'x'?)`, or "" if no known word is similar or ends with `_word` or `.word`."""
-    known, word = list(known), word[:100] if isinstance(word, str) else ""
-    found = difflib.get_close_matches(word, known, n=1) or [
-        k for k in known if word and k.endswith((f"_{word}", f".{word}"))
-    ]
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def check_name(name: str | None, group: str, what: str) -> None:
@@ -345,11 +321,9 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
         TypeError: a field of `cls` is not declared with one of the functions above.
     """
     kinds = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    if plain_ones := [key for key, one in kinds.items() if "kind" not in one.metadata]:
-        raise TypeError(
-            f"{cls.__module__}.{cls.__qualname__}.{plain_ones[0]} must be declared with integer, number, flag, text, choice or "
-            "listing (tasks/config/options.py)"
-        )
+    if wrong := [key for key, one in kinds.items() if "kind" not in one.metadata]:
+        told = "must be declared with integer, number, flag, text, choice or listing (tasks/config/options.py)"
+        raise TypeError(f"{cls.__module__}.{cls.__qualname__}.{wrong[0]} {told}")
     prefix = f"{name}." if name else ""
     problems, found = [], {}
     for key in values:
@@ -368,12 +342,11 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
         try:
             found[key] = one.metadata["kind"].read(given)
         except OptionsError as error:
-            problems += [
-                p.below(f"{prefix}{key}.") if isinstance(p, Problem) else f"{prefix}{key}.{p}" for p in error.problems
-            ]
+            place = f"{prefix}{key}."
+            problems += [p.below(place) if isinstance(p, Problem) else f"{place}{p}" for p in error.problems]
         except ValueError as error:
-            told = f"{key}={short(given)} {error}"
-            problems.append(Problem(told, key, given, getattr(error, "allowed", ())).below(prefix))
+            why, *allowed = error.args  # the names that are allowed, where a choice has some
+            problems.append(Problem(f"{key}={short(given)} {why}", key, given, *allowed).below(prefix))
     if not problems:
         made = cls(**found)
         problems = [f"{prefix}{p}" for p in getattr(made, "problems", list)()]
@@ -386,11 +359,9 @@ def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str)
     """Read several named sets of options, each with the class that `classes` has for its name. Raises OptionsError."""
     if wrong := [key for key in values if key not in classes]:
         told = f"{wrong[0]} is unknown{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
-        raise OptionsError([Problem(told, wrong[0], allowed=classes).below(f"{name}.")])
-    if empty := [
-        f"{name}.{k}={short(v)} must be a mapping of options" for k, v in values.items() if not isinstance(v, Mapping)
-    ]:
-        raise OptionsError(empty)
+        raise OptionsError(Problem(told, wrong[0], allowed=classes).below(f"{name}."))
+    if empty := [key for key, one in values.items() if not isinstance(one, Mapping)]:
+        raise OptionsError([f"{name}.{key}={short(values[key])} must be a mapping of options" for key in empty])
     return {key: plain(read(classes[key], one, f"{name}.{key}")) for key, one in values.items()}
 
 

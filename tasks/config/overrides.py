@@ -68,9 +68,8 @@ def _set(config: DictConfig, override: Override, value: object) -> None:
         OmegaConf.update(config, key, value, merge=True, force_add=parsed.is_add() or parsed.is_force_add())
     except (ConfigAttributeError, ConfigKeyError) as error:
         text, known = _nearest(key, config)
-        raise ConfigError(
-            Problem(f"{key} is not in the configuration{text}; --cfg job shows all keys", key, allowed=known)
-        ) from error
+        told = f"{key} is not in the configuration{text}; --cfg job shows all keys"
+        raise ConfigError(Problem(told, key, allowed=known)) from error
     except OmegaConfBaseException as error:
         raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error
 

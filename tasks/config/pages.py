@@ -59,9 +59,8 @@ def claims(paper: str) -> list[Claim]:
 def own_row(name: str, parameters: Sequence[str]) -> Row:
     """A table row for a mapping that is not in the paper: one from configs/mapping, or one registered by a plugin."""
     if not name or not all(re.fullmatch(r"\w+=.+", one) for one in parameters):
-        raise ConfigError(
-            f"add={','.join((name, *parameters))} must be a mapping's name, then its parameters: add=entmax,alpha=1.5"
-        )
+        typed = ",".join((name, *parameters))
+        raise ConfigError(f"add={typed} must be a mapping's name, then its parameters: add=entmax,alpha=1.5")
     from tasks.config.overrides import lacking
 
     label = f"{name}({', '.join(parameters)})" if parameters else name

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tasks.config.options import CONFIGS, NAME, ConfigError, Problem, names_in, near, quoted, short, values_in
@@ -108,9 +109,8 @@ class Override:
         if not self.several:
             return (self.parsed.get_value_string(),)
         if not self.parsed.is_discrete_sweep():
-            raise ConfigError(
-                f"{self.text!r} is an interval, which only {OPTUNA} can search; list the values, as KEY=1,2,3"
-            )
+            told = f"is an interval, which only {OPTUNA} can search; list the values, as KEY=1,2,3"
+            raise ConfigError(f"{self.text!r} {told}")
         if found := tuple(dict.fromkeys(self.parsed.sweep_string_iterator())):
             return found
         raise ConfigError(f"{self.text!r} fits nothing; configs/{self.key} has: {', '.join(names_in(self.key))}")
@@ -139,22 +139,11 @@ class Override:
         chosen = list(self.parsed.sweep_iterator()) if self.several else [self.parsed.value()]
         if self.key in SEVERAL:
             chosen = [name for one in chosen for name in (one if isinstance(one, list) else [one])]
-        return [unknown(self.key, name) for name in chosen if name not in names_in(self.key)]
-
-
-def unknown(group: str, name: object) -> Problem:
-    """The problem with an unknown file name in a config group."""
-    known = names_in(group)
-    told = f"{group}={short(name)} is unknown{near(name, known)}; configs/{group} has: {', '.join(known) or 'nothing'}"
-    return Problem(told, group, name, known)
-
-
-class _Files:
-    """The names of config files, which Hydra's parser needs to expand a glob."""
-
-    @staticmethod
-    def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
-        return names_in(group_name)
+        known = names_in(self.key)
+        there = f"configs/{self.key} has: {', '.join(known) or 'nothing'}"
+        wrong = [name for name in chosen if name not in known]
+        told = [f"{self.key}={short(name)} is unknown{near(name, known)}; {there}" for name in wrong]
+        return [Problem(sentence, self.key, name, known) for sentence, name in zip(told, wrong)]
 
 
 @lru_cache(4096)
@@ -163,8 +152,9 @@ def parsed(text: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    files: Any = SimpleNamespace(get_group_options=lambda group, results_filter=None: names_in(group))  # of a glob
     try:
-        (one,) = OverridesParser.create(config_loader=_Files()).parse_overrides([spelled(text)])  # type: ignore[arg-type]
+        (one,) = OverridesParser.create(config_loader=files).parse_overrides([spelled(text)])
     except (HydraException, ValueError) as error:
         raise ConfigError(f"{text[:200]!r} {UNREADABLE}") from error
     if not one.key_or_group:
@@ -265,9 +255,7 @@ class Request:
             rule = "a name of up to 64 letters, digits, - and _: its folder is called so"
             raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
         if {"grid", "experiment"} <= last.keys():
-            told = (
-                "grid=paper does not go with experiment=: the experiment file has the grid of each row; leave grid= out"
-            )
+            told = "grid=paper does not go with experiment=, whose file has the grid of each row; leave grid= out"
             raise ConfigError(Problem(told, "grid"))
         if "experiment" in last:
             (experiment,) = parse([f"experiment={last['experiment']}"])

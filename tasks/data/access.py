@@ -1,26 +1,86 @@
-"""Open a data set, fetch it, or verify it."""
+"""The data sets that exist: check a `data` node before any data are read; open, fetch or verify a data set."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import inspect
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from repro.files import SEAL, broken_seal, sealed
+from tasks.config.options import OptionsError, names_in, near
+from tasks.config.options import read as read_options
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import nothing_fetched
-from tasks.data.catalog import chosen
-from tasks.data.dataset import SPLITS, DataSet, Splits, fingerprint
-from tasks.data.errors import DataUnavailable
+from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, fingerprint
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import check_folder, publish_file, sha256_of
-from tasks.data.manifests import load_manifest
+from tasks.data.manifests import load_manifest, manifest_names
 from tasks.data.progress import NullProgress, Progress
 from tasks.data.read.formats import counting
+from tasks.data.records import KINDS
+
+GUIDE = "see docs/extending.md"
+
+
+def set_names(kind: str | None = None) -> list[str]:
+    """Names of all data sets, or only those of the given kind."""
+    names = [name for name in manifest_names() if load_manifest(name)["kind"] != "vectors"]
+    return names if kind is None else [name for name in names if kind == set_module(name).KIND]
+
+
+def set_module(name: str) -> ModuleType | Loader:
+    """The loader of a data set, or its module. Raises OptionsError if the name is unknown or its loader is incomplete."""
+    manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
+    if manifest["kind"] == "vectors":
+        known = set_names()
+        why = f": data/manifests/{name}.yaml is missing, {GUIDE}" if name in names_in("data") else near(name, known)
+        raise OptionsError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
+    path = f"tasks.data.sets.{manifest.get('loader', name)}"
+    module = importlib.import_module(path) if importlib.util.find_spec(path) else None
+    loader = getattr(module, "SETS", {}).get(name, module)
+    kind = getattr(loader, "KIND", None)
+    if kind not in KINDS or not hasattr(loader, "Options") or not hasattr(loader, "load"):
+        told = f"must have Options, load and a KIND ({', '.join(KINDS)}), not {kind!r}; {GUIDE}"
+        raise OptionsError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
+    return loader  # type: ignore[return-value]
+
+
+def is_own(node: Any) -> bool:
+    """Whether a `data` node describes your own data, to which the limits of a setting do not apply."""
+    name = node.get("name") if isinstance(node, Mapping) else None
+    return name in manifest_names() and load_manifest(name)["kind"] == "own"
+
+
+def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
+    """List the problems of a `data` node, one sentence each, before any data are read.
+
+    Args:
+        kind: the kind of data that the task reads.
+    """
+    try:
+        module = set_module(node.get("name", ""))
+        if kind is not None and kind != module.KIND:
+            allowed = ", ".join(set_names(kind))
+            return [f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS[kind]}: {allowed}"]
+        read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
+    except OptionsError as error:
+        return error.problems
+    return []
+
+
+def chosen(node: Mapping[str, Any]) -> tuple[ModuleType | Loader, Any]:
+    """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
+    if wrong := problems(node):
+        raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
+    module = set_module(node["name"])
+    return module, read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
@@ -48,12 +108,9 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         limits = dataclasses.asdict(options.limits)
         toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
         why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
-        return dataclasses.replace(
-            toy,
-            stands_for=name,
-            notes=(why, f"for the real text: {error.next_step}", *toy.notes),
-            shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
-        )
+        notes = (why, f"for the real text: {error.next_step}", *toy.notes)
+        short = (f"generated text instead of {name}", *toy.shortfalls)
+        return dataclasses.replace(toy, stands_for=name, notes=notes, shortfalls=short)
     values = dataclasses.asdict(options)
     if why := sources.unverified(manifest, values, root):
         data.shortfalls = (*data.shortfalls, why)
@@ -103,11 +160,8 @@ def fetch(
 ) -> str:
     """Fetch a data set into the cache, read it once, and return a summary of its contents and its source.
 
-    Args:
-        options: options of the data set, e.g. `mirror` or `path`; those that are None are ignored.
-
-    Raises:
-        DataError: as in `open_data`.
+    `options` are those of the data set, e.g. `mirror` or `path`; those that are None are ignored. Raises the errors of
+    `open_data`.
     """
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)
@@ -141,10 +195,8 @@ def verify(
 ) -> str:
     """Read a whole local data set, check it against its manifest, and return a summary that lists any shortfalls.
 
-    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched.
-
-    Raises:
-        DataError: as in `open_data`, or if a file has changed since it was fetched.
+    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched. Raises the errors of
+    `open_data`, and DataError if a file has changed since it was fetched.
     """
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)

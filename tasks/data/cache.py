@@ -27,26 +27,23 @@ def cached_folder(
         key: everything that the content depends on, as JSON.
         build: fills an empty folder and returns the metadata that `read_meta` will return.
 
-    Raises:
-        DataError: three builds in a row were damaged, or the disk is full. Errors of `build` are passed on.
+    Raises DataError if the disk is full; errors of `build` are passed on.
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     folder = Path(root) / "encoded" / f"{name}-{digest[:16]}"
     if is_whole(folder):
         return folder
     with locked(folder.with_name(f".{folder.name}.lock")):
-        for _ in range(3):
-            if is_whole(folder):
-                return folder
-            if folder.exists():
-                progress.say(f"the encoded copy {folder} is damaged; building it again")
-                doomed = folder.with_name(f".{folder.name}.damaged.{os.getpid()}")
-                os.rename(folder, doomed)  # so that no process sees it half deleted
-                shutil.rmtree(doomed, ignore_errors=True)
-            with publish_folder(folder) as temporary:
-                write_meta(temporary, build(temporary))
-    what = f"{name} could not be encoded: three copies in a row were damaged"
-    raise DataError(what, str(folder), "check the disk, or set paths.data=FOLDER")
+        if is_whole(folder):
+            return folder
+        if folder.exists():
+            progress.say(f"the encoded copy {folder} is damaged; building it again")
+            doomed = folder.with_name(f".{folder.name}.damaged.{os.getpid()}")
+            os.rename(folder, doomed)  # so that no process sees it half deleted
+            shutil.rmtree(doomed, ignore_errors=True)
+        with publish_folder(folder) as temporary:
+            write_meta(temporary, build(temporary))
+    return folder
 
 
 def write_meta(folder: Path, facts: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from tasks.config.options import integer, node, stated
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
-from tasks.data.records import Labelled, Pair, first, subset, texts_of
+from tasks.data.records import Labelled, first, subset, texts_of
 
 SPLITS = ("train", "dev", "test")
 Splits = Mapping[str, Sequence[Any]]  # split -> its records
@@ -120,31 +120,18 @@ def make(
             for split, records in read(progress).items()
         }
         if manifest.get("kind") == "own" and kind in ("pairs", "texts"):
-            _compare(splits)
+            texts = {s: [hash(r.source if kind == "pairs" else r.texts) for r in splits.get(s, ())] for s in SPLITS}
+            known = set(texts["train"])
+            for split in ("dev", "test"):  # count the texts (of pairs, the sources) that stand in train too
+                share = (n := sum(text in known for text in texts[split])) / max(len(texts[split]), 1)
+                warning = ". WARNING: its scores show what was memorised" if share >= MEMORISED else ""
+                count(f"of {len(texts[split]):,} {split} texts ({share:.1%}) stand in train too{warning}", n)
         return splits
 
-    return DataSet(
-        name=name,
-        kind=kind,
-        fingerprint={s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()},
-        read=limited,
-        provenance=provenance,
-        notes=tuple(notes),
-        shortfalls=(*_shortfalls(manifest, NOUNS[kind], limits, counts or {}), *shortfalls),
-        demo=bool(manifest.get("demo", False)),
-        stands_for=manifest.get("stands_for"),
-        about=dict(about or {}),
-    )
-
-
-def _compare(splits: Splits) -> None:
-    """Count the texts of dev and test (of pairs, the sources) that stand in train too."""
-    texts = {s: [hash(r.source if isinstance(r, Pair) else r.texts) for r in splits.get(s, ())] for s in SPLITS}
-    known = set(texts["train"])
-    for split in ("dev", "test"):
-        share = (n := sum(text in known for text in texts[split])) / max(len(texts[split]), 1)
-        warning = ". WARNING: its scores show what was memorised" if share >= MEMORISED else ""
-        count(f"of {len(texts[split]):,} {split} texts ({share:.1%}) stand in train too{warning}", n)
+    prints = {s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()}
+    short = (*_shortfalls(manifest, NOUNS[kind], limits, counts or {}), *shortfalls)
+    replaced = bool(manifest.get("demo", False)), manifest.get("stands_for")
+    return DataSet(name, kind, prints, limited, provenance, tuple(notes), short, *replaced, dict(about or {}))
 
 
 def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:

@@ -141,9 +141,8 @@ class FeatureStore:
         """Raise DataError unless every shard has its sha256; this reads all data."""
         for name, told in self.shards.items():
             if _sha256(self.array[self.layout.shards()[name]]) != told["sha256"]:
-                raise damaged(
-                    self.folder / ARRAY, f"{name} is not what was written", "its sha256", step=AGAIN, value=name
-                )
+                found = f"{name} is not what was written"
+                raise damaged(self.folder / ARRAY, found, "its sha256", step=AGAIN, value=name)
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """Features of the images with these numbers, float16 [len(numbers), rows * columns, channels]."""

@@ -44,18 +44,20 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         size: image height and width in pixels.
     Raises:
         ValueError: the name is unknown.
-        DataUnavailable: torchvision is not installed, or the weights are unavailable.
+        DataUnavailable: the weights are unavailable.
         DataError: the file is damaged or belongs to another network.
     """
-    if name == "tiny":
-        return _tiny(size)
+    if name == "tiny":  # two convolutions with fixed random weights, for trials; the features are not meaningful
+        generator = torch.Generator().manual_seed(0)
+        net: nn.Module = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 4), nn.ReLU())
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+        return Backbone(net.eval(), f"tiny|seed:0|size:{size}", size, (size // 16, size // 16), 16)
     if name != "resnet152":
         raise ValueError(f"backbone {name!r} is unknown; allowed: {', '.join(BACKBONES)}")
-    try:
-        from torchvision.models import ResNet152_Weights, resnet152
-    except ImportError as error:
-        step = "run make setup, or use --backbone tiny for a trial"
-        raise DataUnavailable("torchvision is not installed", str(error), step) from error
+    from torchvision.models import ResNet152_Weights, resnet152
+
     net = resnet152(weights=None)
     if weights is not None:
         path = Path(weights)
@@ -82,16 +84,6 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         raise DataError(what, str(error).split("\n", 1)[0], "give resnet152's file") from error
     cut = nn.Sequential(*list(net.children())[:-2]).eval()  # without pooling and classifier
     return Backbone(cut, f"resnet152|weights:{origin}|size:{size}", size, (size // 32, size // 32), 2048)
-
-
-def _tiny(size: int) -> Backbone:
-    """Two convolutions with fixed random weights, for trials and tests; the features are not meaningful."""
-    generator = torch.Generator().manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 4), nn.ReLU())
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return Backbone(net.eval(), f"tiny|seed:0|size:{size}", size, (size // 16, size // 16), 16)
 
 
 def extract(

@@ -12,20 +12,21 @@ import json
 import os
 import re
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tasks.data.acquire import archives
+from tasks.data.cache import cached_folder, is_whole, read_meta
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.feature_store import FeatureStore, verified
-from tasks.data.files import locked, publish_file, sha256_of
 from tasks.data.progress import Progress
 
+PIXELS = "pixels.npy"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
@@ -65,7 +66,7 @@ class Files:
 
     def __init__(self, places: Sequence[Path], key: Callable[[str], str | None]) -> None:
         self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name within the place, bytes
-        self._open: dict[tuple[Path, int], zipfile.ZipFile | tarfile.TarFile] = {}
+        self._open: dict[Path, zipfile.ZipFile | tarfile.TarFile] = {}
         for place in places:
             if place.is_dir():
                 files = sorted(p for p in place.rglob("*") if p.is_file())
@@ -97,7 +98,9 @@ class Files:
         try:
             if place.is_dir():
                 return (place.parent / name).read_bytes()
-            archive = self._archive(place)
+            if place not in self._open:
+                self._open[place] = archives.open_archive(place)
+            archive = self._open[place]
             if isinstance(archive, zipfile.ZipFile):
                 return archive.read(name)
             member = archive.extractfile(name)
@@ -105,12 +108,6 @@ class Files:
             return member.read()
         except archives.BROKEN as error:
             raise ImageError(f"{place}: {name}: {type(error).__name__}: {error}") from error
-
-    def _archive(self, place: Path) -> zipfile.ZipFile | tarfile.TarFile:
-        handle = (place, threading.get_ident())  # an open archive has one read position: each thread opens its own
-        if handle not in self._open:
-            self._open[handle] = archives.open_archive(place)
-        return self._open[handle]
 
 
 def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
@@ -132,20 +129,20 @@ def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
 
 
 class Pixels:
-    """Images as one uint8 array [N, height, width, 3], in the order of `keys`.
+    """Images as one uint8 array [N, height, width, 3], in the order of their keys, in a folder of `decode_all`.
 
     `bad` lists the images that could not be read, which are all zero.
     """
 
     kind = "pixels"
 
-    def __init__(self, file: Path, known: Mapping) -> None:
-        self.array = np.load(file, mmap_mode="r")
-        self.bad, self.sha256 = dict(known["bad"]), known["sha256"]
+    def __init__(self, folder: Path) -> None:
+        known, self.array = read_meta(folder), np.load(folder / PIXELS, mmap_mode="r")
+        self.bad, self.sha256 = dict(known["bad"]), known["files"][PIXELS]
         self.index = {key: i for i, key in enumerate(known["keys"])}
         self.grid: tuple[int, int] = (self.array.shape[1], self.array.shape[2])
         self.channels = self.array.shape[3]
-        self.path = f"../../images/{file.name}"
+        self.path = f"../{folder.name}"
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """The images with these numbers, [len(numbers), height, width, 3]."""
@@ -196,7 +193,7 @@ class ImageInput:
         if self.source is None:
             step = "get them, or set data.input=none to learn from questions alone"
             raise DataUnavailable("the questions come without images", "data.path, data.mirror", step)
-        return decode_all(self.source, keys, self.size, root / "images", progress)
+        return decode_all(self.source, keys, self.size, root, progress)
 
 
 def open_images(record: Mapping[str, str], folder: Path) -> Images:
@@ -206,48 +203,35 @@ def open_images(record: Mapping[str, str], folder: Path) -> Images:
     path = Path(os.path.normpath(folder / record["path"]))
     if record["kind"] == "features":
         return verified(path)
-    if (known := _known(path)) is None:
+    if not is_whole(path):
         raise DataUnavailable("the decoded images are missing or damaged", str(path), "prepare the data again")
-    return Pixels(path, known)
+    return Pixels(path)
 
 
-def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], folder: Path, progress: Progress) -> Pixels:
-    """Decode `keys` once. The array is stored under `folder` and verified by its checksum when it is used again.
+def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: Path, progress: Progress) -> Pixels:
+    """Decode `keys` once. The array is in a folder of the cache at `root`, with its checksum.
 
     Corrupt and missing images become black, are listed in `bad`, and are reported once. Raises DataError if more than
     half of the images cannot be read, because this points to another problem.
     """
-    name = hashlib.sha256(json.dumps([source.fingerprint(), list(keys), list(size), 2]).encode()).hexdigest()[:16]
-    path = folder / f"pixels-{name}.npy"
-    with locked(folder / f".pixels-{name}.lock"):
-        if known := _known(path):
-            return Pixels(path, known)
+
+    def build(folder: Path) -> dict[str, Any]:
         bad: dict[str, str] = {}
-        with publish_file(path) as temporary:
-            array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (len(keys), *size, 3))
-            with progress.bar(len(keys), "decoding images") as bar:
-                for i, key in enumerate(keys):
-                    try:
-                        array[i] = decode(source.read(key), size)
-                    except ImageError as error:
-                        bad[key] = str(error)
-                    bar.advance(1)
-            array.flush()
-            if 2 * len(bad) > len(keys):
-                what, (key, why) = f"{len(bad)} of {len(keys)} images cannot be read", next(iter(bad.items()))
-                raise DataError(what, f"{key}: {why}", "check data.path and the archives", value=len(bad))
-            known = {"sha256": sha256_of(temporary), "bad": bad, "keys": list(keys)}
-        with publish_file(path.with_suffix(".json")) as temporary:
-            temporary.write_text(json.dumps(known), encoding="utf-8")
-    if bad:
-        progress.say(f"{len(bad)} of {len(keys)} images cannot be read and count as black: {', '.join(list(bad)[:5])}")
-    return Pixels(path, known)
+        array = np.lib.format.open_memmap(folder / PIXELS, "w+", np.uint8, (len(keys), *size, 3))
+        with progress.bar(len(keys), "decoding images") as bar:
+            for i, key in enumerate(keys):
+                try:
+                    array[i] = decode(source.read(key), size)
+                except ImageError as error:
+                    bad[key] = str(error)
+                bar.advance(1)
+        array.flush()
+        what = f"{len(bad)} of {len(keys)} images cannot be read"
+        if 2 * len(bad) > len(keys):
+            key, why = next(iter(bad.items()))
+            raise DataError(what, f"{key}: {why}", "check data.path and the archives", value=len(bad))
+        if bad:
+            progress.say(f"{what} and count as black: {', '.join(list(bad)[:5])}")
+        return {"bad": bad, "keys": list(keys)}
 
-
-def _known(path: Path) -> dict | None:
-    """The record of an array of decoded images, or None if either is missing or damaged."""
-    try:
-        known = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        return known if sha256_of(path) == known["sha256"] and {"keys", "bad"} <= set(known) else None
-    except (DataError, OSError, ValueError, KeyError, TypeError):
-        return None
+    return Pixels(cached_folder(root, "pixels", [source.fingerprint(), list(keys), list(size), 2], build, progress))

@@ -59,13 +59,8 @@ class Mirrored(Limited):
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:
     """Paths of a mirrored data set's files by file name, each verified against the manifest.
 
-    Args:
-        manifest: a manifest with `files`.
-        mirror: the folder that the manifest's paths are relative to.
-        only: file names to return (default: all).
-
-    Raises:
-        DataError: no mirror was given, or a file is missing, truncated or different.
+    `only` names the files to return (default: all). Raises DataError if no mirror was given, or a file is missing,
+    truncated or different.
     """
     name = manifest["name"]
     if mirror is None:

@@ -37,17 +37,11 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
 
 
 def mapped(work: Callable[[T], R], parts: Iterable[T], workers: int) -> Iterator[R]:
-    """Apply `work` to every part and yield the results in order.
+    """Apply `work` to every part in `workers` processes and yield the results in order; with 1, none is started.
 
-    At most four parts per process are in progress or waiting to be yielded.
-
-    Args:
-        work: a function. Worker processes inherit it, with everything it refers to, as it is when the first part
-            starts.
-        workers: number of processes; 1 means that no other process is started.
-
-    Raises:
-        DataError: a process was killed. Errors of `work` are passed on.
+    At most four parts per process are in progress or waiting to be yielded. The processes inherit `work`, with
+    everything it refers to, as it is when the first part starts. Raises DataError if one was killed; errors of `work`
+    are passed on.
     """
     if workers == 1:
         yield from map(work, parts)

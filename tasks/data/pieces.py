@@ -27,10 +27,8 @@ def too_small(size: int, what: str, least: int) -> DataError:
 def fitted(text: Iterable[str], size: int | None, others: int = 0) -> tuple[int, float]:
     """The number of pieces for a text (None: chosen), and the share of its characters that are pieces.
 
-    At most 3/4 of the pieces are single characters; `others` further ones are no text.
-
-    Raises:
-        DataError: `size` leaves room for less than 98 % of the characters.
+    At most 3/4 of the pieces are single characters; `others` further ones are no text. Raises DataError if `size`
+    leaves room for less than 98 % of the characters.
     """
     counts, others = Counter[str](), others + RESERVED
     for line in text:

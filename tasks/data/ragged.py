@@ -49,10 +49,8 @@ def write_tokens(
 ) -> float:
     """Write rows of tokens and their ids (`unknown` if not in `index`), in the format that `open_tokens` reads.
 
-    Ids and text are written as they arrive. Only `index` and two numbers per row are kept in memory.
-
-    Returns:
-        the share of unknown tokens.
+    Returns the share of unknown tokens. Ids and text are written as they arrive. Only `index` and two numbers per row
+    are kept in memory.
     """
     offsets, lines, missing = array("q", [0]), array("q", [0]), 0
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -13,6 +16,7 @@ from repro.protocol import Metric
 from repro.tables.statistics import example_error, in_unit, over_examples
 from tasks.data import DataError, load_manifest
 
+TEMPLATE = Path(__file__).with_name("card.md.jinja")
 Scores = Mapping[str, Any]  # the content of a metrics.json
 # The Hub's names.
 PIPELINE = {"seq2seq": "translation", "classification": "text-classification", "vqa": "visual-question-answering"}
@@ -38,18 +42,19 @@ def card(
             An entry `intervals` has the 95 % intervals of metrics over test examples.
         provenance: provenance.json; empty if the file does not exist.
     """
-    config, data = cell.config, cell.prepared.facts
-    parameters = f" ({cell.parameters})" if cell.parameters else ""
-    name = cell.module.rpartition(".")[2]
-    asked = ", ".join(f"{k} {v}" for k, v in cell.origin.items())
-    model = f"Model {config['model']['name']}, seed {cell.seed}, profile {config['profile']['name']}"
-    head = f"# {cell.task}, attention by {cell.mapping}{parameters}"
-    lines = ["---", _hub(cell, measured).to_yaml(), "---", "", head, "", f"{model}; training {training}."]
-    lines += [*([f"Trained for: {asked}."] if asked else []), ""]
-    lines += ["## Scores", "", *_table(cell, trained, measured), ""]
-    lines += ["## Data", "", *_data(str(config["data"]["name"]), data, trained), ""]
-    lines += ["## Use", "", *_use(name), "", "## How it was made", "", *_made(config, trained, provenance), ""]
-    return "\n".join(lines)
+    facts, family = {"provenance": ""} | dict(cell.prepared.facts), cell.module.rpartition(".")[2]
+    name = str(facts.get("name", cell.config["data"]["name"]))
+    try:
+        manifest: Mapping[str, Any] | None = load_manifest(name)
+    except DataError:
+        manifest = None
+    # only a translation model uses one of fertility; multilabel has its own solver, without epochs or batches
+    use = {"call": USE[family], "predicts": family != "fertility", "fitted": family == "multilabel"}
+    how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    made = jinja2.Environment(**how).from_string(TEMPLATE.read_text(encoding="utf-8"))
+    told = {"cell": cell, "config": cell.config, "training": training, "trained": trained, "provenance": provenance}
+    told |= {"hub": _hub(cell, measured).to_yaml(), "scores": _scores(cell, [trained, *measured.values()])}
+    return made.render(told, name=name, facts=facts, manifest=manifest, use=use)
 
 
 def intervals(
@@ -72,95 +77,48 @@ def intervals(
     return bounds
 
 
-Score = tuple[str, Metric, float, int | None, Sequence[float]]
+@dataclass(frozen=True)
+class Score:
+    """A score of a metrics.json: its set, number of examples, interval, and how it was computed and decoded."""
+
+    of: Scores
+    split: str
+    metric: Metric
+    value: float
+    n: int | None
+    interval: Sequence[float]
+    signature: str
+    how: str
 
 
-def _scores(cell: Cell, evaluation: Mapping[str, Any]) -> tuple[str, list[Score]]:
-    """How a metrics.json was decoded, and its scores except those on training data: set, metric, value, n, interval."""
-    how = ", ".join(f"{k}: {v}" for k, v in (evaluation.get("scoring") or {}).items() if k.startswith("decode") and v)
-    sizes = (evaluation.get("facts") or {}).get("sizes") or {}
-    scores = []
-    for key, value in sorted((evaluation.get("metrics") or {}).items()):
-        split, _, name = key.rpartition("/")
-        metric = cell.family.METRICS.get(name)
-        if split != "train" and metric is not None:
-            n, interval = sizes.get(split, sizes.get("test")), (evaluation.get("intervals") or {}).get(key, ())
-            scores.append((split, metric, value, n, interval))
-    return how, scores
+def _scores(cell: Cell, found: Sequence[Scores]) -> Iterator[Score]:
+    """The scores, except those on training data."""
+    for one in found:
+        how = ", ".join(f"{k}: {v}" for k, v in (one.get("scoring") or {}).items() if k.startswith("decode") and v)
+        sizes = (one.get("facts") or {}).get("sizes") or {}
+        for key, value in sorted((one.get("metrics") or {}).items()):
+            split, _, name = key.rpartition("/")
+            metric = cell.family.METRICS.get(name)
+            if split != "train" and metric is not None:
+                n, interval = sizes.get(split, sizes.get("test")), (one.get("intervals") or {}).get(key, ())
+                signature = (one.get("signatures") or {}).get(f"{split}/{name}", metric.signature)
+                yield Score(one, split, metric, value, n, interval, signature, how)
 
 
 def _hub(cell: Cell, measured: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
     """What the Hugging Face Hub reads of a model card: the task, the data, and the scores that have a better side."""
     data, model = cell.config["data"], str(cell.config["model"]["name"])
     task = "summarization" if cell.task == "summarization" else PIPELINE[cell.module.rpartition(".")[2]]
-    results, names = [], []
-    for found in measured.values():
-        names.append(name := (found.get("facts") or {}).get("name", data["name"]))
-        how, scores = _scores(cell, found)
-        for split, metric, value, n, interval in scores:
-            args = {"n": n, "seeds": 1, "interval_95_over_examples": list(interval), "scored_with": how}
-            if metric.better:
-                shown = f"{split} {metric.name}, {metric.unit}"
-                more = {"metric_name": shown, "metric_args": {k: v for k, v in args.items() if v}}
-                results.append(EvalResult(task, name, name, metric.name, value, dataset_split="test", **more))
+    results, names = [], [(one.get("facts") or {}).get("name", data["name"]) for one in measured.values()]
+    for one in _scores(cell, [*measured.values()]):
+        name, metric = (one.of.get("facts") or {}).get("name", data["name"]), one.metric
+        args = {"n": one.n, "seeds": 1, "interval_95_over_examples": list(one.interval), "scored_with": one.how}
+        if metric.better:
+            more = {"metric_args": {k: v for k, v in args.items() if v}, "dataset_split": "test"}
+            more["metric_name"] = f"{one.split} {metric.name}, {metric.unit}"
+            results.append(EvalResult(task, name, name, metric.name, one.value, **more))
     languages = [code for side in ("source_lang", "target_lang") if (code := data.get(side))]
-    return ModelCardData(
-        library_name="sparse-attention",
-        pipeline_tag=task,
-        datasets=list(dict.fromkeys(names)) or [data["name"]],
-        language=languages or None,
-        tags=["sparse-attention", cell.mapping, model],
-        eval_results=results or None,
-        model_name=f"{cell.task}-{cell.mapping}-{model}" if results else None,
-    )
-
-
-def _table(cell: Cell, trained: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    yield "| set | metric | value | 95 % interval over examples | n | computed as | scored with |"
-    yield "|---|---|---|---|---|---|---|"
-    for found in [trained, *measured.values()]:
-        how, scores = _scores(cell, found)
-        for split, metric, value, n, interval in scores:
-            signatures = found.get("signatures") or {}
-            signature = signatures.get(f"{split}/{metric.name}", metric.signature).replace("|", "\\|")
-            shown = f"{value:.{metric.decimals}f} {metric.unit}"
-            bounds = ", ".join(f"{bound:.{metric.decimals}f}" for bound in interval)
-            yield f"| {split} | {metric.name} | {shown} | {bounds} | {n or ''} | {signature} | {how} |"
-
-
-def _use(name: str) -> Iterator[str]:
-    yield "From a checkout of sparse-attention, whose docs/guides/predict.md names the packages that this needs:"
-    if name != "fertility":  # which only a translation model uses
-        yield from ("", "```", 'python scripts/predict.py "THIS FOLDER" < input', "```", "")
-        yield "The input has one text (or whatever the model reads) per line, and is encoded as in training. In Python:"
-    code = ("from tasks.load import load_cell", "", 'model = load_cell("THIS FOLDER")', USE[name])
-    yield from ("", "```python", *code, "```")
-
-
-def _data(name: str, facts: Mapping[str, Any], trained: Mapping[str, Any]) -> Iterator[str]:
-    sizes = ", ".join(f"{n:,} {split}" for split, n in (facts.get("sizes") or {}).items())
-    stands = f", in place of {facts['stands_for']}" if facts.get("stands_for") else ""
-    yield f"- {facts.get('name', name)}{stands}: {sizes}. {facts.get('provenance', '')}"
-    try:
-        page = load_manifest(str(facts.get("name", name)))
-        yield f"- Licence of the data: {page.get('licence', 'not stated')}. Source: {page.get('source', 'not stated')}."
-    except DataError:
-        yield "- Licence of the data: unknown, these are files of a user; state it before you share the model."
-    yield f"- Content as the model sees it: sha256 {trained.get('data_sha256', 'unknown')}."
-    yield from (f"- {note}" for note in facts.get("notes") or ())
-    shortfalls: Sequence[str] = trained.get("shortfalls") or ()
-    yield from (f"- Not a paper's data in full: {why}." for why in shortfalls)
-
-
-def _made(config: Mapping[str, Any], trained: Mapping[str, Any], provenance: Mapping[str, Any]) -> Iterator[str]:
-    train, optim, seconds = config["train"], config["optim"], trained.get("seconds", 0)
-    batches = train["batch_size"] or f"{train['max_tokens']} tokens"
-    epochs = f"{train['max_epochs']} epochs at most, batches of {batches}, {optim['name']} at {optim['lr']:g}; "
-    fitted = config["task"]["family"] == "multilabel"  # by its own solver, without epochs or batches
-    yield f"- {'' if fitted else epochs}{seconds:.0f} s."
-    code, packages = provenance.get("code") or {}, provenance.get("packages") or {}
-    if code:
-        yield f"- Code {code['commit']}{' with changes' if code.get('dirty') else ''}, kernels {provenance.get('kernels', 'unknown')}."
-    if packages:
-        yield f"- {', '.join(f'{name} {version}' for name, version in packages.items())}; Python {provenance.get('python', '')}."
-    yield "- `config.yaml` has every setting, `evaluations.json` every score."
+    name = f"{cell.task}-{cell.mapping}-{model}" if results else None
+    more = {"tags": ["sparse-attention", cell.mapping, model], "eval_results": results or None, "model_name": name}
+    more |= {"datasets": list(dict.fromkeys(names)) or [data["name"]], "language": languages or None}
+    return ModelCardData(library_name="sparse-attention", pipeline_tag=task, **more)

@@ -26,7 +26,7 @@ from repro.store.maintenance import levels
 from tasks.data.records import Pair
 from tasks.load.card import card, intervals
 from tasks.load.finding import find_cell
-from tasks.load.model import Loaded, load_cell
+from tasks.load.model import load_cell
 
 # They contain machine details; config.yaml is written anew, and the model card has what matters of the other.
 LEFT = ("config.yaml", "provenance.json")
@@ -41,7 +41,7 @@ def export(
     onnx: bool = False,
     plugins: Sequence[str] = (),
 ) -> Path:
-    """Write the folder; if an error occurs, nothing is left behind.
+    """Write the folder and return it; if an error occurs, nothing is left behind.
 
     Args:
         what: the cell; see `find_cell`.
@@ -49,9 +49,6 @@ def export(
             it.
         onnx: also write model.onnx (`tasks.load.onnx`).
         plugins: the Python files that define the cell's mapping, which are copied; as in `tasks.load.load_cell`.
-
-    Returns:
-        the folder.
 
     Raises:
         NoCell: no cell matches `what`, or several do.
@@ -92,7 +89,16 @@ def export(
             if onnx:
                 graphs.write(load_cell(place, plugins=plugins), made)
             if sources is not None:
-                _for_fairseq(load_cell(place, plugins=plugins), sources, made / "fairseq")
+                model = load_cell(place, plugins=plugins)
+                if model.name != "seq2seq":
+                    task = model.config["task"]["name"]
+                    raise ValueError(f"fairseq-generate writes texts; a model of {task} does not")
+                from tasks.fairseq_plugin.parts import Parts
+
+                with model.as_test_set([Pair(text, ("",)) for text in sources], "pairs", {"digits": None}) as test:
+                    shutil.copytree(test.folder, made / "fairseq" / "data")
+                parts = Parts(model.name, dict(model.config), made / "fairseq" / "data")
+                parts.write(model.model.cpu(), made / "fairseq" / "model.pt")
             training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)
             Entry(made).finish(training=training)
             told = read_json(place / "provenance.json") or {}
@@ -121,15 +127,3 @@ def _page(cell: cells.Cell, folder: Path) -> dict[str, Any]:
     for node in ("data", "encode", "further"):
         page[node] = without_paths(page[node])
     return page
-
-
-def _for_fairseq(model: Loaded, sources: Sequence[str], folder: Path) -> None:
-    if model.name != "seq2seq":
-        raise ValueError(f"fairseq-generate writes texts; a model of {model.config['task']['name']} does not")
-    from tasks.fairseq_plugin.parts import Parts
-
-    folder.mkdir()
-    pairs = [Pair(text, ("",)) for text in sources]
-    with model.as_test_set(pairs, "pairs", {"digits": None}) as test:
-        shutil.copytree(test.folder, folder / "data")
-    Parts(model.name, dict(model.config), folder / "data").write(model.model.cpu(), folder / "model.pt")

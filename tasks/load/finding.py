@@ -65,13 +65,11 @@ def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Pa
         node, _, option = key.partition(".")
         known = [f.name for f in fields(options)] if options and node == "decode" else []
         if node not in NODES:
-            raise ConfigError(
-                f"{key} is unknown{near(node, NODES)}; what can be set: data, decode, task.scores, runtime"
-            )
+            could = "data, decode, task.scores, runtime"
+            raise ConfigError(f"{key} is unknown{near(node, NODES)}; what can be set: {could}")
         if option and node == "decode" and options and option not in known:
-            raise ConfigError(
-                f"{key} is unknown{near(option, known)}; decode has: {', '.join(known) or 'nothing to set'}"
-            )
+            have = ", ".join(known) or "nothing to set"
+            raise ConfigError(f"{key} is unknown{near(option, known)}; decode has: {have}")
     return folder
 
 
@@ -81,9 +79,8 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     done = [e for e in entries if places[e] == place.rstrip("/") and e.finished()]
     if not done:
         kinds = {places[e] for e in entries if e.finished()}
-        known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}" + (
-            "" if near(place, kinds) else f"; {_train(place)}"
-        )
+        train = "" if near(place, kinds) else f"; {_train(place)}"
+        known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}{train}"
         folder = f"{what} is a folder, but has no config.yaml; " if Path(what).is_dir() else ""
         if place.rstrip("/") in places.values():
             raise NoCell(f"{folder}no cell of {place!r} in {outputs} is finished; run its training again; {known}")
@@ -96,17 +93,13 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     for key in tests:
         if key not in known:
             raise NoCell(f"{what!r}: {key!r} is no key of these cells' configurations{near(key, known)}")
-    fitting = {
-        f: values for f, values in told.items() if all(k in values and fits(values[k]) for k, fits in tests.items())
-    }
+    fitting = {f: v for f, v in told.items() if all(k in v and fits(v[k]) for k, fits in tests.items())}
     if len(fitting) == 1:
         return next(iter(fitting))
     among = fitting or told
     keys = sorted(key for key in known if len({str(values.get(key)) for values in among.values()}) > 1)
-    lines = [
-        f"  {folder.name}  {','.join(f'{k}={text(values[k])}' for k in keys if k in values)}"
-        for folder, values in list(among.items())[:LISTED]
-    ]
+    parts = {f: ",".join(f"{k}={text(v[k])}" for k in keys if k in v) for f, v in list(among.items())[:LISTED]}
+    lines = [f"  {folder.name}  {part}" for folder, part in parts.items()]
     more = f"\n  ... and {len(among) - LISTED} more" if len(among) > LISTED else ""
     said = f"fits {len(fitting)} cells; name an id, or add a KEY=VALUE" if fitting else "fits none of these"
     raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)

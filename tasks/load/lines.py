@@ -32,7 +32,7 @@ from tasks.data.read.labelled import feature, sparse
 from tasks.draw import terminal
 from tasks.load.model import Loaded, Prediction
 
-STEP = "correct the line"
+STEP, WHERE = "correct the line", Path("standard input")
 
 
 def answer(
@@ -69,50 +69,38 @@ def answer(
         write_attention(attention, found)
 
 
-def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any]:
+def parsed(raw: bytes, model: Loaded) -> list[Any]:
     """Parse UTF-8 lines into inputs for `Loaded.predict`. Raises DataError, naming the line, if one is invalid."""
     if model.name == "multilabel":
-        return inputs(raw, features=model.encoding.features, where=where)
+        return [_vector(text, number, model.encoding.features) for number, text in lines_of(io.BytesIO(raw), WHERE)]
     names = {"seq2seq": [""], "fertility": [""], "vqa": ["image", "question"]}.get(model.name)
-    return inputs(raw, names or read_meta(model.encoding.folder)["fields"], where=where)
-
-
-def inputs(
-    raw: bytes, names: Sequence[str] = ("",), features: int | None = None, where: str = "standard input"
-) -> list[Any]:
-    """Parse UTF-8 lines: texts; tuples of texts if there are several `names`; vectors if `features` is their size.
-
-    Raises DataError, naming the line, if one is invalid.
-    """
+    names = names or read_meta(model.encoding.folder)["fields"]
     found: list[Any] = []
-    for number, text in lines_of(io.BytesIO(raw), Path(where)):
-        if features is not None:
-            found.append(_vector(text, number, features, Path(where)))
-            continue
+    for number, text in lines_of(io.BytesIO(raw), WHERE):
         if not text.strip():
             print(f"line {number} is empty: its output answers no input", file=sys.stderr)
         parts = text.split("\t")
         if len(names) > 1 and len(parts) != len(names):
             said, expected = f"{len(parts)} field(s): {text[:60]!r}", f"{' TAB '.join(names)}: one tab between them"
-            raise damaged(Path(where), said, expected, line=number, step=STEP, value=len(parts))
+            raise damaged(WHERE, said, expected, line=number, step=STEP, value=len(parts))
         found.append(text if len(names) == 1 else tuple(parts))
     return found
 
 
-def _vector(text: str, number: int, size: int, where: Path) -> np.ndarray:
+def _vector(text: str, number: int, size: int) -> np.ndarray:
     words = [word for word in re.split(r"[\s,]+", text) if word]
     vector = np.zeros(size)
     if any(":" in word for word in words):
-        row = sparse(words, where, number, STEP)
+        row = sparse(words, WHERE, number, STEP)
         if wrong := [index for index in row if not 1 <= index <= size]:
             said = f"feature {wrong[0]}"
-            raise damaged(where, said, f"numbers from 1 to {size}", line=number, step=STEP, value=wrong[0])
+            raise damaged(WHERE, said, f"numbers from 1 to {size}", line=number, step=STEP, value=wrong[0])
         vector[np.array([*row], dtype=int) - 1] = [*row.values()]
     elif len(words) != size:
         expected = f"{size} numbers, or INDEX:VALUE pairs"
-        raise damaged(where, f"{len(words)} numbers", expected, line=number, step=STEP, value=len(words))
+        raise damaged(WHERE, f"{len(words)} numbers", expected, line=number, step=STEP, value=len(words))
     else:
-        vector[:] = [feature(word, where, number, step=STEP) for word in words]
+        vector[:] = [feature(word, WHERE, number, step=STEP) for word in words]
     return vector
 
 

@@ -103,9 +103,8 @@ class Loaded:
 
         decoding = _training.options_of(importlib.import_module("tasks.seq2seq.options"), self.config, "decode")
         if nbest > decoding.beam:
-            raise ValueError(
-                f"nbest={nbest} is more than the beam holds; set decode.beam={nbest} (it is {decoding.beam})"
-            )
+            told = f"set decode.beam={nbest} (it is {decoding.beam})"
+            raise ValueError(f"nbest={nbest} is more than the beam holds; {told}")
         if not (pairs := [Pair(text, ("",)) for text in texts]):
             return []
         with self.as_test_set(pairs, "pairs", {"digits": digits}) as test:
@@ -114,10 +113,8 @@ class Loaded:
             told = []
             for i, (pair, results) in enumerate(zip(pairs, decode(self.model, test, decoding, most=nbest))):
                 language = test.languages["target"]
-                said = [
-                    (output_text(h.tokens, test.options, language, source=pair.source, digits=digits), h.score)
-                    for h in results
-                ]
+                how = {"source": pair.source, "digits": digits}
+                said = [(output_text(h.tokens, test.options, language, **how), h.score) for h in results]
                 best = results[0]
                 rows = [*best.tokens, SPECIAL[EOS]]
                 pairs = zip(sources[i], split.source[i])
@@ -140,9 +137,8 @@ class Loaded:
         for number, given in enumerate(texts, 1):
             parts = (given,) if isinstance(given, str) else tuple(given)
             if len(parts) != len(meta["fields"]):
-                raise ValueError(
-                    f"input {number} has {len(parts)} text(s); this model reads {len(meta['fields'])}: {', '.join(meta['fields'])}"
-                )
+                reads = f"{len(meta['fields'])}: {', '.join(meta['fields'])}"
+                raise ValueError(f"input {number} has {len(parts)} text(s); this model reads {reads}")
             examples.append(Example(parts, 0))
         if not examples:
             return []
@@ -219,9 +215,8 @@ class Loaded:
         if not len(x):
             return []
         if x.ndim != 2 or x.shape[1] != self.encoding.features or not np.isfinite(x).all():
-            raise ValueError(
-                f"features of shape {x.shape}; this model reads finite ones of [n, {self.encoding.features}]"
-            )
+            wanted = f"finite ones of [n, {self.encoding.features}]"
+            raise ValueError(f"features of shape {x.shape}; this model reads {wanted}")
         scores = self.model.model.scores(x)
         p = self.model.output.distribution(scores)
         names = np.array(self.encoding.labels)

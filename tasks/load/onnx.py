@@ -114,8 +114,7 @@ def _graph(model: Loaded) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
 def write(model: Loaded, folder: Path) -> Path:
     """Write `FILE` for any number of inputs and texts of any length.
 
-    Raises:
-        StoreError: torch cannot write the model or its mapping, or the packages onnx and onnxscript are missing.
+    Raises StoreError if torch cannot write the model or its mapping, or the packages onnx and onnxscript are missing.
     """
     module, given, outputs = _graph(model)
     free = torch.export.Dim.DYNAMIC

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from repro import cell as cells
@@ -59,10 +58,8 @@ def evaluate(
         own = config["data"] == cell.config["data"]
         told, name = progress or NullProgress(), "test" if own else None
         test = cell.family.prepare_test(config, folder / "encoding", told, name)
-    further = {} if own else {test.name: config["data"]}
-    cell = replace(
-        cell, config=config | {"data": cell.config["data"]}, tests=(test,), further=further, overrides=tuple(overrides)
-    )
+    config["data"], further = cell.config["data"], {} if own else {test.name: config["data"]}
+    cell = replace(cell, config=config, tests=(test,), further=further, overrides=tuple(overrides))
     store = Store(folder.parents[3])
     outcome = cells.run(cell, store)
     found = cell.results(store) if outcome.state in ("done", "skipped") else None
@@ -78,11 +75,12 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
         ConfigError: the overrides are invalid.
         StoreError: the cell is invalid.
     """
+    import torch
+
     with usable(folder, (compose.ConfigError,)):
         if cell.module != compose.module_of(cell.config):
-            raise ValueError(
-                f"its module is {cell.module}, its task.family {str(cell.config['task']['family'])[:80]!r}"
-            )
+            family_of = str(cell.config["task"]["family"])[:80]
+            raise ValueError(f"its module is {cell.module}, its task.family {family_of!r}")
         config = on_this_machine(cell.config)
         if overrides:
             try:
@@ -92,19 +90,10 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
             config = evaluation_config(cell.config, overrides)
     with usable(folder):  # the overrides are right, so what is wrong now is the folder's
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
-        if (wrong := _not_finite(model)) is not None:
-            raise ValueError(f"weights that are not finite: {wrong}")
+        fitted = [] if isinstance(model, torch.nn.Module) else [("weights", torch.from_numpy(model.model.weights))]
+        if wrong := [name for name, w in fitted or model.named_parameters() if not bool(torch.isfinite(w).all())]:
+            raise ValueError(f"weights that are not finite: {wrong[0]}")
     return config, model, encoding
-
-
-def _not_finite(model: Any) -> str | None:
-    """Name of a weight that contains nan or inf, or None if all are finite."""
-    import torch
-
-    if isinstance(model, torch.nn.Module):
-        weights = dict(model.named_parameters())
-        return next((name for name, w in weights.items() if not bool(torch.isfinite(w).all())), None)
-    return None if np.isfinite(model.model.weights).all() else "weights"
 
 
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -133,13 +122,11 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
                 node = node.setdefault(part, {})
             node[last] = yaml.safe_load(value)  # not by Hydra's parser, which using a model does not need
         except (AttributeError, TypeError, ValueError, yaml.YAMLError):
-            raise compose.ConfigError(
-                f"{override!r} cannot be set: there is no such key, or the value cannot be read"
-            ) from None
+            told = "cannot be set: there is no such key, or the value cannot be read"
+            raise compose.ConfigError(f"{override!r} {told}") from None
     if wrong:
-        raise compose.ConfigError(
-            f"{', '.join(wrong)} cannot be set for a trained model; what can: data, {', '.join(keys)}"
-        )
+        what = f"{', '.join(wrong)} cannot be set for a trained model"
+        raise compose.ConfigError(f"{what}; what can: data, {', '.join(keys)}")
     changed = compose.completed(changed)
     if other is None:
         return changed

@@ -187,7 +187,7 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
             np.save(folder / "vectors.npy", table)
         return meta
 
-    return open_encoded(cached_folder(root, data.name, key, build, progress))
+    return open_encoded(cached_folder(root, data.name, [key, images.path], build, progress))
 
 
 def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress) -> Encoded:
@@ -201,7 +201,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
         copy_files(known.folder, folder, VOCABULARY)
         return _write(folder, splits, splits, known.words, known.answers, images, known.options, key)
 
-    return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
+    return open_encoded(cached_folder(root, f"{data.name}-test", [key, images.path], build, progress))
 
 
 def open_encoded(folder: str | Path) -> Encoded:

@@ -40,7 +40,14 @@ BASELINES = {"constant": {"score": 1.5, "text": "the same"}}
 
 def planned(experiments, tools, overrides=(), workers=None):
     """The plans of experiments."""
-    return plans.fill(experiments, plans.outline(experiments, tools, overrides), tools, overrides, workers)
+    return prepared(experiments, tools, overrides, workers).plans
+
+
+def prepared(experiments, tools, overrides=(), workers=None, runtime=None):
+    """Experiments with all their plans made."""
+    made = plans.Preparation(experiments, plans.outline(experiments, tools, overrides), tools, overrides, workers)
+    made.config = made.config | {"runtime": runtime or made.config["runtime"]}
+    return made.whole()
 
 
 class DataMissing(Exception):

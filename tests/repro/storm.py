@@ -79,8 +79,8 @@ def command(store: str, name: str, size: int) -> int:
     if name == "many":
         (plugin := Path(store).parent / "counting.py").write_text(COUNTING)
         overrides += [f"runtime.workers={WORKERS}", f"launcher.retries={RETRIES}", f"plugins=[{plugin}]"]
-    todo = reproduce.planned([read(page(name, size), name, "demo")], overrides)
-    return reproduce.drive(reproduce.Driver(todo, Store(todo.outputs)))
+    made = reproduce.prepared([read(page(name, size), name, "demo")], overrides)
+    return reproduce.Driver(made, Store(store)).run()
 
 
 def start(store: Path, size: int, name: str = "storm") -> subprocess.Popen:

@@ -10,7 +10,7 @@ from made_report import ROWS, Made
 
 from repro.plan.experiment import ExperimentError, read
 from repro.tables.build import build
-from tasks.commands import closing
+from tasks.commands import driver
 from tasks.config import compose
 
 
@@ -18,7 +18,7 @@ from tasks.config import compose
 def drawn(tmp_path):
     """`drawn(labels)`: what is printed of an experiment that draws these rows; the outputs for one example are right."""
     made = Made(tmp_path)
-    (best,) = [e["index"] for e in closing.examples.heat_maps(*_read(made), "test", None)][1:2]
+    (best,) = [e["index"] for e in driver.examples.heat_maps(*_read(made), "test", None)][1:2]
     for r in range(len(ROWS)):
         level = made.level(r)
         level.write_predictions(
@@ -28,14 +28,14 @@ def drawn(tmp_path):
 
     def make(labels):
         made.plan.experiment = dataclasses.replace(made.plan.experiment, draw=tuple(labels))
-        return best, closing.text(build(made.plan, made.store), made.plan)
+        return best, driver.drawings(build(made.plan, made.store), made.plan)
 
     return make
 
 
 def _read(made):
     rows = build(made.plan, made.store).blocks[0].own
-    return rows, closing.predictions_of(rows, "test")
+    return rows, driver.predictions_of(rows, "test")
 
 
 def test_the_rows_that_an_experiment_names_are_drawn_for_the_best_example_of_the_report(drawn, monkeypatch):

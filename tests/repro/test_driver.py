@@ -40,8 +40,7 @@ def planned(experiment, tools, store):
             page["profiles"]["demo"] = {"columns": ["a"], "seeds": [1]}
             change(page)
 
-        made = fake_family.planned([experiment(small)], tools, overrides)
-        return reproduce.Planned(made, "demo", RUNTIME, str(store.root))
+        return fake_family.prepared([experiment(small)], tools, overrides, runtime=RUNTIME)
 
     return make
 
@@ -75,7 +74,7 @@ def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_t
         reproduce, "ASSUMED", replace(reproduce.ASSUMED, others={"translation_demo": (8_000, 90)}, slowness=lambda: 2.0)
     )
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
-    todo = reproduce.plan(Request.read(asked, REPRODUCE, ["demo"]), announce=True)
+    todo = reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
     assert not todo.plans[0].slots and not todo.preparation.results and not todo.preparation.running
     assert capfd.readouterr().err == (
         "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
@@ -96,11 +95,9 @@ def begun(page, tools, store):
             loaded.append(read({**copy.deepcopy(now), "title": f"Table {title}"}, title, "demo"))
         slots = plans.outline(loaded, tools, overrides)
         cost = estimate.estimate([("", w) for group in slots for w in group], store)
-        empty, preparation = (
-            [plans.Plan(one) for one in loaded],
-            plans.Preparation(loaded, slots, tools, overrides, workers),
-        )
-        return reproduce.Planned(empty, "demo", RUNTIME | {"workers": workers}, str(store.root), cost, preparation)
+        made = plans.Preparation(loaded, slots, tools, overrides, workers)
+        made.config = made.config | {"runtime": RUNTIME | {"workers": workers}}
+        return reproduce.Driver(made, store, cost)
 
     return make
 
@@ -112,8 +109,8 @@ def fewer(page):
 
 def test_the_smallest_table_comes_first_and_data_are_prepared_when_they_are_needed(begun, store, capfd, monkeypatch):
     monkeypatch.setattr(reproduce.Driver, "seconds", lambda self, cell: cell.seed)
-    driver = reproduce.Driver(begun(lambda page: None, fewer, workers=1), store)
-    preparation, shown = driver.planned.preparation, Display({})
+    driver = begun(lambda page: None, fewer, workers=1)
+    preparation, shown = driver.preparation, Display({})
     driver.order, driver.keys = [1, 0], [[], []]
     taken = [driver.take(1, shown) for _ in range(5)]
     assert [cell and cell.seed for cell in taken] == [None, 3, 3, None, 2], "a preparation takes the place of a cell"
@@ -122,15 +119,15 @@ def test_the_smallest_table_comes_first_and_data_are_prepared_when_they_are_need
     assert driver.take(1, shown) is None and driver.take(2, shown).seed == 2
     preparation.running.clear()
     assert not driver.unmade and len(driver.cells) == driver.total == 6
-    driver = reproduce.Driver(begun(lambda page: None, lambda page: None), store)
+    driver = begun(lambda page: None, lambda page: None)
     assert driver.total == 4 and driver.run() == 0, "both are the same cells"
     said = capfd.readouterr()
     assert said.out.index("Table one") < said.out.index("Table two") and "4 cells run, 0 reused, 0 failed" in said.out
-    assert "[4/4] done" in said.err and not driver.planned.preparation.running
+    assert "[4/4] done" in said.err and not driver.preparation.running
 
 
 def test_tables_are_printed_in_the_order_of_their_work(begun, store, capfd):
-    assert reproduce.Driver(begun(lambda page: None, fewer), store).run() == 0
+    assert begun(lambda page: None, fewer).run() == 0
     said = capfd.readouterr()
     assert said.out.index("Table two") < said.out.index("Table one") and "6 cells run, 0 reused" in said.out
     assert "[6/6] done" in said.err
@@ -148,7 +145,7 @@ def test_a_cell_of_two_tables_is_scored_on_the_test_sets_of_both(begun, store):
         page["columns"]["b"]["overrides"] = ["data.content=b"]
         page["profiles"]["demo"]["columns"] = ["a", "b"]
 
-    driver = reproduce.Driver(begun(first, second, overrides=["task.behaviour=slow", "task.seconds=2.0"]), store)
+    driver = begun(first, second, overrides=["task.behaviour=slow", "task.seconds=2.0"])
     assert driver.run() == 0 and {cell.state(store) for cell in driver.cells.values()} == {"done"}
     ran = [runs(cell, store) for cell in driver.cells.values()]
     assert ran == [["train", "test", "duc"]] * 3 + [["train", "test"]] * 3
@@ -158,10 +155,10 @@ def test_data_that_are_unavailable_take_out_a_column_and_all_of_them_the_run(beg
     def without(page):
         page["columns"]["a"]["overrides"] = ["data.missing=1"]
 
-    assert reproduce.Driver(begun(lambda page: None, without), store).run() == 0
+    assert begun(lambda page: None, without).run() == 0
     assert "it is behind a licence" in capfd.readouterr().out
     with pytest.raises(compose.ConfigError, match="no column can be run: A: it is behind a licence"):
-        reproduce.Driver(begun(without), store).run()
+        begun(without).run()
 
 
 def test_an_error_of_a_loader_ends_the_run_and_the_cells_are_continued_by_the_next(begun, tools, store):
@@ -170,8 +167,8 @@ def test_an_error_of_a_loader_ends_the_run_and_the_cells_are_continued_by_the_ne
 
     strict = replace(tools, unavailable=())
     with pytest.raises(fake_family.DataMissing):
-        reproduce.Driver(begun(lambda page: None, broken, tools=strict), store).run()
-    driver = reproduce.Driver(begun(lambda page: page["columns"]["a"].pop("overrides", None)), store)
+        begun(lambda page: None, broken, tools=strict).run()
+    driver = begun(lambda page: page["columns"]["a"].pop("overrides", None))
     assert driver.run() == 0 and len(driver.done) == 4
 
 
@@ -222,18 +219,19 @@ sys.path[:0] = [{root!r}, {here!r}]
 import conftest, fake_family
 from repro import plan as plans
 from repro.plan.experiment import read
+from repro.store import Store
 from tasks.commands import driver, reproduce
 from tasks.config.request import Request
 
-def plan(request, announce):
+def begin(request):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
-    made = fake_family.planned([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r})
-    return reproduce.Planned(made, "demo", {runtime}, {store!r})
+    made = fake_family.prepared([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r}, runtime={runtime})
+    return reproduce.Driver(made, Store({store!r}))
 
 def module_of(config):
     return "fake_family"
 
-reproduce.plan, driver.POLL_SECONDS = plan, 0.2
+reproduce.begin, driver.POLL_SECONDS = begin, 0.2
 if __name__ == "__main__":
     sys.exit(reproduce.main(Request(("fake",))))
 """

@@ -70,8 +70,7 @@ def main(store: str, flags: str, *overrides: str) -> int:
     own = Path(flags) / "moody.py"
     own.write_text(MAPPING.format(flags=flags, behind=BEHIND))
     asked = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", f"plugins=[{own}]", *overrides]
-    planned = reproduce.planned([read(page(), "sweep", "demo")], asked)
-    return reproduce.Driver(planned, Store(planned.outputs)).run()
+    return reproduce.Driver(reproduce.prepared([read(page(), "sweep", "demo")], asked), Store(store)).run()
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ WRONG = ("sum normalization++", "full domain")
 def test_laha_table_1_and_its_lipschitz_constants(K, q):
     """Every printed mark is confirmed but one: sum normalization++ has no value where the scores sum to 0."""
     for row in properties.rows(K, 0.5, q):
-        for prop, printed in zip(properties.PROPERTIES, (*row.printed, "yes")):
+        for prop, printed in zip(properties.PROPERTIES, (*row.printed.split(), "yes")):
             found, wrong = properties.verdict(prop, row, K, printed), (row.label, prop) == WRONG
             assert (found, printed) == (("no", "yes") if wrong else (printed, printed)), (row.label, prop)
         steepest = properties.steepness(row.function, properties.probes(K, q))

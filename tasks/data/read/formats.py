@@ -61,25 +61,15 @@ _ODD |= {"\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}
 _LONG_WORD = re.compile(rf"[^\s{HAN}{SOUTHEAST}]{{{LONGEST_WORD + 1}}}")
 _CELL = re.compile(r'"(?:[^"]|"")*"')
 _SEPARATOR = re.compile(r"^sep=(.)\s*$", re.I)
-_BAD_ESCAPE = re.compile(r"\\u(?:d[89a-f]|0000)", re.I)
-_NO_TEXT = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")
 _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
 def damaged(
-    path: Path,
-    problem: str,
-    expected: str,
-    *,
-    line: int | None = 0,
-    byte: int = -1,
-    step: str = AGAIN,
-    value: Any = None,
+    path: Path, what: str, expected: str, *, line: int | None = 0, byte: int = -1, step: str = AGAIN, value: Any = None
 ) -> DataError:
     """The error for a file with unexpected content: file and position, what was found, what was expected."""
     place = (f", line {line:,}" if line else "") + (f", byte {byte:,}" if byte >= 0 else "")
-    what = f"{path.name}{place}: {problem}"
-    return DataError(what, f"{path}: expected {expected}", step, path.name, value, line or 0)
+    return DataError(f"{path.name}{place}: {what}", f"{path}: expected {expected}", step, path.name, value, line or 0)
 
 
 @contextmanager
@@ -218,21 +208,15 @@ def read_lines(path: Path) -> list[str]:
 
 
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
-    """Parse JSON text that starts at `line` of a file; DataError for invalid JSON or invalid characters."""
+    """Parse JSON text that starts at `line` of a file; DataError for invalid JSON."""
     only = None if "\n" in text else line
     try:
-        loaded = json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        problem, line = f"not valid JSON ({error.msg}, column {error.colno:,})", line + error.lineno - 1
-        raise damaged(path, problem, "JSON", line=line) from error
-    except (ValueError, RecursionError) as error:  # a key twice; a number with thousands of digits; too many brackets
-        raise damaged(path, f"not readable JSON ({error})", "JSON", line=only) from error
-    if _BAD_ESCAPE.search(text):
-        written = json.dumps(loaded, ensure_ascii=False)  # with whole characters where two halves belong together
-        if bad := _NO_TEXT.search(written):
-            near = written[max(bad.start() - 20, 0) :][:40]
-            raise damaged(path, f"{near!a} holds NUL or half a character", "text", line=only)
-    return loaded
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:  # also a key twice, thousands of digits, too many brackets
+        told, at = str(error), only
+        if isinstance(error, json.JSONDecodeError):
+            told, at = f"{error.msg}, column {error.colno:,}", line + error.lineno - 1
+        raise damaged(path, f"not valid JSON ({told})", "JSON", line=at) from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

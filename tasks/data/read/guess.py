@@ -141,16 +141,12 @@ def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:
     if stem not in paired:
         return None
     ends = sorted(there[stem])
-    sides = [
-        settings.get("source") or settings.get("source_lang"),
-        settings.get("target") or settings.get("target_lang"),
-    ]
+    sides = [settings.get(side) or settings.get(f"{side}_lang") for side in ("source", "target")]
     if len(ends) > 2 and None in sides:
         step = f"name the two: data.source_lang={ends[0]} data.target_lang={ends[1]}"
         raise DataError(f"{folder} has texts in {len(ends)} languages", f"{stem}.{f', {stem}.'.join(ends)}", step)
-    if None in sides:
-        rest = [e for e in ends if e not in sides]
-        sides = [side or rest.pop(0) for side in sides]
+    rest = [e for e in ends if e not in sides]
+    sides = [side or rest.pop(0) for side in sides]
     options = {"name": "files"} | _sides(*map(str, sides))
     said = f"{folder.name}: pairs of texts, line by line, from {stem}.{sides[0]} to {stem}.{sides[1]}"
     return Guess("pairs", options, said, f"data.source_lang={sides[1]} data.target_lang={sides[0]}")

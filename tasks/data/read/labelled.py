@@ -88,10 +88,8 @@ def standardised(splits: Arrays) -> dict[str, Labelled]:
 def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Features `[n, d]` and labels `[n, K]` of a dense ARFF file.
 
-    Nominal features become indicators, except two-valued 0/1 features, which become numbers.
-
-    Raises:
-        DataError: the format is different, a label is not a 0/1 attribute, values are missing, or there is no row.
+    Nominal features become indicators, except two-valued 0/1 features, which become numbers. Raises DataError if the
+    format is different, a label is not a 0/1 attribute, values are missing, or there is no row.
     """
     lines = ((n, row) for n, line in numbered(path) if (row := line.strip()) and not row.startswith("%"))
     kinds = _attributes(lines, path)  # name -> values, or None if numeric

@@ -55,8 +55,7 @@ class FileLines(View):
 class Lines(FileLines):
     """The lines of a UTF-8 file by number.
 
-    Raises:
-        DataError: the whole file is checked at once, with the same errors as `tasks.data.read.formats.numbered`.
+    The whole file is checked at once, with the errors of `tasks.data.read.formats.numbered`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,8 +107,7 @@ class LinePairs(View):
 def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
     """The first file with one of the `names`, plain or with .gz added, in one of the `places`.
 
-    Raises:
-        DataError: there is no such file; the next step is `get`.
+    Raises DataError if there is no such file; the next step is `get`.
     """
     for folder in places:
         for name in names:

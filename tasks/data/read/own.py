@@ -296,17 +296,11 @@ def split(
 ) -> tuple[dict[str, Sequence[Any]], str]:
     """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
 
-    Of a folder without dev, train is split: the tenth that would be dev and test becomes dev.
+    Of a folder without dev, train is split: the tenth that would be dev and test becomes dev. `texts` are those of the
+    records; they are one text if they differ only in case, digits or punctuation. The split is stored below `root`.
 
-    Returns the records of each split, and a sentence for the footer, which warns of the second case.
-
-    Args:
-        texts: the text of each record; texts that differ only in case, digits or punctuation are treated as one text.
-        source: description of the records' source.
-        root: folder in which the split is stored.
-
-    Raises:
-        DataError: there are too few texts for three splits.
+    Returns the records of each split, and a sentence for the footer, which warns of the second case. Raises DataError
+    if there are too few texts for three splits.
     """
     same: dict[str, list[int]] = {}
     for i, one in enumerate(texts):
@@ -316,15 +310,14 @@ def split(
     path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
-    refuse_empty(path, f"its {len(once):,} different texts", {s: getattr(parts, s) for s in SPLITS})
+    refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
     note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
-        note += (
-            f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another split, {fate}. "
-            "To avoid this, split the file yourself: data.path=FOLDER with a file each for train, dev and test"
-        )
-    chosen = {s: [i for n in getattr(parts, s) for i in numbers[n]] for s in SPLITS}
+        note += f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another "
+        note += f"split, {fate}. To avoid this, split the file yourself: data.path=FOLDER with a file each for train, "
+        note += "dev and test"
+    chosen = {s: [i for some in groups for i in some] for s, groups in parts.of(numbers).items()}
     if whole != WHOLE:
         note = f"dev is a tenth of train: {note}"
         chosen = {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, Kind, choice
+from tasks.config.options import LARGEST, REQUIRED, choice, option
 from tasks.data.dataset import Limited
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file, remembered
@@ -37,7 +37,7 @@ def word_bounds(which: str) -> Any:
             raise ValueError(what)
         return {side: bounds.get(side) for side in SIDES}
 
-    return dataclasses.field(default=REQUIRED, metadata={"kind": Kind(dict, read, f"{which} words of a text")})
+    return option(REQUIRED, dict, read, f"{which} words of a text")
 
 
 def fallback() -> Any:
@@ -95,14 +95,9 @@ class Bounded(Limited):
 
 
 def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], progress: Progress) -> tuple[Rows, dict]:
-    """Rows of strings, cached as JSON lines at `path`. The first line holds their description and sha256.
+    """Rows of strings, cached as JSON lines at `path`, and their description with `sha256`, which is the first line.
 
-    Args:
-        path: the cache file.
-        make: creates the rows and their description if `path` is missing or damaged.
-
-    Returns:
-        the rows, and their description (with `sha256`).
+    `make` creates both if `path` is missing or damaged.
     """
     try:
         head, _, body = path.read_bytes().partition(b"\n")

@@ -48,6 +48,10 @@ class Parts:
     largest: int
     alike: int = 0
 
+    def of(self, items: Sequence[Any]) -> dict[str, list[Any]]:
+        """The items of each split."""
+        return {split: [items[i] for i in getattr(self, split)] for split in ("train", "dev", "test")}
+
     def note(self, what: str) -> str:
         """A sentence about the split for the footer; `what` names the items."""
         n = sum(map(len, (self.train, self.dev, self.test, self.left_out)))

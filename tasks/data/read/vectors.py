@@ -21,10 +21,8 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
     """The wanted words that occur in the file, in file order, and their vectors [found, dim] float32.
 
     The number of dimensions is determined from the first line; a header line of two numbers (word2vec's format) is
-    skipped. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line.
-
-    Raises:
-        DataError: a line does not have the expected numbers, or the file contains no wanted word.
+    skipped. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line. Raises DataError
+    if a line does not have the expected numbers, or the file contains no wanted word.
     """
     words: list[str] = []
     rows: list[np.ndarray] = []
@@ -72,10 +70,8 @@ def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: i
     Neighbours within five words count 1 / distance. Other words are removed first, and equal texts count once (a
     premise occurs in several pairs). Contexts are smoothed with the power .75, singular values are raised to the power
     1/2, and rows are scaled to the same length: options of Levy, Goldberg & Dagan 2015, which we did not tune. The
-    result is deterministic up to rounding, and up to the sign of a component whose largest entries tie.
-
-    Raises:
-        DataError: there are fewer than dim + 1 words, or no two of them occur near each other.
+    result is deterministic up to rounding, and up to the sign of a component whose largest entries tie. Raises
+    DataError if there are fewer than dim + 1 words, or no two of them occur near each other.
     """
     from scipy import sparse
     from scipy.sparse.linalg import svds

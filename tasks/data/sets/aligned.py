@@ -61,10 +61,9 @@ def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], 
     Args:
         links: alignment.json.
         source, target: the two sides in CoNLL-U.
-    Returns:
-        the words of the source sentences, the words of the target sentences, and the links between them.
-    Raises:
-        DataError: the sides have different lengths, or a link refers to a missing word.
+
+    Returns the words of the source sentences, those of the target sentences, and the links between them. Raises
+    DataError if the sides have different lengths, or a link refers to a missing word.
     """
     table = formats.parse_json(formats.read_text(links), links)
     sides = [list(_conllu(source)), list(_conllu(target))]

@@ -55,7 +55,8 @@ def load_summaries(manifest: Manifest, options: Summaries, root: Path, progress:
     found = load_descriptions(root, progress)
 
     def read(progress: Progress) -> Splits:
-        return {s: options.within(Pair(row.paragraph, (row.synopsis,)) for row in found.of(s)) for s in SPLITS}
+        every = found.parts.of([Pair(row.paragraph, (row.synopsis,)) for row in found.rows])
+        return {split: options.within(pairs) for split, pairs in every.items()}
 
     title, notes = f"{found.provenance}, first paragraph to synopsis", [found.parts.note("paragraphs")]
     sources = dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds()))
@@ -82,15 +83,11 @@ class Descriptions:
     sha256: str
     provenance: str
 
-    def of(self, split: str) -> list[Description]:
-        return [self.rows[i] for i in getattr(self.parts, split)]
-
 
 def load_descriptions(root: Path, progress: Progress) -> Descriptions:
     """All descriptions with their split: no source package, synopsis or near-duplicate paragraph occurs in two splits.
 
-    Raises:
-        DataUnavailable: apt is not installed, or it cannot reach its sources.
+    Raises DataUnavailable if apt is not installed, or it cannot reach its sources.
     """
 
     def make() -> tuple[list[list[str]], dict[str, Any]]:
@@ -108,12 +105,12 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
     rows = [Description(*row) for row in cached]
 
     def split() -> Parts:
-        named = [
-            {"package": r.source, "paragraph": normalized(r.paragraph), "synopsis": normalized(r.synopsis)}
+        keys = [
+            (("package", r.source), ("paragraph", normalized(r.paragraph)), ("synopsis", normalized(r.synopsis)))
             for r in rows
         ]
         names = [f"{row.source} {row.paragraph}" for row in rows]
-        return split_by_content([key.items() for key in named], names, [[row.paragraph for row in rows]])
+        return split_by_content(keys, names, [[row.paragraph for row in rows]])
 
     parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {about['sha256']}", split, progress)
     return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
@@ -189,7 +186,8 @@ def load_look_up(manifest: Manifest, options: LookUp, root: Path, progress: Prog
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
 
     def read(progress: Progress) -> Splits:
-        return {s: list(examples(found.of(s), n, options.packages, s)) for s, n in sizes.items()}
+        every = found.parts.of(found.rows)
+        return {s: list(examples(every[s], n, options.packages, s)) for s, n in sizes.items()}
 
     title, notes = f"{found.provenance}, {options.packages} synopses at a time", [found.parts.note("paragraphs")]
     sources = {s: [found.sha256, options.packages, n] for s, n in sizes.items()}

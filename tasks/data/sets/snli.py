@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,24 +165,21 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
 
     def read(progress: Progress) -> Splits:
         train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
-        dev, test = (_explained([files[name] for name in names[split]]) for split in ("dev", "test"))
-        return {"train": list(train), "dev": dev, "test": test}
+        splits = {"train": list(train), "dev": [], "test": []}
+        for split in ("dev", "test"):
+            paths = [files[name] for name in names[split]]
+            columns = [read_lines(path) for path in paths]
+            same_length(paths, columns)
+            for number, (s1, s2, label, *why) in enumerate(zip(*columns), 1):
+                if label not in CLASSES:
+                    raise damaged(paths[2], f"label {label[:40]!r}", f"one of {', '.join(CLASSES)}", line=number)
+                splits[split].append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
+        return splits
 
     title = "20,000 SNLI training pairs; SNLI dev and test"
     origin = {s: [hashes[n] for n in ns] for s, ns in names.items()}
     notes = ["marked words: premise words that an e-SNLI explanation mentions (no highlights in this copy)"]
     return make(manifest, KIND, read, title, sources=origin, limits=options.limits, notes=notes, about=ABOUT)
-
-
-def _explained(paths: Sequence[Path]) -> list[Example]:
-    columns = [read_lines(path) for path in paths]
-    same_length(paths, columns)
-    explained = []
-    for number, (s1, s2, label, *why) in enumerate(zip(*columns), 1):
-        if label not in CLASSES:
-            raise damaged(paths[2], f"label {label[:40]!r}", f"one of {', '.join(CLASSES)}", line=number)
-        explained.append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
-    return explained
 
 
 def explained_words(explanations: Iterable[str]) -> frozenset[str]:

@@ -55,7 +55,8 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
     """
     name, about = manifest["name"], ENGLISH
     if name == "gigaword" and options.path is None:
-        splits, stamps = hub.load(manifest, root, progress, make=_pair)
+        made = {"make": lambda row: Pair(clean(row["document"]), (clean(row["summary"]),))}
+        splits, stamps = hub.load(manifest, root, progress, **made)
         title = "Gigaword (Rush et al. 2015), Hugging Face release"
     elif name == "gigaword":
         folder = folder_of(options.path, manifest["get"])
@@ -71,10 +72,6 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
     found = {split: len(pairs) for split, pairs in splits.items()}
     more = {"sources": stamps, "limits": options.limits, "counts": found, "about": about}
     return make(manifest, KIND, lambda progress: splits, title, **more)
-
-
-def _pair(row: dict[str, str]) -> Pair:
-    return Pair(clean(row["document"]), (clean(row["summary"]),))
 
 
 @dataclass
@@ -131,7 +128,7 @@ def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Pro
     parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
 
     def read(progress: Progress) -> Splits:
-        return {s: options.within(pairs[i] for i in getattr(parts, s)) for s in SPLITS}
+        return {split: options.within(some) for split, some in parts.of(pairs).items()}
 
     sources = dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds()))
     more = {"limits": options.limits, "notes": [parts.note("articles")], "about": ENGLISH}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,26 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
     else:
         folder = folder_of(options.path, manifest["get"])
     if folder is None:
-        splits, stamps = _from_hub(manifest, stem, root, progress)
+
+        def check(row: Mapping[str, Any]) -> str | None:
+            whole = all(isinstance(row["translation"].get(lang), str) for lang in about.values())
+            return None if whole else f"a translation has no text in {' or '.join(about.values())}: {str(row)[:200]}"
+
+        def made(row: Mapping[str, Any]) -> Pair:
+            source, target = (clean(row["translation"][lang]) for lang in about.values())
+            return Pair(source, (target,))
+
+        splits, stamps = hub.load(manifest, root, progress, make=made, check=check, pair=stem)
         title += ", Hugging Face release"
     else:
-        splits, stamps = _from_files(folder, stem, manifest["get"])
+        splits, stamps = {split: [] for split in FILES}, {split: [] for split in FILES}
+        for split, name in ((split, name) for split, names in FILES.items() for name in names):
+            wanted = [(name.format(stem, lang),) for lang in about.values()]
+            files = [find_file(sources.folders_in(folder), one, manifest["get"]) for one in wanted]
+            sides = [segments(path) for path in files]
+            same_length(files, sides)
+            splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
+            stamps[split] += map(sha256_of, files)
     if stem != "de-en":
         manifest = manifest | {"sizes": {}}
 
@@ -140,41 +156,10 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
     return make(manifest, KIND, read, title, sources=origin, **more)
 
 
-Sourced = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> their source
-
-
-def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Progress) -> Sourced:
-    def check(row: Mapping[str, Any]) -> str | None:
-        whole = all(isinstance(row["translation"].get(language), str) for language in pair.split("-"))
-        return None if whole else f"a translation has no text in {' or '.join(pair.split('-'))}: {str(row)[:200]}"
-
-    def made(row: Mapping[str, Any]) -> Pair:
-        source, target = (clean(row["translation"][language]) for language in pair.split("-"))
-        return Pair(source, (target,))
-
-    return hub.load(manifest, root, progress, make=made, check=check, pair=pair)
-
-
-def _from_files(folder: Path, stem: str, get: str) -> Sourced:
-    splits, stamps = {}, {}
-    for split, names in FILES.items():
-        splits[split], stamps[split] = [], []
-        for name in names:
-            files = [find_file(sources.folders_in(folder), (name.format(stem, lang),), get) for lang in stem.split("-")]
-            sides = [tagged_lines(path) if split == "train" else segments(path) for path in files]
-            same_length(files, sides)
-            splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
-            stamps[split] += map(sha256_of, files)
-    return splits, stamps
-
-
-def tagged_lines(path: Path) -> list[str]:
-    """Sentences of an IWSLT training file: all lines except those that are a tag with its text (<title>..</title>)."""
-    return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
-
-
 def segments(path: Path) -> list[str]:
-    """Texts of the <seg> elements of an IWSLT evaluation file, in order."""
+    """Sentences of an IWSLT file, in order: the <seg>s, or, for training, all lines but those that are a tag."""
+    if path.name.startswith("train.tags"):
+        return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
     page = read_text(path)
     found = re.findall(r"<seg\b[^>]*>(.*?)</seg>", page, re.S)
     if not found or len(found) != page.count("<seg"):

@@ -107,7 +107,7 @@ def test_an_incomplete_loader_and_a_set_without_a_manifest_are_refused_with_thei
         told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
         assert data.problems({"name": "mine"}, "pairs") == [told]
     monkeypatch.undo()
-    monkeypatch.setattr("tasks.data.catalog.names_in", lambda group: ["mine"])
+    monkeypatch.setattr("tasks.data.access.names_in", lambda group: ["mine"])
     assert "'mine': data/manifests/mine.yaml is missing" in data.problems({"name": "mine"})[0]
 
 

@@ -17,7 +17,7 @@ from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.acquire import apt as apt_module
 from tasks.data.acquire.apt import PrivateApt, extract_deb
 from tasks.data.acquire.download import download
-from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.acquire.sources import fetch_wheel
 
 BODY = bytes(range(256)) * 2000
 SHA = hashlib.sha256(BODY).hexdigest()

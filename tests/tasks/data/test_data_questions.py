@@ -42,10 +42,10 @@ def test_a_small_vqa2_with_damaged_images(opened, small, tmp_path):
     again = open_images({"kind": images.kind, "path": images.path}, tmp_path / "encoded" / "x")
     first = images.rows(np.arange(84))
     assert np.array_equal(again.rows(np.arange(84)), first) and again.index == images.index
-    (path,) = (tmp_path / "images").glob("pixels-*.npy")
+    (path,) = (tmp_path / "encoded").glob("pixels-*/*.npy")
     path.write_bytes(path.read_bytes()[:-1000])
-    with refused(DataUnavailable, where=str(path)):  # a damaged cache is made again
-        open_images({"kind": "pixels", "path": f"../../images/{path.name}"}, tmp_path / "encoded" / "x")
+    with refused(DataUnavailable, where=str(path.parent)):  # a damaged cache is made again
+        open_images({"kind": "pixels", "path": f"../{path.parent.name}"}, tmp_path / "encoded" / "x")
     assert np.array_equal(found.about["images"](keys_of(splits), tmp_path, QUIET).rows(np.arange(84)), first)
     assert "60 of 443,757 training questions" in found.shortfalls
     assert any("scored on val" in s for s in found.shortfalls)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from repro.files import sealed
 from tasks.data import DataError, DataUnavailable, NullProgress, open_data
-from tasks.data.read.answers import normalized
 from tasks.data.records import Question
+from tasks.data.sets.questions import normalized
 from tasks.data.symbols import FIRST, PAD, UNK
 from tasks.vqa import metrics, predict
 from tasks.vqa.encode import (
