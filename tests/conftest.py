@@ -155,12 +155,24 @@ def prepared_cell(composed):
 
 
 @pytest.fixture(scope="session")
-def learned(prepared_cell, learning, tmp_path_factory):
-    """`learned(mapping)`: (cell, entry) of a toy cell trained and scored once in this session; fails with its traceback.
+def ran():
+    """`ran(cell, store)`: the entry of a cell after its training; fails with its traceback."""
+    from repro import cell as cells
+
+    def ran(cell, store):
+        outcome = cells.run(cell, store)
+        assert outcome.state == "done", outcome.error
+        return cell.entry(store)
+
+    return ran
+
+
+@pytest.fixture(scope="session")
+def learned(prepared_cell, ran, learning, tmp_path_factory):
+    """`learned(mapping)`: (cell, entry) of a toy cell trained and scored once in this session.
 
     Its test set's evaluation is `entry.evaluation(cell.evaluation_id(cell.tests[0]))`.
     """
-    from repro import cell as cells
     from repro.store import Store
 
     store, finished = Store(tmp_path_factory.mktemp("learned")), {}
@@ -169,9 +181,7 @@ def learned(prepared_cell, learning, tmp_path_factory):
         key = (mapping, *more)
         if key not in finished:
             cell = prepared_cell([*learning, f"mapping={mapping}", *more])
-            outcome = cells.run(cell, store)
-            assert outcome.state == "done", outcome.error
-            finished[key] = (cell, cell.entry(store))
+            finished[key] = (cell, ran(cell, store))
         return finished[key]
 
     return learned

@@ -47,17 +47,8 @@ def run(
             else:
                 time.sleep(0.01)
         if status == TOO_LATE:
-            command = [sys.executable, str(script), *arguments]
-            return subprocess.run(
-                command,
-                input=typed,
-                capture_output=True,
-                text=True,
-                env=environment,
-                cwd=cwd,
-                timeout=timeout,
-                check=False,
-            )
+            command, told = [sys.executable, str(script), *arguments], {"input": typed, "env": environment, "cwd": cwd}
+            return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **told)
         texts = []
         for file in (out, err):
             file.seek(0)
@@ -94,9 +85,7 @@ def _become(
         logging.disable(logging.NOTSET)  # what earlier tests and Hydra have done to logging
         logging.root.handlers.clear()
         for handler in (found() for found in logging._handlerList):
-            if (
-                type(handler) is logging.StreamHandler
-            ):  # of a library, with what was standard error when it was imported
+            if type(handler) is logging.StreamHandler:  # of a library, with standard error as it was at its import
                 handler.stream = sys.stderr
         for logger in logging.root.manager.loggerDict.values():
             logger.disabled = False  # type: ignore[union-attr]

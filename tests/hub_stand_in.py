@@ -28,41 +28,34 @@ def _text(rng: random.Random, low: int = 4, high: int = 9) -> str:
 
 
 def _features() -> dict[str, tuple[Any, Any]]:
-    """Set -> (its features on the hub, row number and generator -> row)."""
+    """Set -> (its features on the hub, row number and texts, the last one short -> row)."""
     from datasets import ClassLabel, Features, Translation, Value
 
-    string = Value("string")
-    return {
-        "stanfordnlp/imdb": (
-            Features(text=string, label=ClassLabel(names=["neg", "pos"])),
-            lambda i, rng: {"text": f"review {i} {_text(rng)}", "label": i % 2},
-        ),
-        "stanfordnlp/snli": (
-            Features(premise=string, hypothesis=string, label=ClassLabel(names=["entailment", "neutral", "contradiction"])),
-            lambda i, rng: {"premise": _text(rng), "hypothesis": _text(rng), "label": i % 4 if i % 4 < 3 else -1},
-        ),
-        "Harvard/gigaword": (
-            Features(document=string, summary=string),
-            lambda i, rng: {"document": f"{i} {_text(rng)}", "summary": _text(rng, 2, 4)},
-        ),
-        "IWSLT/iwslt2017": (
-            Features(translation=Translation(["de", "en"])),
-            lambda i, rng: {"translation": {"de": f"{i} {_text(rng)}", "en": _text(rng)}},
-        ),
-        "bentrevett/multi30k": (Features(en=string, de=string), lambda i, rng: {"en": _text(rng), "de": f"{i} {_text(rng)}"}),
-    }  # fmt: skip
+    string, classes = Value("string"), ClassLabel(names=["entailment", "neutral", "contradiction"])
+    features = {
+        "stanfordnlp/imdb": Features(text=string, label=ClassLabel(names=["neg", "pos"])),
+        "stanfordnlp/snli": Features(premise=string, hypothesis=string, label=classes),
+        "Harvard/gigaword": Features(document=string, summary=string),
+        "IWSLT/iwslt2017": Features(translation=Translation(["de", "en"])),
+        "bentrevett/multi30k": Features(en=string, de=string),
+    }
+    rows = {
+        "stanfordnlp/imdb": lambda i, a, b, short: {"text": f"review {i} {a}", "label": i % 2},
+        "stanfordnlp/snli": lambda i, a, b, short: {"premise": a, "hypothesis": b, "label": (i + 1) % 4 - 1},
+        "Harvard/gigaword": lambda i, a, b, short: {"document": f"{i} {a}", "summary": short},
+        "IWSLT/iwslt2017": lambda i, a, b, short: {"translation": {"de": f"{i} {a}", "en": b}},
+        "bentrevett/multi30k": lambda i, a, b, short: {"en": a, "de": f"{i} {b}"},
+    }
+    return {repo: (features[repo], made) for repo, made in rows.items()}
 
 
-PATHS = {  # repository -> where its Parquet files lie: at the pinned commit, or in the conversion
-    "stanfordnlp/imdb": "plain_text/{}-00000-of-00001.parquet",
-    "stanfordnlp/snli": "plain_text/{}-00000-of-00001.parquet",
-    "Harvard/gigaword": "default/{}/0000.parquet",
-    "IWSLT/iwslt2017": "iwslt2017-de-en/{}/0000.parquet",
-    "bentrevett/multi30k": "default/{}/0000.parquet",
-}
+# Repository -> where its Parquet files lie: at the pinned commit, or in the conversion.
+PATHS = dict.fromkeys(("stanfordnlp/imdb", "stanfordnlp/snli"), "plain_text/{}-00000-of-00001.parquet")
+PATHS |= dict.fromkeys(("Harvard/gigaword", "bentrevett/multi30k"), "default/{}/0000.parquet")
+PATHS |= {"IWSLT/iwslt2017": "iwslt2017-de-en/{}/0000.parquet"}
 
 
-def parquet(repo: str, folder: Path, rows: int | None = None) -> dict[str, bytes]:
+def parquet(repo: str, folder: Path) -> dict[str, bytes]:
     """File name -> bytes of a repository."""
     from datasets import Dataset
 
@@ -71,7 +64,8 @@ def parquet(repo: str, folder: Path, rows: int | None = None) -> dict[str, bytes
     for split, size in SIZES.items():
         rng = random.Random(f"{repo}/{split}")
         path = folder / "one.parquet"
-        Dataset.from_list([make(i, rng) for i in range(rows or size)], features=features).to_parquet(path)
+        made = [make(i, _text(rng), _text(rng), _text(rng, 2, 4)) for i in range(size)]
+        Dataset.from_list(made, features=features).to_parquet(path)
         files[PATHS[repo].format(split)] = path.read_bytes()
         if repo == "IWSLT/iwslt2017":  # each direction is a configuration of its own
             files[PATHS[repo].format(split).replace("de-en", "en-de")] = path.read_bytes()
@@ -133,10 +127,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._refuse(404, "RepoNotFound")
         if repo in server.gated:
             return self._refuse(403, "GatedRepo")
-        siblings = [
-            {"rfilename": n, "size": len(b), "blobId": "0" * 40, "lfs": {"sha256": hashlib.sha256(b).hexdigest(), "size": len(b), "pointerSize": 130}}
-            for n, b in server.repos[repo].items()
-        ]  # fmt: skip
+        siblings = []
+        for name, raw in server.repos[repo].items():
+            lfs = {"sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw), "pointerSize": 130}
+            siblings.append({"rfilename": name, "size": len(raw), "blobId": "0" * 40, "lfs": lfs})
         return self._send(json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings, "tags": []}).encode())
 
     def _file(self, body: bytes | None) -> None:

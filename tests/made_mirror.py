@@ -99,30 +99,26 @@ def hansards() -> dict[str, str]:
         order = [*range(len(words) - 2), len(words) - 1, len(words) - 2]
         texts.append(f"{' '.join(words)} ||| {' '.join(words[i][::-1] + 'e' for i in order)}")
         golds.append(" ".join([f"{s + 1}-{t + 1}" for t, s in enumerate(order)] + [f"1?{len(words)}"]))
-    return {
-        "word_alignment/hansards_enfr/enfr.src-tgt": lines(texts),
-        "word_alignment/hansards_enfr/enfr.gold": lines(golds),
-    }
+    base = "word_alignment/hansards_enfr/enfr"
+    return {f"{base}.src-tgt": lines(texts), f"{base}.gold": lines(golds)}
 
 
 def conllu(sentences) -> str:
-    rows = [[*("\t".join([node, form, *["_"] * 8]) for node, form in words), ""] for words in sentences]
+    """Of sentences as "NODE WORD NODE WORD ..."."""
+    rows = [
+        [*("\t".join([node, form, *["_"] * 8]) for node, form in zip(*[iter(one.split())] * 2)), ""]
+        for one in sentences
+    ]
     return lines(row for words in rows for row in words)
 
 
 def pud() -> dict[str, str]:
     """Two sentences; in the first "du" contracts two words, of which the second is linked."""
-    english = [[("1", "voices"), ("2", "of"), ("3", "the"), ("4", "choir")], [("1", "snow"), ("2", "falls")]]
-    french = [
-        [("1", "voix"), ("2-3", "du"), ("2", "de"), ("3", "le"), ("4", "chœur")],
-        [("1", "il"), ("2", "neige"), ("2.1", "-")],
-    ]
+    english = ["1 voices 2 of 3 the 4 choir", "1 snow 2 falls"]
+    french = ["1 voix 2-3 du 2 de 3 le 4 chœur", "1 il 2 neige 2.1 -"]
     links = [{"1": ["1"], "3": ["3"], "4": ["4"], "2": ["X"]}, {"1": ["2"], "2": ["2"]}]
-    return {
-        "word_alignment/pud_enfr/alignment.json": json.dumps(links),
-        "word_alignment/pud_enfr/en.conllu": conllu(english),
-        "word_alignment/pud_enfr/target.conllu": conllu(french),
-    }
+    made = {"alignment.json": json.dumps(links), "en.conllu": conllu(english), "target.conllu": conllu(french)}
+    return {f"word_alignment/pud_enfr/{name}": content for name, content in made.items()}
 
 
 def vqa() -> dict[str, bytes]:
@@ -162,6 +158,9 @@ def nlvr() -> dict[str, bytes | str]:
     return made
 
 
+ARTICLE = '<REUTERS NEWID="{}"><TITLE>{}</TITLE><BODY>{}.\n    More.\n Reuter\n&#3;</BODY></REUTERS>'
+
+
 def pairs() -> dict[str, str]:
     """SciTLDR: 8 / 4 / 4 abstracts. Reuters: 22 files of ten reports, each of which comes again in the next file with a word changed."""
     made = {}
@@ -173,11 +172,8 @@ def pairs() -> dict[str, str]:
     for number in range(22):
         report = [[w + "".join(rng.choices("aeiouklm", k=3)) for w in rng.choices(WORDS, k=14)] for _ in range(5)]
         again = [[*words[:-1], "again"] for words in before]
-        articles = [
-            f'<REUTERS NEWID="{number}{i}"><TITLE>{" ".join(words[:4]).upper()}</TITLE><BODY>{" ".join(words)}.\n    More.\n Reuter\n&#3;'
-            "</BODY></REUTERS>"
-            for i, words in enumerate([*report, *again])
-        ]
+        texts = [(" ".join(words[:4]).upper(), " ".join(words)) for words in (*report, *again)]
+        articles = [ARTICLE.format(f"{number}{i}", *text) for i, text in enumerate(texts)]
         made[f"summarization/reuters21578/reut2-{number:03d}.sgm"], before = lines(articles), report
     return made
 
@@ -197,10 +193,7 @@ def entailment() -> dict[str, str]:
 
 def imdb() -> dict[str, bytes]:
     """20 reviews for training and 10 for the test, half of them good."""
-    reviews = {
-        f"aclImdb/{split}/{kind}/{i}_{mark}.txt": f"{split} {kind} {CAPTIONS['en'][i]}.<br />Seen twice"
-        for split, count in (("train", 10), ("test", 5))
-        for kind, mark in (("pos", 9), ("neg", 2))
-        for i in range(count)
-    }
+    files = [(s, k, i) for s, count in (("train", 10), ("test", 5)) for k in ("pos_9", "neg_2") for i in range(count)]
+    named = [(split, *kind.split("_"), i) for split, kind, i in files]
+    reviews = {f"aclImdb/{s}/{k}/{i}_{m}.txt": f"{s} {k} {CAPTIONS['en'][i]}.<br />Seen twice" for s, k, m, i in named}
     return {"sentiment/aclImdb/aclImdb_labelled.tar.xz": tar(reviews, "w:xz")}

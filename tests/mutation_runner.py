@@ -194,10 +194,8 @@ def work(worker: Worker, given: list[Mutant], record: Path) -> None:
             result = worker.tried(mutant)
             with record.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
-            print(
-                f"{count}/{len(given)} {result['state']} {result['seconds']} s  {mutant.path}:{mutant.line}  {result['by']}",
-                flush=True,
-            )
+            place = f"{mutant.path}:{mutant.line}"
+            print(f"{count}/{len(given)} {result['state']} {result['seconds']} s  {place}  {result['by']}", flush=True)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -21,15 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sparse_attention.rows import shape
 
 # dispatcher names of operations; those in INDEXED wait only for a boolean index
-OPERATIONS = (
-    "_local_scalar_dense",
-    "nonzero",
-    "masked_select",
-    "equal",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-)
+OPERATIONS = ("_local_scalar_dense", "nonzero", "masked_select", "equal")
+OPERATIONS += ("_unique2", "unique_dim", "unique_consecutive")
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 METHODS = ("tolist", "numpy", "cpu", "__array__")  # tensor methods; `item`, `bool` etc. call _local_scalar_dense
 

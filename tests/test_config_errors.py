@@ -16,15 +16,12 @@ from tasks.data import access
 from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan
-TASKS = {
-    "toy": ["mapping=fusedmax"],
-    "translation": ["mapping=sparsegen_lin", "optim=sgd", "schedule=latched_halving"],
-    "summarization": ["+mapping.at.cross={name: entmax}", "logger=wandb"],
-    "snli": ["data=toy_entailment"],
-    "imdb": ["mapping=continuous_sparsemax", "model.discrete=softmax"],
-    "vqa": ["schedule=epoch_steps"],
-    "multilabel": ["mapping=sparsehourglass"],
-}
+# Of each task, a command line that sets something.
+TASKS = """
+toy mapping=fusedmax | translation mapping=sparsegen_lin optim=sgd schedule=latched_halving | snli data=toy_entailment
+summarization mapping.at.cross=entmax logger=wandb | imdb mapping=continuous_sparsemax model.discrete=softmax
+vqa schedule=epoch_steps | multilabel mapping=sparsehourglass
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +34,8 @@ def no_data(monkeypatch):
 
 @pytest.fixture(scope="module")
 def bases(composed) -> dict[str, dict]:
-    return {task: composed([f"task={task}", "runtime.device=cpu", *more]) for task, more in TASKS.items()}
+    tasks = [line.split() for line in TASKS.strip().replace("\n", "|").split("|")]
+    return {task: composed([f"task={task}", "runtime.device=cpu", *more]) for task, *more in tasks}
 
 
 # ---- the command line
@@ -73,57 +71,42 @@ def test_a_wrong_override_is_refused_by_its_key_and_value(composed, line):
 
 
 # Command lines that are refused by another key than that of the last override, and a word of the refusal.
-ELSEWHERE = [
-    (["mapping=fusedmax", "mapping.lam=-1"], "mapping", "lam >= 0"),
-    (["mapping=pnormmax", "mapping.p=3"], "mapping", "1 < p <= 2"),
-    (["mapping=entmax", "mapping.alpha=high"], "mapping", "alpha > 0 or learned"),
-    (["mapping=entmax", "mapping.alpha=lerned"], "mapping", "did you mean 'learned'?"),
-    (["mapping=custom", "mapping.name=sparsmax"], "mapping", "sparsemax"),
-    (["mapping=custom"], "mapping.name", "must be set"),
-    (["mapping=softmax", "+mapping.gama=2"], "mapping", "gamma"),
-    (["mapping=oscarmax", "mapping.mode=printed"], "mapping", "exact, paper"),
-    (["mapping=custom", "mapping.name=constrained_sparsemax"], "mapping", "bounds"),
-    (["mapping=softmax1", "model=transformer_small"], "mapping", "takes them at mapping.at.encoder, mapping.at.decoder"),
-    (["+mapping.at.encoder={name: softmax}"], "mapping.at.encoder", "cross"),
-    (["mapping.at.cross=fusedmx"], "mapping.at.cross", "the nearest is 'fusedmax'"),
-    (["mapping.at.cross.lam=1"], "mapping.at.cross.name", "must be set"),
-    (["+mapping.at={cross: null}"], "mapping.at", "place"),
-    (["+mapping.grid.name=[softmax]"], "mapping.grid", "[values]"),
-    (["data=snli"], "", "this task reads"),
-    (["data.name=multi3k"], "", "multi30k"),
-    (["model=mcan_small"], "model.name", "lstm"),
-    (["task=multilabel", "mapping=hardmax"], "", "softmax"),
-    (["task=multilabel", "model=lstm_tiny"], "model.name", "linear"),
-    (["task=snli", "model=lstm_opennmt"], "model.name", "snli_attentive"),
-    (["logger=[wandb,tensorbord]"], "logger", "did you mean 'tensorboard'?"),
-    (["+logger.wanbd={}"], "logger.wanbd", "did you mean 'wandb'?"),
-    (["+train={max_epoch: 3}"], "train.max_epoch", "'max_epochs'"),
-    (["+trian.max_epochs=2"], "trian", "'train'"),
-    (["+seed.x=3"], "seed", "whole number"),
-    (["seed=1,2"], "seed", "several values"),
-    (["seed={a: 1}"], "seed", "whole number"),
-    (["seed=${nowhere}"], "seed", "nowhere"),
-    (["seed=???"], "seed", "must be set"),
-    (["optim.lr=${oc.env:NOT_THERE}"], "optim.lr", "NOT_THERE"),
-    (["task=multilabel", "mapping=sparsehourglass", "mapping.q=1", "task.tune.parameters.sparsehourglass.q=[1]"], "mapping.q", "leave one of"),
-    (["task=multilabel", "mapping=sparsegen_lin", "mapping.lam=0", "task.tune.parameters={sparsegen_lin: {lam: [0]}}"], "mapping.lam", "tune"),
-    (["task=multilabel", "optim.lr=0.1"], "optim", "would change nothing"),
-    (["task=multilabel", "schedule=plateau", "train.max_epochs=2"], "schedule", "schedule=plateau, train.max_epochs=2"),
-    # of problems between nodes, the sentence names the keys
-    *(([override], "", override) for override in ("decode.beam=[1", "decode.beam=${", "a b=3", "=3", "seed", "")),
-    (["task=toy=3"], "", "'task=toy=3'"),
-    (["model.share_embeddings=true"], "", "encode.joint=true"),
-    (["plugins=[nowhere.py]"], "", "nowhere.py"),
-    (["task=multilabel", "data.setting=length", "data.value=0"], "", "value=0"),
-    (["task=multilabel", "mapping=sparsehourglass", "task.tune.parameters.sparsehourglass.q=[-1]"], "", "q=-1"),
-    (["task=imdb", "mapping=softmax", "model.discrete=softmax"], "", "model.discrete"),
-    (["task=imdb", "mapping=continuous_sparsemax", "model.rbf=33"], "", "rbf=33"),
-    (["task=vqa", "model.heads=3"], "", "heads=3"),
-]  # fmt: skip
+ELSEWHERE = """
+mapping=fusedmax mapping.lam=-1 | mapping | lam >= 0; mapping=pnormmax mapping.p=3 | mapping | 1 < p <= 2
+mapping=entmax mapping.alpha=high | mapping | alpha > 0 or learned
+mapping=entmax mapping.alpha=lerned | mapping | did you mean 'learned'?
+mapping=custom mapping.name=sparsmax | mapping | sparsemax; mapping=custom | mapping.name | must be set
+mapping=softmax +mapping.gama=2 | mapping | gamma; mapping=oscarmax mapping.mode=printed | mapping | exact, paper
+mapping=custom mapping.name=constrained_sparsemax | mapping | bounds
+mapping=softmax1 model=transformer_small | mapping | takes them at mapping.at.encoder, mapping.at.decoder
++mapping.at.encoder={name:softmax} | mapping.at.encoder | cross
+mapping.at.cross=fusedmx | mapping.at.cross | the nearest is 'fusedmax'
+mapping.at.cross.lam=1 | mapping.at.cross.name | must be set; +mapping.at={cross:null} | mapping.at | place
++mapping.grid.name=[softmax] | mapping.grid | [values]; data=snli |  | this task reads; data.name=multi3k |  | multi30k
+model=mcan_small | model.name | lstm; task=multilabel mapping=hardmax |  | softmax
+task=multilabel model=lstm_tiny | model.name | linear; task=snli model=lstm_opennmt | model.name | snli_attentive
+logger=[wandb,tensorbord] | logger | did you mean 'tensorboard'?; +logger.wanbd={} | logger.wanbd | did you mean 'wandb'?
++train={max_epoch:3} | train.max_epoch | 'max_epochs'; +trian.max_epochs=2 | trian | 'train'; +seed.x=3 | seed | whole number
+seed=1,2 | seed | several values; seed={a:1} | seed | whole number; seed=${nowhere} | seed | nowhere
+seed=??? | seed | must be set; optim.lr=${oc.env:NOT_THERE} | optim.lr | NOT_THERE
+task=multilabel mapping=sparsehourglass mapping.q=1 task.tune.parameters.sparsehourglass.q=[1] | mapping.q | leave one of
+task=multilabel mapping=sparsegen_lin mapping.lam=0 task.tune.parameters={sparsegen_lin:{lam:[0]}} | mapping.lam | tune
+task=multilabel optim.lr=0.1 | optim | would change nothing
+task=multilabel schedule=plateau train.max_epochs=2 | schedule | schedule=plateau, train.max_epochs=2
+task=toy=3 |  | 'task=toy=3'; model.share_embeddings=true |  | encode.joint=true; plugins=[nowhere.py] |  | nowhere.py
+task=multilabel data.setting=length data.value=0 |  | value=0
+task=multilabel mapping=sparsehourglass task.tune.parameters.sparsehourglass.q=[-1] |  | q=-1
+task=imdb mapping=softmax model.discrete=softmax |  | model.discrete
+task=imdb mapping=continuous_sparsemax model.rbf=33 |  | rbf=33; task=vqa model.heads=3 |  | heads=3
+"""
+# Of what is no override and of problems between nodes, the sentence names what was typed.
+LINES = [[part.strip() for part in line.split("|")] for line in ELSEWHERE.strip().replace("\n", ";").split(";")]
+CASES = [(line.split(), key, says) for line, key, says in LINES]
+CASES += [([typed], "", typed) for typed in ("decode.beam=[1", "decode.beam=${", "a b=3", "=3", "seed", "")]
 
 
 @pytest.mark.parametrize(
-    "overrides, key, says", ELSEWHERE, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+    "overrides, key, says", CASES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
 def test_what_is_wrong_elsewhere_is_refused_by_its_key(composed, overrides, key, says):
     with refused(compose.ConfigError, says, key=key):
@@ -139,32 +122,22 @@ def test_names_of_ones_own_can_be_added_and_taken_away(composed):
     assert "sparsegen_lin" not in tuned
 
 
-def test_a_gpu_that_is_not_there_is_refused_and_auto_takes_what_is(composed, monkeypatch):
+def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what_is(composed, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with refused(compose.ConfigError, "torch finds no GPU"):
         composed(["task=toy", "runtime.device=cuda"])
     assert composed(["task=toy", "runtime.device=auto"])["runtime"]["device"] == "cpu"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert composed(["task=toy", "runtime.device=auto"])["runtime"]["device"] == "cuda"
-
-
-def test_misspelt_experiments_and_profiles_name_the_nearest():
-    with refused(compose.ConfigError, "did you mean 'niculae2017_table2'"):
-        compose.experiment("niculae_table2", "demo")
-    with refused(compose.ConfigError, "did you mean 'demo'"):
-        compose.experiment("niculae2017_table2", "demmo")
+    for name, profile, near in (
+        ("niculae_table2", "demo", "niculae2017_table2"),
+        ("niculae2017_table2", "demmo", "demo"),
+    ):
+        with refused(compose.ConfigError, f"did you mean '{near}'"):
+            compose.experiment(name, profile)
 
 
 # ---- options
-
-
-def test_an_option_without_a_declaration_is_named():
-    @dataclass
-    class Options:
-        path: str = "x"
-
-    with pytest.raises(TypeError, match=r"Options\.path must be declared with integer, number, flag, text"):
-        read(Options, {}, "logger.mine")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +163,9 @@ def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
         with pytest.raises(compose.ConfigError) as caught:
             read(Options, {"key": value}, "node")
         assert (caught.value.key, caught.value.value) == ("node.key", value) or value is NAN
+    undeclared = dataclass(type("Options", (), {"__annotations__": {"path": str}, "path": "x"}))
+    with pytest.raises(TypeError, match=r"Options\.path must be declared with integer, number, flag, text"):
+        read(undeclared, {}, "logger.mine")
 
 
 def leaves(node: Mapping, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

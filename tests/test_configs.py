@@ -17,7 +17,6 @@ import yaml
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
-from repro import cell as cells
 from repro import identity
 from repro import plan as plans
 from repro.protocol import Prepared, TestSet
@@ -107,10 +106,7 @@ def test_a_page_has_every_option_and_no_other(composed):
     assert len(found) > 100 and [(where, keys ^ options) for where, keys, options in found if keys != options] == []
     assert fields(nodes.Top) <= set(page("", "main"))
     assert set(composed()) == {*compose.NODES, *compose.TOP}
-
-
-def test_a_setting_sets_no_key_of_what_can_be_replaced():
-    for setting in pages("setting"):
+    for setting in pages("setting"):  # which sets no key of what can be replaced
         own = yaml_of("setting", setting)
         assert set(own) <= {"defaults", "data", "encode", "decode", "train", "task"}, setting
         assert set(own.get("task", {})) <= {"deviations"} and set(own.get("data", {})) <= {"limits"}, setting
@@ -121,6 +117,7 @@ def test_a_setting_sets_no_key_of_what_can_be_replaced():
 
 def test_a_mappings_page_is_the_registrys(composed, subtests):
     """All parameters, with the registry's defaults or a value of the paper that the comment states; a possible grid."""
+    assert set(sa.names()) == set(MAPPINGS)
     for mapping in MAPPINGS:
         with subtests.test(mapping):
             lines = (CONFIGS / "mapping" / f"{mapping}.yaml").read_text(encoding="utf-8").splitlines()
@@ -139,40 +136,36 @@ def test_a_mappings_page_is_the_registrys(composed, subtests):
                 assert composed([*task, f"mapping={mapping}"])["mapping"]["name"] == mapping
 
 
-def test_every_registered_mapping_has_its_page():
-    assert set(sa.names()) == set(MAPPINGS)
+def test_a_node_follows_what_the_others_are(composed):
+    """One vocabulary of both sides shares embeddings; an optimiser and a schedule have their own keys; data have the seed."""
+    for model in ("transformer_small", "lstm_demo"):
+        shared = [
+            composed([f"task={t}", f"model={model}"])["model"]["share_embeddings"] for t in ("toy", "translation")
+        ]
+        assert shared == [False, True]
+    small, large = (composed(["task=vqa", "data=vqa2", f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
+    assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
+    config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])
+    assert "betas" not in config["optim"] and "warmup_updates" not in config["schedule"]
+    assert config["schedule"] == {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5}
+    assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
 
 
-@pytest.mark.parametrize("model", ["transformer_small", "lstm_demo"])
-def test_embeddings_are_shared_where_both_sides_have_one_vocabulary(composed, model):
-    shared = [composed([f"task={t}", f"model={model}"])["model"]["share_embeddings"] for t in ("toy", "translation")]
-    assert shared == [False, True]
+def test_a_place_can_have_a_mapping_of_its_own(composed):
+    whole = "mapping.at.cross={name: fusedmax, lam: 1}"
+    for given in ([whole], [f"+{whole}"], ["mapping.at.cross=fusedmax", "mapping.at.cross.lam=1"]):
+        config = composed(["task=toy", "mapping=softmax", *given])
+        assert config["mapping"]["at"] == {"cross": {"name": "fusedmax", "lam": 1.0, "gamma": 1.0}}
 
 
-def test_a_place_whose_scores_are_never_negative_takes_every_row_mapping():
-    at = {"name": "sum_normalization", "at": {}}
-    assert not models.problems(at, {"here": models.Place(signed=False)})
-    assert "'here'" in models.problems(at, {"here": models.Place()})[0]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["+mapping.at.cross={name: fusedmax, lam: 1}"],
-        ["mapping.at.cross={name: fusedmax, lam: 1}"],
-        ["mapping.at.cross=fusedmax", "mapping.at.cross.lam=1"],
-    ],
-)
-def test_a_place_can_have_a_mapping_of_its_own(given, composed):
-    config = composed(["task=toy", "mapping=softmax", *given])
-    assert config["mapping"]["at"] == {"cross": {"name": "fusedmax", "lam": 1.0, "gamma": 1.0}}
-
-
-def test_numbers_are_written_one_way(composed):
+def test_numbers_are_written_one_way_and_mappings_fit_their_places(composed):
     """lam=1 and lam=1.0 are one cell; so are a mapping by its page and by its name."""
     assert composed(["mapping=fusedmax", "mapping.lam=1"]) == composed(["mapping=fusedmax", "mapping.lam=1.0"])
     named = composed(["mapping=custom", "mapping.name=fusedmax"])["mapping"]
     assert models.parameters(named) == models.parameters(composed(["mapping=fusedmax"])["mapping"])
+    at = {"name": "sum_normalization", "at": {}}  # a place whose scores are never negative takes every row mapping
+    assert not models.problems(at, {"here": models.Place(signed=False)})
+    assert "'here'" in models.problems(at, {"here": models.Place()})[0]
 
 
 # ---- tasks, settings, the command line
@@ -194,17 +187,17 @@ def test_task_and_profile_compose(composed, task, profile):
 
 @pytest.mark.parametrize("task", ["translation", "summarization"])
 def test_the_command_line_wins_over_the_setting(composed, task):
-    groups = {"model=lstm_tiny": ("model", "embed_dim", 64), "optim=sgd": ("optim", "name", "sgd"), "data=toy": ("data", "name", "toy"),
-              "schedule=fixed": ("schedule", "name", "fixed"), "data=gigaword": ("data", "name", "gigaword")}  # fmt: skip
     keys = {"model.hidden_dim": 128, "optim.lr": 0.5, "train.max_epochs": 2, "decode.beam": 7, "encode.vocab_size": 77}
-    asked = {**groups, **{f"{key}={value}": (*key.split("."), value) for key, value in keys.items()}}
-    for override, (node, key, value) in asked.items():
+    asked = {f"{key}={value}": (*key.split("."), value) for key, value in keys.items()}
+    for group in ("optim=sgd", "data=toy", "schedule=fixed", "data=gigaword"):
+        asked[group] = (group.partition("=")[0], "name", group.partition("=")[2])
+    for override, (node, key, value) in (asked | {"model=lstm_tiny": ("model", "embed_dim", 64)}).items():
         assert composed([f"task={task}", override])[node][key] == value, override
     limits = composed([f"task={task}", "data.limits.test=9"])["data"]["limits"]
     assert limits == {"train": 12000, "dev": 500, "test": 9}
 
 
-def test_your_own_pairs_are_segmented_reversibly(composed):
+def test_your_own_data_are_segmented_reversibly_and_have_further_scores(composed):
     for task in ("translation", "summarization", "fertility"):
         own = composed([f"task={task}", "data=files"])["encode"]
         assert own["joint"] and (own["tokenizer"], own["subword"], own["vocab_size"]) == ("raw", "sentencepiece", None)
@@ -214,35 +207,14 @@ def test_your_own_pairs_are_segmented_reversibly(composed):
         asked = composed([f"task={task}", "data=files", "encode.subword=bpe"])["encode"]
         assert papers["tokenizer"] != "raw" and asked == papers
 
+    def scores(*overrides):
+        return composed(overrides)["task"]["scores"]
 
-def test_your_own_data_have_further_scores(composed):
-    asked = ["task=translation", "data=files"]
-    assert composed(asked)["task"]["scores"] == ["bleu", "multi_bleu", "chrf"]
-    assert composed([*asked, "task.scores=[bleu]"])["task"]["scores"] == ["bleu"]
-    assert composed([*asked, "task.scores=[chrf,bleu]"])["task"]["scores"] == ["chrf", "bleu"]
-    assert "chrf" not in composed(["task=translation"])["task"]["scores"]
-    assert "chrf" not in composed(["task=summarization", "data=files"])["task"]["scores"]
-    assert (
-        composed(["task=imdb", "data=table"])["task"]["scores"] == ["macro_f1"]
-        and not composed(["task=imdb"])["task"]["scores"]
-    )
-    assert composed(["task=imdb", "data=table", "task.scores=[]"])["task"]["scores"] == []
-
-
-def test_a_larger_model_really_is_larger(composed):
-    vqa = ["task=vqa", "data=vqa2"]
-    small, large = (composed([*vqa, f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
-    assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
-
-
-def test_another_optimiser_and_schedule_bring_their_own_keys_alone(composed):
-    config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])
-    assert "betas" not in config["optim"] and "warmup_updates" not in config["schedule"]
-    assert config["schedule"] == {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5}
-
-
-def test_a_seed_reaches_generated_data(composed):
-    assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
+    own, table = ("task=translation", "data=files"), ("task=imdb", "data=table")
+    assert scores(*own) == ["bleu", "multi_bleu", "chrf"] and scores(*own, "task.scores=[bleu]") == ["bleu"]
+    assert scores(*own, "task.scores=[chrf,bleu]") == ["chrf", "bleu"]
+    assert "chrf" not in [*scores(own[0]), *scores("task=summarization", own[1])]
+    assert (scores(*table), scores(table[0]), scores(*table, "task.scores=[]")) == (["macro_f1"], [], [])
 
 
 def test_the_generated_fallback_is_for_untouched_data_alone(composed):
@@ -286,12 +258,8 @@ def stand_in(monkeypatch, config) -> str:
     def test_set(config, *_):
         return TestSet(config["data"]["name"], repr(config["data"]), "")
 
-    fake = SimpleNamespace(
-        RECIPE=(1, 1),
-        METRICS=real.METRICS,
-        prepare=lambda config, _: Prepared(repr(config["data"]), ""),
-        prepare_test=test_set,
-    )
+    fake = SimpleNamespace(RECIPE=(1, 1), METRICS=real.METRICS, prepare_test=test_set)
+    fake.prepare = lambda config, _: Prepared(repr(config["data"]), "")
     monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setenv(identity.REGISTERED, ",".join(filter(None, (os.environ.get(identity.REGISTERED), name))))
     return name
@@ -303,10 +271,10 @@ def planned(monkeypatch, experiment) -> plans.Plan:
         return plans.Preparation([experiment], plans.outline([experiment], tools), tools, workers=1).whole().plans[0]
 
 
-@pytest.mark.parametrize(
-    "name, profile",
-    [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in EXPERIMENTS],
-)
+PLANS = [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in EXPERIMENTS]
+
+
+@pytest.mark.parametrize("name, profile", PLANS)
 def test_experiment_plans(monkeypatch, name, profile):
     experiment = compose.experiment(name, profile)
     plan = planned(monkeypatch, experiment)
@@ -323,12 +291,6 @@ def test_experiment_plans(monkeypatch, name, profile):
     assert now == known.get(key, now), "finished cells would be trained again"
 
 
-def test_every_experiment_with_identities_exists():
-    assert set(json.loads(IDENTITIES.read_text(encoding="utf-8"))) <= {
-        f"{name} {profile}" for name, profile in EXPERIMENTS
-    }
-
-
 def identities(plan: plans.Plan) -> dict[str, str]:
     """`column | row` -> the ids of its trainings, by grid point and seed; they do not depend on the content of the data."""
     found: dict[str, str] = {}
@@ -340,12 +302,13 @@ def identities(plan: plans.Plan) -> dict[str, str]:
 
 
 def test_further_test_sets_train_nothing_again(monkeypatch):
-    """Gigaword, DUC 2003 and DUC 2004 are columns of one training."""
+    """Gigaword, DUC 2003 and DUC 2004 are columns of one training; identities are of experiments that exist."""
+    known = json.loads(IDENTITIES.read_text(encoding="utf-8"))
+    assert {*known} <= {f"{name} {profile}" for name, profile in EXPERIMENTS}
     experiment = compose.experiment("laha2018_table2", "paper")
     plan = planned(monkeypatch, experiment)
-    trainings = {
-        column.key: {s.training_id for s in plan.slots if s.column == c} for c, column in enumerate(experiment.columns)
-    }
+    columns = enumerate(experiment.columns)
+    trainings = {column.key: {s.training_id for s in plan.slots if s.column == c} for c, column in columns}
     assert trainings["gigaword"] == trainings["duc2003"] == trainings["duc2004"] != trainings["fren"]
 
 
@@ -406,15 +369,13 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
 
 
 @pytest.mark.parametrize("preset", [["optim=sgd"], *(["optim=adam", f"schedule={s}"] for s in SCHEDULES)], ids=" ".join)
-def test_every_optimiser_and_schedule_trains(prepared_cell, tiny, tmp_path, preset):
-    outcome = cells.run(prepared_cell([*tiny, *preset]), Store(tmp_path))
-    assert outcome.state == "done", outcome.error
+def test_every_optimiser_and_schedule_trains(prepared_cell, ran, tiny, tmp_path, preset):
+    ran(prepared_cell([*tiny, *preset]), Store(tmp_path))
 
 
 @pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith(("lstm", "transformer"))])
-def test_every_model_of_translation_trains(prepared_cell, tiny, tmp_path, model):
+def test_every_model_of_translation_trains(prepared_cell, ran, tiny, tmp_path, model):
     sizes = [o for o in tiny if model.startswith("lstm") or not o.startswith("model.embed_dim")]
     mapping = "continuous_sparsemax" if "continuous" in model else "softmax"
     asked = [*sizes, f"model={model}", f"mapping={mapping}", "encode.joint=true"]
-    outcome = cells.run(prepared_cell(asked), Store(tmp_path))
-    assert outcome.state == "done", outcome.error
+    ran(prepared_cell(asked), Store(tmp_path))

@@ -12,8 +12,7 @@ import pytest
 from hub_stand_in import PATHS, parquet, serving
 from mirror_stand_in import write_folders, write_wheels
 
-from repro import cell as cells
-from repro.identity import prepare
+from repro.identity import Cell, prepare
 from repro.store import Store
 from tasks import data
 from tasks.config import compose
@@ -22,13 +21,7 @@ from tasks.data.sets import features, questions, reviews
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 GENERATED = {"libreoffice_help": "toy", "debian_descriptions": "toy", "debian_pairs": "toy_entailment"}  # apt's
-SMALL = (
-    "runtime.device=cpu",
-    "runtime.workers=1",
-    "train.max_epochs=1",
-    "train.batch_size=16",
-    "train.batch_size_valid=16",
-)
+SMALL = "runtime.device=cpu runtime.workers=1 train.max_epochs=1 train.batch_size=16 train.batch_size_valid=16".split()
 PAIRS = "data.limits={train:16,dev:6,test:6} model.embed_dim=8 model.hidden_dim=8 model.layers=1".split()
 PAIRS += "decode.beam=2 decode.max_len_b=6".split()
 TEXTS = ("data.limits={train: 16, dev: 6, test: 6}", "model.embed_dim=8", "model.hidden_dim=8", "encode.vectors=null")
@@ -98,7 +91,7 @@ def _there(node, name):
 
 
 @pytest.mark.parametrize("name, profile, c", columns())
-def test_an_experiment_trains_one_step(name, profile, c, stand_ins, tmp_path_factory, monkeypatch, isolated):
+def test_an_experiment_trains_one_step(name, profile, c, stand_ins, ran, tmp_path_factory, monkeypatch, isolated):
     # the paper profile asks the hub and its own files; the others have a mirror
     monkeypatch.setenv("SPARSE_ATTENTION_MIRROR", str(stand_ins))
     if (name, profile) == ("martins2020_table1", "paper"):
@@ -115,6 +108,5 @@ def test_an_experiment_trains_one_step(name, profile, c, stand_ins, tmp_path_fac
             small.append("model.score_dim=8")
         config = made([*base, *SMALL, *small, f"paths.data={isolated / 'data'}"], [])
     further = {name: compose.with_data(config, name)["data"] for name in column.evaluate if name.startswith("duc")}
-    cell = prepare(cells.Cell(config, compose.module_of(config), further=further), NullProgress())
-    outcome = cells.run(cell, Store(tmp_path_factory.mktemp("store")))
-    assert outcome.state == "done", outcome.error
+    cell = prepare(Cell(config, compose.module_of(config), further=further), NullProgress())
+    ran(cell, Store(tmp_path_factory.mktemp("store")))

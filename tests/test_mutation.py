@@ -60,7 +60,7 @@ def test_the_nearest_tests_come_first():
     tests = Nearest(ROOT)
     assert tests.of("tasks/seq2seq/scores.py")[0].endswith("test_text_scores.py")  # the one that imports it
     assert tests.of("sparse_attention/quality.py")[0].endswith("test_quality.py")
-    assert "tests/tasks/data/test_data_mirror.py" in tests.of("tasks/data/sets/translation.py")  # imported by name
+    assert "tests/tasks/data/test_data_formats.py" in tests.of("tasks/data/sets/translation.py")  # imported by name
 
 
 def test_what_is_called_equivalent_stands_in_the_code():

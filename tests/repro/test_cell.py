@@ -139,7 +139,7 @@ def test_a_failure_is_recorded_with_its_traceback_and_tried_again(cell, store):
 
 WRONG = {
     "nothing": "returned no metrics",
-    "wrong set": "expected are test/...",
+    "wrong set": "every name must start with test/",
     "not a number": "dev/loss: nan; lower optim.lr",
 }
 

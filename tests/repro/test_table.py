@@ -115,7 +115,7 @@ def test_footers_carry_what_a_number_needs(made):
     table = tables.build(*made(), AMBIGUOUS)
     for text in (render.to_text(table), render.to_markdown(table)):
         for wanted in ("Data: generated; 1,200 train, 40 test; sha256 abcdef012345", "Read me.", "BLEU: sig|v1 (BLEU points)",
-                       "Seeds: 1, 2 (mean ± standard deviation over n seeds", "Recipe: training 7, evaluation 8.", "Verdict: `reproduced` if", "runs", "30.00, 31.00", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
+                       "Seeds: 1, 2 (mean ± standard deviation over n seeds", "Recipe versions: training 7, evaluation 8.", "Verdict: `reproduced` if", "runs", "30.00, 31.00", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
                        "not comparable with the paper's", "Deviation: a small model"):  # fmt: skip
             assert wanted in text
         assert "not the locked set" not in text

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from small_vqa2 import write_vqa2
+
+from tasks.data.symbols import EOS, FIRST, PAD
 
 SMALL = ("profile=demo", "runtime.device=cpu", "train.max_epochs=1", "train.batch_size=10")
 TEXTS = "data.limits={train:60,dev:20,test:12} encode.vectors=null model.embed_dim=8 model.hidden_dim=8".split()
@@ -43,25 +46,57 @@ def vqa2_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def small_cell(prepared_cell, tiny, vqa2_folder, tmp_path_factory):
+def small_cell(prepared_cell, ran, tiny, vqa2_folder, tmp_path_factory):
     """`small_cell(name)`: (cell, entry) of "pairs" or of one of CELLS, trained and scored once."""
-    from repro import cell as cells
     from repro.store import Store
 
     finished = {}
 
     def small_cell(name: str):
         if name not in finished:
-            asked = (
-                [*tiny, "mapping=sparsemax"]
-                if name == "pairs"
-                else [*SMALL[: 2 if name == "multilabel" else None], *CELLS[name]]
-            )
-            more = [f"data.path={vqa2_folder}"] if name in ("vqa", "questions") else []
-            cell, store = prepared_cell([*asked, *more]), Store(tmp_path_factory.mktemp(name))
-            outcome = cells.run(cell, store)
-            assert outcome.state == "done", outcome.error
-            finished[name] = cell, cell.entry(store)
+            asked = [*SMALL[: 2 if name == "multilabel" else None], *CELLS.get(name, ())]
+            asked = [*tiny, "mapping=sparsemax"] if name == "pairs" else asked
+            asked += [f"data.path={vqa2_folder}"] if name in ("vqa", "questions") else []
+            cell = prepared_cell(asked)
+            finished[name] = cell, ran(cell, Store(tmp_path_factory.mktemp(name)))
         return finished[name]
 
     return small_cell
+
+
+def padded(rows, left: bool = False):
+    longest = max(map(len, rows))
+    fill = [[PAD] * (longest - len(r)) for r in rows]
+    return torch.tensor([[*f, *r] if left else [*r, *f] for r, f in zip(rows, fill)])
+
+
+@pytest.fixture(scope="session")
+def batch():
+    """`batch(sources, targets, left)`: src_tokens, src_lengths, prev_output_tokens and targets of rows of word numbers.
+
+    Sources are padded on the right or the left.
+    """
+
+    def make(sources, targets=None, left: bool = False):
+        src, tgt = ([[FIRST + w for w in row] for row in rows] for rows in (sources, targets or [[]] * len(sources)))
+        tokens, before = padded(src, left), padded([[EOS, *t] for t in tgt])
+        inputs = {"src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1), "prev_output_tokens": before}
+        return inputs, padded([[*t, EOS] for t in tgt])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sentences(batch, five_pairs):
+    return batch(*five_pairs)
+
+
+@pytest.fixture(scope="session")
+def five_pairs():
+    """Word numbers of five pairs of different lengths: sources, targets."""
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(length):
+        return torch.randint(20, (length,), generator=generator).tolist()
+
+    return [draw(n) for n in (7, 5, 3, 2, 1)], [draw(n) for n in (4, 6, 1, 3, 5)]

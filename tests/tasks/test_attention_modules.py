@@ -12,17 +12,16 @@ ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n
 ROWS = [n for n in ROWS if not sa.spec(n).inputs and not sa.spec(n).stateful] + ["softmax", "fusedmax", "entmax"] * 3
 
 
-def modules():
-    return [
-        attention.Attention(attention.DotScores(), "sparsemax"),
-        attention.Attention(attention.GeneralScores(6, 6), "sparsemax"),
-        attention.AdditiveAttention(6, 6, 5, sa.make("sparsemax")),
-    ]
+MODULES = [
+    lambda: attention.Attention(attention.DotScores(), "sparsemax"),
+    lambda: attention.Attention(attention.GeneralScores(6, 6), "sparsemax"),
+    lambda: attention.AdditiveAttention(6, 6, 5, sa.make("sparsemax")),
+]
 
 
-@pytest.mark.parametrize("i", range(3))
-def test_context_is_the_weighted_sum_and_padding_is_invisible(i):
-    attend = modules()[i]
+@pytest.mark.parametrize("make", MODULES)
+def test_context_is_the_weighted_sum_and_padding_is_invisible(make):
+    attend = make()
     query, keys = torch.randn(3, 6), torch.randn(3, 5, 6)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])
     context, weights = attend(query, keys, mask)

@@ -24,10 +24,9 @@ from tasks.config.request import REPRODUCE, Request
 
 ROOT = Path(__file__).parents[2]
 BLEU = "test/bleu"
-CLAIM = Claim(
-    "as good", "section 4", "evidence_translation", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0, paper="who2000", id=7,
-    question="Is it as good?", point="it is as good", says="+.5 BLEU", unit="BLEU",
-)  # fmt: skip
+WORDS = {"question": "Is it as good?", "point": "it is as good", "says": "+.5 BLEU", "unit": "BLEU"}
+TESTED = ("evidence_translation", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0)
+CLAIM = Claim("as good", "section 4", *TESTED, paper="who2000", id=7, **WORDS)
 
 
 def outcome(runs, **changes):
@@ -36,6 +35,7 @@ def outcome(runs, **changes):
 
 
 def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
+    """A long claim is cut in its line and whole below."""
     found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0), id=8, question="And that?", point="that is too")]
     text = claims.page(found)
     head, first, second = text.split("<details ")
@@ -47,34 +47,31 @@ def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
     assert "](results/figures/claims/claim_7.svg)" in first and "+0.10, -0.10, +0.05" in first
     assert "**Inconclusive.** tuned against softmax: +0.00 BLEU, n = 2 and 3. Two seeds decide nothing." in second
     drawn = claims.pictures(found)
-    assert list(drawn) == ["figures/claims/claim_7.svg", "figures/claims/claim_8.svg"] and drawn == claims.pictures(
-        found
-    )
+    assert list(drawn) == ["figures/claims/claim_7.svg", "figures/claims/claim_8.svg"]
+    assert drawn == claims.pictures(found)
+    text = "[continuous attention] allows [...] " + "many words " * 20 + "[to] the end"
+    summary, _, section = claims.page([outcome((0.1, -0.1), claim=text)]).partition("<details ")[2].partition("</sum")
+    assert summary.endswith("many words …") and "the end" not in summary and text in section
 
 
 def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     old = Change(OPEN, "The margin was .1.", "+0.02, n = 3", seeds=(0, 1, 2))
     text = claims.page([outcome((0.1, -0.1, 0.05), history=(old,))])
-    assert (
-        "| not decided yet (yes)\\* |" in text
-        and "<b>supported*</b>" in text
-        and "0 are decided: none. 1 more have an outcome that rests" in text
-    )
-    assert (
-        "Version 1: inconclusive (+0.02, n = 3). The margin was .1. Version 2, today: supported, *re-analysed after seeing the data*."
-        in text
-    )
+    now = "Version 2, today: supported, *re-analysed after seeing the data*."
+    said = ["| not decided yet (yes)\\* |", "<b>supported*</b>", "0 are decided: none. 1 more have an outcome"]
+    for words in (*said, f"Version 1: inconclusive (+0.02, n = 3). The margin was .1. {now}"):
+        assert words in text
     confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))])
     assert "| yes |" in confirmed and "and confirmed by new runs" in confirmed and "1 are decided" in confirmed
 
 
-@pytest.mark.parametrize(
-    "runs, word, answer",
-    [((0.1, 0.3, 0.2), EXCLUDED, "no, a gain of 0.5 or more is excluded"), ((-3.0, -3.1, -2.9), CONTRADICTED, "no, the opposite is seen")],
-)  # fmt: skip
-def test_the_answer_is_in_words(runs, word, answer):
-    one = outcome([r - 0.2 * (word == EXCLUDED) for r in runs], test="superiority", margin=0.5)
-    assert one.outcome == word and f"| {answer} |" in claims.page([one])
+def test_the_answer_is_in_words():
+    for runs, word, answer in (
+        ((-0.1, 0.1, 0.0), EXCLUDED, "no, a gain of 0.5 or more is excluded"),
+        ((-3.0, -3.1, -2.9), CONTRADICTED, "no, the opposite is seen"),
+    ):
+        one = outcome(runs, test="superiority", margin=0.5)
+        assert one.outcome == word and f"| {answer} |" in claims.page([one])
 
 
 def test_the_chance_of_being_better_is_that_of_rliable():
@@ -90,22 +87,11 @@ def test_the_chance_of_being_better_is_that_of_rliable():
         chance("tuned", {})
 
 
-def test_a_long_claim_is_cut_in_its_line_and_whole_below():
-    text = "[continuous attention] allows [...] " + "many words " * 20 + "[to] the end"
-    summary, _, section = (
-        claims.page([outcome((0.1, -0.1), claim=text)]).partition("<details ")[2].partition("</summary>")
-    )
-    assert summary.endswith("many words …") and "the end" not in summary and text in section
-
-
-def test_a_claim_without_records_is_listed_with_the_reason():
+def test_a_claim_without_records_is_listed_with_the_reason_and_the_json_has_no_nan():
     found = claims.of_tables([])
     assert len(found) == sum(len(compose.claims(p)) for p in compose.names_in("claims"))
     assert all(o.part.why == (o.claim.told or "no finished cells") for o in found)
     assert claims.pictures(found) == {}
-
-
-def test_the_json_has_what_a_reader_needs_and_no_nan():
     decided, one_seed = claims.values(outcome((0.1, -0.1, 0.05))), claims.values(outcome((0.1,)))
     assert decided["outcome"] == SUPPORTED and decided["interval"][0] < decided["effect"] < decided["interval"][1]
     assert (decided["n"], decided["paper"], decided["version"], decided["counts"]) == (3, "who2000", 1, True)
@@ -127,10 +113,8 @@ def test_readme_says_what_the_claims_and_the_benchmarks_say():
         cells = re.search(rf"^\| \*\*{re.escape(name)}\*\* \|(.*)\|", page, re.M)[1].replace("*", "").split("|")[:6]
         times[name] = [float(cell) for cell in cells]
     entmax = times["entmax 1.5"] + times["entmax 1.3"]
-    low, high, low_entmax, high_entmax = (
-        f"{of(values):.1f}" for values in (times["sparsemax"], entmax) for of in (min, max)
-    )
-    sentence = f"sparsemax takes {low} to {high} times softmax's time, and entmax 1.3 and 1.5 take {low_entmax} to {high_entmax}"
+    ours, others = (f"{min(values):.1f} to {max(values):.1f}" for values in (times["sparsemax"], entmax))
+    sentence = f"sparsemax takes {ours} times softmax's time, and entmax 1.3 and 1.5 take {others}"
     assert sentence in " ".join(readme.split())
     assert report.sentence(json.loads(trained)) in " ".join(readme.split())
 
@@ -156,11 +140,11 @@ class Planted:
         """Fresh copies of all records, (row, seed) -> record, to be changed; those of other columns have no place here."""
         return {at: copy.deepcopy(one) for one in self.records for at, key in self.places.items() if one["key"] == key}
 
-    def part(self, cells: dict, **changes):
+    def part(self, cells: dict):
         """The outcome of the claim's only comparison, if these are the records."""
         known = [{**one, "key": self.places[at]} for at, one in cells.items()]
         with recorded.restored(*self.slots, known) as (plan, store):
-            (outcome,) = tables.build(plan, store, claims=[replace(self.claim, **changes)]).claims
+            (outcome,) = tables.build(plan, store, claims=[self.claim]).claims
         (part,) = outcome.parts
         assert part.outcome == outcome.outcome
         return part
@@ -177,9 +161,7 @@ class Planted:
         """Standard error of the mean difference over these seeds when the test examples are drawn again."""
         name = self.claim.metrics[0].removeprefix("test/")
         (row,), (other,) = self.claim.rows, self.claim.against
-        of = [archive._columns(cells[r, s]["tests"]["test"]["examples"]).get(name) for r in (row, other) for s in seeds]
-        if None in of:
-            return 0.0
+        of = [archive._columns(cells[r, s]["tests"]["test"]["examples"])[name] for r in (row, other) for s in seeds]
         each = np.array(of, float).reshape(2, len(seeds), -1).mean(1)
         return float(stats.sem(each[0] - each[1]))
 
@@ -212,54 +194,30 @@ def test_a_constant_added_to_a_row_changes_the_outcome_of_an_equivalence(scene, 
         scores(cells["sparsemax+hinge", seed])["test/f1"] += added
     part = scene.part(cells)
     assert part.outcome == word
-    assert ends(part) == pytest.approx((np.mean(d), *stats.ttest_1samp(d, 0).confidence_interval(0.95)))
+    expected = np.mean(d), *stats.ttest_1samp(d, 0).confidence_interval(0.95)
+    assert (part.effect, part.low, part.high) == pytest.approx(expected)
 
 
-def ends(part):
-    return part.effect, part.low, part.high
+RUNS = [(0.0, None, OPEN), (0.5, None, SUPPORTED), (-2.0, None, CONTRADICTED), (0.0, 2, OPEN)]
 
 
-def test_half_a_point_more_supports_a_superiority_and_two_points_less_contradict_it(summary):
-    words = {}
-    for added in (0.0, 0.5, -2.0):
-        cells = summary.copied()
-        for seed in (1, 2, 3):
-            scores(cells["sparsemax", seed])["test/rouge1_f"] += added
-        part, d = summary.part(cells), summary.differences(cells)
-        of_seeds, of_examples = np.var(d, ddof=1) / 3, summary.error(cells, (1, 2, 3)) ** 2
-        df = 2 * ((of_seeds + of_examples) / of_seeds) ** 2
-        half = stats.t.ppf(0.975, df) * np.sqrt(of_seeds + of_examples)
-        assert ends(part) == pytest.approx((np.mean(d), np.mean(d) - half, np.mean(d) + half), rel=1e-3)
-        words[added] = part.outcome
-    assert words == {0.0: OPEN, 0.5: SUPPORTED, -2.0: CONTRADICTED}
-
-
-def test_a_missing_seed_leaves_the_pairs_that_both_rows_have(summary):
+@pytest.mark.parametrize("added, lost, word", RUNS)
+def test_a_superiority_is_decided_by_the_seeds_and_examples_that_both_rows_have(summary, added, lost, word):
+    """Half a point more supports it and two points less contradict it; the interval of two seeds is over test examples."""
     cells = summary.copied()
-    del cells["sparsemax", 2]
-    part = summary.part(cells)
-    d = summary.differences(cells)
-    assert list(part.differences) == [1, 3] and list(part.differences.values()) == pytest.approx(d)
-    half = stats.norm.ppf(0.975) * summary.error(cells, (1, 3))  # two seeds: over test examples
-    assert ends(part) == pytest.approx((np.mean(d), part.effect - half, part.effect + half), rel=1e-4)
-    for lost, why, n in ((3, "one seed", 1), (1, "no pair of seeds", 0)):
-        del cells["softmax", lost]
-        part = summary.part(cells)
-        assert (part.outcome, part.why, part.n) == (OPEN, why, n)
-
-
-def test_all_runs_count_where_seeds_are_not_paired(summary):
-    """Which number a seed has changes nothing; the spreads of both rows count."""
-    cells = summary.copied()
-    swap = {("softmax", 1): cells["softmax", 2], ("softmax", 2): cells["softmax", 1]}
-    mine, theirs = ([summary.score(cells[row, s]) for s in (1, 2, 3)] for row in ("sparsemax", "softmax"))
-    part, other = summary.part(cells, paired=False), summary.part({**cells, **swap}, paired=False)
-    assert (part.n, part.others, part.effect) == (3, 3, pytest.approx(np.mean(mine) - np.mean(theirs)))
-    assert ends(other) == pytest.approx(ends(part))
-    spread = [np.var(of, ddof=1) / 3 for of in (mine, theirs)]
-    total = sum(spread) + summary.error(cells, (1, 2, 3)) ** 2
-    half = stats.t.ppf(0.975, total**2 / sum(v * v / 2 for v in spread)) * np.sqrt(total)
-    assert ends(part)[1:] == pytest.approx((part.effect - half, part.effect + half), rel=1e-3)
+    cells.pop(("sparsemax", lost), None)
+    for (row, _), one in cells.items():
+        scores(one)["test/rouge1_f"] += added * (row == "sparsemax")
+    part, d, seeds = summary.part(cells), summary.differences(cells), [s for s in (1, 2, 3) if s != lost]
+    of_seeds, of_examples = np.var(d, ddof=1) / 3, summary.error(cells, seeds) ** 2
+    df = 2 * ((of_seeds + of_examples) / of_seeds) ** 2
+    half = stats.t.ppf(0.975, df) * np.sqrt(of_seeds + of_examples)
+    if lost:
+        half = stats.norm.ppf(0.975) * np.sqrt(of_examples)
+    assert (part.effect, part.low, part.high) == pytest.approx(
+        (np.mean(d), np.mean(d) - half, np.mean(d) + half), rel=1e-3
+    )
+    assert part.outcome == word and list(part.differences) == seeds
 
 
 def test_a_row_that_still_learns_leaves_the_claim_open_where_that_could_undo_it(summary):

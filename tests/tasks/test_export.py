@@ -16,7 +16,6 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from repro import cell as cells
 from repro.protocol import Metric
 from repro.store import Damaged, Store, StoreError
 from tasks.load import NoCell, card, evaluate, lines, load_cell
@@ -98,8 +97,10 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
         assert done.returncode == 1 and not done.stdout and "line 2:" in done.stderr
 
 
-def test_nothing_of_the_machine_goes_along(exported):
-    folder, _, entry = exported("pairs")
+def test_nothing_of_the_machine_goes_along_and_the_best_weights_alone_stay(
+    exported, prepared_cell, ran, tiny, tmp_path
+):
+    folder, cell, entry = exported("pairs")
     store = str(entry.folder.parents[3])
     for path in folder.rglob("*"):
         if path.suffix in (".yaml", ".json", ".md", ".csv"):
@@ -107,15 +108,15 @@ def test_nothing_of_the_machine_goes_along(exported):
     page = yaml.safe_load((folder / "config.yaml").read_text())
     assert page["paths"] == {"outputs": "outputs", "data": "data/cache"} and page["runtime"]["device"] == "auto"
     assert not list(folder.rglob("*.pt"))
-
-
-def test_the_card_has_the_row_and_the_data(exported):
-    folder, cell, entry = exported("pairs")
     text = (folder / "README.md").read_text()
     metrics = entry.evaluation(cell.evaluation_id(cell.tests[0])).read()["metrics"]
     assert f"| test | bleu | {metrics['test/bleu']:.2f} BLEU points | " in text
     assert "attention by sparsemax" in text and cell.training_id in text and "Licence of the data: " in text
     assert entry.read()["data_sha256"] in text and "'beam': 2" in text
+    assert not entry.path("checkpoints").exists() and entry.path("weights.safetensors").is_file()
+    kept = prepared_cell([*tiny, "mapping=sparsemax", "runtime.keep_checkpoints=true"])
+    assert kept.training_id == cell.training_id, "it says nothing of what is computed"
+    assert [p.name for p in ran(kept, Store(tmp_path)).path("checkpoints").iterdir()] == ["last.pt"]
 
 
 def test_the_hub_reads_the_card(exported):
@@ -133,12 +134,9 @@ def test_the_hub_reads_the_card(exported):
     assert accuracy.metric_value == level.read()["metrics"]["test/accuracy"] == pytest.approx(right.mean())
     ends = pytest.approx([right.mean() - half, right.mean() + half], rel=1e-4)
     assert accuracy.metric_args["interval_95_over_examples"] == ends
-
-
-def test_an_interval_needs_values_that_differ():
     metrics = {"a": Metric("a", "", 1, 1, None, "", "mean"), "b": Metric("b", "", 1, 1, None, "", "bleu")}
     ten = [[4, 3, 2, 1, 5, 4, 3, 2, 5, 5], [5, 4, 3, 2, 5, 4, 3, 2, 5, 5], [3, 2, 1, 1, 5, 4, 3, 2, 5, 5]]
-    records = [{"sentence": {"a": 1.0, "b_statistics": row}} for row in ten]
+    records = [{"sentence": {"a": 1.0, "b_statistics": row}} for row in ten]  # values of a do not differ
     found = card.intervals(metrics, {"metrics": {"test/a": 1.0, "test/b": 60.0, "test/c": 0.0}}, records)
     assert list(found) == ["test/b"]
     low, high = found["test/b"]
@@ -158,18 +156,15 @@ def test_a_damaged_export_is_refused(exported, tmp_path, name):
         load_cell(folder)
 
 
-def test_an_export_is_scored_in_a_store_alone(exported, tmp_path):
-    folder, cell, entry = exported("pairs")
+def test_an_export_is_scored_in_a_store_alone_and_exported_again_into_a_new_folder(exported, tmp_path):
+    """With its scores, also if its card was edited."""
+    source, cell, entry = exported("pairs")
     with pytest.raises(NoCell, match=r"copy it to OUTPUTS/cells/toy/sparsemax/ID"):
-        evaluate(str(folder))
-    place = shutil.copytree(folder, tmp_path / "cells" / "toy" / "sparsemax" / cell.training_id)
-    data = cell.config["paths"]["data"]
-    found = evaluate(str(place), [f"paths.data={data}"])
+        evaluate(str(source))
+    place = shutil.copytree(source, tmp_path / "cells" / "toy" / "sparsemax" / cell.training_id)
+    found = evaluate(str(place), [f"paths.data={cell.config['paths']['data']}"])
     assert found.metrics["test/bleu"] == cell.results(Store(entry.folder.parents[3])).metrics["test/bleu"]
-
-
-def test_an_export_whose_card_was_edited_is_exported_again_with_its_scores_into_a_new_folder(exported, tmp_path):
-    folder = shutil.copytree(exported("pairs")[0], tmp_path / "edited")
+    folder = shutil.copytree(source, tmp_path / "edited")
     (folder / "README.md").write_text("ours")
     load_cell(folder)
     again = export(str(folder), tmp_path / "again")
@@ -190,11 +185,11 @@ def test_fairseq_generate_reads_it(small_cell, tmp_path, root):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     decode = cell.config["decode"]
-    command = [str(Path(sys.executable).parent / "fairseq-generate"), str(tmp_path / "out/fairseq/data"), "--path"]
-    command += [str(tmp_path / "out/fairseq/model.pt"), "--task", "sa_pairs", "--user-dir"]
-    command += [str(root / "tasks/fairseq_plugin"), "--cpu", "--beam", str(decode["beam"]), "--max-len-a"]
-    command += [str(decode["max_len_a"]), "--max-len-b", str(decode["max_len_b"]), "--lenpen"]
-    command += [str(decode["len_penalty"])]
+    how = f"--beam {decode['beam']} --max-len-a {decode['max_len_a']} --max-len-b {decode['max_len_b']}".split()
+    how += ["--lenpen", str(decode["len_penalty"]), "--user-dir", str(root / "tasks/fairseq_plugin"), "--cpu"]
+    made = tmp_path / "out/fairseq"
+    command = [str(Path(sys.executable).parent / "fairseq-generate"), str(made / "data"), "--task", "sa_pairs", *how]
+    command += ["--path", str(made / "model.pt")]
     env = os.environ | {"PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -202,13 +197,3 @@ def test_fairseq_generate_reads_it(small_cell, tmp_path, root):
     ours = load_cell(entry.folder, overrides=["decode.replace_unk=false"]).translate(sources)
     assert [said[i] for i in range(len(sources))] == [p.output_tokens[:-1] for p in ours]
     load_cell(tmp_path / "out")
-
-
-def test_the_best_weights_alone_stay(small_cell, prepared_cell, tiny, tmp_path):
-    cell, entry = small_cell("pairs")
-    assert not entry.path("checkpoints").exists() and entry.path("weights.safetensors").is_file()
-    kept = prepared_cell([*tiny, "mapping=sparsemax", "runtime.keep_checkpoints=true"])
-    assert kept.training_id == cell.training_id, "it says nothing of what is computed"
-    assert cells.run(kept, Store(tmp_path)).state == "done"
-    names = sorted(p.name for p in kept.entry(Store(tmp_path)).path("checkpoints").iterdir())
-    assert names == ["last.pt"]

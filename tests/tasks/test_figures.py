@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,20 +22,14 @@ def test_a_figure_asks_for_rows_and_columns_that_there_are(name):
     assert len(figure.second) in (0, len(figure.text)) and name.rpartition("_")[0] in figure.experiment + name
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "said"),
-    [
+def test_what_a_figure_does_not_take_and_unfinished_cells_are_refused_before_data_are_read(tmp_path):
+    for name, asked, said in (
         ("martins2020_figure3", {"text": ["a"]}, "--text is not for martins2020_figure3"),
         ("niculae2017_figure1", {"text": ["a"], "second": ["b"]}, "--with goes with --text, in niculae2017_figure3"),
         ("peters2018_figure1", {"second": ["b"]}, "--with goes with --text"),
-    ],
-)
-def test_texts_that_a_figure_does_not_take_are_refused(name, asked, said):
-    with pytest.raises(ValueError, match=said):
-        figures.make([name], figures.Options(**asked))
-
-
-def test_cells_are_looked_for_before_data_are_read(tmp_path):
+    ):
+        with pytest.raises(ValueError, match=said):
+            figures.make([name], figures.Options(**asked))
     folders = [f"paths.outputs={tmp_path}", f"paths.data={tmp_path / 'data'}"]
     with pytest.raises(DataUnavailable, match="the row 'softmax' is not finished") as refused:
         figures.make(["peters2018_figure2"], figures.Options(folders))
@@ -48,10 +39,9 @@ def test_cells_are_looked_for_before_data_are_read(tmp_path):
 @pytest.mark.slow
 def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
     """Two rows at toy size; then the grid points of one of them, and a pair classified by each row."""
-    tiny = ["profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}"]
-    tiny += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
-    tiny += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
-    tiny += ["runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1"]
+    tiny = "profile=demo data=toy_entailment data.limits={train:120,dev:20,test:20} encode.vocab_size=null".split()
+    tiny += "model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1 rows=softmax|fusedmax seeds=1".split()
+    tiny += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1", "runtime.device=cpu"]
     assert reproduce.main(Request.read(tiny, REPRODUCE, ["niculae2017_table1"])) == 0
     asked = figures.Options(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
     svg, data, about = figures.make(["niculae2017_figure3"], asked)
@@ -69,21 +59,16 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
         figures.make(["niculae2017_figure3"], figures.Options(tiny, text=["a", "b"], second=["c"]))
 
 
+WRONG = ("sum normalization++", "full domain")
+
+
 @pytest.mark.parametrize("K, q", [(3, 0.4), (5, 1.5)])
-def test_laha_table_1(K, q):
+def test_laha_table_1_and_its_lipschitz_constants(K, q):
     """Every printed mark is confirmed but one: sum normalization++ has no value where the scores sum to 0."""
     for row in properties.rows(K, 0.5, q):
         for prop, printed in zip(properties.PROPERTIES, (*row.printed.split(), "yes")):
-            found = properties.verdict(prop, row, K, printed)
-            if (row.label, prop) == ("sum normalization++", "full domain"):
-                assert printed == "yes" and found == "no"
-            else:
-                assert found == printed, (row.label, prop)
-
-
-@pytest.mark.parametrize("K, q", [(3, 0.4), (5, 1.5)])
-def test_lipschitz_constants(K, q):
-    for row in properties.rows(K, 0.5, q):
+            found, wrong = properties.verdict(prop, row, K, printed), (row.label, prop) == WRONG
+            assert (found, printed) == (("no", "yes") if wrong else (printed, printed)), (row.label, prop)
         steepest = properties.steepness(row.function, properties.probes(K, q))
         bound = row.l2
         if bound == float("inf"):
@@ -94,18 +79,11 @@ def test_lipschitz_constants(K, q):
             assert steepest > 1 + 1 / (K * q)  # the printed constant does not hold
         if row.label == "softmax":
             assert steepest <= 0.5 + 1e-12  # the printed 1 holds but is not tight
+    for K, q, constant in ((2, 0.1, 7.8102), (10, 1.0, 1.1402)):
+        assert properties.hourglass_lipschitz(K, q) == pytest.approx(constant, abs=5e-5)
 
 
-def test_corrected_constant_of_the_hourglass():
-    assert properties.hourglass_lipschitz(2, 0.1) == pytest.approx(7.8102, abs=5e-5)
-    assert properties.hourglass_lipschitz(10, 1.0) == pytest.approx(1.1402, abs=5e-5)
-
-
-def test_the_script_prints_the_table(monkeypatch, capsys):
-    script = Path(__file__).resolve().parents[2] / "scripts" / "properties_table.py"
-    monkeypatch.setattr(sys, "argv", [str(script), "--classes", "4"])
-    monkeypatch.syspath_prepend(str(script.parent))  # as for a script that Python starts
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(script), run_name="__main__")
+def test_the_script_prints_the_table(command, monkeypatch, capsys):
+    assert command("properties_table", "--classes", "4") == 0
     out = capsys.readouterr().out
     assert "sum normalization++" in out and "no (printed: yes)" in out and out.count("| ") > 100

@@ -52,76 +52,59 @@ def seal(folder):
         Level(level).finish(training=folder.name, evaluation=level.name)
 
 
-def file(name, content):
-    def change(folder):
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if content is not None:
-            path.write_bytes(content)
-        seal(folder)
-
-    return change
-
-
-def of_page(change):
-    return lambda folder: page(folder, change)
-
-
-def of_weights(change):
-    def changed(folder):
-        state = load_file(folder / "weights.safetensors")
-        save_file(change(state) or state, folder / "weights.safetensors")
-        seal(folder)
-
-    return changed
-
-
-def of_metrics(change):
-    def changed(folder):
-        path = folder / "metrics.json"
-        told = json.loads(path.read_text())
-        change(told)
-        path.write_text(json.dumps(told))
-        seal(folder)
-
-    return changed
-
-
-def first_columns(state):
-    return {name: value[..., :1].clone() for name, value in state.items()}
-
-
 def first(state):
     return next(name for name, value in sorted(state.items()) if value.ndim == 2)
 
 
-EVIL = b"!!python/object/apply:os.system [echo evil]"
-# kind -> (what is done to the folder, words of the sentence, whether compare.py can still show its scores)
+def changed(folder, place, change):
+    """Change a page, weights, metrics or a file, and make every hash right again."""
+    path = folder / place
+    if place == "config.yaml" and callable(change):
+        return page(folder, change)
+    if place == "weights.safetensors" and callable(change):
+        state = load_file(path)
+        save_file(change(state) or state, path)
+    elif place == "metrics.json":
+        told = json.loads(path.read_text())
+        change(told)
+        path.write_text(json.dumps(told))
+    else:
+        shutil.rmtree(path) if change is None else path.write_bytes(change)
+    seal(folder)
+
+
+PAGE, WEIGHTS, METRICS = "config.yaml", "weights.safetensors", "metrics.json"
+# kind -> (what is changed and how, words of the sentence, whether compare.py can still show its scores)
 KINDS = {
-    "no encoding": (file("encoding", None), "encoding", True),
-    "an encoding without options": (file("encoding/encoding.json", b"{}"), "options", True),
-    "a short dictionary": (file("encoding/dict.source.txt", b"a 1\nb 1\n"), "size mismatch", True),
-    "weights of other shapes": (of_weights(first_columns), "size mismatch", True),
-    "a weight is missing": (of_weights(lambda s: s.pop(first(s)) is None), "Missing key", True),
-    "weights that are nan": (of_weights(lambda s: s[first(s)].fill_(torch.nan) is None), "not finite", True),
-    "weights that are none": (file("weights.safetensors", b"evil"), "", True),
-    "a module that is no family": (of_page(lambda p: p.update(module="this")), "not a family", False),
-    "a private module": (of_page(lambda p: p.update(module="tasks.cells._training")), "not a family", False),
-    "another family's task": (of_page(lambda p: p["task"].update(family="vqa")), "task.family", True),
-    "an unknown mapping": (of_page(lambda p: p["mapping"].update(name="sparsermax")), "sparsermax", False),
-    "another mapping": (of_page(lambda p: p["mapping"].update(name="softmax")), "toy/softmax", False),
-    "a mapping's wrong parameter": (of_page(lambda p: p["mapping"].update(lam="x")), "lam", True),
-    "an unknown model": (of_page(lambda p: p["model"].update(name="../x")), "model.name", True),
-    "no model": (of_page(lambda p: p.pop("model") and None), "model", True),
-    "no task": (of_page(lambda p: p.pop("task") and None), "task", False),
-    "no seed": (of_page(lambda p: p.update(seed="x")), "seed", False),
-    "a node that is a number": (of_page(lambda p: p.update(train=3)), "train", False),
-    "a page that is a list": (of_page(lambda p: [1, 2]), "not the configuration of a cell", False),
-    "plugins that are a number": (of_page(lambda p: p.update(plugins=3)), "plugins", False),
-    "a page that builds objects": (file("config.yaml", EVIL), "cannot be read", False),
-    "a score that is a text": (of_metrics(lambda m: m["metrics"].update({"dev/loss": "x"})), None, False),
-    "no hash of its data": (of_metrics(lambda m: m.pop("data_sha256")), "data_sha256", True),
-    "facts that are a text": (of_metrics(lambda m: m.update(metrics=3)), "metrics", False),
+    "no encoding": ("encoding", None, "encoding", True),
+    "an encoding without options": ("encoding/encoding.json", b"{}", "options", True),
+    "a short dictionary": ("encoding/dict.source.txt", b"a 1\nb 1\n", "size mismatch", True),
+    "weights of other shapes": (
+        WEIGHTS,
+        lambda s: {k: v[..., :1].clone() for k, v in s.items()},
+        "size mismatch",
+        True,
+    ),
+    "a weight is missing": (WEIGHTS, lambda s: s.pop(first(s)) is None, "Missing key", True),
+    "weights that are nan": (WEIGHTS, lambda s: s[first(s)].fill_(torch.nan) is None, "not finite", True),
+    "weights that are none": (WEIGHTS, b"evil", "", True),
+    "a module that is no family": (PAGE, lambda p: p.update(module="this"), "not a family", False),
+    "a private module": (PAGE, lambda p: p.update(module="tasks.cells._training"), "not a family", False),
+    "another family's task": (PAGE, lambda p: p["task"].update(family="vqa"), "task.family", True),
+    "an unknown mapping": (PAGE, lambda p: p["mapping"].update(name="sparsermax"), "sparsermax", False),
+    "another mapping": (PAGE, lambda p: p["mapping"].update(name="softmax"), "toy/softmax", False),
+    "a mapping's wrong parameter": (PAGE, lambda p: p["mapping"].update(lam="x"), "lam", True),
+    "an unknown model": (PAGE, lambda p: p["model"].update(name="../x"), "model.name", True),
+    "no model": (PAGE, lambda p: p.pop("model") and None, "model", True),
+    "no task": (PAGE, lambda p: p.pop("task") and None, "task", False),
+    "no seed": (PAGE, lambda p: p.update(seed="x"), "seed", False),
+    "a node that is a number": (PAGE, lambda p: p.update(train=3), "train", False),
+    "a page that is a list": (PAGE, lambda p: [1, 2], "not the configuration of a cell", False),
+    "plugins that are a number": (PAGE, lambda p: p.update(plugins=3), "plugins", False),
+    "a page that builds objects": (PAGE, b"!!python/object/apply:os.system [echo evil]", "cannot be read", False),
+    "a score that is a text": (METRICS, lambda m: m["metrics"].update({"dev/loss": "x"}), None, False),
+    "no hash of its data": (METRICS, lambda m: m.pop("data_sha256"), "data_sha256", True),
+    "facts that are a text": (METRICS, lambda m: m.update(metrics=3), "metrics", False),
 }
 
 
@@ -132,8 +115,8 @@ FEW = {"a weight is missing", "a score that is a text"}
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k in FEW else pytest.mark.slow) for k in KINDS])
 def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, kind, capsys, monkeypatch, command):
     store, folder = received
-    change, said, shown = KINDS[kind]
-    change(folder)
+    place, change, said, shown = KINDS[kind]
+    changed(folder, place, change)
     if said is not None:  # all but scores, which a model does not need
         for name, words in (("predict", said), ("evaluate", "")):
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
@@ -152,12 +135,9 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
 
 # ---- code that comes along
 
-PLACES = {
-    "in the cell": ("{folder}/evil.py", "{folder}/evil.py"),
-    "in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"),
-    "beside the cell": ("{folder}/../evil.py", "{folder}/../evil.py"),
-    "anywhere": ("{root}/evil.py", "{root}/evil.py"),
-}
+# the plugin as the page names it, and where it is
+PLACES = {"in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"), "anywhere": ("{root}/evil.py",) * 2}
+PLACES |= {"in the cell": ("{folder}/evil.py",) * 2, "beside the cell": ("{folder}/../evil.py",) * 2}
 
 
 def forget(stem):
@@ -166,7 +146,9 @@ def forget(stem):
         sys.modules.pop(name)
 
 
-@pytest.mark.parametrize("place", ["in the cell", *(pytest.param(p, marks=pytest.mark.slow) for p in list(PLACES)[1:])])
+@pytest.mark.parametrize(
+    "place", [pytest.param(p, marks=pytest.mark.slow) if p != "in the cell" else p for p in PLACES]
+)
 def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, place, tmp_path, capsys, command):
     store, folder = received
     named, where = (text.format(folder=folder, root=tmp_path) for text in PLACES[place])
@@ -174,17 +156,13 @@ def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, p
     evil.parent.mkdir(exist_ok=True)
     evil.write_text(f"open({str(ran)!r}, 'a').write('x')  # {place}\n")
     page(folder, lambda p: p.update(plugins=[named]))
-    doors = (
-        lambda *own: load_cell(folder, plugins=own),
-        lambda *own: evaluate(str(folder), ["decode.beam=1"], plugins=own),
-        lambda *own: export(str(folder), tmp_path / "out", plugins=own),
-    )
+    doors = ((load_cell,), (evaluate, ["decode.beam=1"]), (export, tmp_path / "out"))
     (other := tmp_path / "other.py").write_text(evil.read_text() + "# edited")
-    for door in doors:
+    for door, *more in doors:
         with pytest.raises(Untrusted, match=r"evil.*does not name it.*plugins=\["):
-            door()
+            door(str(folder), *more)
         with pytest.raises(Untrusted, match=r"evil.*other\.py is absent or not as in the training"):
-            door(str(other))
+            door(str(folder), *more, plugins=[str(other)])
     for name in ("predict", "evaluate"):
         assert command(name, str(folder)) == 1 and "plugins=[" in capsys.readouterr().err
     assert compare.main(Request.read(["task=toy", f"paths.outputs={store.root}", f"to={tmp_path / 'c'}"])) == 0
@@ -200,16 +178,13 @@ def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, p
 
 
 def test_the_module_of_a_received_cell_is_not_imported(received, tmp_path, monkeypatch, capsys):
-    store, folder = received
-    ran = tmp_path / "ran"
-    (tmp_path / "evilmod.py").write_text(
-        f"open({str(ran)!r}, 'w').write('x')\nMETRICS, RECIPE, EVALUATION_KEYS = {{}}, (1, 1), ()\n"
-    )
+    (store, folder), ran = received, tmp_path / "ran"
+    metrics = "METRICS, RECIPE, EVALUATION_KEYS = {}, (1, 1), ()"
+    (tmp_path / "evilmod.py").write_text(f"open({str(ran)!r}, 'w').write('x')\n{metrics}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     page(folder, lambda p: p.update(module="evilmod"))
     assert compare.main(Request.read(["task=toy", f"paths.outputs={store.root}", f"to={tmp_path / 'c'}"])) == 0
-    assert "evilmod" in capsys.readouterr().err
-    assert not ran.exists()
+    assert "evilmod" in capsys.readouterr().err and not ran.exists()
 
 
 def test_a_manifest_that_names_files_elsewhere_is_damaged(received, tmp_path):

@@ -86,7 +86,7 @@ def test_commands_take_a_cell_with_conditions(trained, command, tmp_path, monkey
     assert "no finished cell of 'decode.beam=1'" in capsys.readouterr().err
 
 
-def test_scoring_anew_trains_nothing(trained, monkeypatch):
+def test_scoring_anew_trains_nothing_and_the_same_question_has_a_stored_answer(trained, monkeypatch):
     cell, outputs = trained
     weights = cell.entry(Store(outputs)).path("weights.safetensors").stat().st_mtime_ns
     monkeypatch.setattr(compose, "composer", None)  # nor does it compose the training again
@@ -96,41 +96,25 @@ def test_scoring_anew_trains_nothing(trained, monkeypatch):
     assert found.evaluations["test"].folder != cell.evaluation(Store(outputs), cell.tests[0]).folder
     assert cell.entry(Store(outputs)).path("weights.safetensors").stat().st_mtime_ns == weights
     assert cell.results(Store(outputs)).metrics == before, "the first evaluation is as it was"
-
-
-def test_the_same_question_gives_the_stored_answer(trained):
-    cell, outputs = trained
-    found = evaluate(cell.training_id, (), outputs)
-    assert found.metrics == cell.results(Store(outputs)).metrics
+    found = evaluate(cell.training_id, (), outputs)  # the same question gives the stored answer
+    assert found.metrics == before
     assert found.evaluations["test"].folder == cell.evaluation(Store(outputs), cell.tests[0]).folder
+    other = evaluate(cell.training_id, ["data.limits.test=7"], outputs)  # other test data
+    assert len(other.evaluations["toy"].predictions()) == 7 and "toy/bleu" in other.metrics
+    assert other.metrics["dev/loss"] == before["dev/loss"]
+    # launchers and their options come and go; finished cells stay
+    config = cell.config | {"launcher": {"name": "slurm", "nodes": 2, "partition": None}}
+    told = evaluation_config(config, ["decode.beam=1"])
+    assert told["launcher"] == {"name": "local", "retries": 0} and told["decode"]["beam"] == 1
 
 
-def test_other_test_data(trained):
-    cell, outputs = trained
-    found = evaluate(cell.training_id, ["data.limits.test=7"], outputs)
-    assert len(found.evaluations["toy"].predictions()) == 7 and "toy/bleu" in found.metrics
-    assert found.metrics["dev/loss"] == cell.results(Store(outputs)).metrics["dev/loss"]
+REFUSED = {"train.max_epochs=3": r"train\.max_epochs cannot be set for a trained model", "decode=2": "cannot be set"}
+REFUSED |= {"model.layers=2": r"model\.layers cannot be set", "task.name=x": r"task\.name cannot be set"}
+REFUSED |= {"decode.bem=2": r"decode\.bem is unknown \(did you mean 'beam'\?\)", "data=toy_reviews": "reads pairs"}
+REFUSED |= {"data=duc204": "duc2004|no data set"}
 
 
-def test_a_cell_is_scored_here_whatever_launcher_trained_it(trained):
-    """Launchers and their options come and go; finished cells stay."""
-    config = trained[0].config | {"launcher": {"name": "slurm", "nodes": 2, "partition": None}}
-    found = evaluation_config(config, ["decode.beam=1"])
-    assert found["launcher"] == {"name": "local", "retries": 0} and found["decode"]["beam"] == 1
-
-
-@pytest.mark.parametrize(
-    "override, said",
-    [
-        ("train.max_epochs=3", r"train\.max_epochs cannot be set for a trained model"),
-        ("model.layers=2", r"model\.layers cannot be set"),
-        ("task.name=x", r"task\.name cannot be set"),
-        ("decode.bem=2", r"decode\.bem is unknown \(did you mean 'beam'\?\)"),
-        ("decode=2", "decode cannot be set"),
-        ("data=duc204", "duc2004|no data set"),
-        ("data=toy_reviews", "reads pairs"),
-    ],
-)
+@pytest.mark.parametrize("override, said", REFUSED.items())
 def test_what_an_evaluation_cannot_set_is_refused(trained, override, said):
     with pytest.raises(ConfigError, match=said):
         evaluation_config(trained[0].config, [override])

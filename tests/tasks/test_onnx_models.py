@@ -16,12 +16,8 @@ from tasks.data.images import decode
 from tasks.load import load_cell, onnx
 from tasks.load.export import export
 
-TEXTS = {
-    "sentiment": ["text"],
-    "reviews": ["text"],
-    "entailment": ["premise", "hypothesis"],
-    "esim_rows": ["premise", "hypothesis"],
-}
+TEXTS = {name: ["text"] for name in ("sentiment", "reviews")}
+TEXTS |= {name: ["premise", "hypothesis"] for name in ("entailment", "esim_rows")}
 
 
 def session(file: Path) -> Callable[..., list[np.ndarray]]:
@@ -140,14 +136,9 @@ def test_a_gru_is_the_loop():
     ("name", "why"),
     [("pairs", "toy .*by beam search"), ("esim", "sparsemap_matching of snli_esim is not over rows")],
 )
-def test_a_model_that_onnx_cannot_express_is_refused(small_cell, tmp_path, name, why):
+def test_a_model_that_onnx_cannot_express_is_refused(small_cell, composed, tmp_path, name, why):
     with pytest.raises(ValueError, match=f"no model.onnx: .*{why}.*; without --onnx"):
         export(str(small_cell(name)[1].folder), tmp_path / "out", onnx=True)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("task", "mapping"), [("imdb", "continuous_softmax"), ("vqa", "tvmax"), ("summarization", "sparsemax")]
-)
-def test_the_refusal_names_the_task(composed, task, mapping):
-    assert task in onnx.refused(composed([f"task={task}", f"mapping={mapping}"]))
+    for task, mapping in (("imdb", "continuous_softmax"), ("vqa", "tvmax"), ("summarization", "sparsemax")):
+        assert task in onnx.refused(composed([f"task={task}", f"mapping={mapping}"]))

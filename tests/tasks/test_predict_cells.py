@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import xml.etree.ElementTree as ET
+import zipfile
 
 import forked
 import numpy as np
@@ -23,11 +24,12 @@ from tasks.load.model import Prediction
 @pytest.fixture(scope="module")
 def used(small_cell):
     """`used(name)`: (model, cell, the test set's evaluation)."""
-    return lambda name: (
-        load_cell(small_cell(name)[1].folder),
-        small_cell(name)[0],
-        small_cell(name)[1].evaluation(small_cell(name)[0].evaluation_id(small_cell(name)[0].tests[0])),
-    )
+
+    def used(name):
+        cell, entry = small_cell(name)
+        return load_cell(entry.folder), cell, entry.evaluation(cell.evaluation_id(cell.tests[0]))
+
+    return used
 
 
 def attention_of(level) -> dict[str, torch.Tensor]:
@@ -62,8 +64,6 @@ def test_classes_are_those_of_the_stored_evaluation(used, name):
 
 
 def test_answers_are_those_of_the_stored_evaluation(used, vqa2_folder, tmp_path):
-    import zipfile
-
     model, _, level = used("vqa")
     stored, weights = level.predictions(), attention_of(level)
     for place in vqa2_folder.glob("*.zip"):
@@ -96,7 +96,7 @@ def test_labels_are_those_of_the_stored_evaluation(used):
         model.label(np.zeros((1, 3)))
 
 
-def test_nbest_unknown_words_and_the_beam(used):
+def test_nbest_unknown_words_the_beam_and_what_is_of_another_task(used):
     model, *_ = used("pairs")
     word = model.encoding.source_vocab[0]
     (one,) = model.translate([f"{word} zyzzyva {SPECIAL[UNK]}"], nbest=2)
@@ -107,37 +107,24 @@ def test_nbest_unknown_words_and_the_beam(used):
     wider = load_cell(model.folder, overrides=["decode.beam=7"])
     assert len(wider.translate([word], nbest=7)[0].nbest) == 7
     assert model.translate([]) == []
-
-
-def test_a_model_of_another_task_is_refused(used):
-    model, *_ = used("pairs")
     with pytest.raises(ValueError, match=r"toy.* translate .* classify"):
         model.classify(["x"])
     with pytest.raises(ValueError, match=r"scripts/evaluate\.py"):
         load_cell(model.folder, overrides=["data=toy"])
 
 
-@pytest.mark.parametrize(
-    "name, raw, line, value, said",
-    [
-        ("pairs", b"a b\nc \xff d\n", 2, None, "UTF-8"),
-        ("entailment", b"a\tb\nonly one\n", 2, 1, ""),
-        ("vqa", b"what is it?\n", 1, 1, "image TAB question"),
-        ("pairs", b"a\n" + "b".encode("utf-16-le") + b"\n", 2, None, "NUL"),
-        ("multilabel", b"1 2 3\n", 1, 3, "3 numbers"),
-        ("multilabel", b"999999:1\n", 1, 999999, "1 to"),
-        ("multilabel", b"1:1\n0:1\n", 2, 0, "1 to"),
-        ("multilabel", b"1:1\n1:nan\n", 2, "1:nan", "between"),
-        ("multilabel", b"1:1\n\n1:1 1:2\n", 2, 0, "0 numbers"),
-        ("multilabel", b"1:1 1:2\n", 1, 1, "feature 1 twice"),
-    ],
-)
-def test_a_line_that_cannot_be_read_is_named(used, name, raw, line, value, said):
-    with refused(DataError, line=line, value=value, says=said):
-        lines.parsed(raw, used(name)[0])
+LINES = [("pairs", b"a b\nc \xff d\n", 2, None, "UTF-8"), ("pairs", b"a\nb\0\n", 2, None, "NUL")]
+LINES += [("entailment", b"a\tb\nonly one\n", 2, 1, ""), ("vqa", b"what is it?\n", 1, 1, "image TAB question")]
+LINES += [("multilabel", b"1 2 3\n", 1, 3, "3 numbers"), ("multilabel", b"999999:1\n", 1, 999999, "1 to")]
+LINES += [("multilabel", b"1:1\n0:1\n", 2, 0, "1 to"), ("multilabel", b"1:1\n1:nan\n", 2, "1:nan", "between")]
+LINES += [("multilabel", b"1:1\n\n1:1 1:2\n", 2, 0, "0 numbers"), ("multilabel", b"1:1 1:2\n", 1, 1, "feature 1 twice")]
 
 
-def test_lines_of_every_kind(used, capsys):
+def test_lines_of_every_kind_and_those_that_cannot_be_read(used, capsys):
+    for name, raw, line, value, said in LINES:
+        with refused(DataError, line=line, value=value, says=said):
+            lines.parsed(raw, used(name)[0])
+    capsys.readouterr()
     assert lines.parsed("\ufeffä b\r\n\nc".encode(), used("pairs")[0]) == ["ä b", "", "c"]
     assert capsys.readouterr() == ("", "line 2 is empty: its output answers no input\n")
     assert lines.parsed(b"a\tb\n", used("entailment")[0]) == [("a", "b")]

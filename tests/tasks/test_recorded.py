@@ -21,16 +21,20 @@ Seven of 10 words of prose.
 
 """
 SHOW = [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/accuracy", "label": "acc."}]
-EXPERIMENT = {
-    "title": "A toy: two mappings",
-    "rows": [{"label": mapping, "mapping": mapping} for mapping in ("softmax", "sparsemax")],
-    "columns": {"toy": {"label": "generated", "show": SHOW}},
-    "profiles": {"demo": {"columns": ["toy"], "seeds": [1]}},
-}
+EXPERIMENT = {"title": "A toy: two mappings", "profiles": {"demo": {"columns": ["toy"], "seeds": [1]}}}
+EXPERIMENT["rows"] = [{"label": mapping, "mapping": mapping} for mapping in ("softmax", "sparsemax")]
 
 
 def asked(arguments: list[str]) -> Request:
     return Request.read(arguments, REPRODUCE, ["pair"])
+
+
+def copied(learned, outputs) -> Store:
+    """A store of two trained cells."""
+    for mapping in ("softmax", "sparsemax"):
+        cell, entry = learned(mapping)
+        shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
+    return Store(outputs)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +44,10 @@ def folder(learned, learning, tmp_path_factory):
 
     root = tmp_path_factory.mktemp("repository")
     outputs, at = root / "outputs", root / "docs" / "results"
-    page = dict(EXPERIMENT, columns={"toy": EXPERIMENT["columns"]["toy"] | {"overrides": list(learning)}})
+    page = EXPERIMENT | {"columns": {"toy": {"label": "generated", "show": SHOW, "overrides": list(learning)}}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
-        for mapping in ("softmax", "sparsemax"):
-            cell, entry = learned(mapping)
-            shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
+        copied(learned, outputs)
         for _ in range(2):  # the same again
             told = recorded.record(asked([f"paths.outputs={outputs}"]), at)
             assert told == (at / "records" / "pair_demo.jsonl", 2, 0, [])
@@ -89,17 +91,10 @@ def test_what_was_edited_is_written_again(written, folder):
         (written / name).write_text(head + sign + made)
     assert results.write(written, {}) == 0
     assert all((written / name).read_text() == (folder / name).read_text() for name in edits)
-
-
-def test_rounding_changes_no_drawing(written):
-    path = written / "figures" / "tables" / "pair_demo.svg"
-    rounded = re.sub(r"M (\d+\.\d\d)\d*", r"M \1", path.read_text())
-    path.write_text(rounded)
-    assert results.write(written, {}) == 0 and path.read_text() == rounded
-
-
-def test_a_table_that_no_page_shows_and_a_measurement_get_a_page(written, folder):
-    (written / "pair.md").unlink()
+    rounded = re.sub(r"M (\d+\.\d\d)\d*", r"M \1", (written / name).read_text())  # rounding changes no drawing
+    (written / name).write_text(rounded)
+    assert results.write(written, {}) == 0 and (written / name).read_text() == rounded
+    (written / "pair.md").unlink()  # a table that no page shows, and a measurement, get a page
     (written / "language_model.json").write_text("[7]")
     assert results.write(written, {"language_model": str}) == 0
     assert (written / "language_model.md").read_text() == "[7]"
@@ -143,10 +138,6 @@ def test_a_table_without_records_and_a_file_without_a_source_are_refused(written
     assert "An old title" in page.read_text()
 
 
-def test_every_entry_of_the_list_of_files_made_by_hand_has_a_file():
-    assert [one for one in results.BY_HAND if not [*recorded.RESULTS.glob(one)]] == []
-
-
 def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
     assert recorded.show(asked([f"paths.outputs={tmp_path}"]), folder) == 0
     out = capsys.readouterr().out
@@ -161,10 +152,7 @@ def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
 
 def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     """The table of two cells, as the sweep printed it, from their records."""
-    store = Store(tmp_path / "outputs")
-    for mapping in ("softmax", "sparsemax"):
-        cell, entry = learned(mapping)
-        shutil.copytree(entry.folder, cell.entry(store).folder)
+    store = copied(learned, tmp_path / "outputs")
     folder = store.root / "sweeps" / "two"
     cells = [f"toy/{e.folder.parent.name}/{e.folder.name}" for e in store]
     commands.write_manifest(folder, ["seed=1,2"], [{"cell": c} for c in cells])
@@ -218,9 +206,9 @@ def test_the_prose_of_a_page_is_short_and_has_no_number_that_was_typed():
     for page in PAGES:
         if page.name not in MEASURED and (text := page.read_text(encoding="utf-8")).startswith("# "):
             prose = re.sub(NAMES, "", text.partition("\n## ")[0])
-            wrong += [
-                (page.name, end)
-                for end in re.findall(r"\.\s+[A-Z].*", prose)[3 if page.parent.name == "sweeps" else 2 :]
-            ]
-            wrong += [(page.name, number) for number in re.findall(r"\d*\.?\d+", prose)]
+            ends = re.findall(r"\.\s+[A-Z].*", prose)[3 if page.parent.name == "sweeps" else 2 :]
+            wrong += [(page.name, found) for found in (*ends, *re.findall(r"\d*\.?\d+", prose))]
     assert wrong == [] and len(PAGES) > 25
+    assert [one for one in results.BY_HAND if not [*recorded.RESULTS.glob(one)]] == [], (
+        "listed files that are not there"
+    )

@@ -27,41 +27,23 @@ def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
     assert list(last) == ["task", "seed"] and last["seed"].value == 2
 
 
-@pytest.mark.parametrize(
-    "argument, key, value",
-    [
-        ("grid=papr", "grid", "papr"),
-        ("sweep=a/b", "sweep", "a/b"),
-        ("experiment=dmo", "experiment", "dmo"),
-        ("--plann", "--plann", None),
-        ("--seed=3", "--seed", None),
-        ("seeds=one", "seeds", "one"),
-        ("mapping", "", None),
-    ],
-)
-def test_what_is_no_argument_is_refused_by_its_key(argument, key, value):
-    with refused(ConfigError, key=key, value=value):
-        Request.read([argument], (*TRAIN, *REPRODUCE))
+def test_what_is_no_argument_is_refused_by_its_key():
+    for argument in ("grid=papr", "sweep=a/b", "experiment=dmo", "--plann", "--seed=3", "seeds=one", "mapping"):
+        key, _, value = argument.partition("=")
+        told = {"key": key, "value": None if key[:2] == "--" else value} if argument != "mapping" else {"value": None}
+        with refused(ConfigError, **told):
+            Request.read([argument], (*TRAIN, *REPRODUCE))
 
 
-@pytest.mark.parametrize(
-    "line, hydras",
-    [
-        ("task=toy", False),
-        ("-m task=toy", False),
-        ("--plan task=toy", False),
-        ("--cfg job", True),
-        ("-m --cfg job", True),
-        ("-m hydra/sweeper=optuna sweep=mine", True),
-        ("grid=paper", "grid="),
-        ("experiment=demo", "experiment="),
-        ("-m hydra/sweeper=optuna grid=paper", "grid="),
-        ("hydra/sweeper=optuna task=toy", "only used by -m"),
-        ("-m hydra/launcher=basic", "only used by -m"),
-        ("-m task=toy hydra.job.name=mine", "only used by -m"),
-        ("--plan hydra/sweeper=optuna", "--plan"),
-    ],
-)
+# whether Hydra runs a command line, or what is refused
+WHOSE = [(line, False) for line in ("task=toy", "-m task=toy", "--plan task=toy")]
+WHOSE += [(line, True) for line in ("--cfg job", "-m --cfg job", "-m hydra/sweeper=optuna sweep=mine")]
+WHOSE += [("grid=paper", "grid="), ("experiment=demo", "experiment="), ("-m hydra/sweeper=optuna grid=paper", "grid=")]
+WHOSE += [("--plan hydra/sweeper=optuna", "--plan"), ("hydra/sweeper=optuna task=toy", "only used by -m")]
+WHOSE += [(f"-m {line}", "only used by -m") for line in ("hydra/launcher=basic", "task=toy hydra.job.name=mine")]
+
+
+@pytest.mark.parametrize("line, hydras", WHOSE)
 def test_whose_a_command_line_is(line, hydras):
     """Hydra runs its own flags and optuna's search; its other options, and ours where they do nothing, are refused."""
     request = Request.read(line.split(), TRAIN)
@@ -72,20 +54,17 @@ def test_whose_a_command_line_is(line, hydras):
         request.hydras  # noqa: B018 a property that raises
 
 
-@pytest.mark.parametrize(
-    "value", ["a", "two words", 'a "b" \\', "true", "1", "a,b", "/a/b.tsv", ["a", "b c"], None, 3, 0.5]
-)
+QUOTED = ["a", "two words", 'a "b" \\', "true", "1", "a,b", "/a/b.tsv", ["a", "b c"], None, 3, 0.5]
+
+
+@pytest.mark.parametrize("value", QUOTED)
 def test_a_quoted_value_is_read_as_it_was(value):
     assert parsed(f"data.label={quoted(value)}").value == value
 
 
 TYPED = [("data.path=数据.csv", "数据.csv"), ("data.path=~/x.tsv", "/elsewhere/x.tsv"), ("data.path=12", "12")]
 TYPED += [("+data.path=a 'b' (1).tsv", "a 'b' (1).tsv"), ("data.path=null", None), ("data.drop=[нет]", ["нет"])]
-TYPED += [
-    ('data.path="é, b.csv"', "é, b.csv"),
-    ("data.text=[评论, 标题]", ["评论", "标题"]),
-    ("data.label=étoiles", "étoiles"),
-]
+TYPED += [('data.path="é, b.csv"', "é, b.csv"), ("data.text=[评论, 标题]", ["评论", "标题"]), ("data.label=é", "é")]
 TYPED += [("data.path=${oc.env:HOME}/x", "${oc.env:HOME}/x"), ("data.limits={train: 5}", {"train": 5})]
 
 

@@ -64,10 +64,7 @@ def test_epoch_steps_are_the_authors():
     rates = [found.rate(7 * (epoch - 1) + 3) for epoch in range(1, 14)]
     expected = [2.5e-5, 5e-5, 7.5e-5, *[1e-4] * 7, 2e-5, 2e-5, 4e-6]
     assert rates == pytest.approx(expected)
-
-
-def test_epoch_steps_change_at_the_first_update_of_an_epoch():
-    found = make("epoch_steps", per_epoch=7, warmup_epochs=0, decay_epochs=[2])
+    found = make("epoch_steps", per_epoch=7, warmup_epochs=0, decay_epochs=[2])  # at the first update of an epoch
     assert [found.rate(n) for n in (0, 13, 14)] == pytest.approx([1.0, 1.0, 0.2])
 
 
@@ -78,8 +75,5 @@ def test_linear_rises_and_comes_to_rest_at_zero():
     assert found.rate(98) == pytest.approx(3.0 / 90) and found.rate(99) == 0.0
     rates = [found.rate(n) for n in range(9, 100)]
     assert rates == sorted(rates, reverse=True)
-
-
-def test_linear_with_a_warmup_longer_than_the_training_stays_finite():
-    found = make("linear", total=5, warmup_updates=200)
+    found = make("linear", total=5, warmup_updates=200)  # longer than the training
     assert all(0 <= found.rate(n) <= 5 / 200 for n in range(7))

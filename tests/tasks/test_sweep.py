@@ -41,32 +41,24 @@ def grid(name):
     return compose.page("mapping", name)["grid"]
 
 
-def test_each_mapping_over_its_own_grid(resolved):
+def test_each_mapping_over_its_own_grid_but_for_parameters_that_are_set(resolved):
     swept = resolved("mapping=sparsegen_lin,fusedmax", "seed=1,2", "grid=paper")
     found = cells(swept, "mapping.name", "mapping.lam", "seed")
     wanted = [(m, lam, s) for m in ("sparsegen_lin", "fusedmax") for lam in grid(m)["lam"] for s in (1, 2)]
     assert sorted(found) == sorted(wanted)
-
-
-def test_a_parameter_that_is_set_is_not_taken_from_the_grid(resolved):
     found = cells(resolved("mapping=fusedmax", "mapping.lam=0.3,0.4", "grid=paper"), "mapping.lam")
     assert found == [(0.3,), (0.4,)]
     every = cells(resolved("mapping=fusedmax", "mapping.gamma=0.5", "grid=paper"), "mapping.lam", "mapping.gamma")
     assert every == [(lam, 0.5) for lam in grid("fusedmax")["lam"]]
 
 
-@pytest.mark.parametrize(
-    "argument, values",
-    [
-        ("mapping.gamma=0.5,2", [0.5, 2.0]),
-        ("mapping.gamma=choice(0.5,2)", [0.5, 2.0]),
-        ("mapping.gamma=range(1,4)", [1.0, 2.0, 3.0]),
-        ("mapping.gamma=range(0.5,2,0.5)", [0.5, 1.0, 1.5]),
-        ("mapping.gamma=sort(3,1,2,reverse=true)", [3.0, 2.0, 1.0]),
-    ],
-)
-def test_the_syntax_of_hydra_s_sweeper(resolved, argument, values):
-    assert [v for (v,) in cells(resolved(argument), "mapping.gamma")] == values
+SYNTAX = {"0.5,2": [0.5, 2.0], "choice(0.5,2)": [0.5, 2.0], "range(1,4)": [1.0, 2.0, 3.0]}
+SYNTAX |= {"range(0.5,2,0.5)": [0.5, 1.0, 1.5], "sort(3,1,2,reverse=true)": [3.0, 2.0, 1.0]}
+
+
+@pytest.mark.parametrize("typed, values", SYNTAX.items())
+def test_the_syntax_of_hydra_s_sweeper(resolved, typed, values):
+    assert [v for (v,) in cells(resolved(f"mapping.gamma={typed}"), "mapping.gamma")] == values
 
 
 def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
@@ -88,44 +80,32 @@ def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
     found = resolved("mapping=softmax,fusedmax,sparsemax", "mapping.lam=0.05,0.3", "seed=1,2")
     of = [(m.get("name"), m.get("lam"), seed) for m, seed in cells(found, "mapping", "seed")]
     once = [(name, None, seed) for name in ("softmax", "sparsemax") for seed in (1, 2)]
-    assert sorted(of, key=str) == sorted(
-        [*once, *(("fusedmax", lam, s) for lam in (0.05, 0.3) for s in (1, 2))], key=str
-    )
-    assert not found.wrong and not found.left_out
+    swept = [("fusedmax", lam, seed) for lam in (0.05, 0.3) for seed in (1, 2)]
+    assert sorted(of, key=str) == sorted([*once, *swept], key=str) and not found.wrong and not found.left_out
     sweep.tell(found)
     assert capsys.readouterr().err == "mapping.lam is not a parameter of softmax, sparsemax: run once, without it\n"
-    with pytest.raises(
-        ConfigError, match=r"mapping\.lamda is not a parameter of softmax, fusedmax \(did you mean 'lam'"
-    ):
-        resolved("mapping=softmax,fusedmax", "mapping.lamda=1,2")
-
-
-def test_what_was_named_and_is_wrong_stands_beside_what_can_run(resolved):
-    found = resolved("mapping=fusedmax", "mapping.lam=-1,0.2")
+    found = resolved("mapping=fusedmax", "mapping.lam=-1,0.2")  # what is wrong stands beside what can run
     assert cells(found, "mapping.lam") == [(0.2,)] and list(found.wrong) == ["mapping.lam=-1"]
     assert "lam >= 0" in found.wrong["mapping.lam=-1"]
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        (["mapping=glob(fo*)"], ["fits nothing", "fusedmax"]),
-        (["mapping.gamma=interval(0,1)"], ["optuna"]),
-        (["mapping=fusedmx,softmax"], ["fusedmx", "'fusedmax'"]),
-        (["optim.lr=-1,-2"], ["optim.lr=-1", "optim.lr=-2"]),
-        (["mapping=glob(*)", "train.max_epochs=0"], ["train.max_epochs=0"]),
-        (["experiment=demo", "grid=paper"], ["grid=paper", "experiment"]),
-        (["experiment=demo", "mapping=oscarmax"], ["no row of mapping=oscarmax"]),
-    ],
-    ids=lambda v: " ".join(v),
-)
-def test_errors(resolved, arguments, said):
+ERRORS = """
+mapping=glob(fo*) | fits nothing | fusedmax; mapping.gamma=interval(0,1) | optuna; mapping=fusedmx,softmax | 'fusedmax'
+optim.lr=-1,-2 | optim.lr=-1 | optim.lr=-2; mapping=glob(*) train.max_epochs=0 | train.max_epochs=0
+experiment=demo grid=paper | grid=paper | experiment; experiment=demo mapping=oscarmax | no row of mapping=oscarmax
+mapping=softmax,fusedmax mapping.lamda=1,2 | mapping.lamda is not a parameter of softmax, fusedmax | 'lam'
+"""
+
+
+@pytest.mark.parametrize("line", ERRORS.strip().replace("\n", ";").split(";"))
+def test_errors(resolved, line):
+    typed, *said = line.split("|")
     with pytest.raises(ConfigError) as caught:
-        resolved(*arguments)
-    assert all(text in str(caught.value) for text in said), caught.value
+        resolved(*typed.split())
+    assert all(text.strip() in str(caught.value) for text in said), caught.value
 
 
-def test_an_experiment_has_its_rows_and_grids(tmp_path):
+def test_an_experiment_has_its_rows_and_grids_or_is_unknown(tmp_path, monkeypatch):
     found = sweep.outline(read("experiment=laha2018_table2", "seed=1,2", "profile=paper", "mapping=sparsehourglass"))
     (one,), (slots,) = found.experiments, found.cells
     assert one.seeds == (1, 2) and [row.label for row in one.rows] == ["sparsehourglass"]
@@ -133,6 +113,9 @@ def test_an_experiment_has_its_rows_and_grids(tmp_path):
     assert {w.seed for w in slots} == {1, 2}
     several = sweep.outline(read("experiment=demo", "optim.lr=0.1,0.2"))
     assert len(several.experiments) == 2 and len({e.name for e in several.experiments}) == 2
+    monkeypatch.setattr(compare.records, "read", None)
+    with pytest.raises(ConfigError, match="did you mean 'demo'"):  # before cells are read
+        compare.select(Store(tmp_path), {"experiment": "dmo"})
 
 
 def test_a_sweep_is_never_overwritten_by_another(tmp_path):
@@ -162,18 +145,13 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
     with pytest.raises(StoreError, match=r"manifest\.json is not what was written"):
         compare.read_manifest(tmp_path)
     path.write_text("{")
+    (store := tmp_path / "store" / "sweeps").mkdir(parents=True)
+    (store / "mine").symlink_to(tmp_path)
     with pytest.raises(StoreError, match="cannot be read"):
-        compare.main(Request.read([f"sweep={tmp_path.name}", f"paths.outputs={placed(tmp_path)}"]))
+        compare.main(Request.read(["sweep=mine", f"paths.outputs={store.parent}"]))
     path.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}))
     with pytest.raises(StoreError, match="has no checksum"):
         compare.read_manifest(tmp_path)
-
-
-def placed(folder):
-    """A store that has this folder as a sweep's."""
-    (folder / "store" / "sweeps").mkdir(parents=True)
-    (folder / "store" / "sweeps" / folder.name).symlink_to(folder)
-    return folder / "store"
 
 
 # ---- add=
@@ -196,9 +174,3 @@ def test_add_with_several_points():
     assert [r.label for r in added] == ["fusedmax(lam=0.01)", "fusedmax(lam=0.1)"]
     with pytest.raises(ConfigError, match="empty value"):
         adapted(plain, "fusedmax,lam=[]")
-
-
-def test_an_unknown_experiment_is_refused_before_cells_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare.records, "read", None)
-    with pytest.raises(ConfigError, match="did you mean 'demo'"):
-        compare.select(Store(tmp_path), {"experiment": "dmo"})

@@ -30,7 +30,7 @@ def sizes(composed):
     return sizes
 
 
-def test_small_data_get_more_epochs_and_large_data_a_limit(sizes, capsys):
+def test_small_data_get_more_epochs_and_large_data_a_limit_unless_the_user_set_them(sizes, capsys):
     assert sizes("pairs", [PAIR] * 1000) == {"train.max_epochs": try_data.MOST_EPOCHS}
     assert "WARNING" not in capsys.readouterr().out
     assert sizes("pairs", [PAIR] * 12_000) == {"train.max_epochs": 7}
@@ -39,6 +39,11 @@ def test_small_data_get_more_epochs_and_large_data_a_limit(sizes, capsys):
     assert found == {**limits, "train.max_epochs": 3}
     told = capsys.readouterr().out
     assert "data.limits.train=28000" in told and "data.limits.train=null" in told
+    found = sizes("pairs", [PAIR] * 40_000, 5000, ["data.limits.train", "train.max_epochs"])  # set by the user
+    assert found == {"data.limits.dev": 500, "data.limits.test": 500}
+    assert sizes("pairs", [PAIR] * 40_000, 5000, ["data.limits"]) == {"train.max_epochs": 3}
+    sizes("pairs", [PAIR] * 30)
+    assert "WARNING: only 30 training examples" in capsys.readouterr().out
 
 
 def test_long_texts_count_by_their_words(sizes):
@@ -56,24 +61,12 @@ def test_long_texts_count_by_their_words(sizes):
 
 
 def test_texts_without_spaces_are_classified_by_their_characters(sizes):
-    one, two = (
-        [Example(texts, i % 2) for i in range(600)] for texts in (("今天天气很好",), ("a word", "今天天气很好"))
-    )
+    chinese = "今天天气很好"
+    one, two = ([Example(texts, i % 2) for i in range(600)] for texts in ((chinese,), ("a word", chinese)))
     assert sizes("text", one)["encode.subword"] == sizes("texts", two)["encode.subword"] == "char"
     assert "encode.subword" not in sizes("pairs", [Pair("今天", ("天气",))] * 600)
     for key in ("encode.subword", "encode.tokenizer"):
         assert "encode.subword" not in sizes("text", one, given=[key])
-
-
-def test_what_the_user_set_is_left_alone(sizes):
-    found = sizes("pairs", [PAIR] * 40_000, 5000, ["data.limits.train", "train.max_epochs"])
-    assert found == {"data.limits.dev": 500, "data.limits.test": 500}
-    assert sizes("pairs", [PAIR] * 40_000, 5000, ["data.limits"]) == {"train.max_epochs": 3}
-
-
-def test_few_examples_are_warned_of(sizes, capsys):
-    sizes("pairs", [PAIR] * 30)
-    assert "WARNING: only 30 training examples" in capsys.readouterr().out
 
 
 def test_a_limit_refuses_examples_that_are_sorted_by_class(sizes):
@@ -85,22 +78,17 @@ def test_a_limit_refuses_examples_that_are_sorted_by_class(sizes):
         sizes("text", mixed, sorted(mixed[:4000], key=lambda one: one.label))
 
 
-@pytest.mark.parametrize(
-    "arguments, told",
-    [
-        (["data=multi30k"], "train.py -m data=multi30k"),
-        (["task=vqa"], "train.py -m task=vqa"),
-        (["data.path={}", "task=snli"], "task=snli does not fit"),
-        (["data.path={}", "profile=paper"], "'paper' is unknown"),
-        (["data.path={}", "optim.lr=1,2"], "several values"),
-        (["data.path={}", "train.max_epoch=2"], "did you mean 'max_epochs'"),
-    ],
-)
-def test_refusals(tmp_path, arguments, told):
-    path = tmp_path / "r.csv"
-    path.write_text("review,stars\n" + "".join(f"some text {i},{i % 3}\n" for i in range(40)))
+# what is typed beside a path, if it is there
+REFUSED = {"task=snli": "task=snli does not fit", "task=vqa": "train.py -m task=vqa", "optim.lr=1,2": "several values"}
+REFUSED |= {"train.max_epoch=2": "did you mean 'max_epochs'", "data=multi30k": "train.py -m data=multi30k"}
+REFUSED |= {"profile=paper": "'paper' is unknown"}
+
+
+@pytest.mark.parametrize("typed, told", REFUSED.items())
+def test_refusals(tmp_path, typed, told):
+    (path := tmp_path / "r.csv").write_text("review,stars\n" + "".join(f"some text {i},{i % 3}\n" for i in range(40)))
     with pytest.raises(ConfigError, match=told):
-        try_data.main(Request.read([a.format(path) for a in arguments]))
+        try_data.main(Request.read([typed] if "train.py" in told else [f"data.path={path}", typed]))
 
 
 def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
@@ -122,11 +110,8 @@ def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
         try_data.main(Request.read([*given, "mapping=fusedmax,entmax", "seed=3,4"]))
     one = seen["one"]
     assert [row.changes for row in one.rows] == [("mapping=fusedmax", "mapping.lam=0.1"), ("mapping=entmax",)]
-    assert (
-        one.seeds == (3, 4)
-        and re.fullmatch("try_own_file_tsv_[0-9a-f]{6}", one.name)
-        and one.title == "Your own data: own file.tsv"
-    )
+    assert one.seeds == (3, 4) and one.title == "Your own data: own file.tsv"
+    assert re.fullmatch("try_own_file_tsv_[0-9a-f]{6}", one.name)
     assert one.columns[0].label == "own file.tsv: translation" and "data=files" in seen["rest"]
     names = {one.name}
     for folder, text in (("other", path.read_text().upper()), ("语料", path.read_text())):

@@ -31,10 +31,8 @@ TEXTS = {"train": [("a b b", 0), ("b c!", 1), ("", 1)], "dev": [("b d", 0)], "te
 
 def dataset(texts=TEXTS, name: str = "tiny", version: str = "1", classes=("no", "yes"), fields=("text",)) -> DataSet:
     def examples(progress):
-        return {
-            s: [Example((text,) * len(fields), label, frozenset({"b"})) for text, label in rows]
-            for s, rows in texts.items()
-        }
+        marked = frozenset({"b"})
+        return {s: [Example((text,) * len(fields), n, marked) for text, n in rows] for s, rows in texts.items()}
 
     fingerprint = {split: f"{split} {version}" for split in texts}
     about = {"classes": list(classes), "fields": list(fields)}
@@ -49,17 +47,14 @@ def ids(found, split: str) -> list[list[int]]:
     return [row.tolist() for row in found.splits[split].fields[0]]
 
 
-def test_words_are_cut_as_wordpunct_does():
-    words = ["Don", "'", "t", "stop", "...", "(", "it", "'", "s", "4", ".", "5", "/", "5", ")!"]
-    assert wordpunct("Don't stop... (it's 4.5/5)!") == words
-    assert wordpunct_br("good.<br /><br>bad<BR/>end") == ["good", ".", "<br>", "<br>", "bad", "<br>", "end"]
-
-
 @given(st.text(alphabet=st.sampled_from("ab ,.<>/br'\n"), max_size=40))
-def test_no_character_is_lost(text):
+def test_words_are_cut_as_wordpunct_does_and_no_character_is_lost(text):
     assert "".join(wordpunct(text)) == "".join(text.split())
     if not re.search(r"<\s*br", text):
         assert wordpunct_br(text) == wordpunct(text)
+    words = ["Don", "'", "t", "stop", "...", "(", "it", "'", "s", "4", ".", "5", "/", "5", ")!"]
+    assert wordpunct("Don't stop... (it's 4.5/5)!") == words
+    assert wordpunct_br("good.<br /><br>bad<BR/>end") == ["good", ".", "<br>", "<br>", "bad", "<br>", "end"]
 
 
 @pytest.mark.parametrize(
@@ -86,13 +81,16 @@ def test_texts_without_spaces_have_subwords(tmp_path, subword, pieces):
     assert ids(again, "test") == ids(found, "train")
 
 
-def test_too_few_pieces_are_refused_with_the_key(tmp_path):
+def test_too_few_pieces_and_wrong_options_are_refused_with_the_key(tmp_path):
     with pytest.raises(DataError, match="set encode") as error:
         encoded(tmp_path, subword="sentencepiece", vocab_size=4)
     assert (error.value.key, error.value.value) == ("encode.vocab_size", 4)
+    with pytest.raises(OptionsError) as error:
+        read(Encode, {"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0}, "encode")
+    assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))
 
 
-def test_ids_vocabulary_and_unknown_words(tmp_path):
+def test_ids_vocabulary_and_unknown_words_also_of_the_test_split_which_is_encoded_apart(tmp_path):
     found = encoded(tmp_path, tokenizer="wordpunct")
     assert found.vocabulary == ["b", "!", "<empty>", "a", "c"]  # by count, then by name
     b, a, c, mark = (found.vocabulary.index(w) + FIRST for w in "bac!")
@@ -100,13 +98,8 @@ def test_ids_vocabulary_and_unknown_words(tmp_path):
     assert (found.folder / "dict.txt").read_text().splitlines()[:2] == ["b 3", "! 1"]
     assert sorted([PAD, UNK, EOS, *range(FIRST, found.size)]) == list(range(1, found.size))
     assert found.report["labels"] == [1, 2] and found.report["unknown"]["dev.text"] == 0.5
-
-
-def test_the_test_split_is_encoded_apart_and_in_the_vocabulary_of_training(tmp_path):
-    found = encoded(tmp_path, tokenizer="wordpunct")
     assert set(found.splits) == {"train", "dev"}
     test = encode_test(dataset(), found.folder, tmp_path)
-    b = found.vocabulary.index("b") + FIRST
     assert ids(test, "test") == [[UNK, UNK, b]] and test.vocabulary == found.vocabulary
     assert test.splits["test"].tokens[0][0] == ["d", "zebra", "b"]
     assert test.splits["test"].marked[0].tolist() == [False, False, True]
@@ -115,6 +108,8 @@ def test_the_test_split_is_encoded_apart_and_in_the_vocabulary_of_training(tmp_p
 
 def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
     found = encoded(tmp_path, vectors="ppmi", vector_dim=2)
+    assert found.vectors.shape == (len(found.vocabulary), 2) and np.isfinite(found.vectors).all()
+    assert found.vector_rows.tolist() == list(range(FIRST, found.size))
     keep_encoding(found.folder, tmp_path / "cell")
     kept = open_encoded(tmp_path / "cell")
     assert not kept.splits and kept.vocabulary == found.vocabulary and kept.options == found.options
@@ -122,34 +117,38 @@ def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
     other = {"test": [("b a", 0), ("c", 1)]}  # its classes stand in another order
     test = encode_test(dataset(other, "other", classes=("yes", "no")), tmp_path / "cell", tmp_path)
     assert test.splits["test"].labels.tolist() == [1, 0] and test.classes == ["no", "yes"]
-    with pytest.raises(DataError, match="the model knows the classes no, yes"):
-        encode_test(dataset(other, "third", classes=("no", "maybe")), tmp_path / "cell", tmp_path)
-    with pytest.raises(DataError, match="reads text"):
-        encode_test(dataset(other, "pairs", fields=("premise", "hypothesis")), tmp_path / "cell", tmp_path)
-    with pytest.raises(DataError, match="no test examples"):
-        encode_test(dataset({"train": [("a", 0)]}, "none"), tmp_path / "cell", tmp_path)
+    for texts, more, said in (
+        (other, {"classes": ("no", "maybe")}, "the model knows the classes no, yes"),
+        (other, {"fields": ("premise", "hypothesis")}, "reads text"),
+        ({"train": [("a", 0)]}, {}, "no test examples"),
+    ):
+        with pytest.raises(DataError, match=said):
+            encode_test(dataset(texts, said, **more), tmp_path / "cell", tmp_path)
 
 
-def test_the_training_encoding_knows_nothing_of_the_test_texts(tmp_path):
+def test_the_hash_follows_texts_and_options_not_the_test_set_or_the_place(tmp_path):
     one, other = (encode(dataset(TEXTS | {"test": [(text, 0)]}), Encode(min_count=1), tmp_path) for text in ("x", "y"))
     assert one.folder == other.folder and one.sha256 == other.sha256
-    versions = (dataset(TEXTS | {"test": [(text, 0)]}, version=text) for text in ("x", "y"))
+    versions = [dataset(TEXTS | {"test": [(text, 0)]}, version=text) for text in ("x", "y")]
     first, second = (encode_test(data, one.folder, tmp_path) for data in versions)
     assert first.sha256 != second.sha256
+    elsewhere = [encode(data, Encode(min_count=1), tmp_path / data.fingerprint["dev"]) for data in versions]
+    assert {found.sha256 for found in elsewhere} == {one.sha256}
+    changed = encoded(tmp_path / "other", TEXTS | {"dev": [("b e", 0)]})
+    counted = [encoded(tmp_path, vectors="ppmi", vector_dim=dim) for dim in (1, 2)]
+    assert len({one.sha256, changed.sha256, *(found.sha256 for found in counted)}) == 4
+    assert one.vectors is None and encoded(tmp_path, vector_dim=7).sha256 == one.sha256
 
 
-def test_an_empty_text_has_one_token_and_a_special_word_is_unknown(tmp_path):
+def test_an_empty_text_has_one_token_and_words_are_limited_and_special_ones_unknown(tmp_path):
     assert [len(row) for row in ids(encoded(tmp_path), "train")] == [3, 2, 1]
-    texts = {"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}
-    strange = encode(dataset(texts, "strange"), Encode(min_count=1), tmp_path)
-    assert strange.vocabulary == ["a"] and ids(strange, "dev") == [[UNK, FIRST]]
-
-
-def test_limits_on_words(tmp_path):
     found = encoded(tmp_path, min_count=2, max_tokens=2)
     assert found.vocabulary == ["b"]  # "a b", "b c!", "": b twice, the others once
     assert [len(row) for row in ids(found, "train")] == [2, 2, 1]
     assert encoded(tmp_path, vocab_size=1).vocabulary == ["b"]
+    texts = {"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}
+    strange = encode(dataset(texts, "strange"), Encode(min_count=1), tmp_path)
+    assert strange.vocabulary == ["a"] and ids(strange, "dev") == [[UNK, FIRST]]
 
 
 def test_pretrained_vectors(tmp_path):
@@ -162,25 +161,18 @@ def test_pretrained_vectors(tmp_path):
     file.write_text("a 4 5 7\n" * 2)
     again = encoded(tmp_path, vectors=str(file), min_count=2)
     assert again.vectors.tolist() == [[4, 5, 7]] and again.sha256 != found.sha256
-
-
-def test_only_glove_840b_is_no_shortfall(tmp_path):
-    found = encoded(tmp_path)
-    assert shortfalls(found.options, found) == ["random word vectors instead of GloVe 840B"]
-    assert "counted in the training texts" in shortfalls(Encode(vectors="ppmi"), found)[0]
-    for words, dim, wrong in ((2_196_017, 300, False), (2_196_017, 100, True), (400_000, 300, True)):
-        found.report["vector_file"] = [words, dim]
-        assert bool(shortfalls(Encode(vectors="glove.txt"), found)) == wrong
-
-
-def test_a_vector_file_that_does_not_fit_is_refused(tmp_path):
-    file = tmp_path / "vectors.txt"
     for content, said in (("other 1 2 3\n", "no word of the texts"), ("b x y z\n", "line 1")):
         file.write_text(content)
         with pytest.raises(DataError, match=said):
             encoded(tmp_path, vectors=str(file))
     with pytest.raises(DataError, match="missing"):
         encoded(tmp_path, vectors=str(tmp_path / "none.txt"))
+    found = encoded(tmp_path)  # only GloVe 840B is no shortfall
+    assert shortfalls(found.options, found) == ["random word vectors instead of GloVe 840B"]
+    assert "counted in the training texts" in shortfalls(Encode(vectors="ppmi"), found)[0]
+    for words, dim, wrong in ((2_196_017, 300, False), (2_196_017, 100, True), (400_000, 300, True)):
+        found.report["vector_file"] = [words, dim]
+        assert bool(shortfalls(Encode(vectors="glove.txt"), found)) == wrong
 
 
 def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
@@ -204,24 +196,3 @@ def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
         counted_vectors([["a"], ["b"], []], words, 4)
     with pytest.raises(DataError, match="9 words do not give vectors of 9 dimensions"):
         counted_vectors(texts, words, 9)
-
-
-def test_counted_vectors_in_a_data_set(tmp_path):
-    found = encoded(tmp_path, vectors="ppmi", vector_dim=2)
-    assert found.vectors.shape == (len(found.vocabulary), 2) and np.isfinite(found.vectors).all()
-    assert found.vector_rows.tolist() == list(range(FIRST, found.size))
-    assert encoded(tmp_path, vectors="ppmi", vector_dim=1).sha256 != found.sha256
-    without = encoded(tmp_path)
-    assert without.vectors is None and encoded(tmp_path, vector_dim=7).sha256 == without.sha256
-
-
-def test_the_hash_follows_the_texts_not_the_place_they_come_from(tmp_path):
-    one, two = (encode(dataset(version=v), Encode(min_count=1), tmp_path / v) for v in "12")
-    other = encoded(tmp_path / "other", TEXTS | {"dev": [("b e", 0)]})
-    assert one.sha256 == two.sha256 != other.sha256
-
-
-def test_mistakes_are_named_together():
-    with pytest.raises(OptionsError) as error:
-        read(Encode, {"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0}, "encode")
-    assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))

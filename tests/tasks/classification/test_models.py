@@ -50,7 +50,11 @@ def snli(build_model):
 @pytest.mark.parametrize(("mapping", "discrete"), KINDS)
 def test_a_review_does_not_depend_on_its_batch(toy, imdb, assert_no_part_of_the_batch, mapping, discrete):
     data = toy("toy_reviews")
-    assert_no_part_of_the_batch(imdb(data, mapping, discrete), data.splits["test"], spread=1e-3)
+    model = imdb(data, mapping, discrete)
+    assert_no_part_of_the_batch(model, data.splits["test"], spread=1e-3)
+    logits, _ = model([torch.tensor([[5, PAD], [5, 6]])], [torch.tensor([1, 2])])
+    single, _ = model([torch.tensor([[5]])], [torch.tensor([1])])
+    assert logits.isfinite().all() and torch.allclose(logits[:1], single, atol=1e-5), "texts of one and two words"
 
 
 SELF = {"embed_dim": 6, "hidden_dim": 8, "ff_dim": 6, "heads": 2, "embed_range": 3.0}
@@ -59,7 +63,7 @@ ROWS = [n for n in models.row_mappings() if sa.spec(n).domain == "real"]
 
 @pytest.mark.parametrize("mapping", ROWS)
 def test_self_attention_over_a_review_with_every_mapping_of_rows(
-    toy, build_model, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, mapping
+    toy, build_model, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, monkeypatch, mapping
 ):
     data = toy("toy_reviews")
     model = build_model("imdb_transformer", data, mapping, **SELF)
@@ -68,18 +72,13 @@ def test_self_attention_over_a_review_with_every_mapping_of_rows(
             parameter.mul_(3.0 if "in_proj_weight" in name or name.startswith("attend") else 1.0)
     extra = assert_no_part_of_the_batch(model, data.splits["test"], spread=1e-3)
     assert torch.allclose(extra["attention"]["words"].sum(-1), torch.ones(12), atol=1e-5)
+    asked, whole = [], attention.sparse_attention
+    with monkeypatch.context() as patch:  # no matrix of weights is computed
+        patch.setattr(attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o))
+        model(*collate(data.splits["test"], range(5)))
+    assert asked == [False] * len(model.layers)
     if mapping != "hardmax":  # which has no gradient
         assert_loss_reaches_every_parameter(model, data.splits["train"])
-
-
-def test_self_attention_over_a_review_computes_no_matrix_of_weights(toy, build_model, monkeypatch):
-    data, asked, whole = toy("toy_reviews"), [], attention.sparse_attention
-    model = build_model("imdb_transformer", data, "softmax", **SELF)
-    monkeypatch.setattr(
-        attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
-    )
-    model(*collate(data.splits["test"], range(5)))
-    assert asked == [False] * len(model.layers)
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax", "oscarmax"])
@@ -89,19 +88,7 @@ def test_a_pair_does_not_depend_on_its_batch(toy, snli, assert_no_part_of_the_ba
     assert torch.allclose(extra["attention"]["premise"].sum(-1), torch.ones(12), atol=1e-5)
 
 
-def test_texts_of_one_and_two_words(toy, imdb):
-    data = toy("toy_reviews")
-    for mapping, discrete in KINDS:
-        model = imdb(data, mapping, discrete)
-        logits, _ = model([torch.tensor([[5, PAD], [5, 6]])], [torch.tensor([1, 2])])
-        single, _ = model([torch.tensor([[5]])], [torch.tensor([1])])
-        assert logits.isfinite().all() and torch.allclose(logits[:1], single, atol=1e-5), mapping
-
-
-@pytest.mark.parametrize(
-    ("mapping", "discrete"),
-    [("continuous_softmax", "none"), ("continuous_sparsemax", "none"), ("continuous_sparsemax", "softmax")],
-)
+@pytest.mark.parametrize(("mapping", "discrete"), [KINDS[3], KINDS[4], ("continuous_sparsemax", "softmax")])
 def test_gradients_of_the_attention_against_differences(toy, imdb, mapping, discrete):
     data = toy("toy_reviews")
     model = imdb(data, mapping, discrete).double()
@@ -116,7 +103,7 @@ def test_gradients_of_the_attention_against_differences(toy, imdb, mapping, disc
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-10)
 
 
-def test_the_bilstm_is_torchs(toy):
+def test_the_bilstm_is_torchs_and_the_cnn_sees_only_windows_inside_the_text():
     torch.manual_seed(0)
     ours, theirs = BiLstm(3, 4), nn.LSTM(3, 4, batch_first=True, bidirectional=True)
     with torch.no_grad():
@@ -128,9 +115,12 @@ def test_the_bilstm_is_torchs(toy):
     expected, _ = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
     real = torch.arange(7) < lengths.unsqueeze(1)
     assert torch.allclose(ours(x, lengths)[real], expected[real], atol=1e-6)
+    cnn = DocumentCnn(3, 6)
+    expected = torch.relu(cnn.conv(x[:1, :5].transpose(1, 2))).amax(-1)
+    assert torch.allclose(cnn(x[:1], torch.arange(7).unsqueeze(0) < 5), expected, atol=1e-6)
 
 
-def test_the_gru_follows_its_equations(toy):
+def test_the_gru_follows_its_equations():
     torch.manual_seed(0)
     layer = Gru(3, 4)
     x, h = torch.randn(2, 3, 3), torch.randn(2, 4)
@@ -151,16 +141,6 @@ def test_the_gru_follows_its_equations(toy):
         assert np.allclose(last[row].detach(), state, atol=1e-5)
 
 
-def test_the_cnn_sees_only_windows_inside_the_text():
-    torch.manual_seed(0)
-    cnn = DocumentCnn(3, 6)
-    states = torch.randn(1, 5, 3)
-    expected = torch.relu(cnn.conv(states.transpose(1, 2))).amax(-1)
-    padded = torch.cat((states, 9 * torch.randn(1, 4, 3)), 1)
-    mask = torch.arange(9).unsqueeze(0) < 5
-    assert torch.allclose(cnn(padded, mask), expected, atol=1e-6)
-
-
 def test_pretrained_vectors_stay_and_the_others_learn(toy):
     data = toy("toy_reviews")
     rows = np.array([4, 7, data.size - 1])
@@ -178,13 +158,6 @@ def test_pretrained_vectors_stay_and_the_others_learn(toy):
     assert (after[[EOS, 5, 6]] != before[[EOS, 5, 6]]).any(-1).all()
 
 
-def test_l2_counts_weights_only(toy, snli):
-    model = snli(toy("toy_entailment"), l2=0.5)
-    wanted = sum(p.square().sum() for n, p in model.named_parameters() if p.ndim == 2 and not n.startswith("vectors"))
-    assert model.penalty().item() == pytest.approx(0.25 * wanted.item(), rel=1e-5)
-    assert snli(toy("toy_entailment"), l2=0.0).penalty() == 0.0
-
-
 @pytest.mark.parametrize("name", ["snli_attentive", "esim"])
 def test_word_dropout_hides_words_in_training_only(toy, build_model, name):
     model = build_model(name, toy("toy_entailment"), word_dropout=0.999999, dropout=0.0, **SNLI)
@@ -196,8 +169,11 @@ def test_word_dropout_hides_words_in_training_only(toy, build_model, name):
     assert torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
 
 
-def test_weights_start_in_their_bounds(snli, vocabulary):
-    model = snli(vocabulary(50, 3), embed_dim=40, hidden_dim=60)
+def test_weights_start_in_their_bounds_and_l2_counts_weights_only(snli, vocabulary):
+    model = snli(vocabulary(50, 3), embed_dim=40, hidden_dim=60, l2=0.5)
+    counted = sum(p.square().sum() for n, p in model.named_parameters() if p.ndim == 2 and not n.startswith("vectors"))
+    assert model.penalty().item() == pytest.approx(0.25 * counted.item(), rel=1e-5)
+    assert snli(vocabulary(50, 3), l2=0.0).penalty() == 0.0
     gate = 4 * (6 / 120) ** 0.5
     bounds = [(model.premise.gates, gate), (model.hypothesis.state_gates, gate), (model.premise.candidate, gate / 4)]
     bounds += [(model.output, 4 * (6 / 63) ** 0.5), (model.project, (6 / 100) ** 0.5)]
@@ -244,53 +220,24 @@ def test_options_that_do_not_fit_are_named_before_any_data():
     model = {"name": "imdb_bilstm"} | plain(read(imdb_bilstm.Options, {"discrete": "softmax"}, "model"))
     assert "goes with a density only" in imdb_bilstm.problems({"model": model, "mapping": {"name": "sparsemax"}})[0]
     assert not imdb_bilstm.problems({"model": model, "mapping": {"name": "continuous_sparsemax"}})
+    assert {"softmax", "fusedmax", "hardmax"} <= {*ROWS}
     assert models.problems({"name": "continuous_softmax"}, snli_attentive.PLACES)
     assert not models.problems({"name": "continuous_softmax"}, imdb_bilstm.PLACES)
-
-
-TINY = """
-from dataclasses import dataclass
-from torch import nn
-from tasks.data.symbols import PAD
-from tasks.config.models import Place
-from tasks.config.options import integer
-
-PLACES = {"attention": Place()}
-
-@dataclass
-class Options:
-    dim: int = integer(4, low=1, help="size of a word vector")
-
-class Model(nn.Module):
-    def __init__(self, options, encoded, mappings):
-        super().__init__()
-        self.words, self.mapping = nn.Embedding(encoded.size, options.dim, PAD), mappings["attention"]
-        self.score, self.output = nn.Linear(options.dim, 1), nn.Linear(options.dim, len(encoded.classes))
-
-    def forward(self, texts, lengths):
-        words = self.words(texts[0])
-        p = self.mapping(self.score(words).squeeze(-1), mask=texts[0].ne(PAD))
-        return self.output((p.unsqueeze(1) @ words).squeeze(1)), {"attention": {"words": p}}
-"""
 
 
 def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch):
     from tasks.classification import models as room
 
-    (tmp_path / "bag_of_words.py").write_text(TINY)
+    (tmp_path / "mine.py").write_text(
+        "from tasks.classification.models.imdb_transformer import PLACES, Model, Options\n"
+    )
     monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
-    assert models.names("classification") == [
-        "bag_of_words",
-        "esim",
-        "imdb_bilstm",
-        "imdb_transformer",
-        "snli_attentive",
-    ]
+    assert models.names("classification") == ["esim", "imdb_bilstm", "imdb_transformer", "mine", "snli_attentive"]
     data = toy("toy_reviews")
-    model = build_model("bag_of_words", data, "sparsemax", dim=3)
+    model = build_model("mine", data, "sparsemax", **SELF)
     found = [batch.attention["words"] for batch in predict(model, data.splits["test"])]
-    assert model.words.weight.shape == (data.size, 3) and any((p == 0).any() for p in found)
-    with pytest.raises(OptionsError, match=r"dims is unknown \(did you mean 'dim'"):
-        build_model("bag_of_words", data, "sparsemax", dims=3)
-    with pytest.raises(OptionsError, match="did you mean 'bag_of_words'"):
-        models.architecture("classification", "bag_of_word")
+    assert model.vectors.dim == 6 and any((p == 0).any() for p in found)
+    with pytest.raises(OptionsError, match=r"head is unknown \(did you mean 'heads'"):
+        build_model("mine", data, "sparsemax", head=3)
+    with pytest.raises(OptionsError, match="did you mean 'mine'"):
+        models.architecture("classification", "mines")

@@ -21,28 +21,21 @@ SETS = data.set_names()
 
 
 def test_every_set_has_its_page_its_manifest_and_its_options(root, subtests, monkeypatch):
+    for variable in [v for v in os.environ if v.startswith("SPARSE_ATTENTION_")]:
+        monkeypatch.delenv(variable)
     for name in SETS:
         with subtests.test(name):
             module, manifest = data.set_module(name), load_manifest(name)
-            assert manifest["name"] == name and all(
-                manifest[key] for key in ("title", "kind", "source", "licence", "get")
-            )
-            for variable in [v for v in os.environ if v.startswith("SPARSE_ATTENTION_")]:
-                monkeypatch.delenv(variable)
+            assert manifest["name"] == name and all(manifest[k] for k in ("title", "kind", "source", "licence", "get"))
             page = OmegaConf.load(root / "configs" / "data" / f"{name}.yaml")
-            options = OmegaConf.to_container(OmegaConf.merge({"seed": 1, "data": page}, {"data": {}}), resolve=True)[
-                "data"
-            ]
+            whole = OmegaConf.merge({"seed": 1, "data": page}, {"data": {}})
+            options = OmegaConf.to_container(whole, resolve=True)["data"]
             assert options.pop("name") == name and set(options) == {f.name for f in dataclasses.fields(module.Options)}
             assert plain(read(module.Options, {}, "data")) == options, "the defaults are those of the page"
-            assert ("mirror" in options) == (manifest["kind"] == "mirror") and not data.problems(
-                {"name": name}, module.KIND
-            )
-
-
-def test_every_manifest_is_of_a_set_or_of_word_vectors():
-    vectors = {name for name in data.manifest_names() if load_manifest(name)["kind"] == "vectors"}
-    assert set(data.manifest_names()) == set(SETS) | vectors and vectors == {"glove_840b"}
+            assert ("mirror" in options) == (manifest["kind"] == "mirror")
+            assert not data.problems({"name": name}, module.KIND)
+    assert {name for name in data.manifest_names() if load_manifest(name)["kind"] == "vectors"} == {"glove_840b"}
+    assert set(data.manifest_names()) == {*SETS, "glove_840b"}
 
 
 def test_every_set_of_the_papers_says_where_it_is_from_what_it_holds_and_whom_to_cite():
@@ -69,16 +62,10 @@ def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
     for part in parts:
         assert any(part in p for p in found), (part, found)
     assert "(did you mean 'multi30k'?)" in data.problems({"name": "multi30"})[0]
+    assert "two different languages" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
+    assert "'xx' is invalid" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
     (kind,) = data.problems({"name": "imdb"}, "pairs")
     assert "holds texts with a class" in kind and "gigaword" in kind and "snli" not in kind.partition(": ")[2]
-
-
-@pytest.mark.parametrize("name", ["libreoffice_help", "rotten_tomatoes", "toy", "easy_vqa", "synthetic"])
-@pytest.mark.parametrize("key", ["path", "mirror"])
-def test_a_path_or_mirror_that_is_not_read_is_refused(name, key, tmp_path):
-    assert f"data.{key} is unknown" in data.problems({"name": name, key: "x"})[0]
-    with pytest.raises(DataError, match=f"data.{key} is unknown"):
-        data.open_data({"name": name, key: "x"}, tmp_path)
 
 
 LOADER = """
@@ -111,20 +98,15 @@ def mine(tmp_path, monkeypatch):
     sys.modules.pop("tasks.data.sets.mine", None)
 
 
-@pytest.mark.parametrize(
-    "old, new, kind",
-    [("KIND =", "SORT =", None), ('"texts"', '"text"', "text"), ("Options", "Option", "texts"), (None, None, None)],
-)
-def test_an_incomplete_loader_is_refused_with_its_file(old, new, kind, mine, monkeypatch):
-    if old:
-        mine(old, new)
-    told = (
-        f"tasks/data/sets/mine.py must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
-    )
-    assert data.problems({"name": "mine"}, "pairs") == [f"data.name=mine: {told}; see docs/extending.md"]
-
-
-def test_a_data_set_without_a_manifest_is_refused_with_the_manifests_name(monkeypatch):
+def test_an_incomplete_loader_and_a_set_without_a_manifest_are_refused_with_their_files(mine, monkeypatch):
+    wrong = [("KIND =", "SORT =", None), ('"texts"', '"text"', "text"), ("Options", "Option", "texts")]
+    for old, new, kind in ((None, None, None), *wrong):
+        if old:
+            mine(old, new)
+        must = f"must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
+        told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
+        assert data.problems({"name": "mine"}, "pairs") == [told]
+    monkeypatch.undo()
     monkeypatch.setattr("tasks.data.access.names_in", lambda group: ["mine"])
     assert "'mine': data/manifests/mine.yaml is missing" in data.problems({"name": "mine"})[0]
 
@@ -142,11 +124,6 @@ def test_a_generated_set_is_encoded_again_for_other_options_and_another_loader(m
     assert before != of()
 
 
-def test_two_equal_languages_are_refused():
-    assert "two different languages" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
-    assert "'xx' is invalid" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
-
-
 def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)  # no apt-get
     node = {"name": "libreoffice_help", "limits": {"train": 50, "dev": 5, "test": 7}}
@@ -160,17 +137,14 @@ def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(tmp_pat
     assert found.shortfalls[0] == "generated text instead of libreoffice_help" and "GENERATED TEXT" in found.notes[0]
     assert [len(found.read(progress)[s]) for s in SPLITS] == [50, 5, 7]
     assert "generated pairs take its place" in progress.lines[0]
-    replaced = [n for n in SETS if hasattr(data.set_module(n).Options, "fallback")]
-    assert replaced == ["debian_descriptions", "libreoffice_help"]
-
-
-def test_a_named_set_that_cannot_be_had_is_never_replaced(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     named = [name for name in SETS if load_manifest(name)["kind"] in ("mirror", "files", "http")]
     assert len(named) > 12
-    for name in named:
+    for name in named:  # that cannot be had: never replaced
         with pytest.raises(DataUnavailable):
             data.open_data({"name": name}, tmp_path)
+    replaced = [n for n in SETS if hasattr(data.set_module(n).Options, "fallback")]
+    assert replaced == ["debian_descriptions", "libreoffice_help"]
 
 
 def test_training_does_not_depend_on_the_test_set(opened):
@@ -186,8 +160,12 @@ def test_fetch_says_what_it_brought_and_refuses_what_it_does_not_read(tmp_path, 
     assert data.fetch("toy", tmp_path).startswith("toy: 12,000 train, 500 dev, 500 test; generated pairs")
     said = data.fetch("birds", tmp_path, {"mirror": str(mirror), "path": None})
     assert said.startswith("birds: 11 train, 8 test") and str(mirror) in said
-    with pytest.raises(DataError, match=r"data\.mirror is unknown"):
-        data.fetch("toy", tmp_path, {"mirror": "x"})
+    for key in ("path", "mirror"):
+        with pytest.raises(DataError, match=rf"data\.{key} is unknown"):
+            data.fetch("toy", tmp_path, {key: "x"})
+        for name in ("libreoffice_help", "rotten_tomatoes", "toy", "easy_vqa", "synthetic"):
+            with pytest.raises(DataError, match=rf"data\.{key} is unknown"):
+                data.open_data({"name": name, key: "x"}, tmp_path)
 
 
 def test_the_hash_of_records_sees_every_field():

@@ -22,20 +22,15 @@ from tasks.data.records import Pair
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
 
-
-def test_sha256_is_the_one_of_sha256sum(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")  # test vector of FIPS 180-2, appendix B.1
-    assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+KINDS = {"too long": b"abcd", "truncated": b"ab", "damaged": b"abd", "missing": None}
 
 
-@pytest.mark.parametrize(
-    "content, kind", [(b"abcd", "too long"), (b"ab", "truncated"), (b"abd", "damaged"), (None, "missing")]
-)
-def test_verify_names_file_expected_found_and_next_step(tmp_path, content, kind):
-    path = tmp_path / "text.gz"
-    if content is not None:
-        path.write_bytes(content)
-    good = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+@pytest.mark.parametrize("kind, content", KINDS.items())
+def test_verify_names_file_expected_found_and_next_step(tmp_path, kind, content):
+    path, good = tmp_path / "text.gz", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    path.write_bytes(b"abc")  # test vector of FIPS 180-2, appendix B.1
+    verify(path, good, 3)
+    path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(DataError, match=kind) as caught:
         verify(path, good, 3)
     assert "text.gz" in str(caught.value) and "fetch it again" in caught.value.next_step
@@ -43,7 +38,7 @@ def test_verify_names_file_expected_found_and_next_step(tmp_path, content, kind)
         assert good in caught.value.where and sha256_of(path) in caught.value.where
 
 
-def test_a_file_is_not_published_when_writing_fails(tmp_path):
+def test_files_and_folders_are_published_whole_and_the_first_writer_of_a_folder_wins(tmp_path):
     path = tmp_path / "folder" / "data"
     with pytest.raises(ZeroDivisionError), publish_file(path) as temporary:
         temporary.write_text("half")
@@ -53,29 +48,22 @@ def test_a_file_is_not_published_when_writing_fails(tmp_path):
         temporary.write_text("whole")
         assert not path.exists()
     assert path.read_text() == "whole" and list(path.parent.iterdir()) == [path]
-
-
-def test_a_folder_is_published_once_and_the_first_writer_wins(tmp_path):
-    folder = tmp_path / "entry"
+    folder = path.parent / "entry"
     with publish_folder(folder) as one, publish_folder(folder) as two:
         (one / "x").write_text("outer")
         (two / "x").write_text("inner")
-    assert (folder / "x").read_text() == "inner"
-    assert list(tmp_path.iterdir()) == [folder]
+    assert (folder / "x").read_text() == "inner" and {*path.parent.iterdir()} == {path, folder}
 
 
-def test_a_full_disk_is_a_data_error(tmp_path):
+def test_a_full_disk_and_one_that_cannot_be_written_are_data_errors(tmp_path):
     with pytest.raises(DataError, match="disk is full") as caught, publish_file(tmp_path / "x"):
         Path("/dev/full").write_bytes(b"1")
     assert "paths.data" in caught.value.next_step
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_errors_pass_unchanged(tmp_path):
-    with pytest.raises(IsADirectoryError), writing_to(tmp_path):
-        tmp_path.write_text("a folder is no file")
     with pytest.raises(DataError, match="cannot be written"), writing_to(tmp_path):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    with pytest.raises(IsADirectoryError), writing_to(tmp_path):  # other errors pass unchanged
+        tmp_path.write_text("a folder is no file")
 
 
 def test_cached_rows_are_made_once_and_again_when_damaged(tmp_path):
@@ -152,12 +140,27 @@ def build(tmp_path):
     return build
 
 
-def test_an_entry_is_built_once_and_another_key_is_another_entry(build, tmp_path):
+def test_an_entry_is_built_once_whole_or_not_at_all_and_another_key_is_another_entry(build, tmp_path):
+    def fail(folder):
+        (folder / "half").write_text("x")
+        raise DataError("no", "where", "next")
+
+    with pytest.raises(DataError, match="no"):
+        cached_folder(tmp_path, "set", 1, fail, QUIET)
+    assert [p.name for p in (tmp_path / "encoded").iterdir() if not p.name.endswith(".lock")] == []
     first = build(["a", 1])
     assert first.parent == tmp_path / "encoded"
     assert read_meta(first)["key"] == ["a", 1] and set(read_meta(first)["files"]) == {"sub/x.txt"}
     assert build(["a", 1]) == first and build.made == 1 and build(["a", 2]) != first
     assert build({"b": 1, "a": 2}) == build({"a": 2, "b": 1})
+    made = build.made
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(build, ["k"] * 8))) == 1 and build.made == made + 1
+    with pytest.raises(DataError, match="not a folder of encoded data"):
+        read_meta(tmp_path)
+    (other := tmp_path / "other").mkdir()
+    write_meta(other, {"a": 1})
+    assert read_meta(other) == {"a": 1, "files": {}}
 
 
 @pytest.mark.parametrize("damage", ["content", "missing file", "missing meta", "no json"])
@@ -175,38 +178,13 @@ def test_a_damaged_entry_is_built_again(build, damage):
     assert "damaged" in progress.lines[0] and [p.name for p in folder.parent.iterdir() if ".damaged." in p.name] == []
 
 
-def test_a_failed_build_leaves_nothing(tmp_path):
-    def fail(folder):
-        (folder / "half").write_text("x")
-        raise DataError("no", "where", "next")
-
-    with pytest.raises(DataError, match="no"):
-        cached_folder(tmp_path, "set", 1, fail, QUIET)
-    assert [p.name for p in (tmp_path / "encoded").iterdir() if not p.name.endswith(".lock")] == []
-
-
-def test_many_at_once_build_one_entry(build):
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(build, ["k"] * 8))) == 1
-    assert build.made == 1
-
-
-def test_a_folder_that_is_no_entry_is_named(tmp_path):
-    with pytest.raises(DataError, match="not a folder of encoded data"):
-        read_meta(tmp_path)
-    write_meta(tmp_path, {"a": 1})
-    assert read_meta(tmp_path) == {"a": 1, "files": {}}
-
-
 def files(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-OPTIONS = [
-    {"subword": "bpe", "vocab_size": 60, "joint": True, "max_target_tokens": 9, "filter_dev": True},
-    pytest.param({"tokenizer": "moses_lower", "vocab_size": 40, "min_count": 2}, marks=pytest.mark.slow),
-    pytest.param({"subword": "sentencepiece", "vocab_size": 50}, marks=pytest.mark.slow),
-]
+OPTIONS = [{"subword": "bpe", "vocab_size": 60, "joint": True, "max_target_tokens": 9, "filter_dev": True}]
+OPTIONS += [{"subword": "sentencepiece", "vocab_size": 50}]
+OPTIONS += [pytest.param({"tokenizer": "moses_lower", "vocab_size": 40, "min_count": 2}, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -222,10 +200,6 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(options, tmp_path, m
         test = encode_test(data, encoded.folder, root, NullProgress(), workers)
         made.append((files(encoded.folder), files(test.folder), encoded.sha256))
     assert made[0] == made[1] and len(made[0][0]) > 10
-
-
-def test_small_sets_start_no_process():
-    assert parallel.worth(8, parallel.LEAST - 1) == 1 and parallel.worth(8, parallel.LEAST) == 8
 
 
 def test_tokens_are_written_as_numpy_would(tmp_path):
@@ -264,7 +238,7 @@ def _die(part):
 def test_an_error_in_a_process_is_the_error():
     with pytest.raises(DataError, match="the fifth"):
         list(parallel.mapped(_fail, range(40), 2))
-    with pytest.raises(DataError, match=r"a worker process was killed while it encoded") as caught:
+    with pytest.raises(DataError, match="a worker process was killed while it encoded") as caught:
         list(parallel.mapped(_die, range(40), 2))
     assert "runtime.workers" in caught.value.next_step
 
@@ -280,6 +254,7 @@ def test_results_come_in_order_and_few_parts_wait():
     results = parallel.mapped(_square, parts(), 2)
     assert [next(results) for _ in range(3)] == [0, 1, 4] and len(taken) <= 11
     assert list(results) == [i * i for i in range(3, 100)]
+    assert parallel.worth(8, parallel.LEAST - 1) == 1 and parallel.worth(8, parallel.LEAST) == 8
 
 
 def _square(i):

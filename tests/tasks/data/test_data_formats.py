@@ -1,9 +1,13 @@
-"""Published formats of sentence pairs and alignments on small files, and what is missing of a paper's data."""
+"""Published formats of sentence pairs and alignments on small files and mirrors, and what is missing of a paper's data."""
 
 from __future__ import annotations
 
-import pytest
+import shutil
 
+import pytest
+from made_mirror import CAPTIONS
+
+from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
 from tasks.data.sets.aligned import read_pharaoh, read_pud
@@ -45,6 +49,8 @@ def test_duc_keeps_every_reference_skips_missing_ones_and_says_what_its_digits_a
     assert splits["test"][1].references == ("second 0", "second 1", "second 3")
     assert set(splits) == set(found.fingerprint) == {"test"} and found.about["digits"] == "#"
     assert found.shortfalls == ("2 of 500 test pairs", "content not verified: duc2004 is known by its size only")
+    said = data.verify("duc2004", tmp_path / "cache", {"path": str(tmp_path)})
+    assert said.startswith("duc2004: 2 test") and "short: 2 of 500 test pairs" in said and "sha256 of what test" in said
 
 
 def test_iwslt(tmp_path, opened, write):
@@ -101,3 +107,44 @@ def test_pud_links_stay_within_the_running_text(mirror):
     assert sources == [["voices", "of", "the", "choir"], ["snow", "falls"]]
     assert targets == [["voix", "du", "chœur"], ["il", "neige"]]  # a contraction is one word
     assert golds == [({(0, 0), (2, 1), (3, 2)},) * 2, ({(0, 1), (1, 1)},) * 2]
+
+
+# ---- mirrors
+
+TEXTS = {"en": "my aunt paints the old clock on the wall behind us", "fr": "ma tante peint la vieille horloge"}
+TEXTS |= {"de": "meine Tante malt die alte Uhr an der Wand"}
+
+
+@pytest.mark.parametrize("source, target", [("fr", "en"), ("en", "fr"), ("de", "en")])
+def test_multi30k(source, target, mirror, opened, read):
+    node = {"source_lang": source, "target_lang": target, "mirror": str(mirror)}
+    found = opened("multi30k", **node)
+    splits = found.read(NullProgress())
+    assert [len(splits[s]) for s in ("train", "dev", "test")] == [30, 8, 5]
+    assert splits["test"][0] == Pair(TEXTS[source], (TEXTS[target],))
+    other = opened("multi30k", **node, test_set="test_2018_flickr")
+    assert len(other.read(NullProgress())["test"]) == 6
+    assert {s for s in splits if found.fingerprint[s] != other.fingerprint[s]} == {"test"}
+    short = read("multi30k", **node, max_words={"source": 5}, min_words=4)["train"]
+    both = list(zip(CAPTIONS[source], CAPTIONS[target]))[:30]
+    assert short == [Pair(s, (t,)) for s, t in both if 4 <= len(s.split()) <= 5 and len(t.split()) >= 4]
+    assert 0 < len(short) < 30
+
+
+def test_a_truncated_mirror_file_and_a_mirror_that_is_not_set_are_named(tmp_path, mirror, opened):
+    name = "translation/multi30k/raw/val.fr.gz"
+    shutil.copytree(mirror / "translation", tmp_path / "translation")
+    whole = (mirror / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[:90])
+    with pytest.raises(DataError, match=r"val\.fr\.gz is truncated") as caught:
+        opened("multi30k", mirror=str(tmp_path))
+    assert f"expected {len(whole)} bytes, got 90" in caught.value.where
+    with pytest.raises(DataError, match="mirror") as caught:
+        opened("reuters21578")
+    assert "data.mirror=FOLDER" in caught.value.next_step
+
+
+def test_scitldr_has_several_references(mirror, read):
+    splits = read("scitldr", mirror=str(mirror))
+    assert [len(splits[s]) for s in ("train", "dev", "test")] == [8, 4, 4]
+    assert splits["test"][1] == Pair("We study a man paints two red boats. It works.", ("On test 1.", "It works."))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
 from refusals import refused
@@ -83,28 +85,27 @@ def test_a_named_revision_is_kept_at_first_use_and_a_commit_is_asked_as_it_is(hu
 
 
 @pytest.mark.parametrize("fault, told", [("flip", "sha256"), ("longer", "bytes")])
-def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault, told):
+def test_a_corrupted_file_is_refused_and_removed_and_then_fetched(hub, opened, tmp_path, monkeypatch, fault, told):
+    """From where the set has moved to, with a token for the hub alone."""
     setattr(hub, fault, 1)
     with refused(DataError, key="0000.parquet") as caught:
         opened("gigaword")
     assert told in caught.value.where and not isinstance(caught.value, DataUnavailable)
     assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.part"))
     setattr(hub, fault, 0)
-    assert len(opened("gigaword").read(NullProgress())["train"]) == SIZES["train"]
-
-
-def test_what_the_manifest_knows_goes_before_what_the_hub_says(hub, opened, monkeypatch):
     real = manifests.load_manifest("gigaword")
-    real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
-    monkeypatch.setattr(access, "load_manifest", lambda name: real)
-    with refused(DataError, key="0000.parquet", says="0" * 64):
-        opened("gigaword")
-
-
-def test_a_set_that_moved_is_followed(hub, opened):
-    hub.moved["Harvard/gigaword"] = "NYU/gigaword"
+    with monkeypatch.context() as patch:  # what the manifest knows goes before what the hub says
+        real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
+        patch.setattr(access, "load_manifest", lambda name: real)
+        with refused(DataError, key="0000.parquet", says="0" * 64):
+            opened("gigaword")
+    hub.asked.clear()
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.moved["Harvard/gigaword"] = "NYU/gigaword"  # and is followed
     hub.repos["NYU/gigaword"] = hub.repos["Harvard/gigaword"]
-    assert len(opened("gigaword").read(NullProgress())["test"]) == SIZES["test"]
+    assert len(opened("gigaword").read(NullProgress())["train"]) == SIZES["train"]
+    told = {path.split("/")[1]: headers.get("Authorization") for path, headers in hub.asked}
+    assert told == {"api": "Bearer hf_secret", "datasets": "Bearer hf_secret", "storage": None}
 
 
 def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened, monkeypatch):
@@ -127,23 +128,17 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with nothing_fetched():
         told(None, "", FETCH)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    told(None, "127.0.0.1:9", "check the network")
-
-
-def test_files_that_are_gated_though_the_set_is_not(hub, opened):
-    opened("imdb")  # what is there stays there
-    original = hub.repos["Harvard/gigaword"]
+    with monkeypatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        told(None, "127.0.0.1:9", "check the network")
 
     class Files(dict):
         def items(self):
-            hub.gated.add("Harvard/gigaword")  # from here on
+            hub.gated.add("Harvard/gigaword")  # from here on: the files are gated though the set is not
             return super().items()
 
-    hub.repos["Harvard/gigaword"] = Files(original)
-    with refused(DataUnavailable) as caught:
-        opened("gigaword")
-    assert "HF_TOKEN" in caught.value.next_step and "403" in caught.value.where
+    hub.repos["Harvard/gigaword"] = Files(files)
+    told(403, "403", "HF_TOKEN")
 
 
 def test_a_split_or_a_field_that_is_not_there(hub, opened, repos, tmp_path):
@@ -168,27 +163,14 @@ BAD_ROWS += [("iwslt2017", "IWSLT/iwslt2017", {"translation": {"de": "x", "en": 
 
 @pytest.mark.parametrize("name, repo, row, what", BAD_ROWS)
 def test_rows_are_checked_when_they_arrive(name, repo, row, what, hub, opened, tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "bad.parquet")
     hub.repos[repo][PATHS[repo].format("train")] = (tmp_path / "bad.parquet").read_bytes()
     with refused(DataError, key=name, value="train", says=what):
         opened(name)
 
 
-def test_a_token_is_for_the_hub_alone(hub, opened, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    opened("gigaword")
-    told = {path.split("/")[1]: headers.get("Authorization") for path, headers in hub.asked}
-    assert told == {"api": "Bearer hf_secret", "datasets": "Bearer hf_secret", "storage": None}
-
-
 def test_memory_does_not_grow_with_the_set(hub, tmp_path):
     """Of a file of 40 row groups no more than a few are held at a time."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = pa.table({"document": [f"{i} " + "word " * 20 for i in range(20_000)], "summary": ["s"] * 20_000})
     pq.write_table(table, tmp_path / "large.parquet", row_group_size=500)
     page, size = manifests.load_manifest("gigaword"), table.nbytes

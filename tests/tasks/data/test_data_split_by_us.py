@@ -14,11 +14,10 @@ from tasks.data.sets.debian import Description, description_rows
 from tasks.data.sets.libreoffice_help import aligned_rows, help_paragraphs
 from tasks.data.sets.summaries import reuters_pairs
 
+FOO = " Foo is a library that does many good things\n for all of us today.\n"
 TRANSLATIONS = [
-    "Package: libfoo1\nDescription-md5: 1\nDescription-en: Foo library - runtime\n Foo is a library that does many good"
-    " things\n for all of us today.\n .\n Second paragraph.",
-    "Package: foo\nDescription-md5: 1\nDescription-en: the foo tool\n Foo is a library that does many good things\n"
-    " for all of us today.\n",
+    f"Package: libfoo1\nDescription-md5: 1\nDescription-en: Foo library - runtime\n{FOO} .\n Second paragraph.",
+    f"Package: foo\nDescription-md5: 1\nDescription-en: the foo tool\n{FOO}",
     "Package: bar\nDescription-md5: 2\nDescription-en: short\n Too short a paragraph.\n",
     "Package: oldbar\nDescription-md5: 3\nDescription-en: transitional dummy package for bar\n"
     " This package can be removed at any time by the user of this machine.\n",
@@ -32,17 +31,11 @@ PACKAGES = [
 
 
 def test_descriptions_one_row_per_paragraph_and_the_source_package_speaks():
-    rows = description_rows(TRANSLATIONS, PACKAGES)
-    assert rows == [
-        ["foo", "foo", "net", "Foo is a library that does many good things for all of us today.", "the foo tool"],
-        [
-            "whole",
-            "whole",
-            "",
-            "It has a long description with more than ten words in it.",
-            "a tool described in the list itself",
-        ],
-    ]
+    foo, whole = description_rows(TRANSLATIONS, PACKAGES)
+    text = "Foo is a library that does many good things for all of us today."
+    assert foo == ["foo", "foo", "net", text, "the foo tool"]
+    text = "It has a long description with more than ten words in it."
+    assert whole == ["whole", "whole", "", text, "a tool described in the list itself"]
 
 
 def test_help_paragraphs(tmp_path):
@@ -90,10 +83,8 @@ def packages(n: int = 60) -> list[Description]:
 
 
 def test_looking_up_needs_both_texts():
-    made = list(debian.examples(packages(), 600, 4, "train"))
-    assert (
-        made == list(debian.examples(packages(), 600, 4, "train")) != list(debian.examples(packages(), 600, 4, "dev"))
-    )
+    made, again, other = (list(debian.examples(packages(), 600, 4, split)) for split in ("train", "train", "dev"))
+    assert made == again != other
     assert Counter(e.label for e in made) == {0: 200, 1: 200, 2: 200}
     assert set(Counter((e.texts[1], e.label) for e in made).values()) == {50}  # which one is asked tells nothing
     names = {"perl": 0, "python": 1, "net": 2}
@@ -129,16 +120,20 @@ def test_reuters_titles_and_bodies_do_not_straddle_splits(read, mirror):
     assert_no_near_duplicates(splits, lambda pair: pair.source)
 
 
+def real(opened, name, **options):
+    """A set that apt fetches, or no test."""
+    try:
+        return opened(name, **options).read(NullProgress())
+    except DataError as error:
+        pytest.skip(f"the packages cannot be had here: {error.what}")
+
+
 @pytest.mark.network
 @pytest.mark.slow
 def test_libreoffice_help_for_real(opened):
-    try:
-        found = opened("libreoffice_help", fallback=None)
-    except DataError as error:
-        pytest.skip(f"the packages cannot be had here: {error.what}")
-    splits = found.read(NullProgress())
+    splits = real(opened, "libreoffice_help", fallback=None)
     assert len(splits["train"]) > 15_000
-    back = opened("libreoffice_help", source_lang="en", target_lang="fr", fallback=None).read(NullProgress())
+    back = real(opened, "libreoffice_help", source_lang="en", target_lang="fr", fallback=None)
     assert {(p.source, p.references[0]) for p in splits["test"]} == {(p.references[0], p.source) for p in back["test"]}
     for side in (lambda pair: pair.source, lambda pair: pair.references[0]):
         assert_no_near_duplicates(splits, side)
@@ -147,12 +142,8 @@ def test_libreoffice_help_for_real(opened):
 @pytest.mark.network
 @pytest.mark.slow
 def test_descriptions_for_real(opened):
-    try:
-        found = opened("debian_descriptions", fallback=None)
-    except DataError as error:
-        pytest.skip(f"the package lists cannot be had here: {error.what}")
-    splits = found.read(NullProgress())
+    splits = real(opened, "debian_descriptions", fallback=None)
     assert len(splits["train"]) > 20_000 and len(splits["test"][0].source.split()) >= 10
     assert_no_near_duplicates(splits, lambda pair: pair.source)
-    sizes = {s: len(rows) for s, rows in opened("debian_pairs").read(NullProgress()).items()}
+    sizes = {s: len(rows) for s, rows in real(opened, "debian_pairs").items()}
     assert sizes == {"train": 12_000, "dev": 1_000, "test": 1_000}

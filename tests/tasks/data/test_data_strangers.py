@@ -23,17 +23,11 @@ WHOLE = ("gigaword source", "iwslt2017 talks", "snli highlights", "vqa2 question
 def bad_files(loader):
     """what -> (change of the bytes, where the message must point), for one loader."""
     found = {} if loader.kind in BINARY else {w: t for w, t in TEXTS.items() if w in FEW or loader.name in WHOLE}
-    if loader.kind == "labels":  # no é in it
-        found = {what: one for what, one in found.items() if what not in ENCODINGS}
-    if loader.kind == "sgml":  # Latin-1: every byte is a character
-        found = {what: one for what, one in found.items() if what not in ENCODINGS or what == "NUL"}
-    if loader.kind in ("page", "review"):  # any text is a page or a review, and an empty page has no paragraph
-        found.pop("an error page", None)
-        if loader.kind == "page":
-            found = {what: one for what, one in found.items() if not what.startswith(("empty", "blank"))}
+    # labels have no é; of Latin-1, every byte is a character; any text is a page or a review, and a page may be empty
+    fine = {"labels": ENCODINGS, "sgml": ENCODINGS - {"NUL"}, "review": {"an error page"}}
+    fine["page"] = {"an error page", "empty", "blank", "blank, Unicode's"}
+    found = {what: one for what, one in found.items() if what not in fine.get(loader.kind, ())}
     found |= OF_KIND.get(loader.kind, {})
-    if loader.name == "nlvr":  # of three archives; images that are in none are black, and counted
-        found.pop("nothing in it", None)
     return found | {what: (None, "") for what in PLACES if (loader.kind, what) not in FOLDERS}
 
 

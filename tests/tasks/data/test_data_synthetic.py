@@ -16,13 +16,19 @@ from tasks.data.sets import features, synthetic
 SIZES = {"train": 30, "dev": 10, "test": 20}
 
 
-def test_class_and_word_probabilities_are_scikit_learns():
+def test_probabilities_are_scikit_learns_and_draws_without_replacement_successive():
     *_, p_c, p_w_c = make_multilabel_classification(
         n_samples=3, n_features=7, n_classes=5, n_labels=2, random_state=4, return_distributions=True
     )
     ours = synthetic.distributions(5, 7, 4)
     np.testing.assert_array_equal(ours[0], p_c)
     np.testing.assert_array_equal(ours[1], p_w_c)
+    # P(first two classes = {a, b}) = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b): drawing one after the other
+    p = np.array([0.5, 0.3, 0.2])
+    _, labels = synthetic.documents(np.full(40_000, 2), 1, p, np.full((2, 3), 0.5), np.random.default_rng(3))
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        expected = p[a] * p[b] * (1 / (1 - p[a]) + 1 / (1 - p[b]))
+        assert (labels[:, a] & labels[:, b]).mean() == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.slow
@@ -46,24 +52,11 @@ def test_documents_follow_scikit_learns_law():
         assert (np.abs(theirs.mean(0) - mine.mean(0)) < 4.5 * error).all()
 
 
-def test_draws_without_replacement_are_successive():
-    """P(first two classes = {a, b}) = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b), the closed form of drawing one after the other."""
-    p_c = np.array([0.5, 0.3, 0.2])
-    _, labels = synthetic.documents(np.full(40_000, 2), 1, p_c, np.full((2, 3), 0.5), np.random.default_rng(3))
-    for a, b in ((0, 1), (0, 2), (1, 2)):
-        expected = p_c[a] * p_c[b] * (1 / (1 - p_c[a]) + 1 / (1 - p_c[b]))
-        assert (labels[:, a] & labels[:, b]).mean() == pytest.approx(expected, abs=0.01)
+LABELS_OF = [("mean_labels", 2, {1, 2, 3}), ("mean_labels", 9, {8, 9, 10})]
+LABELS_OF += [("label_range", 0, {5}), ("label_range", 4, set(range(1, 10)))]
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "allowed"),
-    [
-        ("mean_labels", 2, {1, 2, 3}),
-        ("mean_labels", 9, {8, 9, 10}),
-        ("label_range", 0, {5}),
-        ("label_range", 4, set(range(1, 10))),
-    ],
-)
+@pytest.mark.parametrize(("setting", "value", "allowed"), LABELS_OF)
 def test_numbers_of_labels_are_uniform_on_the_papers_set(setting, value, allowed):
     drawn = synthetic.label_counts(setting, value, 9000, 10, np.random.default_rng(0))
     found, counts = np.unique(drawn, return_counts=True)
@@ -79,25 +72,15 @@ def test_poisson_numbers_of_labels_are_conditioned_on_the_possible():
     assert stats.chisquare(counts[1:], 20_000 * law / law.sum()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("setting", "value", "mean"), [("length", 400, 400), ("mean_labels", 3, 2000)])
-def test_document_lengths(setting, value, mean):
-    x, _ = synthetic.generate(setting, value, {"train": 400}, 10, 6, 2000, 1)["train"]
-    assert x.sum(1).mean() == pytest.approx(mean, abs=5 * np.sqrt(mean / 400))
-
-
 def test_a_seed_fixes_the_documents_and_another_changes_them():
+    for setting, value, mean in (("length", 400, 400), ("mean_labels", 3, 2000)):  # words of a document
+        x, _ = synthetic.generate(setting, value, {"train": 400}, 10, 6, 2000, 1)["train"]
+        assert x.sum(1).mean() == pytest.approx(mean, abs=5 * np.sqrt(mean / 400))
     first, again, other = (synthetic.generate("mean_labels", 3, SIZES, 10, 10, 50, seed) for seed in (1, 1, 2))
     for split, n in SIZES.items():
         assert first[split][0].shape == (n, 10) and first[split][1].any(1).all()
         np.testing.assert_array_equal(first[split][0], again[split][0])
         assert (first[split][0] != other[split][0]).any()
-
-
-def test_impossible_settings_are_refused():
-    assert "is invalid" in problems({"name": "synthetic", "setting": "mean"})[0]
-    assert "no number of labels within 1..10" in problems({"name": "synthetic", "value": 20})[0]
-    assert "at least 1 word" in problems({"name": "synthetic", "setting": "length", "value": 0})[0]
-    assert not problems({"name": "synthetic", "setting": "label_range", "value": 0})
 
 
 def test_the_data_set_is_the_generator_standardised_by_train(read, opened):
@@ -110,6 +93,13 @@ def test_the_data_set_is_the_generator_standardised_by_train(read, opened):
         np.testing.assert_array_equal(splits[split].labels, y)
     assert opened("synthetic").shortfalls == ()
     assert "40 of 1,200 training documents" in opened("synthetic", **options).shortfalls
+    for wrong, said in (
+        ({"setting": "mean"}, "is invalid"),
+        ({"value": 20}, "no number of labels within 1..10"),
+        ({"setting": "length", "value": 0}, "at least 1 word"),
+    ):
+        assert said in problems({"name": "synthetic", **wrong})[0]
+    assert not problems({"name": "synthetic", "setting": "label_range", "value": 0})
 
 
 @pytest.mark.parametrize("name", LABELS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import tarfile
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 
@@ -16,11 +16,8 @@ from tasks.data.sets.toy import lexicon, translate
 
 PARSE = "(ROOT (S (NP (DT A) (NN man)) (VP (VBZ sleeps) (PRT (-LRB- -LRB-) (NN x) (-RRB- -RRB-))) (. .)))"
 SLEEP, DOG = "(ROOT (NN Sleep))", '(ROOT (NP (`` ") (NN Dog)))'
-ROWS = [
-    {"gold_label": "entailment", "sentence1_parse": PARSE, "sentence2_parse": SLEEP, "pairID": "1"},
-    {"gold_label": "-", "sentence1_parse": PARSE, "sentence2_parse": SLEEP, "pairID": "2"},
-    {"gold_label": "contradiction", "sentence1_parse": PARSE, "sentence2_parse": DOG, "pairID": "3"},
-]
+PAIRS = (("entailment", SLEEP, "1"), ("-", SLEEP, "2"), ("contradiction", DOG, "3"))
+ROWS = [{"gold_label": g, "sentence1_parse": PARSE, "sentence2_parse": p, "pairID": i} for g, p, i in PAIRS]
 
 
 @pytest.fixture
@@ -33,25 +30,18 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_leaves_of_a_parse():
-    assert leaves(PARSE) == "A man sleeps ( x ) ."
+def test_both_formats_give_the_same_pairs_of_leaves_of_parses(folder):
+    one, two = (list(read_published(folder / f"snli_1.0_dev.{kind}")) for kind in ("jsonl", "txt"))
+    premise = leaves(PARSE)
+    assert one == two and premise == "A man sleeps ( x ) ."
+    assert [(e.texts, e.label) for e in one] == [((premise, "Sleep"), 0), ((premise, '" Dog'), 2)]
     assert leaves("(ROOT (NP (NNP Vo Tech)))") == ""  # a word cannot hold a space: nothing is made up
 
 
-def test_both_formats_give_the_same_pairs(folder):
-    one, two = (list(read_published(folder / f"snli_1.0_dev.{kind}")) for kind in ("jsonl", "txt"))
-    assert one == two
-    assert [(e.texts, e.label) for e in one] == [
-        (("A man sleeps ( x ) .", "Sleep"), 0),
-        (("A man sleeps ( x ) .", '" Dog'), 2),
-    ]
-
-
 def test_highlights_beside_the_files_are_marked(folder, opened):
-    (folder / "esnli_test.csv").write_text(
-        "pairID,gold_label,Sentence1_marked_1,Sentence2_marked_1,Sentence1_marked_2\n"
-        '1,entailment,A *man* sleeps,*Sleep*,"A man, *sleeps.*"\n'
-    )
+    head = "pairID,gold_label,Sentence1_marked_1,Sentence2_marked_1,Sentence1_marked_2"
+    row = '1,entailment,A *man* sleeps,*Sleep*,"A man, *sleeps.*"'
+    (folder / "esnli_test.csv").write_text(f"{head}\n{row}\n")
     assert read_highlights(folder / "esnli_test.csv") == {"1": {"man", "sleeps"}}
     found = opened("snli", path=str(folder))
     splits = found.read(NullProgress())
@@ -63,11 +53,6 @@ def test_highlights_beside_the_files_are_marked(folder, opened):
     assert {s for s in splits if plain.fingerprint[s] != found.fingerprint[s]} == {"test"}
 
 
-def test_content_words_of_explanations():
-    found = explained_words(["The two women are holding packages .", "a Woman's"])
-    assert sorted(found) == ["holding", "packages", "s", "two", "woman", "women"]
-
-
 def test_the_subset_of_a_mirror(mirror, read):
     splits = read("snli_20k", mirror=str(mirror))
     assert [len(splits[s]) for s in ("train", "dev", "test")] == [12, 6, 6]  # a pair of both training files counts once
@@ -75,70 +60,54 @@ def test_the_subset_of_a_mirror(mirror, read):
     assert labels == {"train": [1, 2, 0] * 4, "dev": [1, 2, 0] * 2}  # neutral, contradiction, entailment from 1 there
     first = splits["test"][0]
     assert first.texts[0].startswith("a man carries the old clock") and first.marked == {"man"}
+    found = explained_words(["The two women are holding packages .", "a Woman's"])  # content words
+    assert sorted(found) == ["holding", "packages", "s", "two", "woman", "women"]
 
 
 @pytest.fixture
 def reviews(tmp_path, write):
-    for split in ("train", "test"):
-        for kind, mark in (("pos", 9), ("neg", 2)):
-            files = {f"{i}_{mark}.txt": [f"{split} {kind} {i}<br />ü"] for i in range(10)}
-            write(tmp_path / "aclImdb" / split / kind, files)
+    for split, kind in itertools.product(("train", "test"), ("pos", "neg")):
+        files = {f"{i}_{9 if kind == 'pos' else 2}.txt": [f"{split} {kind} {i}<br />ü"] for i in range(10)}
+        write(tmp_path / "aclImdb" / split / kind, files)
     write(tmp_path / "aclImdb" / "train" / "unsup", {"0_0.txt": ["no label"]})
     return tmp_path
 
 
-@pytest.fixture
-def imdb(opened):
-    """`imdb(**options)`: (data set, its splits)."""
-
-    def imdb(**options):
-        found = opened("imdb", **options)
-        return found, found.read(NullProgress())
-
-    return imdb
-
-
-def test_folder_and_archive_give_the_same_examples(reviews, tmp_path, imdb):
+def test_folder_and_archive_give_the_same_examples(reviews, tmp_path, read, opened):
     archive = tmp_path / "aclImdb_v1.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(reviews / "aclImdb", "aclImdb")
-        info = tarfile.TarInfo("aclImdb/README")
-        tar.addfile(info, io.BytesIO(b""))
-    _, one = imdb(path=str(reviews))
-    _, inner = imdb(path=str(reviews / "aclImdb"))
-    _, two = imdb(path=str(archive))
+        tar.addfile(tarfile.TarInfo("aclImdb/README"), io.BytesIO(b""))
+    one, inner, two = (read("imdb", path=str(path)) for path in (reviews, reviews / "aclImdb", archive))
     assert one == two == inner
     assert {s: len(e) for s, e in one.items()} == {"train": 18, "dev": 2, "test": 20}
     for split, examples in one.items():
         for example in examples:
             name, label, _ = example.texts[0].split(" ", 2)
-            assert name == ("test" if split == "test" else "train")
-            assert example.label == int(label == "pos")
+            assert name == ("test" if split == "test" else "train") and example.label == int(label == "pos")
     assert len({e.texts for e in one["train"]} | {e.texts for e in one["dev"]}) == 20
+    for path, said in (("aclImdb/train", "holds no reviews"), ("none.tar", "does not exist")):
+        with pytest.raises(DataError, match=said):
+            opened("imdb", path=str(tmp_path / path))
 
 
-def test_dev_is_a_seeded_share_of_train(reviews, imdb):
-    _, a = imdb(path=str(reviews), dev_share=0.3)
-    source, b = imdb(path=str(reviews), dev_share=0.3, split_seed=7)
+def test_dev_is_a_seeded_share_of_train(reviews, read, opened):
+    node = {"path": str(reviews), "dev_share": 0.3}
+    source, other = opened("imdb", **node, split_seed=7), opened("imdb", **node)
+    a, b = other.read(NullProgress()), source.read(NullProgress())
     assert len(a["dev"]) == len(b["dev"]) == 6 and a["dev"] != b["dev"] and set(a["test"]) == set(b["test"])
-    assert source.fingerprint != imdb(path=str(reviews), dev_share=0.3)[0].fingerprint
+    assert source.fingerprint != other.fingerprint
     sizes = ("20 of 25,000 training examples", "20 of 25,000 test examples")
     assert source.shortfalls == (*sizes, "content not verified: imdb is known by its size only")
-    _, cut = imdb(path=str(reviews), dev_share=0.3, limits={"train": 4})
-    assert list(cut["train"]) == a["train"][:4]
+    assert list(read("imdb", **node, limits={"train": 4})["train"]) == a["train"][:4]
 
 
-def test_what_cannot_be_read_is_an_error(reviews, tmp_path, imdb):
-    with pytest.raises(DataError, match="holds no reviews"):
-        imdb(path=str(tmp_path / "aclImdb" / "train"))
-    with pytest.raises(DataError, match="does not exist"):
-        imdb(path=str(tmp_path / "none.tar"))
-
-
-def test_the_archive_of_a_mirror(mirror, imdb):
-    source, splits = imdb(mirror=str(mirror))
+def test_the_archive_of_a_mirror(mirror, opened):
+    source = opened("imdb", mirror=str(mirror))
+    splits = source.read(NullProgress())
     assert not source.shortfalls  # its checksum says that it is whole
-    assert imdb(mirror=str(mirror), limits={"test": 9})[0].shortfalls == ("9 of 25,000 test examples",)
+    cut = opened("imdb", mirror=str(mirror), limits={"test": 9})
+    assert cut.shortfalls == ("9 of 25,000 test examples",)
     assert {s: len(rows) for s, rows in splits.items()} == {"train": 18, "dev": 2, "test": 10}
     assert Counter(e.label for s in ("train", "dev") for e in splits[s]) == {0: 10, 1: 10}
     for example in splits["test"]:
@@ -153,6 +122,10 @@ def test_toy_is_reproducible_and_its_splits_are_disjoint(read):
     assert [len(s) for s in sources] == [300, 40, 50] and not (sources[0] & sources[1] or sources[0] & sources[2])
     longer = read("toy", limits=sizes | {"test": 90}, seed=3)
     assert longer["train"] == one["train"] and longer["dev"] == one["dev"] and longer["test"][:50] == one["test"]
+    with pytest.raises(DataError, match="fewer than 302 different"):  # not a loop
+        read("toy", limits={"train": 300, "dev": 1, "test": 1}, max_words=1, min_words=1)
+    with pytest.raises(DataError, match="min_words=5 is above max_words=4"):
+        read("toy", min_words=5, max_words=4)
 
 
 def test_the_planted_alignment_explains_every_target_word(read):
@@ -169,16 +142,8 @@ def test_the_planted_alignment_explains_every_target_word(read):
             doubles += kind == "double"
             silent += kind == "particle"
         order = [i for i, _ in sorted(links, key=lambda link: link[1])]
-        swaps += sum(a > b for a, b in pairwise(order))
+        swaps += sum(a > b for a, b in itertools.pairwise(order))
     assert min(swaps, doubles, silent) > 100
-
-
-def test_too_many_toy_sentences_end_in_an_error_not_a_loop(opened):
-    found = opened("toy", limits={"train": 300, "dev": 1, "test": 1}, max_words=1, min_words=1)
-    with pytest.raises(DataError, match="fewer than 302 different"):
-        found.read(NullProgress())
-    with pytest.raises(DataError, match="min_words=5 is above max_words=4"):
-        opened("toy", min_words=5, max_words=4)
 
 
 def test_generated_texts_have_the_answer_in_them(read):

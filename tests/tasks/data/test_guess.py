@@ -80,13 +80,7 @@ REFUSED = [
     ("one.tsv", None, (EN,), {}, ["only one column of texts", "column 1 (texts)"]),
     ("one.csv", ("text",), (EN,), {}, ["only one column of texts", "text (texts)"]),
     ("id.jsonl", ("paper_id", "title"), (WORDS, EN), {}, ["one column of texts", "paper_id (numbers or identifiers)"]),
-    (
-        "three.tsv",
-        ("a", "b", "c"),
-        (FR, EN, OTHERS),
-        {},
-        ["3 columns", "a (texts), b (texts)", "data.source=a data.target=b"],
-    ),
+    ("three.tsv", tuple("abc"), (FR, EN, OTHERS), {}, ["3 columns", "a (texts), b (texts)", "source=a data.target=b"]),
     ("three.tsv", None, (FR, EN, OTHERS), {}, ["no header line", "cut -f1,2"]),
     ("three.csv", ("a", "b", "c", "y"), (FR, EN, OTHERS, STARS), {}, ["3 columns", "'data.text=[a,b]' data.label=y"]),
     ("two.csv", ("a", "b", "c"), (EN, STARS, STARS), {}, ["2 columns that could", "data.label=b or data.label=c"]),
@@ -110,10 +104,10 @@ def test_refusals(file, name, head, columns, given, told):
     assert all(text in str(error.value) for text in told), error.value
 
 
-@pytest.mark.parametrize(
-    "labels, classes",
-    [([4.0, 5.0], "4, 5"), ([True, False], "false, true"), ([4.5, None], "4.5"), (["ham", "spam"], "ham, spam")],
-)
+LABELS = [([4.0, 5.0], "4, 5"), ([True, False], "false, true"), ([4.5, None], "4.5"), (["ham", "spam"], "ham, spam")]
+
+
+@pytest.mark.parametrize("labels, classes", LABELS)
 def test_all_records_of_a_jsonl_file_are_looked_at(tmp_path, labels, classes):
     """A null in the first record hides no text; numbers and booleans are labels; a column of lists is named as not read."""
     rows = [{"review": en if i else None, "note": "a note", "ids": [i], "y": labels[i % 2]} for i, en in enumerate(EN)]
@@ -132,19 +126,16 @@ def test_all_records_of_a_jsonl_file_are_looked_at(tmp_path, labels, classes):
 @pytest.mark.parametrize("named", ["", "sep={}\n"])
 def test_the_delimiter_is_found(tmp_path, opened, between, name, named):
     """Whatever the ending says: of a table with quotes, as spreadsheets write it, or with Excel's first line."""
-    rows = [
-        ["review", "stars"],
-        *([f'a, "b"; {en}' if between != "\t" or name == "r.csv" else en, star] for en, star in zip(EN, STARS)),
-    ]
-    with open(tmp_path / name, "w", newline="", encoding="utf-8") as stream:
-        stream.write(named.format(between))
-        csv.writer(stream, delimiter=between).writerows(rows)
-    found = guess(str(tmp_path / name), {})
-    assert found.options == {"name": "table", "text": ["review"], "label": "stars"} and "40 rows" in found.said
-    read = own.rows(tmp_path / name, ("review", "stars"))
-    assert [list(row.cells) for row in read] == rows[1:]
-    with open(tmp_path / name, "a", newline="", encoding="utf-8") as stream:
-        csv.writer(stream, delimiter=between).writerow(["a", "b", "c"])
+    quotes = between != "\t" or name == "r.csv"
+    rows = [["review", "stars"], *([f'a, "b"; {en}' if quotes else en, star] for en, star in zip(EN, STARS))]
+    for more, asked in (([], rows), ([["a", "b", "c"]], None)):
+        with open(tmp_path / name, "w", newline="", encoding="utf-8") as stream:
+            stream.write(named.format(between))
+            csv.writer(stream, delimiter=between).writerows([*rows, *more])
+        if asked:
+            found = guess(str(tmp_path / name), {})
+            assert found.options == {"name": "table", "text": ["review"], "label": "stars"} and "40 rows" in found.said
+            assert [list(row.cells) for row in own.rows(tmp_path / name, ("review", "stars"))] == rows[1:]
     with refused(DataError, key=name, line=42 + bool(named), value=3):
         list(own.rows(tmp_path / name, ("review", "stars")))
 
@@ -160,19 +151,6 @@ def test_what_the_advice_for_a_header_says_is_taken(file, tmp_path):
         subprocess.run(caught.value.next_step.partition(": ")[2], shell=True, check=True)
         found = guess(path, {"label": "label1"} if name == "two.csv" else {})
         assert found.options["text"] == ["text"] and "40 rows" in found.said
-
-
-def test_a_row_with_another_number_of_cells_is_named(file, tmp_path):
-    path = file("p.tsv", FR, EN)
-    (tmp_path / "p.tsv").write_text((tmp_path / "p.tsv").read_text() + "lost\n")
-    with pytest.raises(DataError, match="line 41: 1 columns, but 2 in the first line"):
-        guess(path, {})
-
-
-def test_a_cell_longer_than_the_limit_is_said(tmp_path):
-    (tmp_path / "r.csv").write_text(f"review,stars\n{'word ' * 250_000},1\n")
-    with pytest.raises(DataError, match="line 2: a cell has more than 1,000,000 characters"):
-        guess(str(tmp_path / "r.csv"), {})
 
 
 def test_folders(file, tmp_path):
@@ -205,14 +183,17 @@ def test_folders(file, tmp_path):
         guess(str(tmp_path / "missing.tsv"), {})
 
 
-def test_what_the_user_names_decides_the_kind(file):
+def test_what_the_user_names_decides_the_kind(file, tmp_path):
     """`data=files` makes pairs of a text and a class, `data=table` demands a class."""
     path = file("r.csv", EN, STARS, head=("review", "stars"))
     assert guess(path, {}, "files").options == {"name": "files", "source": "review", "target": "stars"}
     with pytest.raises(DataError, match="no column that is clearly a class"):
         guess(file("p.csv", FR, EN, head=("fr", "en")), {}, "table")
-
-
-def test_texts_without_blanks_are_texts(file):
-    chinese = [f"我今天去了商店买东西{chr(0x4E00 + i)}" for i in range(40)]
+    chinese = [f"我今天去了商店买东西{chr(0x4E00 + i)}" for i in range(40)]  # texts without blanks
     assert guess(file("p.csv", chinese, EN, WORDS, head=("zh", "en", "code")), {}).options["source"] == "zh"
+    (path := tmp_path / "r.csv").write_text(f"review,stars\n{'word ' * 250_000},1\n")
+    with refused(DataError, says="line 2: a cell has more than 1,000,000 characters"):
+        guess(str(path), {})
+    path = file("p.tsv", [*FR, "lost"], [*EN, "a\tb"])
+    with refused(DataError, says="line 41: 3 columns, but 2 in the first line"):
+        guess(path, {})

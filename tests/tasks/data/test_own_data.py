@@ -57,19 +57,27 @@ def lay(folder, layout, pairs=PAIRS):
 
 
 @pytest.mark.parametrize("layout", ["suffix", "tsv", "tsv.gz", "jsonl", "json", "csv"])
-def test_every_layout_of_pairs_gives_the_same_records(tmp_path, opened, layout):
-    found = opened("files", path=lay(tmp_path / "own", layout), source_lang="fr", target_lang="en")
+def test_every_layout_of_pairs_gives_the_same_records(tmp_path, opened, composed, layout):
+    path = lay(tmp_path / "own", layout)
+    found = opened("files", path=path, source_lang="fr", target_lang="en")
     splits = {s: list(records) for s, records in found.read(None).items()}
     assert splits == {s: [Pair(a, (b,)) for a, b in PAIRS] for s in SPLITS}
     assert found.about == {"source_lang": "fr", "target_lang": "en"}
     assert found.shortfalls == ("own data",) and found.stands_for is None
+    test = next((tmp_path / "own").glob("test.*"))
+    test.write_bytes(test.read_bytes() + b"\n")
+    after = opened("files", path=path, source_lang="fr", target_lang="en").fingerprint
+    assert {s for s in SPLITS if found.fingerprint[s] != after[s]} == {"test"}, "training knows nothing of it"
+    assert composed(["task=translation"])["data"]["limits"] == {"train": 12000, "dev": 500, "test": 500}
+    of_setting = ["task=translation", "data=files", f"data.path={path}"]  # whose limits are not those of your own data
+    assert composed(of_setting)["data"]["limits"] == dict.fromkeys(SPLITS)
+    assert composed([*of_setting, "data.limits.dev=3"])["data"]["limits"] == {"train": None, "dev": 3, "test": None}
 
 
 def save(place, form):
-    """300 pairs and 300 texts with a class as another program writes them; returns the path that is given."""
+    """300 pairs and 300 texts with a class as another program writes them; returns the path that is given, and the rows."""
     pairs = [{"fr": f"un chat {sentence(i)}", "en": f"a cat {sentence(-1 - i + 999)}"} for i in range(300)]
-    texts = [{"text": pair["en"], "label": i % 2} for i, pair in enumerate(pairs)]
-    named = [row | {"label": ("bad", "good")[row["label"]]} for row in texts]
+    named = [{"text": pair["en"], "label": ("bad", "good")[i % 2]} for i, pair in enumerate(pairs)]
     place.mkdir()
     if form == "translation":
         (place / "a.jsonl").write_text("".join(json.dumps({"id": 1, "translation": pair}) + "\n" for pair in pairs))
@@ -88,17 +96,15 @@ def save(place, form):
     elif form == "parquet":
         pandas.DataFrame(pairs).to_parquet(place / "a.parquet")
     elif form == "Excel's Unicode text":
-        (place / "a.txt").write_text(
-            pandas.DataFrame(pairs).to_csv(sep="\t", index=False, quoting=csv.QUOTE_ALL), encoding="utf-16"
-        )
+        quoted = pandas.DataFrame(pairs).to_csv(sep="\t", index=False, quoting=csv.QUOTE_ALL)
+        (place / "a.txt").write_text(quoted, encoding="utf-16")
     else:
         kinds = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
-        found = datasets.Dataset.from_list(texts, features=kinds)
-        if form == "classes of parquet":
-            found.to_parquet(place / "a.parquet")
-        else:
+        found = datasets.Dataset.from_list(named, features=kinds)
+        if form == "saved":
             datasets.DatasetDict(train=found, validation=found, test=found).save_to_disk(place)
             return place, named
+        found.to_parquet(place / "a.parquet")
     return next(place.iterdir()), named if form in ("__label__", "classes of parquet") else pairs
 
 
@@ -111,13 +117,10 @@ def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, 
     path, rows = save(tmp_path / "own", form)
     check_file(Request.read([f"data.path={path}"]))
     options = guess(str(path), {}).options
-    splits = opened(options["name"], path=str(path), **{k: v for k, v in options.items() if k != "name"})
-    classes, splits = splits.about.get("classes"), splits.read(None)
-    found = {
-        (r.source, *r.references) if isinstance(r, Pair) else (*r.texts, classes[r.label])
-        for s in SPLITS
-        for r in splits[s]
-    }
+    data = opened(options["name"], path=str(path), **{k: v for k, v in options.items() if k != "name"})
+    splits = data.read(None)
+    records, classes = (r for s in SPLITS for r in splits[s]), data.about.get("classes")
+    found = {(r.source, *r.references) if isinstance(r, Pair) else (*r.texts, classes[r.label]) for r in records}
     order = [options["source"], options["target"]] if "source" in options else ["text", "label"]
     assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
 
@@ -137,12 +140,6 @@ def test_cells_of_a_tsv_are_in_quotes_if_the_file_shows_it(tmp_path, head, line,
     (path := tmp_path / "a.tsv").write_text("\n".join([head, *(line.format(i) for i in range(60))]) + "\n")
     found = [row.cells for row in own.rows(path, ["text", "label"])]
     assert found[0] == (text, "0") and len(found) in (60, 120) and guess(str(path), {"text": "text", "label": "label"})
-
-
-def test_pairs_in_quotes_without_a_header_are_refused(tmp_path, opened):
-    (tmp_path / "a.tsv").write_text('"un ""chat"""\ta cat\n' * 9)
-    with refused(DataError, key="a.tsv", line=1, says="add a head line"):
-        opened("files", path=str(tmp_path / "a.tsv"))
 
 
 def class_folders(place, texts=40):
@@ -188,18 +185,7 @@ def test_a_folder_of_pairs_without_dev(tmp_path, opened, layout):
     assert same == {"test"} and without.fingerprint["train"] != without.fingerprint["dev"]
 
 
-def test_other_texts_beside_a_split_and_rows_without_a_class(tmp_path, opened):
-    for split in SPLITS:
-        write_table(tmp_path / "own", split, TABLE)
-        (tmp_path / "own" / f"{split}.txt").write_text("notes\n")
-    assert len(opened("table", path=str(tmp_path / "own"), text="premise", label="stars").read(None)["train"]) == 4
-    kinds = datasets.Features(label=datasets.ClassLabel(names=["bad", "good"]))
-    rows = [{"label": 1}, {"label": -1}, {"label": None}]
-    datasets.Dataset.from_list(rows, features=kinds).to_parquet(tmp_path / "a.parquet")
-    assert [row.cells for row in own.rows(tmp_path / "a.parquet", ["label"])] == [("good",), ("-1",), ("",)]
-
-
-def test_a_damaged_parquet_file_and_a_spreadsheet_are_refused(tmp_path, opened):
+def test_damaged_parquet_quotes_without_a_header_and_a_spreadsheet_are_refused(tmp_path, opened):
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(99))
     with refused(DataError, key="a.parquet"):
         opened("table", path=str(tmp_path / "a.parquet"))
@@ -209,13 +195,13 @@ def test_a_damaged_parquet_file_and_a_spreadsheet_are_refused(tmp_path, opened):
     (tmp_path / "a.txt").write_text("__label__a b\n__label__a __label__b c\n")
     with refused(DataError, key="a.txt", line=2):
         opened("table", path=str(tmp_path / "a.txt"))
-    (tmp_path / "my data.xlsx").write_bytes(b"PK\x03\x04")
-    with refused(
-        DataError,
-        key="data.path",
-        next_step=f"convert it: libreoffice --headless --convert-to csv '{tmp_path}/my data.xlsx'",
-    ):
-        opened("table", path=str(tmp_path / "my data.xlsx"))
+    (tmp_path / "a.tsv").write_text('"un ""chat"""\ta cat\n' * 9)
+    with refused(DataError, key="a.tsv", line=1, says="add a head line"):
+        opened("files", path=str(tmp_path / "a.tsv"))
+    (path := tmp_path / "my data.xlsx").write_bytes(b"PK\x03\x04")
+    step = f"convert it: libreoffice --headless --convert-to csv '{path}'"
+    with refused(DataError, key="data.path", next_step=step):
+        opened("table", path=str(path))
 
 
 def test_names_of_columns_and_a_blank_side(tmp_path, opened):
@@ -251,44 +237,38 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
     path.write_text("\n".join(lines[:6]) + "\n")
     with refused(DataError, key="own.tsv", says="6 different texts"):
         opened("files", path=str(path))
+    rules = (own.sources({own.WHOLE: (path,)}, texts=["a", one])["dev"][0] for one in "eé")
+    assert [*rules] == [1, 2]  # a file that another rule split before is encoded again
 
 
-def test_a_file_that_another_rule_split_before_is_encoded_again(tmp_path):
-    (tmp_path / "own.tsv").write_text("x\n")
-    before, now = ([own.sources({own.WHOLE: (tmp_path / "own.tsv",)}, texts=["a", one])["dev"][0]] for one in "eé")
-    assert (before, now) == ([1], [2])
+def lettered(i):
+    return f"w{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}{chr(97 + i // 676)}"
 
 
-def test_texts_that_are_all_alike_are_split_with_a_warning(tmp_path, opened):
-    path = tmp_path / "alike.tsv"
-    words = ["film", "plot", "scene", "music", "story", "hero"]
-    own = [f"w{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(600)]
-    lines = [f"{' '.join([*words[i % 6 :], *words[: i % 6], own[i]])}\ttext {i}\n" for i in range(600)]
-    path.write_text("".join([*lines, *(line.upper() for line in lines)]))
-    for _ in range(2):  # made, then read from the stored split
+def test_texts_that_are_alike_are_split_with_a_warning(tmp_path, opened):
+    path, words = tmp_path / "own.tsv", ["film", "plot", "scene", "music", "story", "hero"]
+
+    def noted(lines):
+        path.write_text("".join(lines))
         found = opened("files", path=str(path))
-        splits = found.read(None)
+        (note,) = found.notes
+        return note, found.read(None)
+
+    lines = [f"{' '.join([*words[i % 6 :], *words[: i % 6], lettered(i)])}\ttext {i}\n" for i in range(600)]
+    for _ in range(2):  # made, then read from the stored split
+        note, splits = noted([*lines, *(line.upper() for line in lines)])
         assert sum(map(len, splits.values())) == 1200 and 20 < len(splits["dev"]) < 120
         owner = {p.source: s for s in SPLITS for p in splits[s]}
         assert all(owner[source] == owner[source.upper()] for source in list(owner))
-        (note,) = found.notes
         assert "WARNING" in note and "of 600 different texts share half of their words" in note
         assert int(note.split("WARNING: ")[1].split()[0]) > 300
-    path.write_text("".join(lines[:300]))  # too few to say that it is due to their likeness
-    with refused(DataError, key="alike.tsv", says="300 different texts"):
-        opened("files", path=str(path))
-
-
-def test_a_file_of_which_the_split_leaves_out_much_is_warned_of(tmp_path, opened):
-    """A chain of texts that share most of their words with the ones before: groups end somewhere, and there texts are left out."""
-    path = tmp_path / "chained.tsv"
-    words = [f"w{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}{chr(97 + i // 676)}" for i in range(900)]
-    path.write_text("".join(f"{' '.join(words[i : i + 24])}\ttext {i}\n" for i in range(800)))
-    (note,) = opened("files", path=str(path)).notes
+    # each shares most of its words with the ones before: groups end somewhere, and there texts are left out
+    note, _ = noted(f"{' '.join(map(lettered, range(i, i + 24)))}\ttext {i}\n" for i in range(800))
     assert "WARNING" in note and " of 800 different texts share" in note and "left out. To avoid this" in note
-    path.write_text("".join(f"{sentence(i)}\ttext {i}\n" for i in range(400)))
-    (note,) = opened("files", path=str(path)).notes
+    note, _ = noted(f"{sentence(i)}\ttext {i}\n" for i in range(400))
     assert "split by content: sources that" in note and "WARNING" not in note
+    with refused(DataError, key="own.tsv", says="300 different texts"):
+        noted(lines[:300])  # too few to say that it is due to their likeness
 
 
 def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
@@ -319,6 +299,7 @@ def test_a_table_its_classes_and_their_order(tmp_path, opened):
     folder = tmp_path / "own"
     for split in SPLITS:
         write_table(folder, split, TABLE)
+    (folder / "test.txt").write_text("other texts beside a split\n")
     found = opened("table", path=str(folder), text=["premise", "hypothesis"], label="stars")
     assert found.about == {"classes": ["2", "10"], "fields": ["premise", "hypothesis"]}
     assert found.read(None)["train"][:2] == [Example(('Good, "really" yes', "so"), 1), Example(("Bad", "thus"), 0)]
@@ -328,6 +309,10 @@ def test_a_table_its_classes_and_their_order(tmp_path, opened):
     for split in ("train", "dev"):
         (folder / f"{split}.csv").unlink()
     assert list(opened("table", path=str(folder), text="premise", label="stars").read(None)) == ["test"]
+    kinds = datasets.Features(label=datasets.ClassLabel(names=["bad", "good"]))
+    rows = [{"label": 1}, {"label": -1}, {"label": None}]
+    datasets.Dataset.from_list(rows, features=kinds).to_parquet(tmp_path / "a.parquet")
+    assert [row.cells for row in own.rows(tmp_path / "a.parquet", ["label"])] == [("good",), ("-1",), ("",)]
 
 
 def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
@@ -358,9 +343,10 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
     wrong("data.path", path=None, kind=DataUnavailable)
 
 
-@pytest.mark.parametrize(
-    "labels, classes", [([4.0, 5], ["4", "5"]), ([True, False], ["false", "true"]), ([0.5, "x"], ["0.5", "x"])]
-)
+JSON = [([4.0, 5], ["4", "5"]), ([True, False], ["false", "true"]), ([0.5, "x"], ["0.5", "x"])]
+
+
+@pytest.mark.parametrize("labels, classes", JSON)
 def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, labels, classes):
     rows = [{"text": f"no {i}" if i else None, "label": labels[i % 2]} for i in range(8)]
     for split in SPLITS:
@@ -394,10 +380,8 @@ def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_pa
     with refused(DataError, key="test.csv", value="-2", line=2, says="data.drop="):
         opened("table", **node, drop=missing)
     if missing == ["-1"]:
-        assert (
-            opened("table", **node, drop=[-1, "-2"]).about["classes"]
-            == opened("table", **node, drop=[-1, -2], classes=[0, 1]).about["classes"]
-        )
+        one, other = opened("table", **node, drop=[-1, "-2"]), opened("table", **node, drop=[-1, -2], classes=[0, 1])
+        assert one.about["classes"] == other.about["classes"]
 
 
 def advised(error, path):
@@ -426,18 +410,17 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
     found = opened("features", **{k.removeprefix("data."): v for k, v in advised(caught.value, path).items()})
     splits = found.read(None)
     assert found.about["labels"] == ["rain", "snow", "sun"] and sum(map(len, splits.values())) == 200
-    assert (
-        splits["train"].labels.sum(1).mean() == pytest.approx(1.5, abs=0.1) and splits["train"].features.shape[1] > 100
-    )
+    train = splits["train"]
+    assert train.labels.sum(1).mean() == pytest.approx(1.5, abs=0.1) and train.features.shape[1] > 100
     whole = {tuple(y) for part in splits.values() for y in part.labels.astype(int).tolist()}
     assert whole == {(0, 0, 1), (1, 0, 1), (1, 1, 0), (0, 1, 0)}
-
-
-@pytest.mark.parametrize(
-    "labels", [["Korea, Republic of", "Iran, Islamic Republic", "Peru"], ["1,5", "2", "3"], ["a|", "a"], ["yes", "no"]]
-)
-def test_labels_with_a_sign_of_their_own_are_one_class(labels):
-    assert own.joined(labels) == ""
+    for one in (
+        ["Korea, Republic of", "Iran, Islamic Republic", "Peru"],
+        ["1,5", "2", "3"],
+        ["a|", "a"],
+        ["yes", "no"],
+    ):
+        assert own.joined(one) == "", "classes with a sign of their own"
 
 
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
@@ -467,14 +450,12 @@ def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, k
     rows["test"][:same] = rows["train"][-same:] if same else []
     for split in SPLITS:
         write_table(tmp_path / "own", split, rows[split])
-    for _ in range(2):
+    for _ in range(2):  # read, then remembered
         found = opened(kind, path=str(tmp_path / "own"), **options)
         found.read(None)
         told = [note for note in found.notes if "stand in train" in note]
         assert len(told) == (same > 0) and all(said in note for note in told)
-        assert ("WARNING" in "".join(told)) == (same >= 2) and opened(
-            kind, path=str(tmp_path / "own"), **options
-        ).notes == found.notes
+        assert ("WARNING" in "".join(told)) == (same >= 2)
 
 
 DAMAGED = [
@@ -559,29 +540,6 @@ def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_
         opened("features", path=str(tmp_path / "csv"))
 
 
-@pytest.mark.parametrize("sign", ["'", '"'])
-def test_values_of_an_arff_file_in_quotes_may_have_commas(tmp_path, opened, write, sign):
-    kind = f"{{{sign}a, b{sign}, c, {sign}d e{sign}}}"
-    head = [
-        f"@attribute {sign}x, y{sign} real",
-        f"@attribute k {kind}",
-        *(f"@attribute {n} {{0,1}}" for n in "st"),
-        "@data",
-    ]
-    rows = [
-        f"1.5, {sign}a, b{sign}, 0, 1",
-        "2,c,1,0",
-        f"{sign}3{sign},{sign}d e{sign},1,1",
-        f"4, {sign}a, b{sign} ,1,1",
-    ]
-    write(tmp_path, {"train.arff": ["@relation r", *head, *rows], "test.arff": ["@relation r", *head, *rows]})
-    x = opened("features", path=str(tmp_path), label=["s", "t"]).read(None)["test"].features
-    assert x.shape == (4, 4) and (x[0, 1:] == x[3, 1:]).all() and len(np.unique(x[:, 1:], axis=0)) == 3
-    with refused(DataError, line=7, value="a"):
-        write(tmp_path, {"test.arff": ["@relation r", *head, "1,a,0,1"]})
-        opened("features", path=str(tmp_path), label=["s", "t"])
-
-
 # A value that would make a column's spread infinite, in every format, and what is wrong in one of them.
 LARGE = [
     ("a.csv", "x,y,s,t\n1,2,0,1\n{},3,1,0\n", 3, "{}"),
@@ -635,15 +593,3 @@ def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
         (folder / "test.jsonl").write_text(json.dumps(asked[0]) + "\n" + json.dumps(asked[1] | line) + "\n")
         with refused(DataError, key="test.jsonl", line=2, value=value):
             opened("images", path=str(folder))
-
-
-def test_training_knows_nothing_of_the_test_file_and_a_settings_limits_are_not_its(tmp_path, opened, composed):
-    path = lay(tmp_path / "own", "tsv")
-    before = opened("files", path=path).fingerprint
-    (tmp_path / "own" / "test.tsv").write_text("x\ty\n")
-    after = opened("files", path=path).fingerprint
-    assert {s for s in SPLITS if before[s] != after[s]} == {"test"}
-    assert composed(["task=translation"])["data"]["limits"] == {"train": 12000, "dev": 500, "test": 500}
-    own = ["task=translation", "data=files", f"data.path={path}"]
-    assert composed(own)["data"]["limits"] == dict.fromkeys(SPLITS)
-    assert composed([*own, "data.limits.dev=3"])["data"]["limits"] == {"train": None, "dev": 3, "test": None}

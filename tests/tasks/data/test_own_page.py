@@ -50,16 +50,15 @@ def write(folder, rng: random.Random) -> None:
     (folder / "pairs.tsv").write_text("".join(f"{(t := text(rng))}\t{t.upper()}\n" for _ in range(300)))
     (folder / "corpus").mkdir()
     for split in ("train", "dev", "test"):
-        lines = [text(rng) for _ in range(50)]
-        (folder / "corpus" / f"{split}.en").write_text("\n".join(lines) + "\n")
-        (folder / "corpus" / f"{split}.de").write_text("\n".join(lines).upper() + "\n")
+        lines = "".join(text(rng) + "\n" for _ in range(50))
+        (folder / "corpus" / f"{split}.en").write_text(lines)
+        (folder / "corpus" / f"{split}.de").write_text(lines.upper())
         rows = [(text(rng), text(rng), ("yes", "no")[i % 2]) for i in range(50)]
         table(folder / "relations" / f"{split}.tsv", ("premise", "hypothesis", "relation"), rows, delimiter="\t")
     news = [{"article": (t := text(rng)), "headline": t[:9]} for _ in range(300)]
     (folder / "news.jsonl").write_text("".join(json.dumps(one) + "\n" for one in news))
-    reviews = [(text(rng), 1 + i % 3) for i in range(300)]
-    table(folder / "reviews.csv", ("review", "stars"), reviews)
-    table(folder / "more" / "test.csv", ("review", "stars"), [(text(rng), 1 + i % 3) for i in range(9)])
+    for name, count in (("reviews.csv", 300), ("more/test.csv", 9)):
+        table(folder / name, ("review", "stars"), [(text(rng), 1 + i % 3) for i in range(count)])
     x, y = np.random.default_rng(0).normal(size=(90, 4)), np.random.default_rng(1).random((90, 3)) < 0.6
     names = ["sun", "rain", "snow"]
     rows = [[*a, *b.astype(int)] for a, b in zip(x, y)]
@@ -96,10 +95,8 @@ def folder(tmp_path_factory):
 
 def placed(arguments, folder):
     """The arguments with the files' place."""
-    return [
-        re.sub(r"(data\.path=|(?<=^))(pairs\.tsv$|(?<=data\.path=).*)", lambda m: f"{m[1]}{folder / m[2]}", a)
-        for a in arguments
-    ]
+    place = r"(data\.path=|(?<=^))(pairs\.tsv$|(?<=data\.path=).*)"
+    return [re.sub(place, lambda m: f"{m[1]}{folder / m[2]}", argument) for argument in arguments]
 
 
 @pytest.fixture
@@ -151,8 +148,7 @@ def test_the_walk_from_a_tsv_to_a_table_and_a_picture(commands, folder, script, 
 
 def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_cell):
     monkeypatch.chdir(folder)
-    store = Store(tmp_path / "outputs")
-    ran = 0
+    store, ran = Store(tmp_path / "outputs"), 0
     for name, *arguments in commands[5:]:
         if name == "scripts/evaluate.py":
             found = load.evaluate(arguments[0], arguments[1:], str(store.root), progress=NullProgress())

@@ -75,12 +75,9 @@ def scored(row, value, seed, setting, f1):
 
 
 def test_every_figure_that_has_cells_is_written_with_its_numbers(tmp_path):
-    made = documents.collect(
-        scored(row, value, seed, "length", 0.8 + 0.01 * i + 0.02 * (seed == 2))
-        for i, row in enumerate(("softmax+log", "sparsemax+huber"))
-        for value in (200, 300)
-        for seed in (1, 2)
-    )
+    rows = enumerate(("softmax+log", "sparsemax+huber"))
+    asked = [(i, row, value, seed) for i, row in rows for value in (200, 300) for seed in (1, 2)]
+    made = documents.collect(scored(row, v, s, "length", 0.8 + 0.01 * i + 0.02 * (s == 2)) for i, row, v, s in asked)
     files = {path.name: path.read_bytes() for path in documents.write(made, "laha2018", tmp_path)}
     drawn = {f"laha2018_{figure}.{ending}" for figure in ("figure5", "jsd") for ending in ("png", "svg")}
     assert files.keys() == drawn | {"laha2018_figure5_numbers.csv"}, "of no cells with a mean number of labels"
@@ -90,18 +87,12 @@ def test_every_figure_that_has_cells_is_written_with_its_numbers(tmp_path):
     row = "| document length 200 | 0.810 ±0.014 | 0.820 ±0.014 | 2.15 ±0.07 | 2.15 ±0.07 |"
     assert row in documents.page(made).splitlines()
     assert not documents.write(documents.collect([]), "laha2018", tmp_path)
-
-
-def test_points_are_collected_from_finished_cells():
     cells = [cell("softmax+log", 3, 1, f1=0.8), cell("sparsemax+hinge", 2, 1, f1=0.6)]
     cells += [cell("softmax+log", 2, 1, f1=0.7), cell("softmax+log", 3, 2, f1=0.9)] * 2  # a cell of two slots
     found = documents.collect([*cells, cell("softmax+log", 2, 1, name="yeast", f1=0.1)])
-    assert found[["row", "value", "seed", "number"]].values.tolist() == [
-        ["softmax+log", 2, 1, 0.7],
-        ["softmax+log", 3, 1, 0.8],
-        ["softmax+log", 3, 2, 0.9],
-        ["sparsemax+hinge", 2, 1, 0.6],
-    ]
+    points = [("softmax+log", 2, 1, 0.7), ("softmax+log", 3, 1, 0.8), ("softmax+log", 3, 2, 0.9)]
+    points += [("sparsemax+hinge", 2, 1, 0.6)]
+    assert [*map(tuple, found[["row", "value", "seed", "number"]].values.tolist())] == points
 
 
 def rows():
@@ -161,6 +152,14 @@ def test_a_figure_has_a_line_a_row_and_its_data_all_structures(tmp_path, monkeyp
     assert attention.one_hot(np.array([1, -1]), 2).tolist() == [[0, 1], [0, 0]]
 
 
+def finished(experiment, overrides, tmp_path, isolated):
+    """The cells of an experiment at the smallest size, trained; the overrides that find them."""
+    places = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
+    asked = ["profile=demo", *overrides, *places, "runtime.device=cpu"]
+    assert reproduce.main(Request.read(asked, REPRODUCE, [experiment])) == 0
+    return attending.finished(experiment, asked), asked
+
+
 @pytest.mark.slow
 def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated, monkeypatch):
     """Train the three rows at toy size; a stored sentence, given again, comes out again."""
@@ -169,16 +168,13 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
         return data.open_data({"name": "toy", "limits": dataclasses.asdict(options.limits)}, root, progress)
 
     monkeypatch.setattr(data.set_module("libreoffice_help"), "load", generated)
-    toy = ["encode.tokenizer=none", "encode.subword=none", "encode.vocab_size=null", "encode.min_count=1"]
-    changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
-    paths = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
-    overrides = ["profile=demo", *toy, *changed, *paths]
+    toy = "encode.tokenizer=none encode.subword=none encode.vocab_size=null encode.min_count=1".split()
     with pytest.raises(attending.DataUnavailable, match="'discrete softmax' is not finished"):
-        attending.finished("martins2020_nmt", overrides)
-    assert reproduce.main(Request.read(overrides, REPRODUCE, ["martins2020_nmt"])) == 0
-    found = attending.finished("martins2020_nmt", overrides)
+        attending.finished("martins2020_nmt", ["profile=demo", f"paths.outputs={tmp_path}"])
+    changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
+    found, asked = finished("martins2020_nmt", [*toy, *changed], tmp_path, isolated)
     with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
-        attending.finished("martins2020_nmt", overrides, "iwslt")
+        attending.finished("martins2020_nmt", asked, "iwslt")
     source = " ".join(attending.stored(found)[0][2][0]["source_tokens"])
     mine, kept = attending.translated(found, source), attention.stored(attending.stored(found), 0)
     texts, continuous = {"label", "mapping", "output"}, {"density", "mu", "sigma"}
@@ -191,12 +187,9 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
 
 @pytest.mark.slow
 def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isolated):
-    overrides = ["profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}"]
-    overrides += ["encode.vocab_size=null", "model.embed_dim=8", "model.hidden_dim=8", "train.max_epochs=1"]
-    overrides += [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
-    overrides += ["runtime.device=cpu"]
-    assert reproduce.main(Request.read(overrides, REPRODUCE, ["peters2018_snli"])) == 0
-    found = attending.finished("peters2018_snli", overrides)
+    overrides = "data=toy_entailment data.limits={train:120,dev:20,test:20} encode.vocab_size=null".split()
+    overrides += "model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1".split()
+    found, _ = finished("peters2018_snli", overrides, tmp_path, isolated)
     pairs = attending.stored_pairs(found, 3)
     examples = attending.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
     assert [e.about["class"] for e in examples] == [*[label for _, label in pairs], "own"]

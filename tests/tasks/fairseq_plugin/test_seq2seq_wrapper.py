@@ -58,17 +58,6 @@ def test_training_path_equals_incremental_decoding(build, sentences, options, le
             encoded, now = model.encoder.reorder_encoder_out(encoded, order), now[order]
 
 
-def test_the_side_of_the_padding_does_not_matter(build, sentences):
-    model = build(*FUSED)
-    right, left = sentences(False), sentences(True)
-    (logits, attention), (same, moved) = whole(model, right["net_input"]), whole(model, left["net_input"])
-    torch.testing.assert_close(same, logits)
-    for i, length in enumerate(right["net_input"]["src_lengths"].tolist()):
-        steps = int(right["target"][i].ne(PAD).sum())
-        torch.testing.assert_close(moved[i, :steps, -length:], attention[i, :steps, :length])
-        assert not moved[i, :steps, : moved.size(2) - length].any()
-
-
 def criterion(**options):
     cfg = SimpleNamespace(**({"sentence_avg": False, "smoothing": 0.0} | options))
     return Tokens(cfg, SimpleNamespace(target_dictionary=dictionary([])))
@@ -80,8 +69,13 @@ def test_criterion_by_hand(build, sentences, left):
     model = build("sparsemax", {"gamma": 0.1})
     loss, size, log = criterion()(model, sample)
     logits, attention = whole(model, sentences()["net_input"])
+    same, moved = whole(model, sample["net_input"])
+    torch.testing.assert_close(same, logits)  # the side of the padding does not matter
     nll = correct = zeros = kept = steps = 0
     for i, length in enumerate(sample["net_input"]["src_lengths"].tolist()):
+        own = moved[i, :, -length:] if left else moved[i, :, :length]
+        torch.testing.assert_close(own, attention[i, :, :length])
+        assert moved[i].count_nonzero() == own.count_nonzero()
         for t, gold in enumerate(sample["target"][i].tolist()):
             if gold == PAD:
                 continue
@@ -113,23 +107,18 @@ def test_criterion_adds_up_over_batches(build, sentences):
 
 
 def test_what_the_model_cannot_be_is_refused(build):
-    with pytest.raises(ValueError, match="sparsemax"):
-        build("sparsmax")
-    with pytest.raises(ValueError, match="lam"):
-        build("fusedmax", {"lam": -1})
-    with pytest.raises(ValueError, match="hidden_dim=7"):
-        build(hidden_dim=7, bidirectional=True)
-    with pytest.raises(ValueError, match="is not a place"):
-        build("softmax", {"at": {"encoder": {"name": "softmax"}}})
+    wrong = [(["sparsmax"], {}, "sparsemax"), (["fusedmax", {"lam": -1}], {}, "lam")]
+    wrong += [([], {"hidden_dim": 7, "bidirectional": True}, "hidden_dim=7")]
+    wrong += [(["softmax", {"at": {"encoder": {"name": "softmax"}}}], {}, "is not a place")]
+    for given, options, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            build(*given, **options)
 
 
-def test_the_mapping_may_stand_at_its_place(build, sentences):
-    here = build("softmax", {"at": {"cross": {"name": "sparsemax", "gamma": 0.1}}})
-    net_input = sentences()["net_input"]
+def test_the_places_of_mappings_travel_through_fairseq_and_parameters_are_stored_once(build, sentences):
+    here, net_input = build("softmax", {"at": {"cross": {"name": "sparsemax", "gamma": 0.1}}}), sentences()["net_input"]
     torch.testing.assert_close(whole(here, net_input), whole(build("sparsemax", {"gamma": 0.1}), net_input))
-
-
-def test_the_places_of_a_transformer_travel_through_fairseq(build, sentences):
+    assert [*here.state_dict()] == [f"net.{name}" for name in here.net.state_dict()]
     at = {"encoder": {"name": "entmax", "alpha": "learned"}, "decoder": {"name": "sparsemax"}}
     model = build("fusedmax", {"at": at}, arch="sa_transformer")
     layer = model.net.decoder[1]
@@ -139,20 +128,10 @@ def test_the_places_of_a_transformer_travel_through_fairseq(build, sentences):
     assert model.net.encoder[0].own.mapping.alpha_logit.grad.abs().min() > 0
 
 
-def test_the_dictionary_numbers_words_as_the_encoding_does():
-    symbols = dictionary(["the", "cat"])
-    assert (symbols.pad(), symbols.eos(), symbols.index("the"), symbols.index("cat")) == (PAD, EOS, FIRST, FIRST + 1)
-
-
-def test_parameters_are_stored_once(build):
-    model = build()
-    assert all(name.startswith("net.") for name in model.state_dict())
-    assert sorted(model.net.state_dict()) == sorted(n.removeprefix("net.") for n in model.state_dict())
-
-
 def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):
     from fairseq.data import LanguagePairDataset
 
+    assert (symbols.pad(), symbols.eos(), symbols.index("w0"), symbols.index("w1")) == (PAD, EOS, FIRST, FIRST + 1)
     rng = np.random.default_rng(1)
     sides = [[rng.integers(4, 24, rng.integers(1, 9)).astype(np.int32) for _ in range(40)] for _ in range(2)]
     source, target = (Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)])) for rows in sides)
@@ -206,7 +185,7 @@ FAMILIES = ("seq2seq", "classification", "vqa")
 
 @dataclass
 class Everything:
-    """One option of each kind."""
+    """One option of each kind, and one without a default."""
 
     size: int = integer(3, low=1, help="size")
     rate: float = number(0.5)
@@ -215,37 +194,24 @@ class Everything:
     kind: str = choice("a", "a", "b")
     most: int | None = integer(None, optional=True)
     strides: list = listing([1, 2], integer(low=1))
-
-
-@dataclass
-class Asking:
-    """An option without a default."""
-
     label: str = text(REQUIRED)
 
 
-def test_the_command_line_sets_every_option():
+def test_the_command_line_sets_every_option_and_values_survive_fairseqs_configuration():
     made = config_class("made", *entries(Everything))
     parser = argparse.ArgumentParser()
     gen_parser_from_dataclass(parser, made())
     line = ["--size", "5", "--rate", "0.25", "--on", "--off", "--kind", "b", "--most", "7", "--strides", "[3]"]
-    found = values_of(made.from_namespace(parser.parse_args(line)), Everything)
+    found = values_of(made.from_namespace(parser.parse_args([*line, "--label", "x"])), Everything)
     numbers = {"size": 5, "rate": 0.25, "most": 7, "strides": [3]}
-    assert plain(read(Everything, found, "")) == numbers | {"on": False, "off": True, "kind": "b"}
-    assert values_of(made.from_namespace(parser.parse_args([])), Everything) == plain(Everything())
-
-
-def test_values_survive_fairseqs_configuration():
-    values = plain(Everything(size=9, on=False, most=None, strides=[4, 5]))
-    made = OmegaConf.structured(config_class("made", *entries(Everything)))
-    given = OmegaConf.create(group("x", values, Everything))
-    assert values_of(OmegaConf.merge(made, given), Everything) == values
-
-
-def test_an_option_without_default_is_asked_for():
-    found = values_of(config_class("made", *entries(Asking))(), Asking)
+    assert plain(read(Everything, found, "")) == numbers | {"on": False, "off": True, "kind": "b", "label": "x"}
+    unset = values_of(made.from_namespace(parser.parse_args([])), Everything)
     with pytest.raises(OptionsError, match=r"model\.label must be set"):
-        read(Asking, found, "model")
+        read(Everything, unset, "model")
+    values = plain(Everything(size=9, on=False, most=None, strides=[4, 5], label="y"))
+    assert unset == {k: v for k, v in plain(Everything()).items() if k != "label"}
+    given = OmegaConf.create(group("x", values, Everything))
+    assert values_of(OmegaConf.merge(OmegaConf.structured(made), given), Everything) == values
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -258,14 +224,10 @@ def test_every_architecture_is_registered(family):
         gen_parser_from_dataclass(argparse.ArgumentParser(), made())  # a string annotation would raise here
         assert {"mapping", "mapping_params"} <= made.__dataclass_fields__.keys()
         assert values_of(made(), options) == plain(options())
-
-
-def test_mapping_and_model_travel_to_fairseq():
-    module = models.architecture("seq2seq", "lstm")
-    config = {
-        "model": {"name": "lstm"} | plain(module.Options(hidden_dim=7)),
-        "mapping": {"name": "fusedmax", "lam": 0.5, "gamma": 1.0, "at": {}, "grid": {"lam": [0.1]}},
-    }
-    found = architectures.model_group(config, module.Options)
-    assert found["_name"] == "sa_seq2seq" and found["hidden_dim"] == 7 and found["mapping"] == "fusedmax"
-    assert found["mapping_params"] == '{"lam": 0.5, "gamma": 1.0, "at": {}}'
+    if family == "seq2seq":
+        mapping = {"name": "fusedmax", "lam": 0.5, "gamma": 1.0, "at": {}, "grid": {"lam": [0.1]}}
+        options = models.architecture(family, "lstm").Options
+        model = {"name": "lstm"} | plain(options(hidden_dim=7))
+        found = architectures.model_group({"model": model, "mapping": mapping}, options)
+        assert found["_name"] == "sa_seq2seq" and found["hidden_dim"] == 7 and found["mapping"] == "fusedmax"
+        assert found["mapping_params"] == '{"lam": 0.5, "gamma": 1.0, "at": {}}'

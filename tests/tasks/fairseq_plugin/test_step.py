@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -18,7 +19,9 @@ from repro.store import Store
 from tasks.config.compose import composer, module_of
 from tasks.config.overrides import ConfigError
 from tasks.data.progress import NullProgress
+from tasks.fairseq_plugin.classification import Classes, groups
 from tasks.seq2seq.encode import open_encoded
+from tasks.training.trainer import Trainer
 
 SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
 LSTM = ["task=toy", *SMALL, "model.embed_dim=12", "model.hidden_dim=12"]
@@ -45,23 +48,17 @@ def run(config, tmp_path):
 
 def test_the_counter_sees_every_way_of_waiting():
     x = torch.arange(4.0)
-    ways = [lambda: x.sum().item(), lambda: float(x[0]), lambda: bool(x.any()), lambda: x[x > 1], lambda: x.cpu()]
-    ways += [x.nonzero, x.tolist, x.numpy, x.unique, lambda: torch.equal(x, x)]
-    ways += [lambda: x.masked_fill_(x > 1, 0).masked_select(x > 1)]
-    ways += [lambda: x.__setitem__(x > 1, torch.ones(1).expand(0))]
-    for way in ways:
-        assert len(syncs(way)) == 1
+    ways = [lambda: x.sum().item(), lambda: float(x[0]), lambda: bool(x.any()), lambda: x[x > 1], x.cpu, x.nonzero]
+    ways += [x.tolist, x.numpy, x.unique, lambda: x.masked_fill_(x > 1, 0).masked_select(x > 1)]
+    ways += [lambda: torch.equal(x, x), lambda: x.__setitem__(x > 1, torch.ones(1).expand(0))]
+    assert [len(syncs(way)) for way in ways] == [1] * len(ways)
     assert syncs(lambda: torch.softmax(x * 2, -1).where(x > 1, 0).index_select(0, torch.tensor([1])).sum()) == []
-    assert syncs(lambda: x.cpu(), host=[x]) == []
+    assert syncs(x.cpu, host=[x]) == []
 
 
 @pytest.mark.parametrize("given", [{}, {"class_weights": "balanced"}])
 def test_balanced_classes_count_the_same_in_training_alone(given):
     """Of 4 training examples, 3 are of class 0: its weight is 4 / (3 * 3), that of class 1 is 4 / (3 * 1), that of class 2 is not used."""
-    from types import SimpleNamespace
-
-    from tasks.fairseq_plugin.classification import Classes, groups
-
     texts, logits = torch.tensor([[5], [5], [5], [5]]), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 0, 0, 1])
     encoded = SimpleNamespace(splits={"train": SimpleNamespace(labels=labels.numpy())}, classes=["a", "b", "c"])
@@ -120,8 +117,6 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
 
 @pytest.mark.parametrize("name", CELLS)
 def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkeypatch):
-    from tasks.training.trainer import Trainer
-
     step, valid, read = Trainer.train_step, Trainer.valid_step, Trainer.read
     found, reads = [], []
 
@@ -147,8 +142,6 @@ def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkey
 
 
 def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tmp_path, monkeypatch):
-    from tasks.training.trainer import Trainer
-
     step, seen = Trainer.train_step, []
 
     def watched(self, samples):
@@ -171,8 +164,6 @@ def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tm
 @pytest.mark.parametrize("optim", ["adam", "sgd"])
 def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_path, monkeypatch):
     """With torch's fused optimisers, which are also those of a GPU; else they do as fairseq's."""
-    from tasks.training.trainer import Trainer
-
     step, made = Trainer.train_step, []
 
     def overflowing(self, samples):
@@ -194,8 +185,6 @@ def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_p
 
 
 def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch):
-    from tasks.training.trainer import Trainer
-
     step, shapes = Trainer.train_step, []
 
     def watched(self, samples):
@@ -243,18 +232,16 @@ def test_tf32_is_recorded_and_names_no_cell(tmp_path):
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-@pytest.mark.parametrize(
-    "overrides, said",
-    [
-        (["train.precision=fp16"], r"train\.precision=fp16 needs a GPU; use bf16 or fp32"),
-        (["train.batch_size=null"], r"train\.batch_size=null needs max_tokens"),
-        (["model=transformer_small", "runtime.compile=true"], r"compile=true needs model=lstm_\* .*input_feeding=true"),
-        (["train.batch_size=16", "train.processes=3"], r"processes=3 cannot divide .*batch_size=16 .*: processes=1, 2"),
-    ],
-)
+REFUSED = {"train.precision=fp16": r"train\.precision=fp16 needs a GPU; use bf16 or fp32"}
+REFUSED |= {"train.batch_size=null": r"train\.batch_size=null needs max_tokens"}
+REFUSED |= {"train.batch_size=16 train.processes=3": r"processes=3 cannot divide .*batch_size=16 .*: processes=1, 2"}
+REFUSED |= {"model=transformer_small runtime.compile=true": r"compile=true needs model=lstm_\* .*input_feeding=true"}
+
+
+@pytest.mark.parametrize("overrides, said", REFUSED.items())
 def test_what_cannot_be_trained_is_refused(composed, overrides, said):
     with pytest.raises(ConfigError, match=said):
-        composed(["task=toy", "runtime.device=cpu", *overrides])
+        composed(["task=toy", "runtime.device=cpu", *overrides.split()])
 
 
 @pytest.mark.slow  # compiling takes a minute
@@ -277,9 +264,8 @@ def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell
         cell = prepared_cell([*tiny, f"train.max_tokens={most}", "train.batch_size=null"])
         return cells.run(cell, Store(tmp_path))
 
-    said = re.search(
-        r"max_tokens=1 is too small: example (\d+) of train.* has (\d+) tokens; .* at least (\d+)", run(1).reason
-    )
+    told = r"max_tokens=1 is too small: example (\d+) of train.* has (\d+) tokens; .* at least (\d+)"
+    said = re.search(told, run(1).reason)
     split = open_encoded(prepared_cell(tiny).prepared.folder).splits["train"]
     lengths = [max(len(split.source[i]), len(split.target[i]) + 1) for i in range(len(split))]
     assert said and said[2] == said[3] == str(max(lengths)) and int(said[1]) == lengths.index(max(lengths)) + 1

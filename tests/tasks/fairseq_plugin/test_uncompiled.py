@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fairseq import scoring
+from fairseq.scoring import bleu
 
 from tasks.fairseq_plugin import uncompiled
 from tests.conftest import ROOT
@@ -34,9 +36,8 @@ def batch_cases(count):
 def sentences(count):
     draw = random.Random(8)
     for _ in range(count):
-        yield [
-            [draw.choice(range(4, 9)), *(draw.choice(range(1, 9)) for _ in range(draw.randint(0, 11)))] for _ in "ab"
-        ]
+        firsts = (draw.choice(range(4, 9)) for _ in "ab")
+        yield [[first, *(draw.choice(range(1, 9)) for _ in range(draw.randint(0, 11)))] for first in firsts]
 
 
 def digest(found: list) -> str:
@@ -45,26 +46,18 @@ def digest(found: list) -> str:
 
 def test_batches_are_those_of_the_compiled_function():
     """The digest was taken from the compiled extension of ve-fairseq 0.12.3 over the same 2,000 cases."""
-    found = [[b.tolist() for b in uncompiled.batch_by_size_vec(*case)] for case in batch_cases(2000)]
+    cases = [*batch_cases(2000)]
+    found = [[b.tolist() for b in uncompiled.batch_by_size_vec(*case)] for case in cases]
     assert digest(found) == "49a34195f26450e63d3bc75b4dbc8e010ea11354fde341bba5476d3571ff413f"
-
-
-def test_batches_by_a_function_of_lengths_are_those_of_a_vector():
-    for order, lengths, *bounds in batch_cases(300):
+    for (order, lengths, *bounds), batches in zip(cases[:300], found):  # by a function of lengths
         length = dict(zip(order.tolist(), lengths.tolist())).__getitem__
-        batches = [b.tolist() for b in uncompiled.batch_by_size_vec(order, lengths, *bounds)]
         assert [b.tolist() for b in uncompiled.batch_by_size_fn(order, length, *bounds)] == batches
-
-
-def test_an_example_longer_than_a_batch_is_named():
     with pytest.raises(AssertionError, match="longest example has 7 tokens; max_tokens is 5"):
         uncompiled.batch_by_size_vec(np.arange(2), np.array([3, 7]), 5, -1, 1)
 
 
-def test_bleu_counts_are_those_of_the_compiled_scorer():
+def test_bleu_counts_are_those_of_the_compiled_scorer_and_need_no_extension():
     """The digest was taken from libbleu of ve-fairseq 0.12.3 over the same 1,000 pairs, added two at a time."""
-    from fairseq.scoring import bleu
-
     scorer, found = bleu.Scorer(BLEU), []
     for number, pair in enumerate(sentences(1000)):
         if number % 2 == 0:
@@ -72,11 +65,6 @@ def test_bleu_counts_are_those_of_the_compiled_scorer():
         scorer.add(*(torch.tensor(ids, dtype=torch.int32) for ids in pair))
         found.append([getattr(scorer.stat, name) for name, _ in scorer.stat._fields_])
     assert digest(found) == "09ebba6dc01fe9b0444b1cb2ec91fa8d862a5737a69ec548105d573c74aa19b7"
-
-
-def test_fairseqs_own_scorer_needs_no_extension():
-    from fairseq import scoring
-
     scorer = scoring.build_scorer("bleu", SimpleNamespace(**{k: lambda i=i: i for k, i in vars(BLEU).items()}))
     scorer.add(torch.tensor([5, 6, 7, 8, 2], dtype=torch.int32), torch.tensor([1, 5, 6, 7, 8, 2, 2], dtype=torch.int32))
     assert scorer.score() == pytest.approx(100.0)

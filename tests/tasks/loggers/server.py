@@ -31,8 +31,8 @@ class Server(ThreadingHTTPServer):
             run = self.runs.setdefault(given["name"], {"history": [], "summary": {}, "lines": 0})
             told = {"config": json.loads(given["config"])} if given.get("config") else {}
             run |= {k: given[k] for k in ("displayName", "groupName", "jobType", "tags", "host") if given.get(k)} | told
-            bucket = {"id": "cnVu", "name": given["name"], "displayName": run.get("displayName"), "description": ""}
-            bucket |= {"config": "{}", "sweepName": None, "project": project, "historyLineCount": 0}
+            bucket = {"id": "cnVu", "name": given["name"], "displayName": run.get("displayName")}
+            bucket |= {"config": "{}", "project": project, "historyLineCount": 0}
             return {"upsertBucket": {"bucket": bucket, "inserted": True}}
         if "createRunFiles" in query:
             files = [{"name": f, "uploadUrl": f"{self.url}/upload/{f}"} for f in given["files"]]

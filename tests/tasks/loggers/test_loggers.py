@@ -110,6 +110,7 @@ def trained(script, prepared_cell, tiny, outputs) -> Path:
 
 
 def test_the_environment_wins_and_runs_are_told_apart(trained, outputs):
+    """Without the key and the name of the host anywhere."""
     fused, sparse = offline(trained)
     assert not (outputs / "wandb").exists()
     assert fused["name"] == "fusedmax(lam=0.1, gamma=1.0) on toy, seed 3"
@@ -120,9 +121,16 @@ def test_the_environment_wins_and_runs_are_told_apart(trained, outputs):
         assert (outputs / "cells" / "toy" / mapping / run["id"] / "manifest.json").is_file()
     assert {"mapping/lam": 0.1, "train/max_epochs": 1, "seed": 3}.items() <= fused["config"].items()
     assert not any(isinstance(v, dict) for k, v in fused["config"].items() if k != "_wandb")
+    files = [p for root in (trained, outputs) for p in root.rglob("*") if p.is_file()]
+    assert len(files) > 30 and [p for p in files if KEY.encode() in p.read_bytes()] == []
+    name = socket.gethostname()
+    binary = (".png", ".safetensors", ".pt", ".gz")
+    texts = [p for p in files if p.suffix not in binary and "tfevents" not in p.name]
+    assert [p for p in texts if re.search(rb"\b%s\b" % re.escape(name.encode()), p.read_bytes())] == []
+    assert fused["host"] == sparse["host"] == "" and not any(name in p.name for p in files)
 
 
-def test_curves_scores_baselines_pictures_and_samples(trained, outputs):
+def test_curves_scores_baselines_pictures_and_samples_of_wandb_and_tensorboard(trained, outputs):
     run = offline(trained)[1]
     folder = outputs / "cells" / "toy" / "sparsemax" / run["id"]
     stored = json.loads((folder / "metrics.json").read_text())["metrics"]
@@ -140,31 +148,6 @@ def test_curves_scores_baselines_pictures_and_samples(trained, outputs):
     (table,) = trained.glob(f"wandb/*{run['id']}/files/media/table/samples/*.json")
     shown = json.loads(table.read_text())
     assert shown["columns"][:4] == ["index", "source", "reference", "output"] and len(shown["data"]) == 8
-
-
-def test_no_path_anywhere_in_the_configuration(prepared_cell, tiny, tmp_path):
-    """wandb's runs, uploads and TensorBoard's files take it from here."""
-    for name in ("train.fr", "train.en", "dev.fr", "dev.en", "test.fr", "test.en"):
-        (tmp_path / name).write_text(f"a b {name}\n" * 20)
-    files = ["data=files", f"data.path={tmp_path}", "data.source_lang=fr", "data.target_lang=en"]
-    found = about.config(prepared_cell([*(o for o in tiny if "limits" not in o), *files]))
-    assert found["data/path"] == tmp_path.name and found["data/source_lang"] == "fr"
-    assert not [key for key, value in found.items() if "/" in str(value)]
-
-
-def test_no_key_and_no_host_anywhere(trained, outputs):
-    host = re.compile(rb"\b%s\b" % re.escape(socket.gethostname().encode()))
-    binary = (".png", ".safetensors", ".pt", ".gz")
-    files = [p for root in (trained, outputs) for p in root.rglob("*") if p.is_file()]
-    assert len(files) > 30
-    assert [p for p in files if KEY.encode() in p.read_bytes()] == []
-    assert all(run["host"] == "" for run in offline(trained))
-    texts = [p for p in files if p.suffix not in binary and "tfevents" not in p.name]
-    assert [p for p in texts if host.search(p.read_bytes())] == []
-    assert not any(socket.gethostname() in p.name for p in files)
-
-
-def test_tensorboard_files_are_read_by_tensorboard(trained, outputs):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -173,11 +156,20 @@ def test_tensorboard_files_are_read_by_tensorboard(trained, outputs):
     events.Reload()
     tags = events.Tags()
     assert [e.step for e in events.Scalars("dev/accuracy")] == [1]
-    (run,) = [r for r in offline(trained) if r["job_type"] == "sparsemax"]
     assert events.Scalars("final/test/bleu")[0].value == pytest.approx(run["summary"]["test/bleu"], rel=1e-5)
     assert len([t for t in tags["images"] if t.startswith("attention/test/")]) == 3
-    assert "samples/test/text_summary" in tags["tensors"] and "configuration/text_summary" in tags["tensors"]
+    assert {"samples/test/text_summary", "configuration/text_summary"} <= {*tags["tensors"]}
     assert [p.name for p in folder.iterdir()] == [f"events.out.tfevents.{run['id']}"]
+
+
+def test_no_path_anywhere_in_the_configuration(prepared_cell, tiny, tmp_path):
+    """wandb's runs, uploads and TensorBoard's files take it from here."""
+    for name in (f"{split}.{lang}" for split in ("train", "dev", "test") for lang in ("fr", "en")):
+        (tmp_path / name).write_text(f"a b {name}\n" * 20)
+    files = ["data=files", f"data.path={tmp_path}", "data.source_lang=fr", "data.target_lang=en"]
+    found = about.config(prepared_cell([*(o for o in tiny if "limits" not in o), *files]))
+    assert found["data/path"] == tmp_path.name and found["data/source_lang"] == "fr"
+    assert not [key for key, value in found.items() if "/" in str(value)]
 
 
 def test_a_cell_of_a_table_has_its_row_column_and_experiment(prepared_cell, tiny, tmp_path, clean):
@@ -233,11 +225,8 @@ def test_upload_sends_a_finished_cell_once(trained, outputs, online, server, scr
     assert done.stdout.strip() == f"[1/1] toy/sparsemax/{key}: sent"
     (same,) = [r for r in offline(trained) if r["id"] == key]
     assert (run["displayName"], run["groupName"], run["jobType"]) == (same["name"], same["group"], same["job_type"])
-    shown = {
-        k: v
-        for k, v in same["summary"].items()
-        if isinstance(v, (int, float)) and "/" in k and not k.startswith(("curve/", "_", "attention/", "samples/"))
-    }
+    numbers = {k: v for k, v in same["summary"].items() if isinstance(v, (int, float)) and "/" in k}
+    shown = {k: v for k, v in numbers.items() if not k.startswith(("curve/", "_", "attention/", "samples/"))}
     assert len(shown) > 10 and {k: run["summary"][k] for k in shown} == pytest.approx(shown)
     assert [row["epoch"] for row in run["history"] if "epoch" in row] == [1]
     assert sum(name.endswith(".png") for name in server.files) == 3
@@ -249,17 +238,23 @@ def test_upload_sends_a_finished_cell_once(trained, outputs, online, server, scr
     assert {p: p.read_bytes() for p in (outputs / "cells").rglob("*") if p.is_file()} == before
 
 
+def test_an_upload_without_a_server_says_so_and_ends(trained, outputs, online, command, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        online.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{gone.getsockname()[1]}")
+    assert command("wandb_upload", "seed=3", "logger.wandb.timeout=2", f"paths.outputs={outputs}") == 1
+    told = capsys.readouterr().err
+    assert "are not sent" in told and "to continue there" in told
+
+
 @pytest.fixture
 def page(tiny):
     """An experiment whose second and third column ask for the cells of `trained`."""
     columns = {"other": ["optim.lr=0.3"], "first": [], "second": []}
-    shown = [{"metric": "test/bleu", "label": "BLEU"}]
-    return {
-        "title": "An experiment",
-        "rows": [{"label": "fused", "mapping": "fusedmax"}, {"label": "sparse", "mapping": "sparsemax"}],
-        "columns": {k: {"label": k, "overrides": [*tiny, *more], "show": shown} for k, more in columns.items()},
-        "profiles": {"demo": {"columns": list(columns), "seeds": [3]}},
-    }
+    show = [{"metric": "test/bleu", "label": "BLEU"}]
+    made = {"title": "An experiment", "profiles": {"demo": {"columns": list(columns), "seeds": [3]}}}
+    made["rows"] = [{"label": label, "mapping": f"{label}max"} for label in ("fused", "sparse")]
+    made["columns"] = {k: {"label": k, "overrides": [*tiny, *more], "show": show} for k, more in columns.items()}
+    return made
 
 
 def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, page, command, clean, capsys, tmp_path):
@@ -286,14 +281,6 @@ def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, p
         for one in (run, live):
             del one["config"]["_wandb"]
         assert all(run[key] == live[key] for key in ("job_type", "config"))
-
-
-def test_an_upload_without_a_server_says_so_and_ends(trained, outputs, online, command, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        online.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{gone.getsockname()[1]}")
-    assert command("wandb_upload", "seed=3", "logger.wandb.timeout=2", f"paths.outputs={outputs}") == 1
-    told = capsys.readouterr().err
-    assert "are not sent" in told and "to continue there" in told
 
 
 def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, server, command, capsys):
@@ -340,27 +327,27 @@ def test_dashboard_with_filters_shows_the_runs_of_a_task_by_mapping(online, serv
     assert all(name in drawn for name in ("test/bleu", "test/attention_zeros", "curve/dev/", "samples/test"))
 
 
-REFUSED = [("upload maping=sparsemax", "'mapping'?"), ("upload logger.wandb.projct=x", "'project'?")]
-REFUSED += [("upload mapping=sparsmax", "sparsmax"), ("upload logger.wandb.timeout=0", "above 0")]
-REFUSED += [("dashboard laha2018_tabel2", "laha2018_table2")]
-REFUSED += [("dashboard demo profil=cpu", "'profil' does not go with"), ("dashboard demo profile=cpux", "cpux")]
-REFUSED += [("dashboard", "name an EXPERIMENT, or one task=NAME"), ("dashboard task=tou", "did you mean 'toy'")]
-REFUSED += [("dashboard task=toy sed=1", "sed is unknown")]
+REFUSED = """
+upload maping=sparsemax | 'mapping'?; upload logger.wandb.projct=x | 'project'?; upload mapping=sparsmax | sparsmax
+upload logger.wandb.timeout=0 | above 0; dashboard laha2018_tabel2 | laha2018_table2; dashboard task=toy sed=1 | sed is unknown
+dashboard demo profil=cpu | 'profil' does not go with; dashboard demo profile=cpux | cpux; dashboard task=tou | did you mean 'toy'
+dashboard | name an EXPERIMENT, or one task=NAME
+"""
 
 
-@pytest.mark.parametrize("asked, said", REFUSED)
-def test_what_is_not_known_is_refused(trained, outputs, command, capsys, asked, said):
+@pytest.mark.parametrize("line", REFUSED.strip().replace("\n", ";").split(";"))
+def test_what_is_not_known_is_refused(trained, outputs, command, capsys, line):
+    asked, said = line.split("|")
     name, *arguments = asked.split()
     place = [f"paths.outputs={outputs}"] if name == "upload" else []
     assert command(f"wandb_{name}", *arguments, *place) == 2
-    assert said in capsys.readouterr().err
+    assert said.strip() in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "key, said",
-    [("", "not logged in"), pytest.param(KEY, "did not respond in time", marks=pytest.mark.slow)],
-    ids=["no key", "no answer"],
-)
+NO_ANSWER = pytest.param(KEY, "did not respond in time", id="no answer", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("key, said", [pytest.param("", "not logged in", id="no key"), NO_ANSWER])
 def test_a_dashboard_without_key_or_server_is_one_sentence(script, clean, key, said):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

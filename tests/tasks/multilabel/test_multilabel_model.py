@@ -26,16 +26,12 @@ def documents(n=60, mean=3, classes=5, seed=0, length=100):
     return (x - x.mean(0)) / x.std(0), y
 
 
-def test_micro_f1_is_scikit_learns():
+def test_micro_f1_is_scikit_learns_and_jensen_shannon_scipys_squared_distance():
     random = np.random.default_rng(0)
     predicted, true = random.random((4, 30, 6)) < 0.3, random.random((30, 6)) < 0.4
     expected = [f1_score(true, p, average="micro") for p in predicted]
     np.testing.assert_allclose(micro_f1(predicted, true), expected, rtol=1e-12)
     assert micro_f1(np.zeros((2, 3), bool), np.zeros((2, 3), bool)) == 0
-
-
-def test_jensen_shannon_is_scipys_squared_distance():
-    random = np.random.default_rng(1)
     p, q = random.dirichlet(np.ones(6), 20), random.dirichlet(np.ones(6), 20)
     p[:10, :3], q[5:, 2:5] = 0, 0
     p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
@@ -125,8 +121,7 @@ def test_a_start_at_zero_is_no_trap():
 def test_selection_finds_the_point_that_exhaustive_search_finds():
     train, dev = documents(n=40, mean=2), documents(n=20, mean=2, seed=0, length=80)
     grid, solver = Grid([1.0, 0.01, 1e-4], [0.1, 0.2, 0.3], {"q": [0.1, 10.0]}), Solver(iterations=30)
-    output = Output("sparsehourglass", {"q": 1.0}, "hinge")
-    choice = select(train, [(train, dev)], output, grid, solver)
+    choice = select(train, [(train, dev)], Output("sparsehourglass", {"q": 1.0}, "hinge"), grid, solver)
     tried = {}
     for q in (0.1, 10.0):
         candidate = Output("sparsehourglass", {"q": q}, "hinge")
@@ -134,12 +129,7 @@ def test_selection_finds_the_point_that_exhaustive_search_finds():
             tried[q, penalty] = f1_score(dev[1], predict(candidate, model.scores(dev[0]), 0), average="micro")
     assert choice.f1 == pytest.approx(max(tried.values()))
     assert tried[choice.output.params["q"], choice.penalty] == pytest.approx(choice.f1)
-
-
-def test_the_threshold_of_softmax_is_the_best_of_its_grid():
-    train, dev = documents(n=80, mean=2), documents(n=40, mean=2, length=80)
-    thresholds = [0.05, 0.15, 0.25, 0.35]
-    output = Output("softmax", {}, "log")
+    output, thresholds = Output("softmax", {}, "log"), [0.05, 0.15, 0.25, 0.35]  # of softmax, a threshold
     choice = select(train, [(train, dev)], output, Grid([0.01], thresholds, {}), Solver())
     p = output.distribution(choice.model.scores(dev[0]))
     f1 = [f1_score(dev[1], p > t, average="micro") for t in thresholds]

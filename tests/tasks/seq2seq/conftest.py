@@ -9,7 +9,7 @@ import sparse_attention as sa
 from tasks.config.options import read
 from tasks.data.dataset import DataSet, content_sha256
 from tasks.data.records import Pair
-from tasks.data.symbols import EOS, FIRST, PAD
+from tasks.data.symbols import FIRST, PAD
 from tasks.seq2seq.models import lstm
 
 WORDS = 20
@@ -19,51 +19,14 @@ WORDS = 20
 def build():
     """`build("fusedmax", {"lam": .1}, layers=2)`: a small model in evaluation mode, in double precision."""
 
-    def build(
-        mapping="softmax", params: dict | None = None, seed: int = 1, words: int = WORDS, of=lstm, **options
-    ) -> lstm.Model:
+    def build(mapping="softmax", params=None, seed: int = 1, words: int = WORDS, of=lstm, **options) -> lstm.Model:
         module = sa.make(mapping, **(params or {})) if isinstance(mapping, str) else mapping
         sizes = {"embed_dim": 6, "hidden_dim": 8, "layers": 2, "init_range": 0.7}
         torch.manual_seed(seed)
-        return (
-            of.Model(read(of.Options, sizes | options, "model"), words + FIRST, words + FIRST, {"cross": module})
-            .double()
-            .eval()
-        )
+        made = read(of.Options, sizes | options, "model")
+        return of.Model(made, words + FIRST, words + FIRST, {"cross": module}).double().eval()
 
     return build
-
-
-@pytest.fixture(scope="session")
-def batch():
-    """`batch(sources, targets)`: src_tokens, src_lengths, prev_output_tokens and targets of rows of word numbers."""
-
-    def padded(rows):
-        longest = max(len(r) for r in rows)
-        return torch.tensor([[*r, *[PAD] * (longest - len(r))] for r in rows])
-
-    def make(sources, targets=None):
-        src, tgt = ([[FIRST + w for w in row] for row in rows] for rows in (sources, targets or [[]] * len(sources)))
-        tokens = padded(src)
-        inputs = {
-            "src_tokens": tokens,
-            "src_lengths": tokens.ne(PAD).sum(1),
-            "prev_output_tokens": padded([[EOS, *t] for t in tgt]),
-        }
-        return inputs, padded([[*t, EOS] for t in tgt])
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def sentences(batch):
-    """Five pairs of different lengths."""
-    generator = torch.Generator().manual_seed(3)
-
-    def draw(length):
-        return torch.randint(WORDS, (length,), generator=generator).tolist()
-
-    return batch([draw(n) for n in (7, 5, 3, 2, 1)], [draw(n) for n in (4, 6, 1, 3, 5)])
 
 
 @pytest.fixture(scope="session")
@@ -95,10 +58,8 @@ def assert_alone_as_in_a_batch():
         logits, attention = model(**inputs)
         for i, length in enumerate(inputs["src_lengths"].tolist()):
             steps = int(target[i].ne(PAD).sum())
-            tokens, lengths, before = (
-                inputs[k][i : i + 1] for k in ("src_tokens", "src_lengths", "prev_output_tokens")
-            )
-            one, own = model(tokens[:, :length], lengths, before[:, :steps])
+            tokens, before = inputs["src_tokens"][i : i + 1, :length], inputs["prev_output_tokens"][i : i + 1, :steps]
+            one, own = model(tokens, inputs["src_lengths"][i : i + 1], before)
             torch.testing.assert_close(one[0], logits[i, :steps])
             torch.testing.assert_close(own[0], attention[i, :steps, :length])
             assert attention[i, :, length:].eq(0).all()

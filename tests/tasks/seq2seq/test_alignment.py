@@ -25,20 +25,14 @@ from tasks.seq2seq.repetition import drop_score, loops, rep_score
 from tasks.seq2seq.scores import meteor
 
 
-@pytest.mark.parametrize(
-    "tokens, words, subword, owner",
-    [
-        (["the", "third", "@-@", "party"], ["the", "third-party"], "none", [0, 1, 1, 1]),
-        (["l'", "heu@@", "re", "."], ["L'heure", "."], "bpe", [0, 0, 0, 1]),
-        (["\u2581the", "\u2581do", "g", "."], ["the", "dog."], "sentencepiece", [0, 1, 1, 1]),
-        (["``", "dog"], ['"', "dog"], "none", None),
-    ],
-)
-def test_tokens_are_of_words(tokens, words, subword, owner):
-    assert places(tokens, words, subword) == owner
-
-
-def test_subwords_are_merged_by_hand():
+def test_tokens_are_of_words_and_their_weights_are_merged():
+    for tokens, words, subword, owner in (
+        ("the third @-@ party", "the third-party", "none", [0, 1, 1, 1]),
+        ("l' heu@@ re .", "L'heure .", "bpe", [0, 0, 0, 1]),
+        ("\u2581the \u2581do g .", "the dog.", "sentencepiece", [0, 1, 1, 1]),
+        ("`` dog", '" dog', "none", None),
+    ):
+        assert places(tokens.split(), words.split(), subword) == owner
     weights = torch.tensor([[0.5, 0.2, 0.3], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])  # two parts of the first target word
     got = merged(weights, [0, 0, 1], [0, 0, 1], (2, 2))
     torch.testing.assert_close(got, torch.tensor([[0.85, 0.15], [0.0, 1.0]]))
@@ -85,16 +79,9 @@ def test_attention_to_the_planted_alignment_has_no_error(toy_aligned):
     shifted = {words: {(max(s - 1, 0), t) for s, t in links} for words, links in model.rows.items()}
     wrong = alignment_metrics(Oracle(shifted), toy_aligned, 7)
     assert wrong["aer"] > 0.5 and wrong["diagonal_aer"] == plain, "the diagonal knows no weights"
-
-
-def test_the_diagonal_and_equal_weights_count_as_they_should(toy_aligned):
     assert diagonal(4, 2) == {(0, 0), (0, 1), (1, 2), (1, 3)} and diagonal(2, 4) == {(1, 0), (3, 1)}
-    split = toy_aligned.splits["test"]
-    both = {
-        tuple(map(int, split.source[i])): {(s, t) for _, t in split.gold[i][0] for s in range(len(split.source[i]))}
-        for i in range(len(split))
-    }
-    found = alignment_metrics(Oracle(both), toy_aligned, 7)  # all source words, with a weight of 1 each
+    every = {words: {(s, t) for _, t in links for s in range(len(words))} for words, links in model.rows.items()}
+    found = alignment_metrics(Oracle(every), toy_aligned, 7)  # all source words, with a weight of 1 each
     assert found["alignment_mass"] >= 1 and found["aer"] > 0.3, "the error counts the first of equal weights alone"
 
 
@@ -121,10 +108,8 @@ def test_a_finished_cell_is_scored_on_it(learned):
 @pytest.mark.parametrize("name, count", [("hansards", 60), ("pud_enfr", 2)])
 def test_gold_alignments_go_with_the_direction(mirror, name, count):
     node = {"name": name, "mirror": str(mirror), "limits": {}}
-    french, english = (
-        open_data(node | {"source_lang": s, "target_lang": t}, "").read(NullProgress())["test"]
-        for s, t in (("fr", "en"), ("en", "fr"))
-    )
+    directions = (node | {"source_lang": s, "target_lang": t} for s, t in (("fr", "en"), ("en", "fr")))
+    french, english = (open_data(asked, "").read(NullProgress())["test"] for asked in directions)
     assert len(french) == len(english) == count
     for one, other in zip(french, english):
         assert (one.source, one.references[0]) == (other.references[0], other.source)
@@ -151,14 +136,9 @@ def planted(sentences: int, words: int = 30, seed: int = 1):
     return sources, targets, links
 
 
-@pytest.fixture(scope="module")
-def trained():
+def test_planted_alignments_are_found_and_an_unseen_pair_is_aligned(tmp_path):
     sources, targets, links = planted(600)
-    return aligner.train(sources, targets, (30, 30)), sources, targets, links
-
-
-def test_planted_alignments_are_found_and_an_unseen_pair_is_aligned(trained, tmp_path):
-    found, sources, targets, links = trained
+    found = aligner.train(sources, targets, (30, 30))
     assert alignment_error_rate(found.align(sources, targets), links, links)["aer"] < 0.06
     diagonal = [{(min(t, len(s) - 1), t) for t in range(len(x))} for s, x in zip(sources, targets)]
     assert alignment_error_rate(diagonal, links, links)["aer"] > 0.3
@@ -167,11 +147,8 @@ def test_planted_alignments_are_found_and_an_unseen_pair_is_aligned(trained, tmp
     assert found.align([np.array([3]), np.array([], int)], [np.array([], int), np.array([4])]) == [set(), set()]
     found.save(tmp_path / "aligner.npz")
     assert aligner.load(tmp_path / "aligner.npz").align(others, said) == found.align(others, said)
-
-
-def test_the_same_pairs_give_the_same_model(trained):
-    again = aligner.train(*trained[1:3], (30, 30))
-    assert np.array_equal(again.there.keys, trained[0].there.keys) and np.array_equal(again.there.t, trained[0].there.t)
+    again = aligner.train(sources, targets, (30, 30)).there
+    assert np.array_equal(again.keys, found.there.keys) and np.array_equal(again.t, found.there.t)
     with pytest.raises(DataError, match="nothing can be aligned"):
         aligner.train([np.array([], int)], [np.array([1])], (5, 5))
 
@@ -200,15 +177,12 @@ def test_symmetrisation_by_hand():
     assert grow_diag_final_and(forward, backward) == {(0, 0), (1, 1), (1, 2), (2, 3), (3, 4)}
     assert grow_diag_final_and(set(), {(4, 0)}) == {(4, 0)}
     assert grow_diag_final_and({(0, 0), (0, 5)}, {(0, 0)}) == {(0, 0)}  # its source word has a link already
-
-
-def test_a_word_linked_to_nothing_has_no_link():
-    there = SimpleNamespace(best=lambda source, target: [np.array([-1, 0]), np.array([0])])
+    there = SimpleNamespace(best=lambda source, target: [np.array([-1, 0]), np.array([0])])  # -1: linked to nothing
     back = SimpleNamespace(best=lambda target, source: [np.array([1, -1]), np.array([0])])
     assert aligner.Aligner(there, back).align([], []) == [{(0, 1)}, {(0, 0)}]
 
 
-def test_repetition_by_hand():
+def test_repetition_and_dropped_words_by_hand():
     said = [["the", "cat", "the", "cat", "sat", "sat"]]
     wanted = [["the", "cat", "sat"]]
     # "the cat" twice: 1 more than the reference; "sat sat" once: 2 * 1
@@ -216,13 +190,10 @@ def test_repetition_by_hand():
     assert rep_score(wanted, wanted) == 0 and rep_score([["a", "a"]], [["a", "a"]]) == 0
     assert loops(said) == pytest.approx(1000 * 2 / 6)  # "the cat" ends at word 4, "sat" at word 6
     assert loops([["a", "a", "a"]]) == pytest.approx(1000 * 2 / 3)
-
-
-def test_dropped_words_by_hand():
     links = {(1, 2): {(0, 0), (1, 1)}, (1,): {(0, 0)}, (9,): {(1, 0)}}
     stub = SimpleNamespace(align=lambda source, target: [links[tuple(row)] for row in target])
-    assert drop_score(stub, [[5, 6]], [(1, 2)], [(1,)]) == 50
-    assert drop_score(stub, [[5, 6]], [(9,)], [(1,)]) == 100 and drop_score(stub, [[5, 6]], [(1,)], [(1, 2)]) == 0
+    for output, reference, dropped in (((1, 2), (1,), 50), ((9,), (1,), 100), ((1,), (1, 2), 0)):
+        assert drop_score(stub, [[5, 6]], [output], [reference]) == dropped
 
 
 def test_meteor_knows_words_and_stems():

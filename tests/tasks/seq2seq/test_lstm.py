@@ -20,10 +20,9 @@ from tasks.seq2seq.models import lstm, transformer
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
 ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
 KEYS = ("input_feeding", "bidirectional", "attention")
-WAYS = list(itertools.product((True, False), (True, False), ("general", "dot", "additive")))
-SHAPES = [
-    pytest.param(dict(zip(KEYS, way)), id=f"{way[2]}{'-feeding' * way[0]}{'-bidirectional' * way[1]}") for way in WAYS
-]
+BOTH = (True, False)
+WAYS = itertools.product(BOTH, BOTH, ("general", "dot", "additive"))
+SHAPES = [dict(zip(KEYS, way)) for way in WAYS]
 
 
 class Coverage(nn.Module):
@@ -40,16 +39,17 @@ class Coverage(nn.Module):
         return p, {"received": state["received"] + p}
 
 
-EVERY = [*((m, p) for m, p in MAPPINGS), (Coverage(), None)]
-NAMES = [*(m for m, _ in MAPPINGS), "stateful"]
+EVERY = list(itertools.product([*MAPPINGS, (Coverage(), None)], SHAPES))
+EVERY += [
+    ((m, {"gamma": 0.1} if "gamma" in sa.spec(m).defaults else {}), {"input_feeding": f}) for m in ROWS for f in BOTH
+]
 
 
-@pytest.mark.parametrize("mapping, params", EVERY, ids=NAMES)
-@pytest.mark.parametrize("options", SHAPES)
+@pytest.mark.parametrize("mapping, options", EVERY, ids=str)
 def test_training_is_what_the_search_sees_and_attends_to_words_alone(
-    build, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, params, options
+    build, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, options
 ):
-    model = build(mapping, params, **options)
+    model = build(*mapping, **options)
     assert_search_sees_training(model, sentences[0])
     assert_alone_as_in_a_batch(model, *sentences)
     for training in (False, True):
@@ -57,15 +57,6 @@ def test_training_is_what_the_search_sees_and_attends_to_words_alone(
         torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
         padding = sentences[0]["src_tokens"].eq(PAD).unsqueeze(1).expand_as(attention)
         assert attention.min() >= 0 and attention.masked_select(padding).eq(0).all()
-
-
-@pytest.mark.parametrize("mapping", ROWS)
-@pytest.mark.parametrize("feeding", [False, True], ids=["at once", "feeding"])
-def test_of_every_mapping_training_is_what_the_search_sees(
-    build, sentences, assert_search_sees_training, mapping, feeding
-):
-    params = {"gamma": 0.1} if "gamma" in sa.spec(mapping).defaults else {}
-    assert_search_sees_training(build(mapping, params, input_feeding=feeding), sentences[0])
 
 
 def test_the_state_of_a_mapping_is_threaded_over_the_steps(build, sentences):
@@ -84,9 +75,10 @@ def test_the_state_of_a_mapping_is_threaded_over_the_steps(build, sentences):
 
 
 def test_the_encoder_is_torchs_lstm_whose_directions_start_the_layers_of_the_decoder(build, sentences):
-    """The joined states of two directions in two layers, for one unpadded sentence."""
+    """The joined states of two directions in two layers, for one unpadded sentence; residual adds the words."""
     model, tokens = build(bidirectional=True, layers=2), sentences[0]["src_tokens"][:1]
-    memory = model.encode(tokens, torch.tensor([tokens.size(1)]))
+    lengths = torch.tensor([tokens.size(1)])
+    memory = model.encode(tokens, lengths)
     states, hidden = model.encoder(model.source_embed(tokens))
     torch.testing.assert_close(memory["states"], states)
     for name, last in zip("hc", hidden):  # [layer 0 forward, backward, layer 1 forward, ...]
@@ -94,6 +86,9 @@ def test_the_encoder_is_torchs_lstm_whose_directions_start_the_layers_of_the_dec
     half = states.size(-1) // 2
     torch.testing.assert_close(memory["h"][0, 1, :half], states[0, -1, :half])  # read to the end
     torch.testing.assert_close(memory["h"][0, 1, half:], states[0, 0, half:])  # read to the beginning
+    plain, residual = build(embed_dim=8), build(embed_dim=8, residual=True)
+    one, two = (m.encode(tokens, lengths)["states"] for m in (plain, residual))
+    torch.testing.assert_close(two, one + plain.source_embed(tokens))
 
 
 @pytest.mark.parametrize("attention", ["general", "dot", "additive"])
@@ -120,13 +115,6 @@ def test_one_decoder_step_by_hand(build, batch, attention, scale):
     torch.testing.assert_close(logits[0, 0], model.generator.weight @ a + model.generator.bias)
 
 
-def test_residual_attends_to_states_plus_words(build, sentences):
-    inputs, _ = sentences
-    plain, residual = build(embed_dim=8), build(embed_dim=8, residual=True)
-    one, two = (m.encode(inputs["src_tokens"], inputs["src_lengths"]) for m in (plain, residual))
-    torch.testing.assert_close(two["states"], one["states"] + plain.source_embed(inputs["src_tokens"]))
-
-
 @pytest.mark.parametrize("feeding", [True, False])
 def test_mask_padding_false_differs_in_training_only(build, sentences, feeding):
     masked, open_ = (build("softmax", mask_padding=m, input_feeding=feeding, dropout=0.0) for m in (True, False))
@@ -140,7 +128,7 @@ def test_mask_padding_false_differs_in_training_only(build, sentences, feeding):
     torch.testing.assert_close(masked(**inputs)[0], masked.eval()(**inputs)[0])  # no dropout
 
 
-def test_initial_weights_are_those_of_opennmt():
+def test_initial_weights_are_those_of_opennmt_and_shared_when_asked():
     """Uniform in [-r, r] throughout, biases included; padding's vector zero; the mapping's own parameter left alone."""
     options = read(lstm.Options, {"embed_dim": 64, "hidden_dim": 64, "layers": 1}, "model")
     assert options.init_range == 0.1
@@ -158,29 +146,23 @@ def test_initial_weights_are_those_of_opennmt():
             assert values.std().item() == pytest.approx(0.2 / 12**0.5, rel=0.06), name
     for embedding in (model.source_embed, model.target_embed):
         assert embedding.weight[PAD].eq(0).all()
-
-
-def test_one_matrix_for_both_embeddings_and_the_generator(build):
-    model = build(share_embeddings=True, embed_dim=8)
+    shared = read(lstm.Options, {"embed_dim": 8, "hidden_dim": 8, "share_embeddings": True}, "model")
+    model = lstm.Model(shared, 9, 9, {"cross": learned})
     assert model.source_embed.weight is model.target_embed.weight is model.generator.weight
-    options = read(lstm.Options, {"embed_dim": 8, "hidden_dim": 8, "share_embeddings": True}, "model")
     with pytest.raises(ValueError, match="one vocabulary for both sides, got 7 and 9"):
-        lstm.Model(options, 7, 9, {"cross": sa.make("softmax")})
+        lstm.Model(shared, 7, 9, {"cross": learned})
 
 
-def test_options_that_cannot_be_together_are_told_at_once():
+def test_options_that_cannot_be_together_and_mappings_without_a_place_are_told():
     wrong = {"hidden_dim": 7, "embed_dim": 6, "bidirectional": True, "residual": True, "share_embeddings": True}
     with pytest.raises(OptionsError) as caught:
         read(lstm.Options, wrong, "model")
     for part in ("model.hidden_dim=7 must be even", "model.residual=true needs", "model.share_embeddings=true needs"):
         assert any(problem.startswith(part) for problem in caught.value.problems)
-
-
-@pytest.mark.parametrize("of", [lstm, transformer])
-def test_places_refuse_what_the_model_cannot_give(of):
-    assert problems({"name": "sparsemax"}, of.PLACES) == []
-    assert "needs bounds" in problems({"name": "constrained_sparsemax"}, of.PLACES)[0]
-    assert "works over a density" in problems({"name": "continuous_softmax"}, of.PLACES)[0]
+    for places in (lstm.PLACES, transformer.PLACES):
+        assert problems({"name": "sparsemax"}, places) == []
+        assert "needs bounds" in problems({"name": "constrained_sparsemax"}, places)[0]
+        assert "works over a density" in problems({"name": "continuous_softmax"}, places)[0]
 
 
 def test_packing_on_the_host_is_torchs_packing():

@@ -9,11 +9,8 @@ from differences import along_a_random_direction
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-import sparse_attention as sa
-from repro import cell as cells
 from repro.store import Store
 from tasks.config import compose
-from tasks.config.models import row_mappings
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
 
@@ -69,8 +66,10 @@ def test_the_context_is_the_integral_of_the_value_function(build, sentences, den
 
 @pytest.mark.parametrize("density", DENSITIES)
 def test_gradients_are_those_of_finite_differences(build, sentences, density):
-    """Of the loss, along random directions in the space of all parameters."""
+    """Of the loss, along random directions in the space of all parameters, which are those of the discrete model (section 4)."""
     model, (inputs, target) = build(density, **SMALL), sentences
+    discrete = [(n, p.shape) for n, p in build().named_parameters()]
+    assert [(n, p.shape) for n, p in model.named_parameters()] == discrete, "without any additional parameters"
 
     def loss():
         return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
@@ -82,45 +81,33 @@ def test_gradients_are_those_of_finite_differences(build, sentences, density):
         assert promised == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
-def test_it_has_the_parameters_of_the_discrete_model(build):
-    """ "Without any additional parameters" (section 4)."""
-    shapes = [[(n, p.shape) for n, p in m.named_parameters()] for m in (build(), build(DENSITIES[0], **SMALL))]
-    assert shapes[0] == shapes[1]
-
-
-@pytest.mark.parametrize(
-    "overrides, said",
-    [
-        (["mapping=softmax"], "mapping=softmax works over a row; this model attends over a density"),
-        (["mapping=continuous_mixture"], "continuous_mixture is for images"),
-        (["mapping=continuous_sparsemax", "mapping.quadrature=paper-code"], "quadrature=paper-code is for images"),
-        (["mapping=continuous_softmax", "model.mask_padding=false"], "model.mask_padding=false is not possible"),
-        (["mapping=continuous_softmax", "+model.rbf=31"], "rbf=31, widths=.*multiple of 3"),
-        (["mapping=continuous_softmax", "+model.discrete=none"], "model.discrete='none'.*softmax"),
-    ],
-    ids=lambda x: x[-1] if isinstance(x, list) else "",
-)
-def test_what_cannot_be_is_refused(composed, overrides, said):
-    with pytest.raises(compose.ConfigError, match=said):
-        composed(["task=toy", "model.name=lstm_continuous", *overrides])
-
-
-def test_only_a_model_that_gives_a_density_takes_one(composed):
-    with pytest.raises(compose.ConfigError, match="works over a density; this model attends over a row"):
-        composed(["task=translation", "mapping=continuous_softmax"])
-    config = composed(["task=translation", "model=lstm_continuous_demo", "mapping=continuous_softmax", "model.rbf=12"])
-    named = composed(["task=translation", "model.name=lstm_continuous", "mapping=continuous_softmax", "+model.rbf=12"])
+def test_only_a_model_that_gives_a_density_takes_one_and_what_cannot_be_is_refused(composed):
+    softmax, own = "mapping=continuous_softmax", ["task=toy", "model.name=lstm_continuous"]
+    config = composed(["task=translation", "model=lstm_continuous_demo", softmax, "model.rbf=12"])
+    named = composed(["task=translation", "model.name=lstm_continuous", softmax, "+model.rbf=12"])
     assert config == named and config["model"]["discrete"] == "softmax"
+    for overrides, said in (
+        (["task=translation", softmax], "works over a density; this model attends over a row"),
+        ([*own, "mapping=softmax"], "mapping=softmax works over a row; this model attends over a density"),
+        ([*own, "mapping=continuous_mixture"], "continuous_mixture is for images"),
+        (
+            [*own, "mapping=continuous_sparsemax", "mapping.quadrature=paper-code"],
+            "quadrature=paper-code is for images",
+        ),
+        ([*own, softmax, "model.mask_padding=false"], "model.mask_padding=false is not possible"),
+        ([*own, softmax, "+model.rbf=31"], "rbf=31, widths=.*multiple of 3"),
+        ([*own, softmax, "+model.discrete=none"], "model.discrete='none'.*softmax"),
+    ):
+        with pytest.raises(compose.ConfigError, match=said):
+            composed(overrides)
 
 
-def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path):
+def test_a_cell_trains_and_stores_the_density(prepared_cell, ran, tiny, tmp_path):
     """Beside the discrete attention: its moments and the density's mass per word."""
     density = "continuous_sparsemax"
     cell = prepared_cell([*tiny, "model.name=lstm_continuous", f"mapping={density}", "task.keep_attention=3"])
-    store = Store(tmp_path)
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
-    kept = load_file(cell.results(store).evaluations["test"].path("attention.safetensors"))
+    ran(cell, Store(tmp_path))
+    kept = load_file(cell.results(Store(tmp_path)).evaluations["test"].path("attention.safetensors"))
     assert set(kept) == {f"{what}/{i}" for what in ("test", "mu", "sigma", "density") for i in range(3)}
     p = kept["test/0"].double()
     at = (torch.arange(p.size(1)) + 0.5) / p.size(1)
@@ -129,11 +116,3 @@ def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path):
     variance = (p * (at - mean.unsqueeze(1)) ** 2).sum(1).clamp(min=1e-6)
     for row, m, v in zip(kept["density/0"], mean.tolist(), variance.tolist()):
         np.testing.assert_allclose(row * p.size(1), pdf(at.numpy(), m, v, density), rtol=1e-3, atol=1e-4)
-
-
-def test_names_of_discrete_mappings_need_nothing_but_scores():
-    names = set(row_mappings())
-    assert {"softmax", "sparsemax", "fusedmax"} <= names
-    for name in names:
-        assert sa.make(name)(torch.rand(2, 5)).shape == (2, 5)
-    assert not {"constrained_softmax", "fertility_softmax", "continuous_softmax", "tvmax"} & names

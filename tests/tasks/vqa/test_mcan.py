@@ -76,15 +76,18 @@ def test_padding_and_company_do_not_change_an_answer(mapping):
     torch.testing.assert_close(alone, logits[2:3], atol=1e-5, rtol=1e-5)
 
 
-def test_discrete_reduction_is_a_weighted_sum():
-    net, (tokens, features, owner) = model("sparsemax"), batch()
-    seen = {}
-    net.reduce_image.score.register_forward_hook(lambda m, i, o: seen.update(y=i[0], scores=o))
+@pytest.mark.parametrize("mapping", ["sparsemax", "tvmax"])
+def test_discrete_reduction_is_a_weighted_sum(mapping):
+    """A mapping over grids sees rows and columns."""
+    net, (tokens, features, owner), seen, asked = model(mapping), batch(), {}, []
+    net.reduce_image.score.register_forward_hook(lambda m, i, o: seen.update(y=i[0]))
+    net.reduce_image.mapping.register_forward_pre_hook(lambda _, given: asked.append(given[0]))
     _, reduced = net(tokens, features, owner)
-    p = sa.sparsemax(seen["scores"])
+    assert [x.shape for x in asked] == [(6, 12) if mapping == "sparsemax" else (6, 3, 4)]
+    p = getattr(sa, mapping)(asked[0]).reshape(6, 12)
     torch.testing.assert_close(reduced.weights, p)
     torch.testing.assert_close(reduced.context, net.reduce_image.merge(torch.einsum("bl,bld->bd", p, seen["y"])))
-    assert reduced.mu is None
+    assert reduced.mu is None and not problems({"name": mapping}, PLACES)
 
 
 @pytest.mark.parametrize(("mapping", "factor"), [("continuous_softmax", None), ("continuous_sparsemax", 9 * math.pi)])
@@ -136,25 +139,21 @@ def test_the_continuous_context_is_the_integral_of_the_fitted_value_function():
         torch.testing.assert_close(reduced.context[b], reduce.merge((g @ r) @ y[b]).detach(), atol=2e-4, rtol=2e-3)
 
 
-def test_the_score_layers_gradient_is_the_difference_quotient():
+def test_rows_of_the_table_answer_differently_and_the_score_layers_gradient_is_the_difference_quotient():
+    logits = {mapping: model(mapping)(*batch())[0] for mapping in ROWS}
+    for a, b in combinations(ROWS, 2):
+        assert (logits[a] - logits[b]).abs().max() > 1e-5, (a, b)
     net, (tokens, features, owner) = model("continuous_sparsemax").double(), batch()
-    features = features.double()
 
     def value() -> torch.Tensor:
-        return net(tokens, features, owner)[0].square().sum()
+        return net(tokens, features.double(), owner)[0].square().sum()
 
     weight = net.reduce_image.score[3].weight
     found, expected = along_a_random_direction(value, [weight], torch.autograd.grad(value(), weight), step=1e-5)
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_rows_of_the_table_answer_differently():
-    logits = {mapping: model(mapping)(*batch())[0] for mapping in ROWS}
-    for a, b in combinations(ROWS, 2):
-        assert (logits[a] - logits[b]).abs().max() > 1e-5, (a, b)
-
-
-def test_sizes_of_the_papers_model():
+def test_sizes_of_the_papers_model_and_of_a_small_cnn():
     given = Given(ImageSpec("features", (14, 14), 2048), 20_000, 3129)
     net = Model(read(Options, {}, "model"), given, mappings_at({"name": "softmax"}, PLACES))
     count = sum(p.numel() for n, p in net.named_parameters() if not n.startswith("embed"))
@@ -163,28 +162,12 @@ def test_sizes_of_the_papers_model():
     lstm = 4 * 512 * (300 + 512 + 2)
     flat = 512 * 512 + 512 + 512 + 1 + 512 * 1024 + 1024
     assert count == 6 * (layer + guided) + lstm + 2048 * 512 + 512 + 2 * flat + 2 * 1024 + 1024 * 3129 + 3129
-
-
-def test_small_cnn_and_its_grid():
-    cnn = SmallCnn([4, 6], [2, 2])
-    out = cnn(torch.randint(0, 256, (2, 21, 30, 3), dtype=torch.uint8))
-    rows, columns = SmallCnn.grid((21, 30), [2, 2])
-    assert (rows, columns) == (6, 8) and out.shape == (2, 48, 6)
-    net = model("continuous_softmax", ImageSpec("pixels", (21, 30), 3), cnn_channels=[4, 6], cnn_strides=[2, 2])
-    assert net.grid == (6, 8)
+    pixels = ImageSpec("pixels", (21, 30), 3)
+    out = SmallCnn([4, 6], [2, 2])(torch.randint(0, 256, (2, *pixels.grid, 3), dtype=torch.uint8))
+    assert SmallCnn.grid(pixels.grid, [2, 2]) == (6, 8) and out.shape == (2, 48, 6)
+    assert model("continuous_softmax", pixels, cnn_channels=[4, 6], cnn_strides=[2, 2]).grid == (6, 8)
     with pytest.raises(ValueError, match="cnn_channels"):
-        model(images=ImageSpec("pixels", (21, 30), 3))
-
-
-def test_mistakes_are_named_before_a_model_is_built():
-    for wrong, count, said in (
-        ({"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, 2, ("heads=3", "cnn_strides")),
-        ({"layers": 0, "reduction": "discrete", "discrete": "softmx"}, 3, ("layers=0", "'softmax'")),
-    ):
-        with pytest.raises(OptionsError) as caught:
-            read(Options, TINY | wrong, "model")
-        assert len(caught.value.problems) == count and all(word in str(caught.value) for word in said)
-    assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")
+        model(images=pixels)
 
 
 def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes():
@@ -195,24 +178,6 @@ def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes()
     node = {"name": "softmax", "at": {"image": {"name": "continuous_sparsemax"}}}
     assert density_alpha(mappings_at(node, PLACES)["image"]) == 2
     assert [density_alpha(sa.make(m)) for m in ("entmax", *DENSITIES)] == pytest.approx([None, 1, 4 / 3, 1.5, 2])
-
-
-def test_a_model_can_be_chosen_for_every_density_and_every_mapping_of_signed_scores():
-    signed = [name for name in (*sa.names(kind="simplex"), *ROWS) if name != "sum_normalization"]
-    for name in signed:
-        required = {p.name: p.default for p in sa.spec(name).params if p.required}
-        assert not problems({"name": name} | required, PLACES), name
-    assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
-
-
-def test_a_mapping_over_grids_sees_rows_and_columns():
-    tokens, features, owner = batch()
-    net = model("tvmax")
-    asked = []
-    net.reduce_image.mapping.register_forward_pre_hook(lambda _, given: asked.append(given[0]))
-    weights = net(tokens, features, owner)[1].weights
-    assert [x.shape for x in asked] == [(6, 3, 4)] and not problems({"name": "tvmax"}, PLACES)
-    torch.testing.assert_close(weights, sa.tvmax(asked[0]).reshape(6, 12))
 
 
 def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
@@ -226,6 +191,20 @@ def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
     authors = {"quadrature": "paper-code"}
     assert not said("continuous_sparsemax", authors, cnn_channels=[8])
     assert "alpha=2 only" in said("continuous_triweight", authors, cnn_channels=[8])[0]
+    for name in {*sa.names(kind="simplex"), *ROWS} - {
+        "sum_normalization"
+    }:  # every density and mapping of signed scores
+        required = {p.name: p.default for p in sa.spec(name).params if p.required}
+        assert not problems({"name": name} | required, PLACES), name
+    assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
+    for wrong, count, named in (
+        ({"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, 2, ("heads=3", "cnn_strides")),
+        ({"layers": 0, "reduction": "discrete", "discrete": "softmx"}, 3, ("layers=0", "'softmax'")),
+    ):
+        with pytest.raises(OptionsError) as caught:
+            read(Options, TINY | wrong, "model")
+        assert len(caught.value.problems) == count and all(word in str(caught.value) for word in named)
+    assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "continuous_softmax", "continuous_sparsemax"])

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 
-from repro import cell as cells
 from repro.protocol import Evaluation
 from repro.store import Store
 from tasks.config.models import mappings_at
@@ -46,12 +47,13 @@ def test_answers_do_not_depend_on_the_batches(encoded, encoded_test):
     model = model_of(encoded, "continuous_sparsemax")
     heard: list[float] = []
     one = metrics.evaluation(model, encoded_test, 100, keep=24)
-    many = metrics.evaluation(model, encoded_test, 7, keep=3, done=heard.append)
+    many = metrics.evaluation(model, encoded_test, 7, "nlvr", keep=3, done=heard.append)
     for a, b in zip(one.predictions, many.predictions, strict=True):
         assert a["output"] == b["output"] and a["score"] == pytest.approx(b["score"], abs=1.1e-4)
     assert heard[-1] == 1 and heard == sorted(heard) and len(heard) == 4
+    assert {k.partition("/")[0] for k in many.metrics} == {r["set"] for r in many.predictions} == {"nlvr"}
     assert {k.partition("/")[2] for k in many.attention} == {"0", "1", "2"}
-    torch.testing.assert_close(one.attention["test/2"], many.attention["test/2"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(one.attention["test/2"], many.attention["nlvr/2"], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("mapping", ROWS)
@@ -89,29 +91,14 @@ def test_zeros_are_those_of_what_is_shown_not_of_the_weights_that_gave_the_momen
         assert (zeros > 0.05) == some, mapping
 
 
-def test_another_test_set_has_its_own_prefix(encoded, encoded_test):
-    found = metrics.evaluation(model_of(encoded, "softmax"), encoded_test, 10, "nlvr", keep=1)
-    assert {k.partition("/")[0] for k in found.metrics} == {"nlvr"} and "nlvr/0" in found.attention
-    assert {r["set"] for r in found.predictions} == {"nlvr"}
-
-
-@pytest.fixture(scope="module")
-def panels(answered, tmp_path_factory):
-    from safetensors.torch import save_file
-
-    folder = tmp_path_factory.mktemp("cells")
-    found = []
-    for mapping in ROWS:
-        kept, path = answered(mapping), folder / f"{mapping}.safetensors"
+def test_the_picture_shows_every_row_and_says_how_its_questions_were_chosen(answered, tmp_path):
+    panels = []
+    for mapping in ("softmax", "continuous_mixture"):
+        kept, path = answered(mapping), tmp_path / f"{mapping}.safetensors"
         save_file(dict(kept.attention), path)
-        found.append(images.read_panel(mapping, {"name": mapping}, kept.predictions, path))
-    return found
-
-
-def test_the_picture_shows_every_row_and_says_how_its_questions_were_chosen(panels, tmp_path):
-    from PIL import Image
-
-    panels = panels[:1] + panels[-1:]
+        panels.append(images.read_panel(mapping, {"name": mapping}, kept.predictions, path))
+    with pytest.raises(DataUnavailable, match="'mine' has no stored attention"):
+        images.read_panel("mine", {"name": "softmax"}, [], tmp_path / "none")
     chosen = images.choose(panels, 2)
     assert len(set(chosen)) == 2 == len({panels[0].records[i]["image"] for i in chosen})
     seen: list[str] = []
@@ -141,11 +128,6 @@ def test_chosen_questions_are_in_the_order_that_the_caption_says():
     assert images.choose(both, 2) == [2, 1]
 
 
-def test_a_row_without_attention_is_named(tmp_path):
-    with pytest.raises(DataUnavailable, match="'mine' has no stored attention"):
-        images.read_panel("mine", {"name": "softmax"}, [], tmp_path / "none")
-
-
 TINY = "task=vqa profile=demo train.max_epochs=2 train.batch_size=16 model.hidden_dim=16 model.heads=2".split()
 TINY += "model.ff_dim=16 model.embed_dim=8 model.flat_mlp_dim=8 model.flat_out_dim=16 model.cnn_channels=[8,8]".split()
 TINY += "model.cnn_strides=[4,2] model.basis_side=4 model.basis_variance=0.02 encode.min_answer_count=2".split()
@@ -153,43 +135,29 @@ TINY += "task.keep_attention=6 runtime.device=cpu".split()
 TABLE = ("softmax", "continuous_sparsemax", "continuous_mixture")
 
 
-def done(cell, store):
-    """What is found of the cell after its training."""
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
-    return cell.results(store)
+@pytest.fixture(scope="module")
+def finished(ran, tmp_path_factory):
+    """`finished(cell)`: what is found of the cell after its training."""
+    store = Store(tmp_path_factory.mktemp("outputs"))
+    return lambda cell: ran(cell, store) and cell.results(store)
 
 
 @pytest.fixture(scope="module")
-def cell_of(prepared_cell, vqa2_folder, tmp_path_factory):
-    own = [
-        "data=vqa2",
-        f"data.path={vqa2_folder}",
-        "data.input=pixels",
-        "data.image_size=[32,32]",
-        "data.dev_share=0.2",
-    ]
-    root = tmp_path_factory.mktemp("data")
-    return lambda *more: prepared_cell([*TINY, *own, f"paths.data={root}", *more])
-
-
-@pytest.fixture(scope="module")
-def trained(cell_of, tmp_path_factory):
-    """`trained(mapping)`: (cell, what was found), each trained once."""
-    store, finished = Store(tmp_path_factory.mktemp("outputs")), {}
-
-    def trained(mapping: str):
-        if mapping not in finished:
-            cell = cell_of(f"mapping={mapping}")
-            finished[mapping] = cell, done(cell, store)
-        return finished[mapping]
-
-    return trained
+def trained(prepared_cell, finished, vqa2_folder, tmp_path_factory):
+    """(cell, what was found) of each row, by its mapping."""
+    own = f"data=vqa2 data.path={vqa2_folder} data.input=pixels data.image_size=[32,32] data.dev_share=0.2".split()
+    asked = [*TINY, *own, f"paths.data={tmp_path_factory.mktemp('data')}"]
+    rows = {mapping: prepared_cell([*asked, f"mapping={mapping}"]) for mapping in TABLE}
+    return {mapping: (cell, finished(cell)) for mapping, cell in rows.items()}
 
 
 @pytest.mark.parametrize("mapping", TABLE)
 def test_a_cell_from_configuration_to_metrics(trained, mapping):
-    _, found = trained(mapping)
+    cell, found = trained[mapping]
+    others = [other for other in trained.values() if other[1] is not found]  # which share everything but the mapping
+    assert found.metrics["train/loss"] not in [other.metrics["train/loss"] for _, other in others]
+    assert cell.training_id not in [other.training_id for other, _ in others]
+    assert {other.prepared.sha256 for other, _ in others} == {cell.prepared.sha256}
     metrics, test = found.metrics, found.evaluations["test"]
     assert found.folder.parent.name == mapping  # a density is the mapping
     assert 0 <= metrics["test/accuracy"] <= 100 and metrics["best_epoch"] in (1, 2)
@@ -201,31 +169,25 @@ def test_a_cell_from_configuration_to_metrics(trained, mapping):
     assert [e["answer"] for e in exported] == [r["output"] for r in test.predictions()] and len(exported) == 24
 
 
-def test_rows_share_everything_but_the_mapping(trained):
-    rows = [trained(mapping) for mapping in TABLE]
-    assert len({found.metrics["train/loss"] for _, found in rows}) == 3
-    assert len({cell.training_id for cell, _ in rows}) == 3 and len({cell.prepared.sha256 for cell, _ in rows}) == 1
-
-
-def test_questions_alone_are_learned(prepared_cell, mirror, tmp_path):
+def test_questions_alone_are_learned(prepared_cell, finished, mirror, tmp_path):
     """VQA v2 without images, questions that tell the answer: the most frequent answer is beaten."""
     data = ["data=vqa2_subset", f"data.mirror={mirror}", "data.input=none", f"paths.data={tmp_path}"]
     how = "encode.min_answer_count=5 train.max_epochs=4 schedule.warmup_updates=20 optim.lr=0.01".split()
     cell = prepared_cell([*TINY, *data, *how])
-    found = done(cell, Store(tmp_path / "out"))
+    found = finished(cell)
     assert found.metrics["test/accuracy"] > found.baselines["most frequent answer"]["test/accuracy"]
     assert "test/accuracy_number" in found.metrics
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mapping", ["softmax", "continuous_sparsemax"])
-def test_a_demo_row_answers_from_the_image(prepared_cell, tmp_path, mapping):
+def test_a_demo_row_answers_from_the_image(prepared_cell, finished, mapping):
     """As `make reproduce-table2` trains it: minutes."""
     try:
         cell = prepared_cell(["task=vqa", "profile=demo", "runtime.device=cpu", f"mapping={mapping}"])
     except DataUnavailable as error:
         pytest.skip(f"easy-VQA cannot be had: {error}")
-    found = done(cell, Store(tmp_path))
+    found = finished(cell)
     question_only = found.baselines["question only (its most frequent answer)"]
     assert found.metrics["test/accuracy"] >= 80
     for kind in ("yes_no", "other"):
