@@ -64,7 +64,7 @@ def test_words_get_no_more_than_their_fertility_and_padding_nothing(fertile, bui
     without, plain = fertile("softmax", sink=False), build("softmax", layers=1)
     plain.load_state_dict(without.state_dict())
     torch.testing.assert_close(without(**inputs), plain(**inputs))
-    with pytest.raises(ValueError, match=r"fertility left fits no attention.*model.sink=true"):
+    with pytest.raises(ValueError, match=r"remaining fertility is too small.*model.sink=true"):
         fertile("fertility_softmax", constant=1.0, sink=False)(**inputs)
     with pytest.raises(ValueError, match=r"model\.fertility=actual needs"):
         fertile("fertility_softmax", fertility="actual")(**inputs)
