@@ -7,6 +7,7 @@ that `sa.sparse_attention` chooses; the composition computes all weights. All ta
 from __future__ import annotations
 
 import ctypes
+import math
 import statistics
 import subprocess
 import sys
@@ -30,7 +31,11 @@ from tasks.config import models
 MODEL = "imdb_transformer"
 PATHS = ("library", "composition")
 REVIEWS = 25_000  # in an epoch of IMDB
-METRICS = ("dev/accuracy", "test/accuracy", "test/attention_zeros", "test/attention_support")
+METRICS = {  # a column: its title and format
+    "test/accuracy": ("test accuracy, %", ".1f"),
+    "test/attention_zeros": ("share of weights that are zero", ".2f"),
+    "test/attention_support": ("words with weight", ".0f"),
+}
 
 
 @dataclass(frozen=True)
@@ -160,16 +165,11 @@ def markdown(rows: Sequence[Row], cells: Iterable[Mapping[str, Any]], sizes: Siz
         f"Machine: {processor()}, torch {torch.__version__}.",
     ]
     if found := list(cells):
-        names = [name for name in METRICS if any(name in cell["metrics"] for cell in found)]
-        lines += [
-            "",
-            "## Accuracy",
-            "",
-            f"| mapping | reviews, epochs, seed | {' | '.join(names)} |",
-            "|---" * (2 + len(names)) + "|",
-        ]
+        known = {name: of for name, of in METRICS.items() if any(name in cell["metrics"] for cell in found)}
+        head = f"| mapping | reviews, epochs, seed | {' | '.join(title for title, _ in known.values())} |"
+        lines += ["", "## Accuracy", "", head, "|---" * (2 + len(known)) + "|"]
         for cell in found:
-            values = [f"{cell['metrics'][name]:.3g}" if name in cell["metrics"] else "-" for name in names]
+            values = [format(cell["metrics"].get(name, math.nan), of) for name, (_, of) in known.items()]
             lines.append(f"| {cell['mapping']} | {cell['setting']} | {' | '.join(values)} |")
         lines += ["", "One run each, a part of the training reviews and few epochs: no ranking follows from it."]
     return "\n".join([*lines, ""])
