@@ -190,7 +190,8 @@ def _sentence(outcomes: Sequence[Outcome]) -> str:
         OPEN: "not decided:",
     }
     groups = {
-        word: [one.claim.point + _mark(one) for one in outcomes if one.outcome == of] for of, word in words.items()
+        word: [one.claim.point + _mark(one) for one in outcomes if of == (OPEN if _mark(one) else one.outcome)]
+        for of, word in words.items()
     }
     return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
 
