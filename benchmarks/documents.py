@@ -146,7 +146,7 @@ def markdown(rows: Sequence[Row], cells: Iterable[Mapping[str, Any]], sizes: Siz
         f"{best.seconds / base['library'].seconds:.2f} times as long with {best.mapping} as with softmax, and "
         f"{best.seconds / base['composition'].seconds:.2f} times as long as with softmax when all weights are computed.",
         "",
-        "    python scripts/bench_documents.py --outputs outputs      # measures, reads the finished trainings, writes this page",
+        f"    python scripts/bench_documents.py --mappings {' '.join(dict.fromkeys(row.mapping for row in rows))} --turns {count} --outputs outputs",
         "",
         "| mapping | path | s/step | to softmax | hours/epoch | peak memory, MiB | words with weight |",
         "|---|---|---|---|---|---|---|",

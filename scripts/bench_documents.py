@@ -5,7 +5,7 @@
     --outputs    folder of the store; finished trainings of model=imdb_transformer_small there give the table of accuracy
     --output     file with the page; - only prints
 
-python scripts/bench_documents.py --outputs outputs                   # the page: about ten minutes on a quiet core
+python scripts/bench_documents.py --outputs outputs                   # the page: about two minutes on a quiet core
 python scripts/bench_documents.py --mappings softmax sparsemax --words 200 --turns 3 --output -
 """
 

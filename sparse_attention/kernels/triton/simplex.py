@@ -138,7 +138,7 @@ def pnormmax_backward(g_ptr, p_ptr, dx_ptr, n, norm, gamma, BLOCK: tl.constexpr)
     """dx = H^-1 (g - m 1) on the support, H the Hessian (diagonal plus rank one); see native/src/simplex_mappings.h."""
     start = tl.program_id(0).to(tl.int64) * n
     PART: tl.constexpr = BLOCK if BLOCK < 8192 else 8192  # the registers do not hold three arrays of a longer row
-    total, along, mass, heard = 0.0, 0.0, 0.0, 0.0
+    total, along, mass, weighted = 0.0, 0.0, 0.0, 0.0
     for j in range(0, n, PART):
         at = j + tl.arange(0, PART)
         y = tl.load(p_ptr + start + at, mask=at < n, other=0.0).to(tl.float32)
@@ -147,13 +147,13 @@ def pnormmax_backward(g_ptr, p_ptr, dx_ptr, n, norm, gamma, BLOCK: tl.constexpr)
         total += tl.sum(power(y, norm), 0)
         along += tl.sum(y * g, 0)
         mass += tl.sum(w, 0)
-        heard += tl.sum(w * g, 0)
+        weighted += tl.sum(w * g, 0)
     empty = total == 0
     log_total = tl.log2(tl.where(empty, 1.0, total))
     front = 1.0 / (gamma * (norm - 1.0))
     diagonal = front * tl.exp2((norm - 2.0) / norm * log_total)
     rank = front * (2.0 - norm) * tl.exp2(-2.0 / norm * log_total)
-    mean = (diagonal * heard - rank * along) / tl.where(empty, 1.0, diagonal * mass - rank)
+    mean = (diagonal * weighted - rank * along) / tl.where(empty, 1.0, diagonal * mass - rank)
     for j in range(0, n, PART):
         at = j + tl.arange(0, PART)
         y = tl.load(p_ptr + start + at, mask=at < n, other=0.0).to(tl.float32)

@@ -63,7 +63,7 @@ class Parts:
 
 def normalized(text: str) -> str:
     """Key by which texts are compared: Unicode NFC, without case; letters and their marks only, a 0 for a run of digits."""
-    if text.isascii():  # no marks: three times as fast
+    if text.isascii():  # has no combining marks to look for, so this is 2.5 times as fast
         bare = re.sub(r"[\W_]+", " ", text.lower())
     else:
         bare = _SIGNS.sub(_marks, normalize("NFC", text).casefold())

@@ -175,7 +175,10 @@ def test_packing_on_the_host_is_torchs_packing():
     for lengths in (torch.randint(1, 6, (40,)), torch.randint(1, 6, (40,)).sort(descending=True)[0]):
         given = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         out, (h, c) = lstm(given)
-        states, hidden = packed(lstm, x, lengths)
+        calls = []
+        with lstm.register_forward_hook(lambda *_: calls.append(1)):
+            states, hidden = packed(lstm, x, lengths)
+        assert len(calls) == len(lengths.unique()), "one for each length"
         expected = pad_packed_sequence(out, batch_first=True, total_length=6)[0]
         torch.testing.assert_close((states, *hidden), (expected, h, c))
     lstm.dropout = 0.5  # draws numbers by position, so the sequences stay together
