@@ -176,7 +176,7 @@ def test_packing_on_the_host_is_torchs_packing():
         given = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         out, (h, c) = lstm(given)
         calls = []
-        with lstm.register_forward_hook(lambda *_: calls.append(1)):
+        with lstm.register_forward_hook(lambda *_, calls=calls: calls.append(1)):
             states, hidden = packed(lstm, x, lengths)
         assert len(calls) == len(lengths.unique()), "one for each length"
         expected = pad_packed_sequence(out, batch_first=True, total_length=6)[0]
