@@ -59,6 +59,7 @@ def test_a_finished_cell_has_everything(cell, store):
     assert found.metrics == {
         "dev/score": 0.1, "best_epoch": 1.0, "test/score": 49.9, "test/other": 24.95, "further/score": 49.9, "further/other": 24.95,
     }  # fmt: skip
+    assert found.facts["provenance"] == "invented"
     level = found.evaluations["further"]
     assert [r["index"] for r in level.predictions()] == list(range(12))
     assert json.loads(level.path("answers.json").read_text()) == [49.9]
