@@ -98,24 +98,3 @@ def _run(case: ContinuousCase, breadth: float, backward: bool) -> Callable[[], N
             r.backward(g)
 
     return run
-
-
-def markdown_continuous(rows: list[ContinuousRow]) -> str:
-    """The section of the page on continuous attention; times above a target are bold."""
-    breadths = [f"{side} {b:g}" for side in ("forward", "both") for b in BREADTHS]
-    lines = [
-        "## Continuous attention",
-        "",
-        f"Milliseconds (not ratios) for rho(mu, Sigma), a batch of {BATCH}, float32 in and out, float64 inside; the columns give the",
-        "densities' standard deviation on the unit interval or square.",
-        "",
-        f"| attention | {' | '.join(breadths)} | target, both |",
-        "|---" * (2 * len(BREADTHS) + 2) + "|",
-    ]
-    for row in rows:
-        target = row.case.target
-        cells = [f"{v:.2f}" for v in row.forward]
-        cells += [f"**{v:.2f}**" if target is not None and v > target else f"{v:.2f}" for v in row.both]
-        goal = "" if target is None else f"{target:g}"
-        lines.append(f"| {row.case.label} | " + " | ".join(cells) + f" | {goal} |")
-    return "\n".join([*lines, ""])

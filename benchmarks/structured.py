@@ -88,23 +88,3 @@ def _run(f: Callable[[Tensor], Tensor], x: Tensor, backward: bool) -> Callable[[
             p.backward(g)
 
     return run
-
-
-def markdown_structured(rows: list[StructuredRow]) -> str:
-    """The section of the page on structures; times above a target are bold."""
-    lines = [
-        "## Structured attention",
-        "",
-        "Milliseconds (not ratios) per call, float32 in and out, float64 inside. The last column is the reference, a Python loop over",
-        "the problems (forward and backward, measured on one problem and multiplied).",
-        "",
-        "| attention | forward | both | target, both | Python loop, both |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        target = row.case.target
-        both = f"{row.both:.3f}" if target is None or row.both <= target else f"**{row.both:.3f}**"
-        loop = "" if row.loop is None else f"{row.loop:.0f}"
-        goal = "" if target is None else f"{target:g}"
-        lines.append(f"| {row.case.label} | {row.forward:.3f} | {both} | {goal} | {loop} |")
-    return "\n".join([*lines, ""])
