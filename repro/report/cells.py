@@ -12,8 +12,11 @@ from repro.identity import Cell
 from repro.plan import Plan
 from repro.protocol import metric_of
 from repro.report.data import Missing, link
+from repro.results.records import flatten
 from repro.store import Store
 from repro.tables.blocks import Table
+
+OF_EACH = ("attempt", "seed", "seconds", "started")  # entries of a provenance record that differ from cell to cell
 
 
 def cell_views(
@@ -61,32 +64,10 @@ def _cell(cell: Cell, store: Store, failed: Mapping[str, str], decimals: Mapping
 
 def provenance(plan: Plan, store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
     """The provenance of all cells as (item, [(value, number of cells)]); several values mean that the cells differ."""
-    seen: dict[str, Counter[str]] = {}
-    started, seconds = [], 0.0
-    for cell in {cell.training_id: cell for cell in plan.cells.values()}.values():
-        record = read_json(cell.entry(store).path("provenance.json"))
-        if record is None:
-            continue
-        code, machine, runtime = record.get("code") or {}, record.get("machine") or {}, cell.config.get("runtime") or {}
-        commit = code.get("commit") and code["commit"] + (" with uncommitted changes" if code.get("dirty") else "")
-        kind = (machine.get("system"), machine.get("cpu"), f"{machine.get('cores')} cores")
-        values = {
-            "code": commit,
-            **{key: record.get(key) for key in ("python", "kernels", "command")},
-            "packages as locked": record.get("locked"),
-            "packages": ", ".join(f"{k} {v}" for k, v in (record.get("packages") or {}).items()),
-            "machine": ", ".join(str(v) for v in kind if v),
-            "gpu": machine.get("gpu"),
-            "ran on": ", ".join(f"{k} {runtime[k]}" for k in ("device", "threads") if k in runtime),
-            "data": f"sha256 {record.get('data_sha256')}",
-        }
-        for what, value in values.items():
-            if value not in (None, ""):
-                seen.setdefault(what, Counter())[str(value)] += 1
-        started.append(str(record.get("started", "")))
-        seconds += float(record.get("seconds") or 0.0)
-    if not started:
+    folders = dict.fromkeys(cell.entry(store).folder for cell in plan.cells.values())
+    found = [flatten(record) for folder in folders if (record := read_json(folder / "provenance.json"))]
+    if not found:
         raise Missing("No finished cell has left a provenance record.")
-    found = [(what, values.most_common()) for what, values in seen.items()]
-    found.append(("started", [(f"{min(started)} to {max(started)}", len(started))]))
-    return [*found, ("time of all cells", [(f"{seconds / 60:.1f} minutes", len(started))])]
+    items = [item for item in dict.fromkeys(key for one in found for key in one) if item not in OF_EACH]
+    counts = {item: Counter(str(one[item]) for one in found if one.get(item) not in (None, "", {})) for item in items}
+    return [(item, count.most_common()) for item, count in counts.items() if count]

@@ -19,7 +19,6 @@ from markupsafe import Markup, escape
 
 from repro.files import write_atomic
 from repro.plan import Plan
-from repro.plan.experiment import Show
 from repro.report import cells as states
 from repro.report import draw, examples, pictures, sweeps
 from repro.report.data import Missing, embedded, link, part, predictions_of
@@ -75,20 +74,20 @@ def _column(number: int, block: Block, plan: Plan, store: Store) -> dict[str, An
     anchor, column = f"c{number}", plan.experiment.columns[number]
     if block.unavailable:
         return {"anchor": anchor, "block": block}
-    first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
+    shown = sorted((show.metric for show in column.show), key=lambda metric: "/attention_" in metric)
     selects = column.select.metric if column.select else ""
-    values = view(block, selects, [first, *column.show], column.split, part(_images, plan, number).content)
+    values = view(block, selects, shown, column.split, part(_images, plan, number).content)
     if any(slot.point for slot in plan.slots):
         values["points"] = part(points, of_cells([slot for slot in plan.slots if slot.column == number], store))
     return {"anchor": anchor, **values}
 
 
-def view(block: Block, selects: str, shown: Sequence[Show], split: str, images: Any = None) -> dict[str, Any]:
+def view(block: Block, selects: str, shown: Sequence[str], split: str, images: Any = None) -> dict[str, Any]:
     """The template's values for a block of a table: its picture, small tables and details.
 
     Args:
         selects: the metric that selects the epoch.
-        shown: the shown scores, of which the first stands beside the statistics of the attention.
+        shown: the shown scores; the samples have the first one that is known of an example.
         images: a function that maps the image of an example to a PNG.
     """
     rows = block.own
@@ -98,9 +97,8 @@ def view(block: Block, selects: str, shown: Sequence[Show], split: str, images: 
         "small": [*render.minus_published(block), *render.differences(block)],
         "main": part(pictures.main_score, block),
         "curves": part(pictures.learning_curves, rows, selects, split),
-        "quality": part(pictures.attention_quality, rows, shown[0], split),
         "heat": part(examples.heat_maps, rows, records, split, images),
-        "samples": part(examples.samples, rows, records, [s.metric for s in shown], images),
+        "samples": part(examples.samples, rows, records, shown, images),
         "points": None,
     }
 
