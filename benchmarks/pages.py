@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from repro.files import templates
+
 
 def number(value: float | None, form: str, missed: bool = False, absent: str = "") -> str:
     """A number in a format, bold if it misses its target; `absent` if it is None."""
@@ -28,14 +30,6 @@ def processor() -> str:
 
 def page(name: str, **values: Any) -> str:
     """The page or section `name` with what was measured (`values`)."""
-    import jinja2
-
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.globals |= {"number": number, "processor": processor, "torch": torch.__version__}
-    return made.get_template(f"{name}.md.jinja").render(threads=torch.get_num_threads(), **values)
+    made = templates(Path(__file__).parent / "templates").get_template(f"{name}.md.jinja")
+    known = {"number": number, "processor": processor, "torch": torch.__version__, "threads": torch.get_num_threads()}
+    return made.render(known, **values)

@@ -17,7 +17,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.files import write_atomic
+from repro.files import templates, write_atomic
 from repro.plan import Plan
 from repro.report import cells as states
 from repro.report import draw, examples, pictures, sweeps
@@ -124,15 +124,7 @@ def _images(plan: Plan, number: int) -> Any:
 @cache
 def environment() -> Any:
     """The jinja2 environment with the templates."""
-    import jinja2
-
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    made = templates(Path(__file__).parent / "templates", autoescape=True)
     colours = {w: "rgb({:.0f} {:.0f} {:.0f})".format(*255 * draw.shade(float(w))) for w in ("0", ".1", ".5", "1")}
     made.globals |= {"swatch": draw.swatch, "shades": colours, "best": render.BEST}
     made.filters |= {"prose": prose, "embedded": embedded}
