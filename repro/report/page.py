@@ -21,8 +21,7 @@ from repro.files import templates, write_atomic
 from repro.plan import Plan
 from repro.report import cells as states
 from repro.report import draw, examples, pictures, sweeps
-from repro.report.data import Missing, embedded, link, part, predictions_of
-from repro.report.placed import placed
+from repro.report.data import Missing, embedded, link, part, placed, predictions_of
 from repro.results.records import Record, of_cells
 from repro.store import Store
 from repro.tables import compare, render

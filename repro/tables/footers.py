@@ -13,7 +13,7 @@ from repro.plan import Plan
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.results.records import flatten
-from repro.tables.blocks import Block, rank_agreement
+from repro.tables.blocks import SIGNIFICANT, Block, rank_agreement
 from repro.tables.statistics import FEWEST
 from repro.tables.verdict import rule
 
@@ -58,7 +58,9 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
     kinds = {kind for b in blocks for r in b.rows for v in r.values for kind in v.p_values}
     made = templates(Path(__file__).parent / "templates").get_template("seeds.txt.jinja")
     used = sorted({slot.seed for slot in plan.slots})
-    return made.render(used=used, enough=runs >= FEWEST, kinds=kinds, trained=trained(blocks)).splitlines()
+    return made.render(
+        used=used, enough=runs >= FEWEST, kinds=kinds, trained=trained(blocks), significant=SIGNIFICANT
+    ).splitlines()
 
 
 def trained(blocks: Sequence[Block]) -> list[str]:

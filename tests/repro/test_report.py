@@ -14,8 +14,8 @@ import pytest
 from made_report import ROWS, Made, Page
 
 from repro.report import page as report
+from repro.report.data import LARGEST, note, placed
 from repro.report.examples import SAMPLES, choose, confusion
-from repro.report.placed import LARGEST, note, placed
 from repro.tables import build as tables
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
