@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
-from benchmarks.table import medians, peak_memory
+from benchmarks.table import backward, medians, peak_memory
 from sparse_attention.fused import composition
 from sparse_attention.kernels.native import attention as native
 
@@ -93,21 +93,20 @@ def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def contestants(
-    q: Tensor, k: Tensor, v: Tensor, mapping: str, causal: bool, composed: bool
-) -> dict[str, Callable[[], Tensor]]:
-    """The implementations, as calls on q, k, v ``[H, n, d]``.
+    n: int, mapping: str, causal: bool, composed: bool
+) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+    """The implementations, as functions of q, k, v ``[H, n, d]``.
 
     These are torch's attention, sparse_attention, and, if ``composed``, the composition of matrix products and mapping.
     """
     ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
-    found: dict[str, Callable[[], Tensor]] = {
-        "sdpa": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
-        "ours": lambda: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
+    found: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+        "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
+        "ours": lambda q, k, v: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
     }
     if composed:
-        keep = composition.visible(q.shape[1], k.shape[1], None, causal)
-        of = composition.of_alpha(ALPHA[mapping])
-        found["composition"] = lambda: composition.attend(q, k, v, q.shape[-1] ** -0.5, of, keep)[0]
+        keep, of = composition.visible(n, n, None, causal), composition.of_alpha(ALPHA[mapping])
+        found["composition"] = lambda q, k, v: composition.attend(q, k, v, q.shape[-1] ** -0.5, of, keep)[0]
     return found
 
 
@@ -133,29 +132,20 @@ def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionR
 
 
 def _timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
-    support = density(q, k, v, ALPHA[case.mapping], case.causal)
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    g = torch.randn(*q.shape[:-1], v.shape[-1])
     composed = case.n <= LONGEST_COMPOSITION and case.heads * case.n**2 <= 2**25
-    plain = contestants(q, k, v, case.mapping, case.causal, composed)
-    trained = contestants(leaves[0], leaves[1], leaves[2], case.mapping, case.causal, composed)
-
-    def both(call: Callable[[], Tensor]) -> Callable[[], Any]:
-        return lambda: torch.autograd.grad(call().view(g.shape), leaves, g)
-
-    forward = medians(dict(plain), seconds)
-    together = medians({name: both(call) for name, call in trained.items()}, seconds)
+    known = contestants(case.n, case.mapping, case.causal, composed)
+    forward = medians({name: partial(f, q, k, v) for name, f in known.items()}, seconds)
+    together = medians({name: backward(f, q, k, v) for name, f in known.items()}, seconds)
     alone, both_ways = ({name: t / 1e6 for name, t in times.items()} for times in (forward, together))
-    return AttentionRow(case, support, alone, both_ways, label)
+    return AttentionRow(case, density(q, k, v, ALPHA[case.mapping], case.causal), alone, both_ways, label)
 
 
 def step(case: AttentionCase, contestant: str) -> Callable[[], None]:
     """A call of forward+backward; its libraries are loaded. Contestants: sdpa, ours or composition."""
     q, k, v = (x.requires_grad_() for x in drawn(case))
-    small = (x[:, :256].detach() for x in (q, k, v))
-    contestants(next(small), next(small), next(small), case.mapping, False, True)[contestant]()
-    call = contestants(q, k, v, case.mapping, case.causal, True)[contestant]
-    return lambda: call().sum().backward()
+    contestants(256, case.mapping, False, True)[contestant](*(x[:, :256].detach() for x in (q, k, v)))
+    call = contestants(case.n, case.mapping, case.causal, True)[contestant]
+    return lambda: call(q, k, v).sum().backward()
 
 
 def measure_memory(cases: list[AttentionCase]) -> dict[AttentionCase, dict[str, float]]:

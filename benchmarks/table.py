@@ -143,14 +143,11 @@ def _high_water() -> float:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
-def _both(f: Contestant, x: Tensor, g: Tensor) -> Callable[[], None]:
-    leaf = x.clone().requires_grad_()
-
-    def run() -> None:
-        leaf.grad = None
-        f(leaf).backward(g)
-
-    return run
+def backward(function: Callable[..., Tensor], *leaves: Tensor, g: Tensor | None = None) -> Callable[[], Any]:
+    """A call of the function and its gradient for a fixed cotangent ``g``, by default normal noise."""
+    given = tuple(x.clone().requires_grad_() for x in leaves)
+    g = torch.randn(function(*given).shape, generator=torch.Generator().manual_seed(1)) if g is None else g
+    return lambda: torch.autograd.grad(function(*given), given, g)
 
 
 def measure(
@@ -172,7 +169,7 @@ def measure(
             except (RuntimeError, ValueError, TypeError, NotImplementedError):
                 pass
         forward = medians({k: functools.partial(f, x) for k, f in contestants.items()}, seconds, device())
-        trained = {k: _both(f, x, g) for k, f in contestants.items()}
+        trained = {k: backward(f, x, g=g) for k, f in contestants.items()}
         for label in list(trained):
             try:
                 trained[label]()
