@@ -17,15 +17,18 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.files import templates, write_atomic
+from repro.files import read_json, templates, write_atomic
+from repro.identity import Cell
 from repro.plan import Plan
-from repro.report import cells as states
+from repro.protocol import metric_of
 from repro.report import draw, examples, pictures, sweeps
 from repro.report.data import Missing, embedded, link, part, placed, predictions_of
-from repro.results.records import Record, of_cells
+from repro.results.records import Record, flatten, of_cells
 from repro.store import Store
 from repro.tables import compare, render
 from repro.tables.blocks import Block, Table
+
+OF_EACH = ("attempt", "seed", "seconds", "started")  # entries of a provenance record that differ from cell to cell
 
 
 def write(
@@ -41,7 +44,7 @@ def write(
 
     Raises StoreError if the file cannot be written.
     """
-    cells = part(states.cell_views, plan, table, store, failed or {}, path.parent if links else None)
+    cells = part(cell_views, plan, table, store, failed or {}, path.parent if links else None)
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
     stem = store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}"
@@ -59,7 +62,7 @@ def write(
             cells=cells,
             figures=part(placed, folder, plan.experiment.profile, known, path.parent),
             outcomes=", ".join(f"{n} {word}" for word, n in outcomes.items()),
-            provenance=part(states.provenance, plan, store),
+            provenance=part(provenance, plan, store),
             files=[(form.name, link(form, path.parent)) for form in forms if form.is_file()],
             written=time.strftime("%Y-%m-%d %H:%M %Z"),
         )
@@ -100,6 +103,60 @@ def view(block: Block, selects: str, shown: Sequence[str], split: str, images: A
         "samples": part(examples.samples, rows, records, shown, images),
         "points": None,
     }
+
+
+def cell_views(
+    plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
+) -> list[dict[str, Any]]:
+    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`; None means no links."""
+    views = []
+    for number, (column, block) in enumerate(zip(plan.experiment.columns, table.blocks)):
+        shown = {s.metric: s.label for s in column.show}
+        if column.select and column.select.metric not in shown:
+            shown = {column.select.metric: column.select.metric.replace("/", " ").replace("_", " "), **shown}
+        decimals = {m: metric_of(plan.metrics(number), m).decimals for m in shown}
+        chosen = [{found.cell_id for found in row.results} for row in block.rows if not row.baseline]
+        cells = []
+        for slot in (slot for slot in plan.slots if slot.column == number):
+            view = _cell(slot, store, failed, decimals)
+            row = plan.experiment.rows[slot.row].label
+            selected = slot.row < len(chosen) and slot.training_id in chosen[slot.row]
+            folder = link(slot.entry(store).folder, beside) if beside else ""
+            cells.append(view | {"row": row, "seed": slot.seed, "selected": selected, "folder": folder})
+        views.append({"label": column.label, "headers": list(shown.values()), "cells": cells})
+    return views
+
+
+def _cell(cell: Cell, store: Store, failed: Mapping[str, str], decimals: Mapping[str, int]) -> dict[str, Any]:
+    """State, error and numbers of a cell; `decimals`: metric -> digits, in the order of the columns."""
+    entry, state, error, trace = cell.entry(store), cell.state(store), "", ""
+    found = cell.results(store) if state == "done" else None
+    metrics = found.metrics if found else {}
+    if cell.cell_id in failed and state != "done":
+        state = "failed"
+    if state in ("failed", "lost"):
+        status, (said, _, rest) = entry.status(), failed.get(cell.cell_id, "").strip().partition("\n")
+        error, trace = status.get("error") or said, status.get("traceback") or rest
+    elif state == "damaged":
+        levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
+        error = next((why for level in levels if (why := level.damage())), "")
+    numbers = [f"{metrics[m]:.{digits}f}" if m in metrics else "" for m, digits in decimals.items()]
+    epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
+    cost = (found.seconds if found else None, metrics.get("train/tokens_per_second"))
+    numbers += ["" if epoch is None else f"{epoch:.0f} of {epochs}", *("" if v is None else f"{v:.0f}" for v in cost)]
+    about = {"cell_id": cell.training_id, "parameters": cell.parameters, "numbers": numbers}
+    return about | {"state": state, "error": error, "trace": trace}
+
+
+def provenance(plan: Plan, store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
+    """The provenance of all cells as (item, [(value, number of cells)]); several values mean that the cells differ."""
+    folders = dict.fromkeys(cell.entry(store).folder for cell in plan.cells.values())
+    found = [flatten(record) for folder in folders if (record := read_json(folder / "provenance.json"))]
+    if not found:
+        raise Missing("No finished cell has left a provenance record.")
+    items = [item for item in dict.fromkeys(key for one in found for key in one) if item not in OF_EACH]
+    counts = {item: Counter(str(one[item]) for one in found if one.get(item) not in (None, "", {})) for item in items}
+    return [(item, count.most_common()) for item, count in counts.items() if count]
 
 
 def points(records: Sequence[Record]) -> dict[str, Any]:

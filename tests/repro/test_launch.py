@@ -18,7 +18,7 @@ from fake_family import ran, runs
 
 from repro import launch
 from repro.files import StoreError
-from repro.launch import devices, pool
+from repro.launch import launcher, pool
 from repro.launch.element import Element
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
@@ -158,7 +158,7 @@ if __name__ == "__main__":
 )
 def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found, said = devices.places(RUNTIME | {"device": "cuda"} | asked, processes, count=lambda: 4)
+    found, said = launcher.places(RUNTIME | {"device": "cuda"} | asked, processes, count=lambda: 4)
     assert found == expected
     assert (said is not None) == (len(expected) < asked["workers"])
     if said:
@@ -169,24 +169,24 @@ def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
 def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     few = {"workers": 3, "device": "auto"}  # as a caller writes it that knows neither devices nor workers_per_device
-    assert devices.places(few, count=lambda: 0) == ([None] * 3, None)
-    assert devices.places(few, count=lambda: 2)[0] == ["0", "1"]
+    assert launcher.places(few, count=lambda: 0) == ([None] * 3, None)
+    assert launcher.places(few, count=lambda: 2)[0] == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert devices.places(few, count=lambda: 2) == ([None] * 3, None)
+    assert launcher.places(few, count=lambda: 2) == ([None] * 3, None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     with pytest.raises(StoreError, match=r"\[1, 3, 7\].*shows 3 GPU\(s\), so there is no 3; allowed: .* up to 2"):
-        devices.places(few | {"devices": [1, 3, 7]})
+        launcher.places(few | {"devices": [1, 3, 7]})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(StoreError, match=r"allowed: all, none$"):
-        devices.places(few | {"device": "cpu", "devices": [0]})
+        launcher.places(few | {"device": "cpu", "devices": [0]})
 
 
 def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,GPU-0af")
-    assert devices.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
+    assert launcher.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(StoreError, match=r"devices=\[0\].*shows 0 GPU"):
-        devices.places(RUNTIME | {"devices": [0]}, count=lambda: 0)
+        launcher.places(RUNTIME | {"devices": [0]}, count=lambda: 0)
 
 
 def test_workers_see_their_gpu_alone(cell, store, monkeypatch):
