@@ -1,26 +1,22 @@
 """Time attention with exact zeros against torch's attention and the composition of separate operations; measure memory.
 
 Times are milliseconds of one thread's processor time; all implementations take turns. Queries are normal noise, scaled
-so that the support is the wanted share of the visible pairs; d = e = 64. Peak memory is measured in a fresh process:
-the peak reported by the operating system (VmHWM), minus the memory in use before the call.
+so that the support is the wanted share of the visible pairs; d = e = 64. Peak memory is that of forward and backward.
 """
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
-from benchmarks.table import medians, processor
+from benchmarks.table import backward, medians, peak_memory
 from sparse_attention.fused import composition
 from sparse_attention.kernels.native import attention as native
 
@@ -97,21 +93,20 @@ def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def contestants(
-    q: Tensor, k: Tensor, v: Tensor, mapping: str, causal: bool, composed: bool
-) -> dict[str, Callable[[], Tensor]]:
-    """The implementations, as calls on q, k, v ``[H, n, d]``.
+    n: int, mapping: str, causal: bool, composed: bool
+) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+    """The implementations, as functions of q, k, v ``[H, n, d]``.
 
     These are torch's attention, sparse_attention, and, if ``composed``, the composition of matrix products and mapping.
     """
     ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
-    found: dict[str, Callable[[], Tensor]] = {
-        "sdpa": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
-        "ours": lambda: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
+    found: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+        "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
+        "ours": lambda q, k, v: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
     }
     if composed:
-        keep = composition.visible(q.shape[1], k.shape[1], None, causal)
-        of = composition.of_alpha(ALPHA[mapping])
-        found["composition"] = lambda: composition.attend(q, k, v, q.shape[-1] ** -0.5, of, keep)[0]
+        keep, of = composition.visible(n, n, None, causal), composition.of_alpha(ALPHA[mapping])
+        found["composition"] = lambda q, k, v: composition.attend(q, k, v, q.shape[-1] ** -0.5, of, keep)[0]
     return found
 
 
@@ -137,107 +132,35 @@ def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionR
 
 
 def _timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
-    support = density(q, k, v, ALPHA[case.mapping], case.causal)
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    g = torch.randn(*q.shape[:-1], v.shape[-1])
     composed = case.n <= LONGEST_COMPOSITION and case.heads * case.n**2 <= 2**25
-    plain = contestants(q, k, v, case.mapping, case.causal, composed)
-    trained = contestants(leaves[0], leaves[1], leaves[2], case.mapping, case.causal, composed)
-
-    def both(call: Callable[[], Tensor]) -> Callable[[], Any]:
-        return lambda: torch.autograd.grad(call().view(g.shape), leaves, g)
-
-    forward = medians(dict(plain), seconds)
-    together = medians({name: both(call) for name, call in trained.items()}, seconds)
+    known = contestants(case.n, case.mapping, case.causal, composed)
+    forward = medians({name: partial(f, q, k, v) for name, f in known.items()}, seconds)
+    together = medians({name: backward(f, q, k, v) for name, f in known.items()}, seconds)
     alone, both_ways = ({name: t / 1e6 for name, t in times.items()} for times in (forward, together))
-    return AttentionRow(case, support, alone, both_ways, label)
+    return AttentionRow(case, density(q, k, v, ALPHA[case.mapping], case.causal), alone, both_ways, label)
 
 
-def peak_memory(case: AttentionCase, contestant: str) -> float:
-    """Peak memory of forward+backward in a fresh process, in MiB above the memory in use before.
-
-    Args:
-        contestant: sdpa, ours or composition.
-    """
-    words = [contestant, *(str(x) for x in (case.n, case.heads, case.support, int(case.causal), case.mapping))]
-    done = subprocess.run([sys.executable, "-m", __name__, *words], capture_output=True, text=True, check=True)
-    return float(done.stdout)
-
-
-def _peak_here(contestant: str, n: str, heads: str, support: str, causal: str, mapping: str) -> float:
-    torch.set_num_threads(1)
-    q, k, v = drawn(AttentionCase(int(n), int(heads), float(support), bool(int(causal)), mapping))
-    q, k, v = (x.requires_grad_() for x in (q, k, v))
-    small = (x[:, :256].detach() for x in (q, k, v))
-    contestants(next(small), next(small), next(small), mapping, False, True)[contestant]()  # loads the libraries
-    call = contestants(q, k, v, mapping, bool(int(causal)), True)[contestant]
-    ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory would be reused without being counted
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the current memory
-    before = high_water()
-    call().sum().backward()
-    return high_water() - before
-
-
-def high_water() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+def step(case: AttentionCase, contestant: str) -> Callable[[], None]:
+    """A call of forward+backward; its libraries are loaded. Contestants: sdpa, ours or composition."""
+    q, k, v = (x.requires_grad_() for x in drawn(case))
+    contestants(256, case.mapping, False, True)[contestant](*(x[:, :256].detach() for x in (q, k, v)))
+    call = contestants(case.n, case.mapping, case.causal, True)[contestant]
+    return lambda: call(q, k, v).sum().backward()
 
 
 def measure_memory(cases: list[AttentionCase]) -> dict[AttentionCase, dict[str, float]]:
-    """`peak_memory` (MiB) of the long sparsemax cases by implementation; the composition only up to 4,096 positions."""
+    """Peak memory (MiB) of the long sparsemax cases by implementation; the composition only up to 4,096 positions."""
     found = {}
     for case in cases:
         if case.mapping == "sparsemax" and case.n >= 4096 and not case.causal:
             names = ("sdpa", "ours", "composition")[: 3 if case.n <= LONGEST_COMPOSITION else 2]
             # the minimum of three runs, since pages that the kernel reclaims and gives back are counted twice
-            found[case] = {name: min(peak_memory(case, name) for _ in range(3)) for name in names}
+            found[case] = {name: min(peak_memory(step, case, name) for _ in range(3)) for name in names}
     return found
 
 
-def write_section(page: Path, section: str) -> None:
-    """Write the section into a page: in place of an older version, or before the section on training, or at the end."""
-    text = page.read_text() if page.exists() else "# Benchmarks\n"
-    before, mark, after = text.partition("\n## Training and decoding\n")
+def with_section(page: str, section: str) -> str:
+    """The page with the section in place of an older version, or before the section on training, or at the end."""
+    before, mark, after = page.partition("\n## Training and decoding\n")
     before = before.partition("\n## Fused attention\n")[0]
-    page.write_text(before.rstrip("\n") + "\n\n" + section + mark + after)
-
-
-def markdown_attention(rows: list[AttentionRow], memory: dict[AttentionCase, dict[str, float]]) -> str:
-    """The section of the page; values that miss their target are bold."""
-    lines = [
-        "## Fused attention",
-        "",
-        "`sa.sparse_attention` against `F.scaled_dot_product_attention` (softmax) and against the composition of matrix products and",
-        "mapping, the other way to get the same weights. Milliseconds of processor time, one thread, d = 64, float32, interleaved. Support is the",
-        "measured share of visible pairs with weight; queries are normal noise scaled to give it, or tensors of a trained model. Bold is below the target.",
-        f"Machine: {processor()}; kernels: {sa.kernels.backend('native').instruction_set()}; torch {torch.__version__}.",
-        "",
-        "**How fast can it be?** Every pair must be scored once, one matrix product. SDPA needs two of them forward and seven forward and backward, so at equal",
-        "efficiency and with few weights the limits are 2 and 7 times SDPA's speed. Ours scores in int8 first, at four times the rate, and in float32 only what",
-        "remains (screening); with it, the limits are 8 and 28. Beyond these, whole blocks must be skipped.",
-        "",
-        "| n x heads | mapping | support | forward: SDPA, ours, composition | times SDPA | forward+backward: SDPA, ours, composition | times SDPA | target |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        case, goal = row.case, row.case.target
-        what = f"{case.mapping}{', causal' * case.causal}{f' ({row.label})' if row.label else ''}"
-        cells = [f"{case.n} x {case.heads}", what, f"{100 * row.support:.1f} %"]
-        for side, times in enumerate((row.forward, row.both)):
-            ratio = times["sdpa"] / times["ours"]
-            text = f"{ratio:.2f}"
-            three = (f"{times[who]:.1f}" if who in times else "-" for who in ("sdpa", "ours", "composition"))
-            cells += [", ".join(three), f"**{text}**" if goal and ratio < goal[side] else text]
-        lines.append("| " + " | ".join([*cells, f"{goal[0]:g}, {goal[1]:g}" if goal else ""]) + " |")
-    if memory:
-        lines += ["", "Peak memory of forward+backward above the inputs, MiB:", ""]
-        lines += ["| n x heads | mapping | support | SDPA | ours | composition |", "|---|---|---|---|---|---|"]
-        for case, taken in memory.items():
-            three = (f"{taken[who]:.0f}" if who in taken else "-" for who in ("sdpa", "ours", "composition"))
-            name = f"{case.mapping}{', causal' * case.causal}"
-            lines.append(f"| {case.n} x {case.heads} | {name} | {100 * case.support:g} % | {' | '.join(three)} |")
-    return "\n".join([*lines, ""])
-
-
-if __name__ == "__main__":
-    print(_peak_here(*sys.argv[1:]))
+    return before.rstrip("\n") + "\n\n" + section + mark + after

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from benchmarks import pages
+
 Names = Sequence[str]
 
 
@@ -61,13 +63,16 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     for done, case in enumerate(cases, 1):
         _say(f"[{done}/{len(cases)}] {case.label}")
         rows += table.measure(case, sizes, seconds, peers(case.label) if with_peers else {})
-    page = table.markdown(rows, sizes, versions(), kernels)
+    cuda = table.device() == "cuda"
+    made = {"machine": torch.cuda.get_device_name() if cuda else "", "python": platform.python_version()}
+    page = pages.page("table", rows=rows, shapes=sizes, versions=versions(), kernels=kernels, **made)
     if continuous:
         _say(f"continuous attention: {len(continuous)} cases")
-        page += "\n" + densities.markdown_continuous(densities.measure_continuous(continuous, seconds))
+        measured = densities.measure_continuous(continuous, seconds)
+        page += "\n" + pages.page("continuous", rows=measured, breadths=densities.BREADTHS, batch=densities.BATCH)
     if structured:
         _say(f"structured attention: {len(structured)} cases")
-        page += "\n" + structures.markdown_structured(structures.measure_structured(structured, seconds))
+        page += "\n" + pages.page("structured", rows=structures.measure_structured(structured, seconds))
     # the sections under these headings are written by the other two commands
     kept = re.search(r"\n## (Fused attention|Training and decoding)\n.*", _old(output), re.S)
     _written(page, page + (kept[0] if kept else ""), output)
@@ -77,6 +82,7 @@ def attention(
     positions: Sequence[int], seconds: float, memory: bool, decoding: bool, trained: Path, output: str
 ) -> None:
     """`scripts/bench_attention.py`: time attention. Raises ValueError if no case has one of `positions`."""
+    import sparse_attention as sa
     from benchmarks import attention as bench
     from benchmarks import decoding as decode
 
@@ -91,13 +97,11 @@ def attention(
     for mapping in bench.ALPHA:
         if (file := trained / f"{mapping}_qkv.pt").exists():
             rows += bench.measure_trained(file, mapping, seconds)
-    page = bench.markdown_attention(rows, bench.measure_memory(cases) if memory else {})
+    kernels = sa.kernels.backend("native").instruction_set()
+    page = pages.page("attention", rows=rows, memory=bench.measure_memory(cases) if memory else {}, kernels=kernels)
     if decoding:
-        page += "\n" + decode.markdown_decoding(decode.measure_decoding(decode.DECODING_CASES, seconds))
-    print(page)
-    if output != "-":
-        bench.write_section(Path(output), page)
-        _say(f"Written to {output}. Compare with `git diff {output}`.")
+        page += "\n" + pages.page("decoding", rows=decode.measure_decoding(decode.DECODING_CASES, seconds))
+    _written(page, bench.with_section(_old(output, "# Benchmarks\n"), page), output)
 
 
 def training(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from benchmarks.table import medians
+from benchmarks.table import backward, medians
 from sparse_attention.mappings.continuous import (
     GaussianBasis1d,
     GaussianBasis2d,
@@ -72,50 +73,18 @@ def measure_continuous(cases: tuple[ContinuousCase, ...], seconds: float) -> lis
     rows = [ContinuousRow(case, [], []) for case in cases]
     for row in rows:
         for breadth in BREADTHS:
-            for times, backward in ((row.forward, False), (row.both, True)):
-                times.append(medians({"": _run(row.case, breadth, backward)}, seconds)[""] / 1e6)
+            f, inputs = row.case.function(), _inputs(row.case, breadth)
+            for times, call in ((row.forward, partial(f, *inputs)), (row.both, backward(f, *inputs))):
+                times.append(medians({"": call}, seconds)[""] / 1e6)
     return rows
 
 
-def _run(case: ContinuousCase, breadth: float, backward: bool) -> Callable[[], None]:
+def _inputs(case: ContinuousCase, breadth: float) -> tuple[Tensor, Tensor]:
+    """The means and (co)variances of a batch of densities."""
     generator = torch.Generator().manual_seed(0)
-    f = case.function()
     mu = torch.rand(BATCH, *([2] if case.dim == 2 else []), generator=generator)
-    sigma = torch.full((BATCH,), breadth**2)
-    if case.dim == 2:
-        # Axes with a ratio of 1 to 2, rotated by a random angle.
-        turn = torch.linalg.qr(torch.randn(BATCH, 2, 2, generator=generator)).Q
-        sigma = turn @ torch.diag(torch.tensor([1.0, 0.25]) * breadth**2) @ turn.mT
-    g = torch.randn(BATCH, case.functions, generator=generator)
-    if backward:
-        mu.requires_grad_()
-        sigma.requires_grad_()
-
-    def run() -> None:
-        mu.grad = sigma.grad = None
-        r = f(mu, sigma)
-        if backward:
-            r.backward(g)
-
-    return run
-
-
-def markdown_continuous(rows: list[ContinuousRow]) -> str:
-    """The section of the page on continuous attention; times above a target are bold."""
-    breadths = [f"{side} {b:g}" for side in ("forward", "both") for b in BREADTHS]
-    lines = [
-        "## Continuous attention",
-        "",
-        f"Milliseconds (not ratios) for rho(mu, Sigma), a batch of {BATCH}, float32 in and out, float64 inside; the columns give the",
-        "densities' standard deviation on the unit interval or square.",
-        "",
-        f"| attention | {' | '.join(breadths)} | target, both |",
-        "|---" * (2 * len(BREADTHS) + 2) + "|",
-    ]
-    for row in rows:
-        target = row.case.target
-        cells = [f"{v:.2f}" for v in row.forward]
-        cells += [f"**{v:.2f}**" if target is not None and v > target else f"{v:.2f}" for v in row.both]
-        goal = "" if target is None else f"{target:g}"
-        lines.append(f"| {row.case.label} | " + " | ".join(cells) + f" | {goal} |")
-    return "\n".join([*lines, ""])
+    if case.dim == 1:
+        return mu, torch.full((BATCH,), breadth**2)
+    # Axes with a ratio of 1 to 2, rotated by a random angle.
+    turn = torch.linalg.qr(torch.randn(BATCH, 2, 2, generator=generator)).Q
+    return mu, turn @ torch.diag(torch.tensor([1.0, 0.25]) * breadth**2) @ turn.mT

@@ -70,25 +70,3 @@ def _timed(case: DecodingCase, seconds: float) -> DecodingRow:
     with torch.no_grad():
         times = medians(dict(contestants), seconds)
     return DecodingRow(case, support, {who: t / 1e6 for who, t in times.items()})
-
-
-def markdown_decoding(rows: list[DecodingRow]) -> str:
-    """The section of the page; values that miss their target are bold."""
-    lines = [
-        "### Decoding",
-        "",
-        "One query on a cache, `sa.KeyCache(...).attend(q)`: milliseconds of processor time, one thread, d = 64, float32, interleaved. Keys are normal noise, or",
-        "each key has correlation .9 with the previous one.",
-        "",
-        "| keys x heads | mapping | support | SDPA, ours, composition | times SDPA | target |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        case, ratio = row.case, row.times["sdpa"] / row.times["ours"]
-        three = ", ".join(f"{row.times[who]:.2f}" for who in ("sdpa", "ours", "composition"))
-        missed = case.target is not None and ratio < case.target
-        what = f"{case.mapping}{f', correlated {case.rho:g}' if case.rho else ''}"
-        goal = f"{case.target:g}" if case.target else ""
-        shown = f"**{ratio:.2f}**" if missed else f"{ratio:.2f}"
-        lines.append(f"| {case.n} x {case.heads} | {what} | {100 * row.support:.2f} % | {three} | {shown} | {goal} |")
-    return "\n".join([*lines, ""])

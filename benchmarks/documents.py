@@ -6,15 +6,10 @@ that `sa.sparse_attention` chooses; the composition computes all weights. All ta
 
 from __future__ import annotations
 
-import ctypes
-import math
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
-from benchmarks.attention import high_water
-from benchmarks.table import processor
+from benchmarks import pages
+from benchmarks.table import peak_memory
 from benchmarks.throughput import Work, turns
 from tasks.config import models
 
@@ -94,22 +89,11 @@ def _weighed(attend: Any, found: list[float] | None, *given: Tensor, **seen: Any
     return out, weights
 
 
-def memory(mapping: str, path: str, sizes: Sizes) -> float:
-    """The growth of the peak memory by a training step after the first, in MiB, in a process of its own."""
-    words = [mapping, path, str(sizes.words), str(sizes.batch)]
-    done = subprocess.run([sys.executable, "-m", __name__, *words], capture_output=True, text=True, check=True)
-    return float(done.stdout)
-
-
-def _memory_here(mapping: str, path: str, words: str, batch: str) -> float:
-    torch.set_num_threads(1)
-    step, _ = training(mapping, path, Sizes(int(words), int(batch)))
-    step()
-    ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory would be reused without being counted
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the current memory
-    before = high_water()
-    step()
-    return high_water() - before
+def step(mapping: str, path: str, sizes: Sizes) -> Work:
+    """A training step after the first."""
+    made, _ = training(mapping, path, sizes)
+    made()
+    return made
 
 
 def names() -> list[str]:
@@ -124,7 +108,7 @@ def measure(sizes: Sizes, count: int, mappings: Sequence[str]) -> list[Row]:
     named = {m if path == PATHS[0] else f"{m}, {path}": step for (m, path), (step, _) in steps.items()}
     ratios, seconds = turns(named, count, "cpu")
     times = [seconds / statistics.median(ratios[name]) if name in ratios else seconds for name in named]
-    return [Row(*key, t, memory(*key, sizes), steps[key][1]()) for key, t in zip(steps, times)]
+    return [Row(*key, t, peak_memory(step, *key, sizes), steps[key][1]()) for key, t in zip(steps, times)]
 
 
 def described(config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -134,46 +118,17 @@ def described(config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[s
     return {"mapping": config["mapping"]["name"], "setting": setting, "metrics": metrics}
 
 
-def markdown(rows: Sequence[Row], cells: Iterable[Mapping[str, Any]], sizes: Sizes, count: int) -> str:
+def markdown(rows: Sequence[Row], cells: Sequence[Mapping[str, Any]], sizes: Sizes, count: int) -> str:
     """The page docs/reference/documents.md; `cells` are finished trainings: their mapping, data and metrics."""
-    updates = -(-REVIEWS // sizes.batch)
-    base = {row.path: row for row in rows if row.mapping == "softmax"}
-    best = min((row for row in rows if row.path == PATHS[0]), key=lambda row: row.seconds)
-    lines = [
-        "# Self-attention over documents",
-        "",
-        f"Over reviews of {sizes.words} words, a training step of the classifier `imdb_transformer_small` takes "
-        f"{best.seconds / base['library'].seconds:.2f} times as long with {best.mapping} as with softmax, and "
-        f"{best.seconds / base['composition'].seconds:.2f} times as long as with softmax when all weights are computed.",
-        "",
-        f"    python scripts/bench_documents.py --mappings {' '.join(dict.fromkeys(row.mapping for row in rows))} --turns {count} --outputs outputs",
-        "",
-        "| mapping | path | s/step | to softmax | hours/epoch | peak memory, MiB | words with weight |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        numbers = (
-            f"{row.seconds:.2f} | {row.seconds / base['library'].seconds:.2f} | {row.seconds * updates / 3600:.2f}"
-        )
-        lines.append(f"| {row.mapping} | {row.path} | {numbers} | {row.memory:.0f} | {100 * row.density:.1f} % |")
-    lines += [
-        "",
-        f"Seconds of processor time of one step (forward, backward, Adam), batches of {sizes.batch} reviews, one thread, float32; medians of {count} turns in one",
-        "interleaved run. *library*: `sa.sparse_attention` chooses (for softmax, torch's attention); *composition*: scores, mapping, product with the values. An epoch is",
-        f"extrapolated: {updates} steps of {REVIEWS:,} reviews that all have {sizes.words} words; those of IMDB are shorter. Memory is the growth of the peak resident memory in a step",
-        "after the first. Words are random and weights initial; trained attention may be sparser or denser than the last column.",
-        f"Machine: {processor()}, torch {torch.__version__}.",
-    ]
-    if found := list(cells):
-        known = {name: of for name, of in METRICS.items() if any(name in cell["metrics"] for cell in found)}
-        head = f"| mapping | reviews, epochs, seed | {' | '.join(title for title, _ in known.values())} |"
-        lines += ["", "## Accuracy", "", head, "|---" * (2 + len(known)) + "|"]
-        for cell in found:
-            values = [format(cell["metrics"].get(name, math.nan), of) for name, (_, of) in known.items()]
-            lines.append(f"| {cell['mapping']} | {cell['setting']} | {' | '.join(values)} |")
-        lines += ["", "One run each, a part of the training reviews and few epochs: no ranking follows from it."]
-    return "\n".join([*lines, ""])
-
-
-if __name__ == "__main__":
-    print(_memory_here(*sys.argv[1:]))
+    return pages.page(
+        "documents",
+        rows=rows,
+        cells=cells,
+        sizes=sizes,
+        turns=count,
+        reviews=REVIEWS,
+        updates=-(-REVIEWS // sizes.batch),
+        base={row.path: row for row in rows if row.mapping == "softmax"},
+        best=min((row for row in rows if row.path == PATHS[0]), key=lambda row: row.seconds),
+        metrics={name: of for name, of in METRICS.items() if any(name in cell["metrics"] for cell in cells)},
+    )

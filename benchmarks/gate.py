@@ -23,7 +23,7 @@ from torch import nn
 
 import sparse_attention as sa
 from benchmarks.attention import AttentionCase, drawn
-from benchmarks.table import keep_freed_memory, medians
+from benchmarks.table import backward, keep_freed_memory, medians
 
 LIMIT = 1.15
 TRIES = 6
@@ -33,19 +33,12 @@ FILE = Path(__file__).with_name("gate.json")
 Call = Callable[[], Any]
 
 
-def _backward(function: Callable[..., torch.Tensor], *leaves: torch.Tensor) -> Call:
-    """A call of the function and its gradient for a fixed cotangent."""
-    given = tuple(x.clone().requires_grad_() for x in leaves)
-    g = torch.randn(function(*given).shape, generator=torch.Generator().manual_seed(1))
-    return lambda: torch.autograd.grad(function(*given), given, g)
-
-
 def _rows(rows: int, n: int, name: str, **params: float) -> list[Call]:
     generator = torch.Generator().manual_seed(0)
     # Several inputs in turn: the processor would learn the branches of a single one.
     inputs = [torch.randn(rows, n, generator=generator) for _ in range(INPUTS)]
     both = (sa.make(name, **params), partial(torch.softmax, dim=-1))
-    turns = [itertools.cycle([_backward(function, x) for x in inputs]) for function in both]
+    turns = [itertools.cycle([backward(function, x) for x in inputs]) for function in both]
     return [lambda turn=turn: next(turn)() for turn in turns]  # type: ignore[misc]
 
 
@@ -58,7 +51,7 @@ def _attention(n: int, mapping: str = "sparsemax", **forms: Any) -> list[Call]:
         back = torch.arange(n).unsqueeze(-1) - torch.arange(n)
         theirs = {"attn_mask": (back >= 0) & (back <= forms["window"][0])}
     ours = partial(sa.sparse_attention, mapping=made, causal=True, **forms)
-    return [_backward(f, *tensors) for f in (ours, partial(F.scaled_dot_product_attention, **theirs))]
+    return [backward(f, *tensors) for f in (ours, partial(F.scaled_dot_product_attention, **theirs))]
 
 
 def _decoding() -> list[Call]:

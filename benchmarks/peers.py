@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -13,95 +14,77 @@ from torch import Tensor
 Contestant = Callable[[Tensor], Tensor]
 
 
-def _module(name: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(name)
-    except Exception:  # compiled packages fail to import in many ways; any failure means "not installed"
-        return None
+def _entmax(name: str, **params: float) -> Contestant:
+    function = getattr(importlib.import_module("entmax"), name)
+    return lambda x: function(x, dim=-1, **params)
 
 
-def _entmax(name: str) -> dict[str, Contestant]:
-    entmax = _module("entmax")
-    if entmax is None:
-        return {}
-    if name == "sparsemax":
-        return {
-            "- entmax.sparsemax": lambda x: entmax.sparsemax(x, dim=-1),
-            "- entmax.sparsemax k=32": lambda x: entmax.sparsemax(x, dim=-1, k=min(32, x.shape[-1])),
-        }
-    if name == "entmax 1.5":
-        return {
-            "- entmax.entmax15": lambda x: entmax.entmax15(x, dim=-1),
-            "- entmax.entmax15 k=32": lambda x: entmax.entmax15(x, dim=-1, k=min(32, x.shape[-1])),
-        }
-    if name == "entmax 1.3":
-        return {"- entmax.entmax_bisect": lambda x: entmax.entmax_bisect(x, alpha=1.3, dim=-1)}
-    if name == "pnormmax 1.5" and hasattr(entmax, "normmax_bisect"):
-        return {"- entmax.normmax_bisect (alike, not equal)": lambda x: entmax.normmax_bisect(x, alpha=3.0, dim=-1)}
-    return {}
+def _entmax_top(name: str) -> Contestant:
+    function = getattr(importlib.import_module("entmax"), name)
+    return lambda x: function(x, dim=-1, k=min(32, x.shape[-1]))
 
 
-def _jaxopt(name: str) -> dict[str, Contestant]:
-    jaxopt, jax = _module("jaxopt"), _module("jax")
-    if name != "sparsemax" or jaxopt is None or jax is None:
-        return {}
+def _jaxopt() -> Contestant:
+    jax, jaxopt = map(importlib.import_module, ("jax", "jaxopt"))
     project = jax.jit(jax.vmap(jaxopt.projection.projection_simplex))
-    return {"- jaxopt.projection_simplex": lambda x: torch.from_dlpack(project(jax.numpy.asarray(x.detach().numpy())))}
+    return lambda x: torch.from_dlpack(project(jax.numpy.asarray(x.detach().numpy())))
 
 
-def _projected(prox: Contestant) -> Contestant | None:
-    entmax = _module("entmax")
-    return None if entmax is None else lambda x: entmax.sparsemax(prox(x), dim=-1)
+def _prox_tv() -> Contestant:
+    prox, project = importlib.import_module("prox_tv").tv1_1d, _entmax("sparsemax")
+    return lambda x: project(
+        torch.stack([torch.from_numpy(prox(row, 0.1)) for row in x.detach().double().numpy()]).to(x.dtype)
+    )
 
 
-def _prox_tv(name: str) -> dict[str, Contestant]:
-    prox_tv = _module("prox_tv")
-    if name != "fusedmax .1" or prox_tv is None:
-        return {}
-
-    def prox(x: Tensor) -> Tensor:
-        rows = [torch.from_numpy(prox_tv.tv1_1d(row, 0.1)) for row in x.detach().double().numpy()]
-        return torch.stack(rows).to(x.dtype)
-
-    whole = _projected(prox)
-    return {"- prox_tv row by row + entmax.sparsemax": whole} if whole else {}
-
-
-def _isotonic(name: str) -> dict[str, Contestant]:
+def _isotonic(package: str, name: str, **params: bool) -> Contestant:
     """oscarmax composed of a sort, another package's isotonic regression, and a simplex projection."""
-    if name != "oscarmax .01":
-        return {}
-    found: dict[str, Contestant] = {}
-    torchsort, torchisotonic = _module("torchsort"), _module("torchisotonic")
-    regressions: dict[str, Contestant] = {}
-    if torchsort is not None and hasattr(torchsort, "isotonic_l2"):
-        regressions["torchsort"] = torchsort.isotonic_l2
-    if torchisotonic is not None and hasattr(torchisotonic, "isotonic_regression"):
-        regressions["torchisotonic"] = lambda y: torchisotonic.isotonic_regression(y, increasing=False)
-    for label, regress in regressions.items():
+    regress, project = getattr(importlib.import_module(package), name), _entmax("sparsemax")
 
-        def prox(x: Tensor, regress: Contestant = regress) -> Tensor:
-            ordered, order = torch.sort(x, dim=-1, descending=True)
-            rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
-            return torch.zeros_like(x).scatter(-1, order, regress(ordered + 0.01 * rank))
+    def oscarmax(x: Tensor) -> Tensor:
+        ordered, order = torch.sort(x, dim=-1, descending=True)
+        rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+        return project(torch.zeros_like(x).scatter(-1, order, regress(ordered + 0.01 * rank, **params)))
 
-        whole = _projected(prox)
-        if whole is not None:
-            found[f"- sort + {label} + entmax.sparsemax"] = whole
-    return found
+    return oscarmax
+
+
+# label of a case -> label of an implementation -> function that makes it, if its packages are installed
+PEERS: dict[str, dict[str, Callable[[], Contestant]]] = {
+    "sparsemax": {
+        "- entmax.sparsemax": partial(_entmax, "sparsemax"),
+        "- entmax.sparsemax k=32": partial(_entmax_top, "sparsemax"),
+        "- jaxopt.projection_simplex": _jaxopt,
+    },
+    "entmax 1.5": {
+        "- entmax.entmax15": partial(_entmax, "entmax15"),
+        "- entmax.entmax15 k=32": partial(_entmax_top, "entmax15"),
+    },
+    "entmax 1.3": {"- entmax.entmax_bisect": partial(_entmax, "entmax_bisect", alpha=1.3)},
+    "pnormmax 1.5": {"- entmax.normmax_bisect (alike, not equal)": partial(_entmax, "normmax_bisect", alpha=3.0)},
+    "fusedmax .1": {"- prox_tv row by row + entmax.sparsemax": _prox_tv},
+    "oscarmax .01": {
+        "- sort + torchsort + entmax.sparsemax": partial(_isotonic, "torchsort", "isotonic_l2"),
+        "- sort + torchisotonic + entmax.sparsemax": partial(
+            _isotonic, "torchisotonic", "isotonic_regression", increasing=False
+        ),
+    },
+}
 
 
 def peers(name: str) -> dict[str, Contestant]:
     """Installed implementations for the case labelled ``name``, by label."""
-    return _entmax(name) | _jaxopt(name) | _prox_tv(name) | _isotonic(name)
+    found = {}
+    for label, make in PEERS.get(name, {}).items():
+        with contextlib.suppress(Exception):  # compiled packages fail to import in many ways: not installed
+            found[label] = make()
+    return found
 
 
 def versions() -> dict[str, str]:
     """Versions of torch and of every installed peer."""
     found = {}
     for package in ("torch", "entmax", "jaxopt", "prox_tv", "torchsort", "torchisotonic"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import sparse_attention as sa
-from benchmarks.table import medians
+from benchmarks.table import backward, medians
 
 
 @dataclass(frozen=True)
@@ -68,43 +69,10 @@ def measure_structured(cases: tuple[StructuredCase, ...], seconds: float) -> lis
     for case in cases:
         x = torch.randn(case.shape, generator=torch.Generator().manual_seed(0)) * case.scale
         f = case.function()
-        times = [medians({"": _run(f, x, backward)}, seconds)[""] / 1e6 for backward in (False, True)]
+        times = [medians({"": call}, seconds)[""] / 1e6 for call in (partial(f, x), backward(f, x))]
         loop = None
         if case.name.startswith("sparsemap") and max(case.shape[1:]) <= 30:
             with sa.kernels.use("reference"):
-                loop = medians({"": _run(f, x[:1], True)}, seconds)[""] / 1e6 * len(x)
+                loop = medians({"": backward(f, x[:1])}, seconds)[""] / 1e6 * len(x)
         rows.append(StructuredRow(case, times[0], times[1], loop))
     return rows
-
-
-def _run(f: Callable[[Tensor], Tensor], x: Tensor, backward: bool) -> Callable[[], None]:
-    leaf = x.clone().requires_grad_(backward)
-    g = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
-
-    def run() -> None:
-        leaf.grad = None
-        p = f(leaf)
-        if backward:
-            p.backward(g)
-
-    return run
-
-
-def markdown_structured(rows: list[StructuredRow]) -> str:
-    """The section of the page on structures; times above a target are bold."""
-    lines = [
-        "## Structured attention",
-        "",
-        "Milliseconds (not ratios) per call, float32 in and out, float64 inside. The last column is the reference, a Python loop over",
-        "the problems (forward and backward, measured on one problem and multiplied).",
-        "",
-        "| attention | forward | both | target, both | Python loop, both |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        target = row.case.target
-        both = f"{row.both:.3f}" if target is None or row.both <= target else f"**{row.both:.3f}**"
-        loop = "" if row.loop is None else f"{row.loop:.0f}"
-        goal = "" if target is None else f"{target:g}"
-        lines.append(f"| {row.case.label} | {row.forward:.3f} | {both} | {goal} | {loop} |")
-    return "\n".join([*lines, ""])

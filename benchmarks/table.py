@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import platform
+import multiprocessing as mp
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -91,8 +93,10 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def medians(functions: dict[str, Callable[[], Any]], seconds: float, device: str = "cpu") -> dict[str, float]:
-    """Median nanoseconds of each function, called in turns for about ``seconds`` in total (at least five turns)."""
+def medians(
+    functions: dict[str, Callable[[], Any]], seconds: float, device: str = "cpu", fewest: int = 5
+) -> dict[str, float]:
+    """Median nanoseconds of each function, called in turns for about ``seconds`` in total (at least ``fewest`` turns)."""
     cuda = device == "cuda"
     calls = 10 if cuda else 1  # waiting for the GPU takes longer than a small mapping
     clock = time.thread_time_ns if torch.get_num_threads() == 1 and not cuda else time.perf_counter_ns
@@ -100,7 +104,7 @@ def medians(functions: dict[str, Callable[[], Any]], seconds: float, device: str
     for function in functions.values():
         function()
     stop = time.perf_counter() + seconds
-    while time.perf_counter() < stop or len(next(iter(taken.values()))) < 5:
+    while time.perf_counter() < stop or len(next(iter(taken.values()))) < fewest:
         for name, function in functions.items():
             torch.cuda.synchronize() if cuda else None
             before = clock()
@@ -113,14 +117,37 @@ def medians(functions: dict[str, Callable[[], Any]], seconds: float, device: str
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def _both(f: Contestant, x: Tensor, g: Tensor) -> Callable[[], None]:
-    leaf = x.clone().requires_grad_()
+def peak_memory(step: Callable[..., Callable[[], Any]], *arguments: Any) -> float:
+    """MiB by which a call raises the peak resident memory, in a process of its own with one thread (Linux).
 
-    def run() -> None:
-        leaf.grad = None
-        f(leaf).backward(g)
+    Args:
+        step: a function of a module, which makes the call from ``arguments``.
+    """
+    with ProcessPoolExecutor(1, mp.get_context("spawn")) as pool:
+        return pool.submit(_grown, step, arguments).result()
 
-    return run
+
+def _grown(step: Callable[..., Callable[[], Any]], arguments: tuple[Any, ...]) -> float:
+    torch.set_num_threads(1)
+    call = step(*arguments)
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory would be reused without being counted
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the current memory
+    before = _high_water()
+    call()
+    return _high_water() - before
+
+
+def _high_water() -> float:
+    """The peak resident memory of this process in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def backward(function: Callable[..., Tensor], *leaves: Tensor, g: Tensor | None = None) -> Callable[[], Any]:
+    """A call of the function and its gradient for a fixed cotangent ``g``, by default normal noise."""
+    given = tuple(x.clone().requires_grad_() for x in leaves)
+    g = torch.randn(function(*given).shape, generator=torch.Generator().manual_seed(1)) if g is None else g
+    return lambda: torch.autograd.grad(function(*given), given, g)
 
 
 def measure(
@@ -142,7 +169,7 @@ def measure(
             except (RuntimeError, ValueError, TypeError, NotImplementedError):
                 pass
         forward = medians({k: functools.partial(f, x) for k, f in contestants.items()}, seconds, device())
-        trained = {k: _both(f, x, g) for k, f in contestants.items()}
+        trained = {k: backward(f, x, g=g) for k, f in contestants.items()}
         for label in list(trained):
             try:
                 trained[label]()
@@ -153,49 +180,3 @@ def measure(
             row.forward.append(forward[label] / forward["softmax"] if label in forward else None)
             row.both.append(both[label] / both["softmax"] if label in both else None)
     return list(rows.values())
-
-
-def _cell(value: float | None, target: float | None) -> str:
-    if value is None:
-        return "-"
-    text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
-    return f"**{text}**" if target is not None and value > target else text
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def markdown(rows: list[Row], shapes: tuple[tuple[int, int], ...], versions: dict[str, str], kernels: str) -> str:
-    """The page: one table for forward, one for forward+backward; ratios above the target of their case are bold."""
-    machine = (
-        processor() if device() == "cpu" else f"{torch.cuda.get_device_name()} for rows, {processor()} for the rest"
-    )
-    lines = [
-        "# Benchmarks",
-        "",
-        "Times are ratios to `torch.softmax` in the same run, with float32 normal scores. Lower is better; bold is above our",
-        "target. Freed memory is reused (`benchmarks.keep_freed_memory`). `make bench` updates this page.",
-        "",
-        f"Machine: {machine}, {torch.get_num_threads()} thread(s); kernels: {kernels}; Python "
-        f"{platform.python_version()}, " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
-        "",
-    ]
-    for title, side in (("Forward", 0), ("Forward and backward", 1)):
-        header = "| mapping | " + " | ".join(f"{r}x{n}" for r, n in shapes) + " | target |"
-        lines += [f"## {title}", "", header, "|---" * (len(shapes) + 2) + "|"]
-        for row in rows:
-            target = row.case.target[side] if row.case and row.case.target else None
-            values = row.both if side else row.forward
-            cells = [
-                _cell(value, target and target[shape[1] > 128]) for value, shape in zip(values, shapes, strict=True)
-            ]
-            goal = f"{target[0]:g} to n = 128, {target[1]:g} beyond" if target else ""
-            label = f"**{row.label}**" if row.case else row.label
-            lines.append(f"| {label} | " + " | ".join(cells) + f" | {goal} |")
-        lines.append("")
-    return "\n".join(lines)

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sparse_attention as sa
+from benchmarks import pages
 from tasks.config import models
 from tasks.config.compose import composer, module_of
 from tasks.config.options import read
@@ -88,6 +89,15 @@ class Table:
     ratios: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
     tokens: float = 0.0
+
+    def goal(self, label: str) -> float:
+        """The least ratio that `label` should have."""
+        return GOALS["mapping"] if label != PLAIN else GOALS["training" if self.work == "training" else "search"]
+
+    def quartiles(self, label: str) -> list[float]:
+        """The quartiles of the speed relative to softmax, over turns; for the plain loop, of the inverse."""
+        values = [1 / r if label == PLAIN else r for r in self.ratios[label]]
+        return statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
 
 
 def names() -> list[str]:
@@ -311,32 +321,9 @@ def measure(
 
 def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -> str:
     """The section for docs/reference/benchmarks.md; ratios below their goal are bold."""
-    turns, threads = len(next(iter(tables[0].ratios.values()))), torch.get_num_threads()
-    lines = [
-        f"""{SECTION}
-
-Speeds are ratios; higher is better. Each row compares a mapping with softmax (goal {GOALS["mapping"]}), the last row softmax with a hand-written
-loop around the same torch module with torch.softmax, or torch's attention in the Transformer (goals {GOALS["training"]} in training, {GOALS["search"]} in
-beam search). Median over turns in one interleaved run, quartiles in brackets; bold is below the goal. `make bench-training` updates this section.
-
-Machine: {machine}; {device}, torch {torch.__version__}, {threads} thread(s); {sizes.words} words, batches of {sizes.batch} sentences of {sizes.shortest} to {sizes.longest} words; \
-beam {sizes.beam}, outputs of up to {sizes.output} words. Turns: {turns}."""
-    ]
-    for work, unit in (("training", "tokens/s"), ("beam search", "sentences/s")):
-        those = [t for t in tables if t.work == work]
-        head = "| | " + " | ".join(t.model for t in those) + " |"
-        lines += ["", f"### {work.capitalize()}", "", head, "|---" * (len(those) + 1) + "|"]
-        lines.append(f"| softmax, {unit} | " + " | ".join(f"{t.tokens / t.seconds:,.0f}" for t in those) + " |")
-        for label in those[0].ratios:
-            goal = GOALS["mapping"] if label != PLAIN else GOALS["training" if work == "training" else "search"]
-            cells = []
-            for table in those:
-                # speed relative to softmax; for the plain loop the inverse
-                values = [1 / r if label == PLAIN else r for r in table.ratios[label]]
-                low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-                cells.append(f"{f'**{middle:.2f}**' if middle < goal else f'{middle:.2f}'} ({low:.2f}-{high:.2f})")
-            lines.append(f"| {'softmax to the ' + PLAIN if label == PLAIN else label} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])
+    shown = {"tables": tables, "sizes": sizes, "device": device, "machine": machine}
+    count = len(next(iter(tables[0].ratios.values())))
+    return pages.page("training", **shown, section=SECTION, goals=GOALS, plain=PLAIN, turns=count)
 
 
 def with_section(page: str, section: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks import pages
+
 Point = tuple[int, float, float]  # step, seconds, dev loss in bits per byte
 
 
@@ -34,45 +36,12 @@ def shared_steps(rows: dict[str, Any]) -> list[int]:
 
 def page(result: dict[str, Any]) -> str:
     """The measurements of ``scripts/language_model.py`` as a Markdown page."""
-    rows, speeds, peaks = result["rows"], result["tokens_per_second"], result["peak_mib"]
-    options = next(iter(rows.values()))["options"]
-    step = shared_steps(rows)[-1]
-    seconds = min(row["points"][-1][1] for row in rows.values())
-    lines = [
-        "# A causal language model, softmax beside sparse attention",
-        "",
-        f"    make bench-lm ARGS='--seconds {options['seconds']:.0f}'        # trains the rows, measures, writes this page and its JSON",
-        "",
-        f"A decoder of {options['layers']} layers, width {options['width']}, {options['heads']} heads of {options['width'] // options['heads']}, rotary",
-        f"positions, over windows of {options['length']} bytes: {next(iter(rows.values()))['data']}. AdamW at {options['learning_rate']:g} after",
-        f"{options['warmup']} steps of warm-up, one window a step, one seed, float32, one thread; all rows see the same windows in the same order.",
-        "Softmax is `F.scaled_dot_product_attention(is_causal=True)`, the others are `sa.sparse_attention(causal=True)`. Loss: bits a byte on the first",
-        f"{options['windows'] * options['length']} bytes of dev. Time is processor time of the training steps, evaluations not counted. Machine: {result['machine']}; torch {result['torch']}.",
-        "",
-        f"| attention | tokens/s | times SDPA | peak MiB of a step | loss after {step} steps | loss after {seconds:.0f} s | steps by then | density by layer |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, row in rows.items():
-        points = row["points"]
-        cells = [name, f"{speeds[name]:.0f}", f"{speeds[name] / speeds['softmax']:.2f}", f"{peaks[name]:.0f}"]
-        cells += [f"{at_step(points, step):.3f}", f"{at_time(points, seconds):.3f}", str(steps_by(points, seconds))]
-        cells.append(", ".join(f"{100 * d:.1f} %" for d in row["density"]))
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Tokens/s and memory are of a step with the trained weights: speed from an interleaved run of its own (median of its turns), memory the",
-        "growth of the peak resident memory in a process of its own. Density: the share of the visible pairs with weight, on the first window of dev.",
-        "A training of a few hundred steps is the beginning of one: what the losses come to in the end is not known from it.",
-        "",
-        "Dev loss by step:",
-        "",
-        "| steps | " + " | ".join(rows) + " |",
-        "|---" * (len(rows) + 1) + "|",
-    ]
-    steps = shared_steps(rows)
-    for at in steps[:: max(1, len(steps) // 10)]:
-        lines.append(f"| {at} | " + " | ".join(f"{at_step(row['points'], at):.3f}" for row in rows.values()) + " |")
-    return "\n".join([*lines, ""])
+    rows = result["rows"]
+    first, last = next(iter(rows.values())), min(row["points"][-1][1] for row in rows.values())
+    shown = {"rows": rows, "options": first["options"], "data": first["data"], "machine": result["machine"]}
+    shown |= {"speeds": result["tokens_per_second"], "peaks": result["peak_mib"], "torch": result["torch"]}
+    by = {"at_step": at_step, "at_time": at_time, "steps_by": steps_by}
+    return pages.page("language_model", **shown, **by, steps=shared_steps(rows), seconds=last)
 
 
 def sentence(result: dict[str, Any]) -> str | None:

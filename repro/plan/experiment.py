@@ -18,7 +18,8 @@ the grid in the mapping's yaml file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -173,37 +174,35 @@ def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
 
 def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
     """Errors in the names that a file uses, such as names it does not define, and in related values."""
-    problems = []
     keys, labels = [c.key for c in whole.columns], [r.label for r in whole.rows]
-    problems += [f"draw names {r!r}, which is no row{near(r, labels)}" for r in whole.draw if r not in labels]
+    problems = _strangers("draw", whole.draw, labels, ", which is no row")
     for key, one in profiles.items():
-        problems += [f"profiles.{key}.columns names {c!r}{near(c, keys)}" for c in one.columns if c not in keys]
-        problems += [f"profiles.{key}.rows names {r!r}{near(r, labels)}" for r in one.rows if r not in labels]
+        problems += _strangers(f"profiles.{key}.columns", one.columns, keys)
+        problems += _strangers(f"profiles.{key}.rows", one.rows, labels)
         if not one.seeds or not one.columns:
             problems.append(f"profiles.{key} needs at least one seed and one column")
-    problems += [f"two rows are called {label!r}" for label in dict.fromkeys(labels) if labels.count(label) > 1]
-    grids = [c.grid for c in whole.columns if c.grid]
+    problems += [f"two rows are called {label!r}" for label, count in Counter(labels).items() if count > 1]
     for row in whole.rows:
+        where = f"rows.{row.label}.grids"
+        problems += _strangers(where, row.grids, [c.grid for c in whole.columns if c.grid], ", which no column uses")
         for grid, points in row.grids.items():
-            if grid not in grids:
-                problems.append(f"rows.{row.label}.grids names {grid!r}, which no column uses{near(grid, grids)}")
             lists = isinstance(points, Mapping) and all(isinstance(v, (list, tuple)) and v for v in points.values())
             if points != "own" and not lists:
-                problems.append(f"rows.{row.label}.grids.{grid}={points!r} must be `own` or {{parameter: [values]}}")
+                problems.append(f"{where}.{grid}={points!r} must be `own` or {{parameter: [values]}}")
     for column in whole.columns:
-        shown = [s.metric for s in column.show]
         if column.select is not None and column.select.mode not in ("max", "min"):
             problems.append(f"columns.{column.key}.select.mode={column.select.mode!r} is invalid; allowed: max, min")
         for group in column.published:
             where = f"columns.{column.key}.published.{group.label}"
             if not len(group.metrics) == len(group.against) == len(group.headers):
                 problems.append(f"{where} needs as many `against` and labels as metrics")
-            problems += [
-                f"{where}.against names {a!r}, which is not shown{near(a, shown)}"
-                for a in group.against
-                if a not in shown
-            ]
+            shown = [s.metric for s in column.show]
+            problems += _strangers(f"{where}.against", group.against, shown, ", which is not shown")
     return problems
+
+
+def _strangers(where: str, used: Iterable[str], known: Sequence[str], which: str = "") -> list[str]:
+    return [f"{where} names {name!r}{which}{near(name, known)}" for name in used if name not in known]
 
 
 def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:

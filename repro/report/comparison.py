@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from repro.files import write_atomic
-from repro.plan.experiment import Show
 from repro.report import page, sweeps
 from repro.report.data import Part, part
 from repro.results.records import Record
 from repro.tables import compare, render
-from repro.tables.blocks import Block, Table
+from repro.tables.blocks import Table
 from repro.tables.compare import Group
 
 DRAWN = "plots"  # subfolder for the drawings
@@ -83,27 +82,18 @@ def dashboard(
     return template.render(table=table, views=views, filters={**filters, "seed": seeds}, written=written)
 
 
-def _names(block: Block) -> list[str]:
-    """A name for each row: its label, with the details in which the rows of this label differ."""
-    details = [(row.label, row.detail.split(", ")) for row in block.own]
-    shared = {label: set.intersection(*(set(d) for other, d in details if other == label)) for label, _ in details}
-    own = [", ".join(part for part in d if part not in shared[label]) for label, d in details]
-    return [f"{label} ({text})" if text else label for (label, _), text in zip(details, own)]
-
-
 def _view(group: Group, printed: Printed) -> dict[str, Any]:
     """The template's values for a task. Of more than `MOST_LINES` settings, only the sweeps are drawn."""
     (block,) = compare.table([group], "", "").blocks
-    for row, setting, name in zip(block.rows, group.settings, _names(block)):
-        row.name = name
+    for row, setting in zip(block.rows, group.settings):
         numbers = printed(setting.first)
         for value in row.values:
             value.printed = numbers.get(value.metric, "")
-    shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
     figures = part(sweeps.pictures, group)
     if len(group.settings) <= MOST_LINES:
-        return {**page.view(block, selects, shown, (group.score or "test/").partition("/")[0]), "figures": figures}
+        split = (group.score or "test/").partition("/")[0]
+        return {**page.view(block, selects, [group.score or "", *group.scores], split), "figures": figures}
     note = f"{len(group.settings)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
-    drawn = dict.fromkeys(("main", "curves", "quality", "heat", "samples"), Part(note=note))
+    drawn = dict.fromkeys(("main", "curves", "heat", "samples"), Part(note=note))
     return {**drawn, "block": block, "small": (), "points": None, "figures": figures}

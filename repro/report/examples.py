@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median_high
 from typing import Any
 
 from repro.report import draw
@@ -33,14 +34,15 @@ def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tup
     """
     scored = {i: [_score(r.get(i) or {}, names) for r in records if r] for i in common}
     failed = [i for i in common if any(score is not None and score[1] == 0 for score in scored[i])]
-    if not failed:
-        return spaced(common, SAMPLES), EVEN
     wrong = spaced(failed, SAMPLES // 2)
-    others = [i for i in common if i not in set(wrong)]
-    right = spaced(others, SAMPLES - len(wrong)) if others else []
+    right = spaced([i for i in common if i not in set(wrong)], SAMPLES - len(wrong))
     told = (
-        f"{len(wrong)} of these are failures, evenly spaced through the {len(failed):,} of {len(common):,} test examples that at least "
-        f"one row scores 0 on; the other {len(right)} are evenly spaced through the rest of the test set. None was picked by hand."
+        EVEN
+        if not failed
+        else (
+            f"{len(wrong)} of these are failures, evenly spaced through the {len(failed):,} of {len(common):,} test examples that at least "
+            f"one row scores 0 on; the other {len(right)} are evenly spaced through the rest of the test set. None was picked by hand."
+        )
     )
     return sorted([*wrong, *right]), told
 
@@ -162,13 +164,9 @@ def typical(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]
 
     The length is the number of source tokens plus the mean number of output tokens over the rows.
     """
-
-    def length(index: int) -> float:
-        outputs = [len(r[index].get("output_tokens") or ()) for r in records]
-        return len(records[0][index]["source_tokens"]) + sum(outputs) / len(outputs)
-
-    ordered = sorted(indices, key=lambda i: (length(i), i))
-    if not ordered:
-        return []
-    median = length(ordered[len(ordered) // 2])
-    return sorted(sorted(ordered, key=lambda i: (abs(length(i) - median), i))[:MAPS])
+    lengths = {
+        i: len(records[0][i]["source_tokens"]) + fmean(len(of[i].get("output_tokens") or ()) for of in records)
+        for i in sorted(indices)
+    }
+    median = median_high(lengths.values()) if lengths else 0.0
+    return sorted(sorted(lengths, key=lambda i: abs(lengths[i] - median))[:MAPS])

@@ -17,17 +17,18 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.files import write_atomic
+from repro.files import read_json, templates, write_atomic
+from repro.identity import Cell
 from repro.plan import Plan
-from repro.plan.experiment import Show
-from repro.report import cells as states
+from repro.protocol import metric_of
 from repro.report import draw, examples, pictures, sweeps
-from repro.report.data import Missing, embedded, link, part, predictions_of
-from repro.report.placed import placed
-from repro.results.records import Record, of_cells
+from repro.report.data import Missing, embedded, link, part, placed, predictions_of
+from repro.results.records import Record, flatten, of_cells
 from repro.store import Store
 from repro.tables import compare, render
 from repro.tables.blocks import Block, Table
+
+OF_EACH = ("attempt", "seed", "seconds", "started")  # entries of a provenance record that differ from cell to cell
 
 
 def write(
@@ -43,7 +44,7 @@ def write(
 
     Raises StoreError if the file cannot be written.
     """
-    cells = part(states.cell_views, plan, table, store, failed or {}, path.parent if links else None)
+    cells = part(cell_views, plan, table, store, failed or {}, path.parent if links else None)
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
     stem = store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}"
@@ -61,7 +62,7 @@ def write(
             cells=cells,
             figures=part(placed, folder, plan.experiment.profile, known, path.parent),
             outcomes=", ".join(f"{n} {word}" for word, n in outcomes.items()),
-            provenance=part(states.provenance, plan, store),
+            provenance=part(provenance, plan, store),
             files=[(form.name, link(form, path.parent)) for form in forms if form.is_file()],
             written=time.strftime("%Y-%m-%d %H:%M %Z"),
         )
@@ -75,20 +76,20 @@ def _column(number: int, block: Block, plan: Plan, store: Store) -> dict[str, An
     anchor, column = f"c{number}", plan.experiment.columns[number]
     if block.unavailable:
         return {"anchor": anchor, "block": block}
-    first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
+    shown = sorted((show.metric for show in column.show), key=lambda metric: "/attention_" in metric)
     selects = column.select.metric if column.select else ""
-    values = view(block, selects, [first, *column.show], column.split, part(_images, plan, number).content)
+    values = view(block, selects, shown, column.split, part(_images, plan, number).content)
     if any(slot.point for slot in plan.slots):
         values["points"] = part(points, of_cells([slot for slot in plan.slots if slot.column == number], store))
     return {"anchor": anchor, **values}
 
 
-def view(block: Block, selects: str, shown: Sequence[Show], split: str, images: Any = None) -> dict[str, Any]:
+def view(block: Block, selects: str, shown: Sequence[str], split: str, images: Any = None) -> dict[str, Any]:
     """The template's values for a block of a table: its picture, small tables and details.
 
     Args:
         selects: the metric that selects the epoch.
-        shown: the shown scores, of which the first stands beside the statistics of the attention.
+        shown: the shown scores; the samples have the first one that is known of an example.
         images: a function that maps the image of an example to a PNG.
     """
     rows = block.own
@@ -98,11 +99,64 @@ def view(block: Block, selects: str, shown: Sequence[Show], split: str, images: 
         "small": [*render.minus_published(block), *render.differences(block)],
         "main": part(pictures.main_score, block),
         "curves": part(pictures.learning_curves, rows, selects, split),
-        "quality": part(pictures.attention_quality, rows, shown[0], split),
         "heat": part(examples.heat_maps, rows, records, split, images),
-        "samples": part(examples.samples, rows, records, [s.metric for s in shown], images),
+        "samples": part(examples.samples, rows, records, shown, images),
         "points": None,
     }
+
+
+def cell_views(
+    plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
+) -> list[dict[str, Any]]:
+    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`; None means no links."""
+    views = []
+    for number, (column, block) in enumerate(zip(plan.experiment.columns, table.blocks)):
+        shown = {s.metric: s.label for s in column.show}
+        if column.select and column.select.metric not in shown:
+            shown = {column.select.metric: column.select.metric.replace("/", " ").replace("_", " "), **shown}
+        decimals = {m: metric_of(plan.metrics(number), m).decimals for m in shown}
+        chosen = [{found.cell_id for found in row.results} for row in block.rows if not row.baseline]
+        cells = []
+        for slot in (slot for slot in plan.slots if slot.column == number):
+            view = _cell(slot, store, failed, decimals)
+            row = plan.experiment.rows[slot.row].label
+            selected = slot.row < len(chosen) and slot.training_id in chosen[slot.row]
+            folder = link(slot.entry(store).folder, beside) if beside else ""
+            cells.append(view | {"row": row, "seed": slot.seed, "selected": selected, "folder": folder})
+        views.append({"label": column.label, "headers": list(shown.values()), "cells": cells})
+    return views
+
+
+def _cell(cell: Cell, store: Store, failed: Mapping[str, str], decimals: Mapping[str, int]) -> dict[str, Any]:
+    """State, error and numbers of a cell; `decimals`: metric -> digits, in the order of the columns."""
+    entry, state, error, trace = cell.entry(store), cell.state(store), "", ""
+    found = cell.results(store) if state == "done" else None
+    metrics = found.metrics if found else {}
+    if cell.cell_id in failed and state != "done":
+        state = "failed"
+    if state in ("failed", "lost"):
+        status, (said, _, rest) = entry.status(), failed.get(cell.cell_id, "").strip().partition("\n")
+        error, trace = status.get("error") or said, status.get("traceback") or rest
+    elif state == "damaged":
+        levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
+        error = next((why for level in levels if (why := level.damage())), "")
+    numbers = [f"{metrics[m]:.{digits}f}" if m in metrics else "" for m, digits in decimals.items()]
+    epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
+    cost = (found.seconds if found else None, metrics.get("train/tokens_per_second"))
+    numbers += ["" if epoch is None else f"{epoch:.0f} of {epochs}", *("" if v is None else f"{v:.0f}" for v in cost)]
+    about = {"cell_id": cell.training_id, "parameters": cell.parameters, "numbers": numbers}
+    return about | {"state": state, "error": error, "trace": trace}
+
+
+def provenance(plan: Plan, store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
+    """The provenance of all cells as (item, [(value, number of cells)]); several values mean that the cells differ."""
+    folders = dict.fromkeys(cell.entry(store).folder for cell in plan.cells.values())
+    found = [flatten(record) for folder in folders if (record := read_json(folder / "provenance.json"))]
+    if not found:
+        raise Missing("No finished cell has left a provenance record.")
+    items = [item for item in dict.fromkeys(key for one in found for key in one) if item not in OF_EACH]
+    counts = {item: Counter(str(one[item]) for one in found if one.get(item) not in (None, "", {})) for item in items}
+    return [(item, count.most_common()) for item, count in counts.items() if count]
 
 
 def points(records: Sequence[Record]) -> dict[str, Any]:
@@ -126,15 +180,7 @@ def _images(plan: Plan, number: int) -> Any:
 @cache
 def environment() -> Any:
     """The jinja2 environment with the templates."""
-    import jinja2
-
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    made = templates(Path(__file__).parent / "templates", autoescape=True)
     colours = {w: "rgb({:.0f} {:.0f} {:.0f})".format(*255 * draw.shade(float(w))) for w in ("0", ".1", ".5", "1")}
     made.globals |= {"swatch": draw.swatch, "shades": colours, "best": render.BEST}
     made.filters |= {"prose": prose, "embedded": embedded}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from repro.convergence import read_curves
-from repro.plan.experiment import Show
 from repro.report import draw
 from repro.report.data import Missing, Picture, scores
 from repro.report.draw import GRID, INK, PAPER, Dot
@@ -146,32 +145,6 @@ def _score(row: Row, at: int) -> Dot | None:
     if (summary := row.values[at].summary) is None:
         return None
     return Dot(row.name, row.style, summary.mean, None, row.values[at].runs, not row.convergence.converged)
-
-
-def attention_quality(rows: Sequence[Row], first: Show, split: str) -> Picture:
-    """Dot plots with one line per row: share of exact zeros, mean support, and the score `first`.
-
-    Small dots are seeds, and large dots are their mean.
-    """
-    panels = {"share of exact zeros": f"{split}/attention_zeros", "mean support (tokens)": f"{split}/attention_support"}
-    panels = {title: metric for title, metric in panels.items() if any(scores(row, metric) for row in rows)}
-    if not panels:
-        raise Missing("No attention statistics are stored for this column.")
-    with draw.canvas((8.6, 0.62 + 0.25 * draw.height([row.name for row in rows]))) as figure:
-        figure.get_layout_engine().set(wspace=0.06)
-        for i, (title, metric) in enumerate({**panels, first.label: first.metric}.items()):
-            axes = figure.add_subplot(1, len(panels) + 1, i + 1)
-            runs = [(row, scores(row, metric)) for row in rows]
-            draw.dots(axes, [Dot(row.name, row.style, sum(v) / len(v), None, v) if v else None for row, v in runs])
-            axes.set_yticks(range(len(rows)), [draw.wrapped(row.name) if i == 0 else "" for row in rows])
-            axes.spines["left"].set_visible(False)
-            axes.set_xlabel(title)
-            if title.startswith("share"):
-                axes.set_xlim(-0.04, 1.04)
-            elif title in panels:
-                axes.set_xlim(left=0)
-        caption = "Attention in the test decoding, and the score beside it"
-        return Picture(caption, draw.svg(figure, caption))
 
 
 def claim(outcome: Outcome, labels: Mapping[str, str]) -> str:

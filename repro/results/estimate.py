@@ -96,7 +96,10 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
     slots = list(labelled)
     folders = {(slot.task, slot.mapping) for _, slot in slots}
     known = records.read(store, lambda *path: path[:2] in folders, check=False).records
-    finished = _finished(known)
+    finished: dict[tuple[str, str], set[str]] = {}  # (`asked_id`, scoring) of a finished cell -> its test sets
+    for r in known:
+        if (r.tests or Entry(r.folder).state() == "done") and (asked := r.asked_id()):
+            finished.setdefault((asked, _text(scoring(r.config, r.family))), set()).update(r.tests)
     made = Estimate(workers=slots[0][1].config["runtime"]["workers"], paces=_paces(known))
     cells: dict[tuple[str, str], tuple[str, Cell, set[str]]] = {}
     for label, slot in slots:
@@ -117,15 +120,6 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
         if cell.config["runtime"]["device"] == "cuda" or cell.config["profile"]["name"] == "paper":  # for GPUs
             share.gpu_hours += of_cell * cell.config["train"].get("processes", 1)
     return made
-
-
-def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]]:
-    """Map (`asked_id`, scoring) of each finished cell to the names of the test sets on which it was evaluated."""
-    finished: dict[tuple[str, str], set[str]] = {}
-    for r in known:
-        if (r.tests or Entry(r.folder).state() == "done") and (asked := r.asked_id()):
-            finished.setdefault((asked, _text(scoring(r.config, r.family))), set()).update(r.tests)
-    return finished
 
 
 def _kind(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -16,13 +16,12 @@ from repro.identity import Cell, Point, Results
 from repro.plan import Plan
 from repro.plan import published as pub
 from repro.plan.experiment import Select
-from repro.protocol import metric_of
+from repro.protocol import Metric, metric_of
 from repro.store import Damaged, Store
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
 from repro.tables.claims import Claim
 from repro.tables.decide import Evidence, Outcome, outcome_of
-from repro.tables.learning import doubt
 from repro.tables.statistics import holm, mean_of
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
@@ -78,7 +77,7 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
     trained = {(keys[s.column], experiment.rows[s.row].label): s.config.get("train") or {} for s in plan.slots}
     doubts: dict[str, dict[str, str]] = {}
     for (column, label), row in rows.items():
-        if why := doubt(row.convergence, row.results, str(trained[column, label].get("best_metric")), metrics):
+        if why := findings.doubt(row.convergence, row.results, str(trained[column, label].get("best_metric")), metrics):
             doubts.setdefault(column, {})[label] = why
 
     def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
@@ -126,8 +125,7 @@ class _Column:
         self._test(rows)
         first = next((cell for row in rows for cell in row.results), None)
         blanks = sum(len(group.metrics) for group in column.published)
-        decimals = {name: metric.decimals for name, metric in self.shown}
-        everything = rows + (baselines(first, decimals, column.split, blanks) if first else [])
+        everything = rows + (baselines(first, dict(self.shown), column.split, blanks) if first else [])
         headers = [show.label for show in column.show]
         add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
@@ -200,19 +198,19 @@ class _Column:
         return Row(row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=seeds)
 
 
-def baselines(cell: Results, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
+def baselines(cell: Results, shown: Mapping[str, Metric], split: str, blanks: int = 0) -> list[Row]:
     """Make a row for each baseline of a finished cell.
 
     Args:
-        shown: `split/metric` -> decimals, in the order of the columns.
+        shown: `split/metric` -> metric, in the order of the columns.
         split: the test set whose outputs are described.
         blanks: the number of published columns, which stay empty.
     """
     rows = []
     for system, scores in cell.baselines.items():
         values = [
-            Value(metric, [] if scores.get(metric) is None else [float(scores[metric])], decimals)
-            for metric, decimals in shown.items()
+            Value(full, [] if scores.get(full) is None else [float(scores[full])], metric.decimals)
+            for full, metric in shown.items()
         ]
         text, words = scores.get(f"{split}/text"), scores.get(f"{split}/words")
         detail = f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""

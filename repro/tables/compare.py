@@ -129,12 +129,8 @@ class Group:
     @cached_property
     def attention(self) -> dict[str, str]:
         """`split/metric` -> header for zeros and support, from the test set if measured there, or else from dev."""
-        headers = {}
-        for name, header in ATTENTION:
-            known = [m for m in self.measured if m.endswith(f"/{name}")]
-            if known:
-                headers[next((m for m in known if m.startswith("test/")), known[0])] = header
-        return headers
+        known = {header: [m for m in self.measured if m.endswith(f"/{name}")] for name, header in ATTENTION}
+        return {next((m for m in of if m.startswith("test/")), of[0]): header for header, of in known.items() if of}
 
     def metric(self, full: str) -> Metric:
         return metric_of(self.metrics, full)
@@ -256,7 +252,6 @@ def table(grouped: Sequence[Group], name: str, title: str, notes: Sequence[str] 
 
 def _block(group: Group) -> Block:
     shown = {**group.attention, **{m: m for m in group.scores}}
-    decimals = {m: group.metric(m).decimals for m in shown}
     rows, notes = [], []
     for s in group.settings:
         values = []
@@ -266,7 +261,7 @@ def _block(group: Group) -> Block:
                 notes.append(f"{s.mapping} ({s.detail}): only {runs} of its {len(s.records)} cells have {metric}.")
         trained = convergence.together([r.converged for r in s.records])
         rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained, seeds=s.seeds))
-    below, trivial = _of_data(group, shown, decimals)
+    below, trivial = _of_data(group, shown)
     everything = rows + trivial
     headers = list(shown.values())
     add_converged(everything, headers)
@@ -281,7 +276,7 @@ def _block(group: Group) -> Block:
     return block
 
 
-def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]) -> tuple[list[str], list[Row]]:
+def _of_data(group: Group, shown: Mapping[str, str]) -> tuple[list[str], list[Row]]:
     """The footers (sizes, sources and omissions) and baseline rows for each data set, without repetitions."""
     lines: list[str] = []
     trivial: list[Row] = []
@@ -297,7 +292,7 @@ def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]
         lines += [f"{apart if one.startswith(('Data: ', 'Test set')) else ''}{one}" for one in told]
         if not of.facts:
             lines.append(f"{apart}The records do not say how large the data are.")
-        for row in baselines(of, decimals, split):
+        for row in baselines(of, {metric: group.metric(metric) for metric in shown}, split):
             row.detail = "; ".join(filter(None, (row.detail, f"data {s.first.data_sha256[:8]}" if apart else "")))
             trivial.append(row)
     return list(dict.fromkeys(lines)), trivial

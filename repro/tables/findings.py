@@ -1,16 +1,21 @@
-"""One sentence on the main score of a table: which row is the best, or why none is.
+"""What a table shows: a sentence on its main score, which row is the best or why none is; which rows were still learning.
 
 - The difference from the first row is *decided* if its p-value is below 5 % after Holm's correction over the rows:
   Student's t, paired over seeds and test examples (`paired.difference`).
 - The *best* row has converged, has `FEWEST` seeds or more, and is decided to be above every other such row. Unless it
   is the first row, it was picked after the fact, so each p-value is multiplied by the number of all pairs of rows.
+- A row was *still learning* if its mean curve over seeds shows it; a cell alone is judged by its last gain
+  (`repro.convergence`). A claim may not count the scores of such a row as final (`doubt`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from repro import convergence
+from repro.convergence import CONVERGED, LEARNING, Convergence, dev_scores
 from repro.protocol import Metric, metric_of
 from repro.tables import paired
 from repro.tables.blocks import SIGNIFICANT, Block, Row
@@ -77,3 +82,33 @@ def _ranked(block: Block, at: int, scored: list[Row], metric: Metric) -> tuple[R
     if len(behind) < len(others):
         return None, f"{described(best)} has the best mean, but is shown to be better than {count} {how}"
     return best, f"{described(best)}, shown to be better than {count} {how}"
+
+
+def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:
+    """Whether a row's mean curve is shown to rise, or to fall for a score with `sign` -1, over its last `convergence.FEWEST` epochs.
+
+    The slope of each seed's curve, [epochs], is that of least squares; their mean is tested against zero, one-sided at
+    2.5 %. One more epoch of one seed thus proves nothing, and the more seeds there are, the smaller a slope it finds.
+    Raises ValueError if a curve has fewer than `convergence.FEWEST` epochs.
+    """
+    if any(len(curve) < convergence.FEWEST for curve in curves):
+        raise ValueError(f"a slope needs {convergence.FEWEST} epochs, got {min(map(len, curves))}")
+    mean = mean_of([sign * (curve[-1] - curve[-convergence.FEWEST]) / (convergence.FEWEST - 1) for curve in curves])
+    return mean.mean > 0 if mean.certain else mean.interval()[0] > 0
+
+
+def doubt(row: Convergence, cells: Sequence[Any], name: str, known: Mapping[str, Metric]) -> str:
+    """Why a claim may not count a row's scores as those of the end of training, or an empty string.
+
+    Args:
+        row: the convergence of the row's table.
+        cells: the results of its seeds (`repro.identity.Results`), which have the dev score `name` in their folders.
+        known: the metrics of its family.
+    """
+    curves = [dev_scores(found.folder, name) for found in cells]
+    if row.state not in (LEARNING, CONVERGED) or not all(
+        len(c) >= convergence.FEWEST and all(map(math.isfinite, c)) for c in curves
+    ):
+        return "" if row.converged else row.state
+    better = known[name].better if name in known else 1
+    return LEARNING if learning(curves, better or 1) else ""

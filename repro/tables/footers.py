@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from repro.files import read_json
+from repro.files import read_json, templates
 from repro.identity import Cell, Results, pair
 from repro.plan import Plan
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
+from repro.results.records import flatten
 from repro.tables.blocks import SIGNIFICANT, Block, rank_agreement
 from repro.tables.statistics import FEWEST
 from repro.tables.verdict import rule
@@ -51,33 +53,14 @@ def _described(facts: Mapping[str, Any]) -> str:
 
 
 def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
-    used = sorted({slot.seed for slot in plan.slots})
+    """Footers on the seeds, on when a row has converged, and on the signs of significance."""
     runs = max((len(r.results) for b in blocks for r in b.rows), default=0)
-    how = "by Student's t" if runs >= FEWEST else "over test examples leave out the chance of the seed"
-    spread = "mean ± standard deviation over n seeds" if len(used) > 1 else "one run each: no spread"
-    spread += f"{',' if runs >= FEWEST else ';'} intervals {how}"
-    lines = [
-        f"Seeds: {', '.join(map(str, used))} ({spread}). One run proves no ranking. The same seed gives other numbers on "
-        "another machine (we measured differences of up to 1.4 ROUGE)."
-        + (
-            " A run with a new seed falls within its row's prediction interval with a probability of 95 %."
-            if runs >= FEWEST
-            else ""
-        )
-    ]
-    lines += trained(blocks)
     kinds = {kind for b in blocks for r in b.rows for v in r.values for kind in v.p_values}
-    over = f"p < {SIGNIFICANT} after Holm's correction over the rows of a column and metric"
-    if "examples" in kinds:
-        lines.append(
-            f"* differs from the first row: paired randomization over test examples (all seeds of an example together), {over}. "
-            "The test covers the sampling of test examples, not of seeds."
-        )
-    if "seeds" in kinds:
-        lines.append(
-            f"† differs from the first row: paired t-test over seeds, {over}. The test covers the sampling of seeds, not of test examples."
-        )
-    return lines
+    made = templates(Path(__file__).parent / "templates").get_template("seeds.txt.jinja")
+    used = sorted({slot.seed for slot in plan.slots})
+    return made.render(
+        used=used, enough=runs >= FEWEST, kinds=kinds, trained=trained(blocks), significant=SIGNIFICANT
+    ).splitlines()
 
 
 def trained(blocks: Sequence[Block]) -> list[str]:
@@ -114,36 +97,35 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def origin(blocks: Sequence[Block]) -> list[str]:
-    """Footers on code versions, on different versions of torch or the kernels or different processors, and on packages that were not locked."""
-    found = [x for b in blocks for r in b.rows for x in r.results]
-    folders = {f for x in found for f in (x.folder, *(e.folder for e in x.evaluations.values()))}
-    records = [read_json(folder / "provenance.json") or {} for folder in folders]
-    codes = [r["code"] for r in records if r.get("code")]
-    commits = sorted({c["commit"] + ("+changes" if c.get("dirty") else "") for c in codes})
-    made_with = {
-        "torch": sorted({v for r in records if (v := (r.get("packages") or {}).get("torch"))}),
-        "kernels": sorted({v for r in records if (v := r.get("kernels"))}),
-        "processor": sorted({v for r in records if (v := (r.get("machine") or {}).get("cpu"))}),
-    }
-    changed = [f"{what} {' and '.join(versions)}" for what, versions in made_with.items() if len(versions) > 1]
-    lines = [f"Code: {', '.join(commits)}." + _recipes(found)] if commits else []
-    lines += [f"Cells differ in what made them: {'; '.join(changed)}."] if changed else []
-    unlocked = any(r.get("locked") is False for r in records)
-    return [*lines, *(["Packages: not the locked set (requirements.lock)."] if unlocked else [])]
-
-
-def _recipes(cells: Sequence[Any]) -> str:
-    """The versions of the cells' recipes; cells with different recipes do not belong to the same experiment."""
+    """Footers on code and recipes, on different versions of torch or the kernels or different processors, and on packages that were not locked."""
+    cells = [x for b in blocks for r in b.rows for x in r.results]
     levels = {
-        "training": {f.folder for f in cells},
-        "evaluation": {e.folder for f in cells for e in f.evaluations.values()},
+        "training": {x.folder for x in cells},
+        "evaluation": {e.folder for x in cells for e in x.evaluations.values()},
     }
-    known = []
-    for what, folders in levels.items():
-        recipes = {(read_json(folder / "metrics.json") or {}).get("recipe") for folder in folders} - {None}
-        if recipes:
-            known.append(f"{what} {' and '.join(sorted(map(str, recipes)))}")
-    return f" Recipe versions: {', '.join(known)}." if known else ""
+    made = [flatten(read_json(f / "provenance.json") or {}) for folders in levels.values() for f in folders]
+    # cells with different recipes do not belong to the same experiment
+    recipes = {
+        what: {(read_json(f / "metrics.json") or {}).get("recipe") for f in folders} - {None}
+        for what, folders in levels.items()
+    }
+    known = ", ".join(f"{what} {_listed(versions)}" for what, versions in recipes.items() if versions)
+    commits = {
+        one["code.commit"] + ("+changes" if one.get("code.dirty") else "") for one in made if "code.commit" in one
+    }
+    keys = {"torch": "packages.torch", "kernels": "kernels", "processor": "machine.cpu"}
+    values = {what: {one[key] for one in made if one.get(key)} for what, key in keys.items()}
+    changed = "; ".join(f"{what} {_listed(versions)}" for what, versions in values.items() if len(versions) > 1)
+    lines = {
+        f"Code: {_listed(commits, ', ')}." + (f" Recipe versions: {known}." if known else ""): commits,
+        f"Cells differ in what made them: {changed}.": changed,
+        "Packages: not the locked set (requirements.lock).": any(one.get("locked") is False for one in made),
+    }
+    return [line for line, holds in lines.items() if holds]
+
+
+def _listed(values: Collection[Any], joint: str = " and ") -> str:
+    return joint.join(sorted(map(str, values)))
 
 
 # ---- deviations

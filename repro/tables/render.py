@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.files import csv_text, write_atomic
+from repro.files import csv_text, templates, write_atomic
 from repro.tables.blocks import CONVERGENCE, MARKS, Block, Table, Value
 from repro.tables.statistics import FEWEST, OVER, interval
 from repro.tables.verdict import Verdict
@@ -102,56 +102,35 @@ def short(verdict: Verdict) -> str:
     return f"{verdict.word}: {verdict.why[0]}{more}" if verdict.why and verdict.comparable else verdict.word
 
 
-def _last(table: Table) -> list[str]:
-    return [*table.tested, *table.footers, *(f"Deviation: {text}" for text in table.deviations)]
+def _made(table: Table, form: str, **values: Any) -> str:
+    last = [*table.tested, *table.footers, *(f"Deviation: {text}" for text in table.deviations)]
+    known = {"grid": grid, "further": further, "markdown": markdown, "tabulated": _tabulated}
+    template = templates(Path(__file__).parent / "templates").get_template(f"table.{form}.jinja")
+    return template.render(known, table=table, last=last, **values)
 
 
 def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
     """The table as text for a terminal; row labels longer than `widest` characters are cut."""
     from tabulate import SEPARATING_LINE
 
-    lines = [table.title, f"({table.subtitle})"]
-    for block in table.blocks:
-        below = [*([block.finding] if block.finding else [])]
-        if block.unavailable:
-            below.append(f"not run: {block.unavailable}")
-        else:
-            headers, cells = grid(block)
-            body: list[Any] = [
-                [label if len(label) <= widest else label[: widest - 1] + "…", *texts] for label, *texts in cells
-            ]
-            if (baselines := sum(row.baseline for row in block.rows)) < len(body) and baselines:
-                body.insert(len(body) - baselines, SEPARATING_LINE)
-            said = [g if i == 0 or headers[i - 1][0] != g else "" for i, (g, _) in enumerate(headers)]
-            shown = [f"{group}\n{header}" if any(said) else header for group, (_, header) in zip(said, headers)]
-            below += _tabulated(shown, body, "simple").split("\n")
-            small = further(block)
-            for title, heads, rows in small:
-                below += ["", title, *_tabulated(heads, rows, "plain").split("\n")]
-            below += [*([""] if small else []), *block.footers]
-        lines += ["", block.label, *(f"  {line}" if line else "" for line in below)]
-    return "\n".join([*lines, "", *_last(table)])
+    def plain(block: Block) -> str:
+        headers, cells = grid(block)
+        body: list[Any] = [
+            [label if len(label) <= widest else label[: widest - 1] + "…", *texts] for label, *texts in cells
+        ]
+        if (baselines := sum(row.baseline for row in block.rows)) < len(body) and baselines:
+            body.insert(len(body) - baselines, SEPARATING_LINE)
+        said = [g if i == 0 or headers[i - 1][0] != g else "" for i, (g, _) in enumerate(headers)]
+        shown = [f"{group}\n{header}" if any(said) else header for group, (_, header) in zip(said, headers)]
+        return _tabulated(shown, body, "simple")
+
+    return _made(table, "txt", plain=plain)[:-1]
 
 
 def to_markdown(table: Table) -> str:
-    lines = [f"## {table.title}", "", f"*{table.subtitle}*"]
-    for block in table.blocks:
-        lines += ["", f"### {block.label}", "", *([block.finding, ""] if block.finding else [])]
-        if block.unavailable:
-            lines.append(f"not run: {block.unavailable}")
-            continue
-        headers, body = grid(block, "**{}**")
-        lines += markdown([" ".join(filter(None, of)) for of in headers], body)
-        for title, heads, rows in further(block):
-            lines += ["", f"{title[0].upper()}{title[1:]}:", "", *markdown(heads, rows)]
-        lines += _items(block.footers)
-    bold = any(v.best for b in table.blocks for r in b.rows for v in r.values)
-    last = [*([f"**Bold**: {BEST}"] if bold else []), *_last(table)]
-    return "\n".join([*lines, *_items(last)]) + "\n"
-
-
-def _items(texts: Sequence[str]) -> list[str]:
-    return ["", *(f"- {text}" for text in texts)] if texts else []
+    """The table as Markdown; the best score is bold."""
+    bold = any(v.best for block in table.blocks for row in block.rows for v in row.values)
+    return _made(table, "md", bold=[f"**Bold**: {BEST}"] * bold)
 
 
 def markdown(headers: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
@@ -192,16 +171,11 @@ def _number(value: float | None, digits: int = 6) -> str:
 
 def to_latex(table: Table) -> str:
     """The table as LaTeX, with one `table` environment per block; needs the package booktabs."""
-    parts = []
-    for block in table.blocks:
-        if block.unavailable:
-            parts.append(f"% {block.label}: not run: {block.unavailable}")
-            continue
-        headers, body = grid(block)
-        made = _tabulated([" ".join(filter(None, of)) for of in headers], body, "latex_booktabs")
-        title = re.sub(r"([&%_#${}])", r"\\\1", f"{table.title}: {block.label} ({table.subtitle})")
-        parts.append(f"\\begin{{table}}\n\\centering\n\\caption{{{title}}}\n{made}\n\\end{{table}}".translate(TEX))
-    return "\n\n".join(parts) + "\n"
+
+    def escaped(title: str) -> str:
+        return re.sub(r"([&%_#${}])", r"\\\1", title).translate(TEX)
+
+    return _made(table, "tex", escaped=escaped, tex=TEX)
 
 
 def write(table: Table, stem: Path) -> list[Path]:

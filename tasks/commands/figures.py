@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from repro.identity import pair
-from repro.report.placed import note
+from repro.report.data import note
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
 from tasks.config.options import CONFIGS

@@ -14,7 +14,7 @@ import pytest
 
 from repro.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
 from repro.protocol import Metric
-from repro.tables.learning import doubt, learning
+from repro.tables.findings import doubt, learning
 
 ACCURACY = Metric("accuracy", "%", 1, 1, 1.0, "", "mean")
 LOSS = replace(ACCURACY, name="loss", unit="nats", better=-1, decimals=3)

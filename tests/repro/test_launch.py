@@ -9,14 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import fake_family
 import pytest
-from fake_family import ran
+from fake_family import ran, runs
 
 from repro import launch
 from repro.files import StoreError
-from repro.launch import devices, pool
+from repro.launch import launcher, pool
+from repro.launch.element import Element
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
 
@@ -39,6 +42,24 @@ def test_a_worker_runs_the_plugin_that_the_command_named_and_no_other(cell, stor
     plugin.write_text(whole)
     ended, _ = run([mine], store)
     assert ended[1].state == "done" and trace.read_text() == "ran ran ", "in this process and in the worker"
+
+
+def test_a_job_runs_its_cell_unless_a_plugin_or_the_recipe_has_changed(cell, store, tmp_path, monkeypatch):
+    plugin = tmp_path / "own.py"
+    plugin.write_text("# nothing")
+    mine = cell(plugins=[str(plugin)])
+    job = pickle.loads(pickle.dumps(Element(mine, store.root, 1)))
+    plugin.write_text("# something")
+    assert "has changed since the command named it" in job.run().error and not mine.done(store)
+    plugin.write_text("# nothing")
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_family, "RECIPE", (2, 1))
+        assert "the recipe of" in job.run().error
+    assert mine.entry(store).status()["state"] == "failed" and not mine.entry(store).finished()
+    assert job.run().state == "done" and mine.done(store)
+    other = replace(mine, config=mine.config | {"decode": {"beam": 4}})
+    assert Element(other, store.root, 1).run().state == "done" and other.done(store)
+    assert runs(mine, store) == ["train", "test", "test"]
 
 
 def test_a_killed_cell_is_begun_again_as_often_as_asked_and_one_that_fails_is_not(cell, store):
@@ -137,7 +158,7 @@ if __name__ == "__main__":
 )
 def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found, said = devices.places(RUNTIME | {"device": "cuda"} | asked, processes, count=lambda: 4)
+    found, said = launcher.places(RUNTIME | {"device": "cuda"} | asked, processes, count=lambda: 4)
     assert found == expected
     assert (said is not None) == (len(expected) < asked["workers"])
     if said:
@@ -148,24 +169,24 @@ def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
 def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     few = {"workers": 3, "device": "auto"}  # as a caller writes it that knows neither devices nor workers_per_device
-    assert devices.places(few, count=lambda: 0) == ([None] * 3, None)
-    assert devices.places(few, count=lambda: 2)[0] == ["0", "1"]
+    assert launcher.places(few, count=lambda: 0) == ([None] * 3, None)
+    assert launcher.places(few, count=lambda: 2)[0] == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert devices.places(few, count=lambda: 2) == ([None] * 3, None)
+    assert launcher.places(few, count=lambda: 2) == ([None] * 3, None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     with pytest.raises(StoreError, match=r"\[1, 3, 7\].*shows 3 GPU\(s\), so there is no 3; allowed: .* up to 2"):
-        devices.places(few | {"devices": [1, 3, 7]})
+        launcher.places(few | {"devices": [1, 3, 7]})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(StoreError, match=r"allowed: all, none$"):
-        devices.places(few | {"device": "cpu", "devices": [0]})
+        launcher.places(few | {"device": "cpu", "devices": [0]})
 
 
 def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,GPU-0af")
-    assert devices.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
+    assert launcher.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(StoreError, match=r"devices=\[0\].*shows 0 GPU"):
-        devices.places(RUNTIME | {"devices": [0]}, count=lambda: 0)
+        launcher.places(RUNTIME | {"devices": [0]}, count=lambda: 0)
 
 
 def test_workers_see_their_gpu_alone(cell, store, monkeypatch):

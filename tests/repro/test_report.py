@@ -14,8 +14,8 @@ import pytest
 from made_report import ROWS, Made, Page
 
 from repro.report import page as report
+from repro.report.data import LARGEST, note, placed
 from repro.report.examples import SAMPLES, choose, confusion
-from repro.report.placed import LARGEST, note, placed
 from repro.tables import build as tables
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -48,7 +48,11 @@ def test_the_table_shows_our_numbers_their_spread_and_the_best(reported):
     first = text.partition("<tbody>")[2].partition("</table>")[0]
     assert 'class="best"' not in first, "two seeds: no ranking, nothing bold"
     assert any(r[:4] == ["sparsemax", "2", "+1.00", "no"] for r in page.rows), "softmax differs, not decided"
-    assert "not comparable with the paper" in page.text and "a small model" in page.text
+    assert (
+        "not comparable with the paper" in page.text
+        and "a small model" in page.text
+        and page.row("python")[1] == "3.11"
+    )
     head = next(r for r in page.rows if r and r[0] == "state")
     assert head[5:8] == ["dev accuracy", "R-1", "zeros"]
     of_fusedmax = [r[5:8] for r in page.rows if len(r) == len(head) and r[2] == "fusedmax"]

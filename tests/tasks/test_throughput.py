@@ -86,7 +86,7 @@ def test_steps_over_documents_on_both_paths(monkeypatch):
     asked.clear()
     documents.training("sparsemax", "composition", sizes)[0]()
     assert asked == [True] * 2
-    monkeypatch.setattr(documents, "memory", lambda mapping, path, sizes: 10.0)
+    monkeypatch.setattr(documents, "peak_memory", lambda step, *case: 10.0)
     rows = documents.measure(sizes, 1, ["softmax", "sparsemax"])
     assert [(row.mapping, row.path) for row in rows] == [*itertools.product(("softmax", "sparsemax"), documents.PATHS)]
     assert rows[0].density == 1 and rows[2].density < 1 and min(row.seconds for row in rows) > 0

@@ -11,21 +11,10 @@ import pytest
 import torch
 
 from benchmarks import wheels
-from benchmarks.continuous import (
-    CONTINUOUS_CASES,
-    ContinuousCase,
-    ContinuousRow,
-    markdown_continuous,
-    measure_continuous,
-)
-from benchmarks.structured import (
-    STRUCTURED_CASES,
-    StructuredCase,
-    StructuredRow,
-    markdown_structured,
-    measure_structured,
-)
-from benchmarks.table import CASES, SHAPES, Case, Row, markdown, measure
+from benchmarks.continuous import BREADTHS, CONTINUOUS_CASES, ContinuousCase, ContinuousRow, measure_continuous
+from benchmarks.pages import page
+from benchmarks.structured import STRUCTURED_CASES, StructuredCase, StructuredRow, measure_structured
+from benchmarks.table import CASES, SHAPES, Case, Row, measure
 
 
 @pytest.fixture
@@ -69,9 +58,10 @@ def test_measure_times_peers_beside_ours_and_leaves_gaps_for_those_that_fail(one
 
 def test_figures_above_target_stand_out() -> None:
     case = Case("x", "sparsemax", {}, ((1.5, 1.0), (2.0, 1.3)))
-    page = markdown([Row("x", [1.4, 1.1], [2.1, None], case)], ((8, 128), (8, 129)), {"torch": "1"}, "native (avx2)")
-    assert "| **x** | 1.40 | **1.10** |" in page and "| **x** | **2.10** | - |" in page
-    assert "native (avx2)" in page and "torch 1" in page
+    rows, made = [Row("x", [1.4, 1.1], [2.1, None], case)], {"kernels": "native (avx2)", "machine": "", "python": "3"}
+    text = page("table", rows=rows, shapes=((8, 128), (8, 129)), versions={"torch": "1"}, **made)
+    assert "| **x** | 1.40 | **1.10** |" in text and "| **x** | **2.10** | - |" in text
+    assert "native (avx2)" in text and "torch 1" in text
 
 
 def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out(one_thread) -> None:
@@ -80,9 +70,10 @@ def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out(one
     rows = measure_continuous(cases, 0.05)
     for row in rows:
         assert len(row.forward) == len(row.both) == 3 and min(row.forward + row.both) > 0
-    page = markdown_continuous([*rows, ContinuousRow(CONTINUOUS_CASES[2], [0.1, 0.1, 0.1], [0.9, 1.1, 0.5])])
-    assert re.search(r"^\| plane(?: \| [\d.]+){3}(?: \| \*\*[\d.]+\*\*){3} \| 1e-06 \|$", page, re.M)
-    assert "| 0.90 | **1.10** | 0.50 | 1 |" in page
+    rows.append(ContinuousRow(CONTINUOUS_CASES[2], [0.1, 0.1, 0.1], [0.9, 1.1, 0.5]))
+    text = page("continuous", rows=rows, breadths=BREADTHS, batch=64)
+    assert re.search(r"^\| plane(?: \| [\d.]+){3}(?: \| \*\*[\d.]+\*\*){3} \| 1e-06 \|$", text, re.M)
+    assert "| 0.90 | **1.10** | 0.50 | 1 |" in text
 
 
 def test_command_prints_the_table_and_refuses_unknown_names(command, capsys, one_thread) -> None:
@@ -96,7 +87,7 @@ def test_structures_are_timed_beside_the_loop_in_python() -> None:
     case = StructuredCase("sequences", "sparsemap_sequence", (8, 6, 2), 1e-9)
     (row,) = measure_structured((case,), 0.05)
     assert 0 < row.forward < row.both and row.loop > row.both
-    text = markdown_structured([row, StructuredRow(case, 1.0, 0.5, None)])
+    text = page("structured", rows=[row, StructuredRow(case, 1.0, 0.5, None)])
     assert f"**{row.both:.3f}** | 1e-09 | {row.loop:.0f} |" in text and text.count("| sequences |") == 2
     assert {c.target for c in STRUCTURED_CASES} == {None, 0.15, 0.5}
     for c in STRUCTURED_CASES:
