@@ -98,7 +98,7 @@ class Loaded:
             ValueError: the model is of another task, or `nbest` is larger than the beam.
         """
         self._must_be("seq2seq")
-        from tasks.seq2seq.decode import decode
+        from tasks.seq2seq.search import decode
         from tasks.seq2seq.tokenize import output_text
 
         decoding = _training.options_of(importlib.import_module("tasks.seq2seq.options"), self.config, "decode")

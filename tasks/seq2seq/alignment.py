@@ -21,7 +21,7 @@ from sparse_attention.quality import alignment_error_rate, links
 from tasks.data.examples import padded
 from tasks.data.symbols import EOS
 from tasks.seq2seq.encode import Encoded, Split
-from tasks.seq2seq.vocabulary import join_subwords
+from tasks.seq2seq.tokenize import join_subwords
 
 DASH = "@-@"  # the Moses token for a dash inside a word
 

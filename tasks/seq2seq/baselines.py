@@ -12,8 +12,7 @@ import numpy as np
 from tasks.data.files import remembered
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.metrics import references, score
-from tasks.seq2seq.tokenize import output_text, reference_text
-from tasks.seq2seq.vocabulary import join_subwords
+from tasks.seq2seq.tokenize import join_subwords, output_text, reference_text
 
 RECIPE = 3
 NEIGHBOURS = (

@@ -34,10 +34,9 @@ from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import AlignedPair, Gold, Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
-from tasks.seq2seq.learn import fits, learn
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import hide_digits, tokenizer
-from tasks.seq2seq.vocabulary import SIDES, lines, subwords
+from tasks.seq2seq.vocabulary import SIDES, fits, learn, lines, subwords
 
 RECIPE = 2  # raise when a code change gives different files for the same options
 ALIGNER = "aligner.npz"  # see `tasks.seq2seq.fertility`

@@ -16,12 +16,11 @@ from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
-from tasks.seq2seq.decode import decode
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.fertility import stored
 from tasks.seq2seq.options import LOOKS, SELECTING, Decode, Encode
 from tasks.seq2seq.scores import References, bleu, bleu_words, chrf, meteor, multi_bleu, rouge_f1, rouge_recall75
-from tasks.seq2seq.search import Hypothesis
+from tasks.seq2seq.search import Hypothesis, decode
 from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
 
 # from `attention_statistics`, if task.scores contains `attention`
@@ -191,7 +190,7 @@ def evaluation(
 
     Args:
         test: an encoding with the split "test".
-        hypotheses: the outputs for that split, in order (`tasks.seq2seq.decode.decode`).
+        hypotheses: the outputs for that split, in order (`tasks.seq2seq.search.decode`).
         name: name of the test set, used as the prefix of the metrics.
     """
     pairs, language = test.splits["test"].pairs, test.languages["target"]

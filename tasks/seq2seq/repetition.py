@@ -23,7 +23,7 @@ from repro.protocol import Metric
 from tasks.seq2seq.aligner import Aligner
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.search import Hypothesis
-from tasks.seq2seq.vocabulary import join_subwords
+from tasks.seq2seq.tokenize import join_subwords
 
 LONGEST_LOOP = 4  # words
 
