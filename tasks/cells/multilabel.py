@@ -40,9 +40,8 @@ prepare_test = partial(_training.prepare_test, encode, _test)
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
     monitor.stage("data", 0.0)
     encoded = encode.open_encoded(prepared.folder)
-    choice, metrics = fitted.fit(
-        config["task"], config["mapping"], encoded, config["seed"], lambda share: monitor.stage("selection", share)
-    )
+    done = partial(monitor.stage, "selection")
+    choice, metrics = fitted.fit(config["task"], config["mapping"], encoded, config["seed"], done)
     fitted.save(choice, folder)
     encode.keep_encoding(prepared.folder, folder / _training.ENCODING)
     return Training(metrics)

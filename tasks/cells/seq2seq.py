@@ -84,15 +84,14 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     inputs = None
     if config["model"].get("fertility") == "actual":
         inputs = {"fertility": fertility.counts(fertility.aligner_of(data), data.splits["test"])}
-    found = decode(model, data, decoding, lambda i, n: monitor.stage("decoding", i / n), inputs)
+    found = decode(model, data, decoding, partial(monitor.stage, "decoding"), inputs)
     outputs = [best for (best,) in found]
     measured = evaluation(data, outputs, config["task"]["scores"], test.name, config["task"]["keep_attention"])
     if hasattr(model, "densities"):
         for h in outputs[: config["task"]["keep_attention"]]:
             measured.attention |= {f"{key}/{h.index}": value for key, value in model.densities(h.attention).items()}
     if data.splits["test"].gold is not None:
-        size = decoding.batch_size
-        aligned = alignment_metrics(model, data, size, lambda i, n: monitor.stage("aligning", i / n))
+        aligned = alignment_metrics(model, data, decoding.batch_size, partial(monitor.stage, "aligning"))
         measured.metrics |= {f"{test.name}/{name}": value for name, value in aligned.items()}
     if "repetition" in config["task"]["scores"]:
         repeated = repetition(data, outputs, fertility.aligner_of(data))

@@ -18,13 +18,13 @@ from tasks.commands import reproduce
 from tasks.config.request import REPRODUCE, Request
 from tasks.data import DataUnavailable
 from tasks.data.cache import read_meta
-from tasks.data.examples import padded
 from tasks.data.records import Example as Texts
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.draw import attention
 from tasks.draw.attention import Example, Panel, Row
 from tasks.load.model import Loaded, load_cell
+from tasks.seq2seq import alignment
 
 
 @dataclass
@@ -170,20 +170,12 @@ def forced(trained: Finished, source: str, output: str) -> Example:
     """Run the model of every row on `source` while forcing it to write `output`, word by word."""
     panels, tokens = [], []
     for label, cell, loaded in trained.models():
-        tokens, said, weights = _forced(loaded, source, output)
+        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
+            split = test.splits["test"]
+            (weights,) = alignment.forced(loaded.model, split, 1)
+            tokens, said = split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]]
         panels.append(_panel(label, cell, loaded, said, weights))
     return attention.sentence(source, tokens, output, panels)
-
-
-@torch.no_grad()
-def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Sequence[str], torch.Tensor]:
-    """Source tokens (S), output tokens (T, the last one is the end of the sentence) and attention [T, S] on the CPU."""
-    device = next(loaded.model.parameters()).device
-    with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
-        split = test.splits["test"]
-        (ids, lengths), (before, _) = padded([split.source[0]]), padded([np.concatenate(([EOS], split.target[0]))])
-        _, weights = loaded.model(ids.to(device), lengths.to(device), before.to(device))
-        return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], weights[0].float().cpu()
 
 
 @torch.no_grad()

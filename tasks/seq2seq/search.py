@@ -28,7 +28,7 @@ As in OpenNMT, the search itself uses log p. With decode.stop=all, more outputs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.data.examples import padded
+from tasks.data.progress import Done, untold
 from tasks.data.symbols import EOS, FIRST, PAD, SPECIAL, UNK
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import Decode
@@ -238,7 +239,7 @@ def decode(
     model: nn.Module,
     encoded: Encoded,
     options: Decode,
-    done: Callable[[int, int], None] = lambda i, n: None,
+    done: Done = untold,
     inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
     most: int = 1,
     split: str = "test",
@@ -249,7 +250,7 @@ def decode(
     Args:
         model: a `Searchable`; it is put into evaluation mode.
         encoded: an encoding with the split.
-        done: called with the number of sentences decoded so far and the total number.
+        done: called with the share of sentences decoded.
         inputs: further inputs of the model's `encode`: name -> one row of numbers per source.
         share: the sources to decode; by default all.
     """
@@ -268,7 +269,7 @@ def decode(
             copied = part.source_tokens(i) if options.replace_unk else None
             best = ranked(results, options)[:most]
             found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
-        done(start + len(batch), len(order))
+        done((start + len(batch)) / len(order))
     return [found[i] for i in chosen]
 
 
