@@ -209,7 +209,7 @@ class Loaded:
         features have the wrong shape or are not finite.
         """
         self._must_be("multilabel")
-        from tasks.multilabel.selection import predict
+        from tasks.multilabel.fitted import predict
 
         x = np.asarray(features, dtype=np.float64)
         if not len(x):

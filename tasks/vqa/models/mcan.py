@@ -6,7 +6,7 @@
 
 `reduce` (AttFlat in the authors' code) scores every word or image region with a small MLP, turns the scores into
 weights, and computes the weighted sum. Martins et al. 2020, section 4, replace only the weights of the *image*. This is
-the place "image", which accepts a mapping over rows, a mapping over grids, or a density (`_image.py`). The co-attention
+the place "image", which accepts a mapping over rows, a mapping over grids, or a density (`_layers.py`). The co-attention
 layers and the question keep their softmax.
 """
 
@@ -30,8 +30,7 @@ from tasks.config.options import REQUIRED, choice, integer, listing, number, sta
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import Lstm
 from tasks.layers.words import density_alpha
-from tasks.vqa.models._image import ImageReduction, Reduced
-from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
+from tasks.vqa.models._layers import ImageReduction, Layer, QuestionReduction, Reduced, Scorer, SmallCnn
 
 PLACES = {"image": Place(over=("row", "grid", "density"))}
 NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
