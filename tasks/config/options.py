@@ -1,7 +1,6 @@
 """Typed options: one dataclass per configuration node, whose fields define type, range and help text. Needs no torch.
 
-    @dataclass
-    @stated("main", "train")
+    @defaults("main", "train")
     class Train:
         max_epochs: int = integer(low=1, help="epochs")
         precision: str = choice(REQUIRED, "fp32", "fp16", "bf16")
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 import yaml
 
@@ -98,6 +97,8 @@ class Kind:
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
     """Class decorator, below @dataclass, that takes the defaults of the class's fields from `configs/<file>.yaml`.
 
+    `defaults` is both decorators in one.
+
     Its fields are its own, and those of its bases that have no default yet: options that several files share.
 
     So a default is written only once, in the file that people read and copy. The default of `${oc.env:NAME,VALUE}` is
@@ -129,6 +130,12 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
         return cls
 
     return decorate
+
+
+@dataclass_transform()
+def defaults(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
+    """Class decorator that makes a dataclass, whose fields have the defaults in `configs/<file>.yaml` (see `stated`)."""
+    return lambda cls: dataclass(stated(file, *keys)(cls))
 
 
 def names_in(group: str) -> list[str]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repro.cell import Cell, Results
-from tasks.config.options import number, stated
+from tasks.config.options import defaults, number
 from tasks.loggers import about
 
 
-@dataclass
-@stated("logger/tensorboard", "tensorboard")
+@defaults("logger/tensorboard", "tensorboard")
 class Options:
     """Options for event files in a folder of the outputs."""
 

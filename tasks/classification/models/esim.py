@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from sparse_attention.structured.rows import Solution
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import BiLstm
 
@@ -36,8 +35,7 @@ TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
 
 
-@dataclass
-@stated("model/esim")
+@defaults("model/esim")
 class Options:
     """The sizes of Chen et al. 2017."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from sparse_attention.mappings.continuous import (
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import AdditiveAttention, AdditiveScores
 from tasks.layers.lstm import BiLstm
@@ -41,8 +40,7 @@ TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
 
 
-@dataclass
-@stated("model/imdb_bilstm")
+@defaults("model/imdb_bilstm")
 class Options:
     """Sizes from the authors' code; the paper does not state them."""
 

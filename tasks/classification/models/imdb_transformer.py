@@ -12,14 +12,13 @@ In a paper about IMDB there is no such model; it shows what sparse attention cos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import AdditiveAttention
 from tasks.layers.transformer import Layer, initialise, positions
@@ -28,8 +27,7 @@ TEXTS = 1  # per example
 PLACES = {"encoder": Place(unnormalised=True), "attention": Place()}
 
 
-@dataclass
-@stated("model/imdb_transformer_small")
+@defaults("model/imdb_transformer_small")
 class Options:
     """Sizes for one core."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import EOS, PAD
 from tasks.layers.attention import AdditiveAttention
 
@@ -33,8 +32,7 @@ TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row",))}
 
 
-@dataclass
-@stated("model/snli_attentive")
+@defaults("model/snli_attentive")
 class Options:
     """The sizes of the C++ code."""
 

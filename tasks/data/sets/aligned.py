@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import stated
+from tasks.config.options import defaults
 from tasks.data.dataset import DataSet, Manifest, Splits, make
 from tasks.data.errors import DataError
 from tasks.data.manifests import Mirrored, mirror_files, mirror_hashes
@@ -104,8 +103,7 @@ def _conllu(path: Path) -> Iterator[tuple[list[str], dict[str, int]]]:
         yield words, places
 
 
-@dataclass
-@stated("data/hansards")
+@defaults("data/hansards")
 class Options(Translated, Mirrored):
     """Only a test set, in one of two directions."""
 

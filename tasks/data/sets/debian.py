@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import integer, stated
+from tasks.config.options import defaults, integer
 from tasks.data.acquire.apt import RELEASE, PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataUnavailable
@@ -42,8 +42,7 @@ _EMPTY_PARAGRAPH = re.compile(
 )
 
 
-@dataclass
-@stated("data/debian_descriptions")
+@defaults("data/debian_descriptions")
 class Summaries(Bounded):
     """About 36,000 pairs; paragraphs have at least ten words."""
 
@@ -172,8 +171,7 @@ PROGRAMS = "admin comm database editors electronics games gnome graphics hamradi
 PROGRAMS += "otherosfs science sound tex text utils video web x11".split()
 
 
-@dataclass
-@stated("data/debian_pairs")
+@defaults("data/debian_pairs")
 class LookUp(Limited):
     """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from tasks.config.options import stated
+from tasks.config.options import defaults
 from tasks.data.acquire.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Manifest, Splits, fingerprint, make
 from tasks.data.progress import Progress
@@ -28,8 +27,7 @@ HELP_LANGUAGES = {"en": ("en-us", "en-US")} | {
 _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)
 
 
-@dataclass
-@stated("data/libreoffice_help")
+@defaults("data/libreoffice_help")
 class Options(Translated, Bounded):
     """About 28,000 pairs FR-EN of 4 to 60 words; both directions have the same splits."""
 

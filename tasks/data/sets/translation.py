@@ -10,11 +10,10 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, choice, stated
+from tasks.config.options import REQUIRED, choice, defaults
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
@@ -28,8 +27,7 @@ from tasks.data.records import Pair, clean
 KIND = "pairs"
 
 
-@dataclass
-@stated("data/baseline_1m_enfr")
+@defaults("data/baseline_1m_enfr")
 class Baseline(Translated, Limited):
     """Either translation direction, with the archive's generic test set."""
 
@@ -53,8 +51,7 @@ def load_baseline(manifest: Manifest, options: Baseline, root: Path, progress: P
 TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
 
 
-@dataclass
-@stated("data/multi30k")
+@defaults("data/multi30k")
 class Multi30k(Translated, Bounded, Mirrored):
     """29,000 train, 1,014 dev and 1,000 test pairs."""
 
@@ -101,8 +98,7 @@ FILES = {  # split -> names of its files, with the pair of languages and the lan
 }
 
 
-@dataclass
-@stated("data/iwslt2017")
+@defaults("data/iwslt2017")
 class Iwslt(Translated, Bounded):
     """206,112 train, 888 dev (dev2010) and 8,079 test (tst2010 to tst2015) pairs for DE-EN."""
 

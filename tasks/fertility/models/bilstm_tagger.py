@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from tasks.config.models import Place
-from tasks.config.options import integer, number, stated
+from tasks.config.options import defaults, integer, number
 from tasks.seq2seq.tagger import Tagger
 
 PLACES: dict[str, Place] = {}
 
 
-@dataclass
-@stated("model/bilstm_tagger")
+@defaults("model/bilstm_tagger")
 class Options:
     """Options of the tagger of Malaviya et al. 2018."""
 

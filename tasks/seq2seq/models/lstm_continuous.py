@@ -18,7 +18,6 @@ sigma and the density from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ from sparse_attention.mappings.continuous import (
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
 from tasks.layers.words import density_alpha, density_on_words
 from tasks.seq2seq.models import lstm
 
@@ -43,8 +42,7 @@ ON_THE_LINE = ("continuous_softmax", "continuous_sparsemax", "continuous_biweigh
 Tensors = dict[str, Tensor]
 
 
-@dataclass
-@stated("model/lstm_continuous")
+@defaults("model/lstm_continuous")
 class Options(lstm.Options):
     """The options of `lstm` and the regression's; N and the widths are those of the paper for translation."""
 

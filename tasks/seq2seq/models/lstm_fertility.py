@@ -12,7 +12,6 @@ OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.config.models import Place, nodes_at
-from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import BOS, PAD
 from tasks.seq2seq.fertility import FERTILITIES, TAGGER, TYPES
 from tasks.seq2seq.models import lstm
@@ -34,8 +33,7 @@ Tensors = dict[str, Tensor]
 _ROWS = "constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger"
 
 
-@dataclass
-@stated("model/lstm_fertility")
+@defaults("model/lstm_fertility")
 class Options(lstm.Options):
     """The options of `lstm`, and those of the fertilities."""
 

@@ -17,12 +17,11 @@ uses a causal mask. For a mapping over rows, masked positions and positions that
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.transformer import Cache, Layer, initialise, positions
 
@@ -30,8 +29,7 @@ PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=Tru
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 
 
-@dataclass
-@stated("model/transformer_base")
+@defaults("model/transformer_base")
 class Options:
     """Sizes of encoder and decoder; the defaults are those of the base model of Vaswani et al. 2017."""
 

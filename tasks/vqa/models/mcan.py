@@ -13,7 +13,6 @@ layers and the question keep their softmax.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
 from tasks.config.models import Place, mappings_at, row_mappings
-from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import Lstm
 from tasks.layers.words import density_alpha
@@ -36,8 +35,7 @@ PLACES = {"image": Place(over=("row", "grid", "density"))}
 NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
 
 
-@dataclass
-@stated("model/mcan_small")
+@defaults("model/mcan_small")
 class Options:
     """Sizes and attention; the defaults are those of the paper's MCAN small."""
 
