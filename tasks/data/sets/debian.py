@@ -30,7 +30,7 @@ from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Split
 from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
 from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, fallback
-from tasks.data.read.splits import Parts, normalized, split_by_content
+from tasks.data.read.splits import Parts, normalized
 from tasks.data.records import Example, Pair, clean
 
 RECIPE = 2  # increased when the same lists would give other rows or splits
@@ -102,16 +102,13 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
     path = root / "debian_descriptions" / f"rows-{RECIPE}.jsonl"
     cached, about = cached_rows(path, make, progress)
     rows = [Description(*row) for row in cached]
-
-    def split() -> Parts:
-        keys = [
-            (("package", r.source), ("paragraph", normalized(r.paragraph)), ("synopsis", normalized(r.synopsis)))
-            for r in rows
-        ]
-        names = [f"{row.source} {row.paragraph}" for row in rows]
-        return split_by_content(keys, names, [[row.paragraph for row in rows]])
-
-    parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {about['sha256']}", split, progress)
+    keys = (
+        [("package", r.source), ("paragraph", normalized(r.paragraph)), ("synopsis", normalized(r.synopsis))]
+        for r in rows
+    )
+    texts = [row.paragraph for row in rows]
+    names, kept = [f"{row.source} {row.paragraph}" for row in rows], path.with_suffix(".split.json")
+    parts = cached_parts(kept, f"{RECIPE} {about['sha256']}", progress, keys, names, [texts])
     return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
 
 

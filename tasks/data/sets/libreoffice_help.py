@@ -14,7 +14,7 @@ from tasks.data.dataset import SPLITS, DataSet, Manifest, Splits, fingerprint, m
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
 from tasks.data.read.pairs import Bounded, Translated, cached_parts, cached_rows, fallback, language
-from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.read.splits import normalized
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
@@ -58,12 +58,9 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     path = root / "libreoffice_help" / f"pairs-{first}-{second}-1.jsonl"
     rows, known = cached_rows(path, make_rows, progress)
     ones, twos = zip(*rows, strict=True)
-
-    def split():
-        keys = [[("first", normalized(one)), ("second", normalized(two))] for one, two in rows]
-        return split_by_content(keys, [f"{one}\t{two}" for one, two in rows], [ones, twos])
-
-    parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {known['sha256']}", split, progress)
+    keys = ([("first", normalized(one)), ("second", normalized(two))] for one, two in rows)
+    kept, names = path.with_suffix(".split.json"), [f"{one}\t{two}" for one, two in rows]
+    parts = cached_parts(kept, f"{RECIPE} {known['sha256']}", progress, keys, names, [ones, twos])
 
     def read(progress: Progress) -> Splits:
         order = 1 if options.source_lang == first else -1

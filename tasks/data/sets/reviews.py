@@ -23,7 +23,7 @@ from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
 from tasks.data.read.formats import decode, read_text, size_of, table
 from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.read.splits import normalized
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -150,13 +150,9 @@ def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: P
     read_rows = (row for _, row in table(folder / manifest["member"], columns))
     labelled = (row for row in read_rows if row["category"] in LABELS and row["text"].strip())
     rows = list({normalized(row["text"]): row for row in labelled}.values())
-
-    def split():
-        texts = [row["text"] for row in rows]
-        keys = [[("film", row["movie_name"]), normalized(row["text"])] for row in rows]
-        return split_by_content(keys, texts, [texts])
-
-    parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
+    texts, path = [row["text"] for row in rows], root / "rotten_tomatoes" / "split.json"
+    keys = ([("film", row["movie_name"]), normalized(row["text"])] for row in rows)
+    parts = cached_parts(path, f"{RECIPE} {manifest['sha256']}", progress, keys, texts, [texts])
 
     def read(progress: Progress) -> Splits:
         return parts.of([Example((row["text"],), LABELS[row["category"]]) for row in rows])

@@ -22,7 +22,7 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import count, damaged, json_lines, read_text
 from tasks.data.read.lines import folder_of, line_pairs
 from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts
-from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.read.splits import normalized
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
@@ -116,12 +116,9 @@ def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Pro
     rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
     pairs = [Pair(body, (title,)) for body, title in rows]
     bodies = [body for body, _ in rows]
-
-    def split():
-        keys = [[("body", normalized(body)), ("title", normalized(title))] for body, title in rows]
-        return split_by_content(keys, [f"{body}\t{title}" for body, title in rows], [bodies])
-
-    parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
+    keys = ([("body", normalized(body)), ("title", normalized(title))] for body, title in rows)
+    names, path = [f"{body}\t{title}" for body, title in rows], root / "reuters21578" / "split.json"
+    parts = cached_parts(path, fingerprint(RECIPE, hashes), progress, keys, names, [bodies])
 
     def read(progress: Progress) -> Splits:
         return {split: options.within(some) for split, some in parts.of(pairs).items()}
