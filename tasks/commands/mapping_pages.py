@@ -108,11 +108,15 @@ def page(s: Spec) -> str:
     files = sorted((ROOT / "configs" / "experiment").glob("*.yaml"))
     row = re.compile(rf"\b(?:mapping|name)[:=] ?{s.name}\b")  # of an experiment, or a column
     used = [file.stem for file in files if row.search(file.read_text(encoding="utf-8"))]
+    module = markdown(sys.modules[thing.__module__].__doc__ or "")
     told = {
         "told": markdown(thing.__doc__ or s.summary),
-        "module": markdown(sys.modules[thing.__module__].__doc__ or ""),
+        "module": module,
+        "drawn": drawable(s),
+        "code": code,
+        "used": used,
+        "costs": costs(s.name),
     }
-    told |= {"drawn": drawable(s), "code": code, "used": used, "costs": costs(s.name)}
     return _template("mapping_page.md.jinja").render(told, s=s)
 
 
@@ -150,10 +154,8 @@ def _listed(source: str, specs: list[Spec]) -> str:
     for s in specs:
         if s.function is not None or s.kind == "continuous":
             kinds[GROUPS.get(s.kind, "rows")].append(s.name)
-    modules = [*(s.module.__name__ for s in specs), "all are a Mapping"]
-    text = {kind: " ".join(names) for kind, names in kinds.items()} | {
-        "modules": " ".join(modules[:-1]) + "; " + modules[-1]
-    }
+    modules = " ".join(s.module.__name__ for s in specs) + "; all are a Mapping"
+    text = {kind: " ".join(names) for kind, names in kinds.items()} | {"modules": modules}
     lines = [textwrap.fill(f"    {k:<13}{v}", 119, subsequent_indent=" " * 17) for k, v in text.items()]
     before, rest = source.split("\n    rows  ", 1)
     return before + "\n" + "\n".join(lines) + "\n    registry  " + rest.split("\n    registry  ", 1)[1]

@@ -126,7 +126,5 @@ def register(family: str, base: type) -> None:
     for name in models.names(family):
         registered = registered_name(name)
         config = config_class(registered, *MAPPING, *entries(models.architecture(family, name).Options))
-        made = type(
-            registered, (base,), {"family": family, "architecture": name, "__doc__": f"tasks.{family}.models.{name}"}
-        )
-        register_model(registered, dataclass=config)(made)
+        own = {"family": family, "architecture": name, "__doc__": f"tasks.{family}.models.{name}"}
+        register_model(registered, dataclass=config)(type(registered, (base,), own))

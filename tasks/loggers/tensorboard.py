@@ -44,9 +44,8 @@ class Logger:
         """
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        parts = [
-            re.sub(r"[^\w.=+-]+", "_", part).strip("_.") for part in (about.group(self.cell), about.name(self.cell))
-        ]
+        words = about.group(self.cell), about.name(self.cell)
+        parts = [re.sub(r"[^\w.=+-]+", "_", part).strip("_.") for part in words]
         folder = Path(self.cell.config["paths"]["outputs"], "tensorboard", *parts)
         folder.mkdir(parents=True, exist_ok=True)
         self.writer = RecordWriter((folder / f"events.out.tfevents.{self.cell.training_id}").open("wb"))
