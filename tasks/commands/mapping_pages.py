@@ -32,16 +32,6 @@ KIND = {
     "structured": "Structures",
     "continuous": "Densities",
 }
-STUBS = '''"""Types of the package, written by `make pages`: checkers do not see what the registry makes."""
-
-from torch import Tensor
-
-{}
-
-__version__: str
-'''
-
-
 GROUPS = {"unnormalised": "no sum 1", "structured": "structures", "continuous": "densities"}
 
 
@@ -82,7 +72,7 @@ def gallery(specs: list[Spec]) -> str:
 @cache
 def _template(name: str) -> jinja2.Template:
     made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    made.globals |= {"markdown": markdown, "default": _default, "costs": costs}
+    made.globals |= {"markdown": markdown, "default": _default, "costs": costs, "given": _given, "defined": _defined}
     made.tests["timed"] = costs
     return made.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
@@ -108,38 +98,16 @@ def page(s: Spec) -> str:
     files = sorted((ROOT / "configs" / "experiment").glob("*.yaml"))
     row = re.compile(rf"\b(?:mapping|name)[:=] ?{s.name}\b")  # of an experiment, or a column
     used = [file.stem for file in files if row.search(file.read_text(encoding="utf-8"))]
-    module = markdown(sys.modules[thing.__module__].__doc__ or "")
-    told = {
-        "told": markdown(thing.__doc__ or s.summary),
-        "module": module,
-        "drawn": drawable(s),
-        "code": code,
-        "used": used,
-        "costs": costs(s.name),
-    }
+    told = {"told": markdown(thing.__doc__ or s.summary), "drawn": drawable(s), "code": code, "used": used}
+    told |= {"module": markdown(sys.modules[thing.__module__].__doc__ or ""), "costs": costs(s.name)}
     return _template("mapping_page.md.jinja").render(told, s=s)
 
 
-def _stub(s: Spec) -> str:
-    """Type stub of the module's class, and of the function if the registry created it."""
-    given = []
-    for p in s.params:
-        kind = "str" if p.choices else ("int" if p.whole else "float") + " | Tensor" * p.tensor
-        given.append(f"{p.name}: {kind}{' | None' * (p.required or p.optional)} = {_default(p)}")
-    along = ["*", "dim: int = -1"] if s.over == "row" else []
-    text = f"\nclass {s.module.__name__}(Mapping):\n" + _signature("__init__", ["self", *given, *along], "None", "    ")
-    if s.function is None or _defined(s.name, s.function):
-        return text
-    row = ["scores: Tensor", "dim: int = -1", "mask: Tensor | None = None", *given]
-    return text + "\n" + _signature(s.name, row, "Tensor", "")
-
-
-def _signature(name: str, parameters: list[str], result: str, indent: str) -> str:
-    line = f"{indent}def {name}({', '.join(parameters)}) -> {result}: ...\n"
-    if len(line) <= 121:
-        return line
-    inside = "".join(f"{indent}    {parameter},\n" for parameter in parameters)
-    return f"{indent}def {name}(\n{inside}{indent}) -> {result}: ...\n"
+def _given(s: Spec) -> list[str]:
+    """The mapping's parameters with their types, as in a signature."""
+    kinds = ("str" if p.choices else ("int" if p.whole else "float") + " | Tensor" * p.tensor for p in s.params)
+    optional = (" | None" * (p.required or p.optional) for p in s.params)
+    return [f"{p.name}: {kind}{none} = {_default(p)}" for p, kind, none in zip(s.params, kinds, optional)]
 
 
 def _defined(name: str, thing: object) -> str:
@@ -165,13 +133,12 @@ def pages() -> dict[str, str]:
     """Path in the repository -> text of each committed file."""
     specs = [sa.spec(name) for name in sa.names()]
     public = sorted((where, name) for name in dir(sa) if (where := _defined(name, getattr(sa, name))))
-    imports = [f"from {w.removeprefix('sparse_attention') or '.'} import {name} as {name}" for w, name in public]
     package = Path(sa.__file__).read_text(encoding="utf-8")
     return {
         "sparse_attention/__init__.py": _listed(package, specs),
         "docs/reference/mappings/README.md": gallery(specs),
         "docs/reference/mappings/weights.svg": sheet(list(filter(drawable, specs))),
-        "sparse_attention/__init__.pyi": STUBS.format("\n".join(imports)) + "".join(map(_stub, specs)),
+        "sparse_attention/__init__.pyi": _template("stubs.pyi.jinja").render(public=public, specs=specs),
     }
 
 
