@@ -1,7 +1,5 @@
 """Functions shared by the cells of several families: data preparation, gradient training and weights."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence

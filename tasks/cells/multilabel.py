@@ -1,7 +1,5 @@
 """Multilabel classification cells: fit a linear model, select on dev, evaluate on the test documents. No fairseq."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

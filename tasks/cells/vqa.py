@@ -1,7 +1,5 @@
 """Visual question answering cells: train a model, answer the questions of a test set, and score the answers."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Mapping
 from functools import partial

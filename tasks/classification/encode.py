@@ -5,8 +5,6 @@ sets. The first ids are the special symbols of `tasks.data.symbols`; the words o
 end symbol separates two texts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re

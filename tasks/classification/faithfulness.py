@@ -12,8 +12,6 @@ replaced by one unknown word. If an example has two texts, only the first is cha
 weights; clusters are equal weights anywhere in the text.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

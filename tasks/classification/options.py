@@ -1,7 +1,5 @@
 """Options of the classification tasks, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

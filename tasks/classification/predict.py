@@ -1,7 +1,5 @@
 """Predictions and attention for a split, in plain torch with batches of texts of similar length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention of a finished table's models on stored test examples, your own texts, forced outputs or aligned pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

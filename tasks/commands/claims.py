@@ -1,7 +1,5 @@
 """Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as JSON and as a page."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

@@ -4,8 +4,6 @@ A figure is written to <outputs>/figures/<experiment>/<figure>_<profile>.svg, to
 or .csv) and a file with the text that the report of the experiment shows about it (.about.json).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

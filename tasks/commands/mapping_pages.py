@@ -6,8 +6,6 @@ experiments that use it (configs/experiment) and its measured cost (docs/referen
 of which mapping to use is README's.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

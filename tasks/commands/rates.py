@@ -1,7 +1,5 @@
 """How long an epoch of each setting takes, as far as we know without a finished cell (configs/rates.yaml)."""
 
-from __future__ import annotations
-
 import time
 from functools import cache
 

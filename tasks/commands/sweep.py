@@ -8,8 +8,6 @@ Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and p
 sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

@@ -1,7 +1,5 @@
 """Configuration nodes that do not depend on task, data set or model: training, optimisers, runtime and launchers."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

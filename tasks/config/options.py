@@ -12,8 +12,6 @@ that involve several fields, a class may define `problems(self) -> list[str]`, w
 by itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -21,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import yaml
 
@@ -48,12 +46,12 @@ class Problem(str):
     value: Any
     allowed: tuple[str, ...]
 
-    def __new__(cls, sentence: str, key: str, value: Any = None, allowed: Iterable[str] = ()) -> Problem:
+    def __new__(cls, sentence: str, key: str, value: Any = None, allowed: Iterable[str] = ()) -> Self:
         made = super().__new__(cls, sentence)
         made.key, made.value, made.allowed = key, value, tuple(allowed)
         return made
 
-    def below(self, prefix: str) -> Problem:
+    def below(self, prefix: str) -> "Problem":
         """The same problem of a key that begins with `prefix`."""
         return Problem(f"{prefix}{self}", f"{prefix}{self.key}", self.value, self.allowed)
 

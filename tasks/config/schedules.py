@@ -11,8 +11,6 @@ To add a schedule, write a class here, whose options have `@defaults("schedule/<
 write `configs/schedule/<name>.yaml`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

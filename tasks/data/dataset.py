@@ -1,7 +1,5 @@
 """A data set that has been found but not yet read, with the description that every loader returns."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -10,8 +10,6 @@ border; other words of equal weight share a letter (theirs: a dot). For continuo
 word is drawn, so that words outside its support are grey.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each figure notes what the published figure shows; details that the paper does n
 for them, are in `chosen`.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import re

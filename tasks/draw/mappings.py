@@ -5,8 +5,6 @@ score is 0; on the right, the weights of one row of ten scores, where a ring mar
 shows the weights of the ten scores for all mappings. All weights are computed in float64 by the reference kernels.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -5,10 +5,8 @@ It pads sources on the left; they are shifted to be padded on the right before e
 back to the left afterwards.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -100,7 +98,7 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
         self.net, self.padded_right = net, False
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> PairsModel:
+    def build_model(cls, cfg: Any, task: Any) -> Self:
         source, target = task.source_dictionary, task.target_dictionary
         for symbols in (source, target):
             if (symbols.pad(), symbols.eos(), symbols.unk()) != (PAD, EOS, UNK):

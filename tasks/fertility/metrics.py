@@ -1,7 +1,5 @@
 """Metrics of tagged fertilities."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Options of fertility tagging, apart from those of data and model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tasks.config.options import REQUIRED, defaults, listing, text

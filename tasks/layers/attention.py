@@ -9,8 +9,6 @@ A decoder computes what depends only on the keys once, ``ready = attend.scores.p
 ``attend.mapping(attend.scores(query, ready), mask=mask)``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

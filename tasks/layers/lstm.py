@@ -1,7 +1,5 @@
 """LSTMs that run in half precision on every processor and over padded texts without packing; precision of a loss."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

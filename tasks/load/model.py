@@ -4,8 +4,6 @@ The input is treated like a test set: it is encoded like the training data (by t
 with the cell's options.
 """
 
-from __future__ import annotations
-
 import importlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

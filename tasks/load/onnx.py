@@ -1,7 +1,5 @@
 """Write a model as one ONNX file. docs/guides/predict.md lists the inputs and outputs of each kind of model."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ classes `Options` and `Logger`; no other file mentions it. A logger is made by `
 described in `repro.loggers`. `logger=[wandb,tensorboard]` uses both.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The information about a cell that loggers show: name, group, tags, flat configuration, scores, heat maps, samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

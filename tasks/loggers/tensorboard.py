@@ -4,8 +4,6 @@ Each cell has one file, named after its id, which is written again if the cell i
 the host name into the file name; this one does not.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ WANDB_RUN_GROUP, WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are adde
 machine, the code or the command line is sent: no host name and no path.
 """
 
-from __future__ import annotations
-
 import io
 import netrc
 import os

@@ -1,7 +1,5 @@
 """Stores features and labels as arrays in a folder, opened by path; nothing needs to be encoded."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

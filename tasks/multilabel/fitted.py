@@ -3,8 +3,6 @@
 Chosen are the penalty, the mapping's parameter (q or lambda), and the threshold p0 of softmax, by micro-F1. Ties are broken in favour of the larger penalty and the smaller threshold.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

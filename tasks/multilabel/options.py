@@ -1,7 +1,5 @@
 """Options of the multilabel task, apart from those of data and mapping."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, node, number, record, text

@@ -9,8 +9,6 @@ one model per direction; the best alignments of both are symmetrised by grow-dia
 Training is deterministic and needs 4 bytes of memory for each pair of a source and a target word in a sentence pair.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path

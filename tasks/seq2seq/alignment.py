@@ -9,8 +9,6 @@ The error says something of attention only where it is below that of the diagona
 position. It counts one source word a target word; the mass on linked words counts all words, whatever their weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

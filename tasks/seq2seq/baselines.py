@@ -1,7 +1,5 @@
 """Trivial baselines to compare scores with: a constant output, the start of the source, the nearest neighbour."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Batches of encoded pairs for training, and of sources with their fertilities for the tagger."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

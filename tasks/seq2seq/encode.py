@@ -12,8 +12,6 @@ A training folder holds the splits train and dev; a test folder holds the split 
 The first three lines are the encoding, which a trained model needs to read a text; it is stored with the weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """Metrics of translation and summarization, and the evaluation of a test set's outputs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Options of translation and summarization, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

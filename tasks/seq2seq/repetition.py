@@ -11,8 +11,6 @@ DROP-score: of the source words that are aligned to a word of the reference, the
 word of the output. The alignments come from `tasks.seq2seq.aligner`, trained on the training pairs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise

@@ -9,8 +9,6 @@ metric -> value of the corpus; "signature" -> how it was computed; "sentence" ->
 so that the difference between two systems can be tested. It raises ValueError if the numbers of sentences differ.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version

@@ -26,8 +26,6 @@ As in OpenNMT, the search itself uses log p. With decode.stop=all, more outputs 
 `decode` searches in batches of similar length, and replaces unknown words by the most attended source word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol

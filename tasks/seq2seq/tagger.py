@@ -3,8 +3,6 @@
 h = BiLSTM(embed(x)), with several layers;  f_i ~ softmax(U h_i) over 0, 1, ..., most
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from tasks.data.symbols import PAD

@@ -14,8 +14,6 @@ their outputs are then restored from the source before evaluation, and the refer
 authors' evaluation (NAMAS).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache

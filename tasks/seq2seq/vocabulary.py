@@ -6,8 +6,6 @@ the same as in fairseq: first the special symbols of `tasks.data.symbols`, then 
 it is read as the unknown word, as in OpenNMT; other special symbols in a text are read as unknown words too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections import Counter

@@ -4,8 +4,6 @@ An interrupted run ends with the same weights as an uninterrupted one: every upd
 updates), the order of the batches with (seed, epoch), and a checkpoint stores the number of updates made in the epoch.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ the configuration specifies. The number of processes is still part of a cell's i
 summation and the units that dropout selects. Tested with CPU processes; docs/guides/cluster.md lists what was run on GPUs.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

@@ -15,8 +15,6 @@ used here because of these differences:
 * fairseq's Trainer skips the batch if memory runs out. Here the training ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator

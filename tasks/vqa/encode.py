@@ -17,8 +17,6 @@ annotators gave it. The official accuracy averages over the ten ways to leave ou
 and the same values are the training targets.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Options of visual question answering, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
 from tasks.config.options import REQUIRED, defaults, flag, integer, listing, text
 
 KIND = "questions"

@@ -1,7 +1,5 @@
 """Predicts answers to the questions of a split, with the model's attention to the images; plain torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What all classifiers share: they read words through one table of vectors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -15,8 +15,6 @@ and v. Sources: Chen et al. 2017, without trees; Niculae et al. 2018 for the two
 also score where they start and end).
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

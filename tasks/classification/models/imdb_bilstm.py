@@ -11,8 +11,6 @@ With a density, the option `discrete` may name a discrete mapping to combine it 
 section 4; sizes from the authors' code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -9,8 +9,6 @@ No weights of the self-attention are asked for, so that `sa.sparse_attention` ta
 In a paper about IMDB there is no such model; it shows what sparse attention costs over a document.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -13,8 +13,6 @@ P, and to y, the output of its hypothesis selector, which both attention and cla
 C++ code the dropout on y has no effect, because it is called before the selector's forward pass; ours takes effect.)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ A path is either one table, or a folder with the table of each split: `train.csv
 no quoting: a cell is the text between two tabs.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

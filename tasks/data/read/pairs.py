@@ -1,7 +1,5 @@
 """Shared parts of the sentence-pair data sets: options, limits on the number of words, and cached rows and splits."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

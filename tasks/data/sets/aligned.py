@@ -6,8 +6,6 @@ pud_enfr   999 pairs of news and Wikipedia, sure links of content words (Nikolae
            links: predicted links of function words, which were never annotated, count against precision
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

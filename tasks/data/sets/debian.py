@@ -15,8 +15,6 @@ softmax, 85 % with sparsemax, and 61 % with uniform attention (measured, one see
 Adam prevents the attention from starting to learn).
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ birds, emotions, scene, yeast   in Mulan's published files
 yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own split
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

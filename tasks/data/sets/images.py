@@ -1,7 +1,5 @@
 """Questions about your own images: a folder of images, and one list of questions or one list per split."""
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 from tasks.config.options import REQUIRED, choice, defaults, text

@@ -1,7 +1,5 @@
 """LibreOffice help (MPL-2.0): paragraphs in two of 11 languages, aligned by id; replaces baseline-1M in the demo."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator

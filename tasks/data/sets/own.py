@@ -7,8 +7,6 @@ table   csv, tsv or JSON with columns for one or two texts and a class
 A single file is split by content.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ Readers return questions in file order. Nothing is skipped silently: questions t
 (`tasks.data.read.formats`).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

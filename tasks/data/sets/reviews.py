@@ -4,8 +4,6 @@ imdb              IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et
 rotten_tomatoes   sentences and snippets of reviews, rotten or fresh, from a wheel; replaces IMDB in the demo
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

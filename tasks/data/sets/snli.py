@@ -4,8 +4,6 @@ snli       the published files, or the hub
 snli_20k   20,000 training pairs with SNLI's own dev and test sets, from a mirror
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re

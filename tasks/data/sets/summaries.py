@@ -8,8 +8,6 @@ reuters21578    from a mirror: the title from the first paragraph. It replaces G
 Gigaword and DUC are read as released by Rush et al. 2015 in their archive sumdata.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

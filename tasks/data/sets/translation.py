@@ -5,8 +5,6 @@ multi30k           task 1: captions of photographs in English, French and German
 iwslt2017          TED talks, from the files of the archive or from the hub
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The tagger of `tasks.seq2seq.tagger` as an architecture. It has no attention, so `mapping` is ignored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

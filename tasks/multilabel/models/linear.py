@@ -18,8 +18,6 @@ All losses are convex. The hinges are piecewise linear; for these, L-BFGS has no
 start at a kink (see `fit`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -13,8 +13,6 @@ Training and search share the same code. A stateful mapping (`start`, `step`) ke
 under keys that begin with "mapping."; teacher forcing also passes this state from step to step.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -15,8 +15,6 @@ The attention that a step returns, which is used for statistics and for copying 
 sigma and the density from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -9,11 +9,9 @@ the scores also depend on the attention that each position has received so far (
 OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import safetensors.torch
@@ -75,7 +73,7 @@ class Model(lstm.Model):
         elif kind == "predicted":
             self.tagger.load_state_dict(safetensors.torch.load_file(folder / TAGGER))
 
-    def train(self, mode: bool = True) -> Model:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.options.fertility == "predicted":
             self.tagger.eval()

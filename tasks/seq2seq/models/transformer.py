@@ -14,8 +14,6 @@ Training and search share the same code: the state holds the keys and values of 
 uses a causal mask. For a mapping over rows, masked positions and positions that do not exist yet are equivalent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from torch import Tensor, nn

@@ -10,8 +10,6 @@
 The second form is used if the mapping is a density; the continuous context then replaces the discrete one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -10,8 +10,6 @@ the place "image", which accepts a mapping over rows, a mapping over grids, or a
 layers and the question keep their softmax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
