@@ -7,8 +7,8 @@ import torch
 
 from tasks.data.examples import Examples, padded
 from tasks.data.symbols import EOS
+from tasks.layers.lstm import MOST
 from tasks.seq2seq.fertility import stored
-from tasks.seq2seq.tagger import MOST
 
 
 class Pairs(Examples):

@@ -1,4 +1,4 @@
-"""The tagger of `tasks.seq2seq.tagger` as an architecture. It has no attention, so `mapping` is ignored."""
+"""The tagger of `tasks.layers.lstm` as an architecture. It has no attention, so `mapping` is ignored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from torch import nn
 
 from tasks.config.models import Place
 from tasks.config.options import defaults, integer, number
-from tasks.seq2seq.tagger import Tagger
+from tasks.layers.lstm import Tagger
 
 PLACES: dict[str, Place] = {}
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from tasks.config.models import Place, nodes_at
 from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import BOS, PAD
+from tasks.layers.lstm import Tagger
 from tasks.seq2seq.fertility import FERTILITIES, TAGGER, TYPES
 from tasks.seq2seq.models import lstm
-from tasks.seq2seq.tagger import Tagger
 
 PLACES = {"cross": Place(over=("row",), provides=("fertility",), stateful=True)}
 Tensors = dict[str, Tensor]
@@ -65,9 +65,8 @@ class Model(lstm.Model):
         """
         kind = self.options.fertility
         if kind != "constant" and folder is None:
-            raise ValueError(
-                f"fertility={kind} is learned from data that we encoded; use scripts/train.py, or --fertility constant"
-            )
+            told = f"fertility={kind} is learned from data that we encoded"
+            raise ValueError(f"{told}; use scripts/train.py, or --fertility constant")
         if kind == "guided":
             self.of_type.copy_(torch.from_numpy(np.load(folder / TYPES)))
         elif kind == "predicted":
