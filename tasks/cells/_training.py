@@ -90,11 +90,8 @@ def train(
     units = len(history) * count(encode.open_encoded(prepared.folder).splits["train"])
     values = {k: v for k, v in best.items() if k.startswith("dev/")} | {"best_epoch": best["epoch"]}
     values |= {k: v for k, v in last.items() if k.startswith("train/") or k == "dev/last_gain"}
-    values |= {
-        "train/seconds": seconds,
-        "train/epoch_seconds": seconds / len(history),
-        f"train/{unit}_per_second": units / max(seconds, 1e-9),
-    }
+    values |= {"train/seconds": seconds, "train/epoch_seconds": seconds / len(history)}
+    values[f"train/{unit}_per_second"] = units / max(seconds, 1e-9)
     return Training({k: float(v) for k, v in values.items()})
 
 

@@ -199,11 +199,8 @@ def aligned(trained: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> 
                 *_, (p, _), factors = loaded.model.aligned([t.to(device) for t in ids], lengths, structures=True)
                 weights, structures = np.zeros(0), np.zeros((0, p.size(1)), dtype=int)
                 if factors:
-                    count = int((factors[0].weights[0] > 0).sum())
-                    weights, structures = (
-                        t[0, :count].cpu().numpy() for t in (factors[0].weights, factors[0].structures)
-                    )
-                    order = np.argsort(-weights, kind="stable")
+                    weights, structures = (t[0].cpu().numpy() for t in (factors[0].weights, factors[0].structures))
+                    order = np.argsort(-weights, kind="stable")[: (weights > 0).sum()]
                     weights, structures = weights[order], structures[order]
                 attention.align(examples[i], label, output, p[0].cpu().numpy(), weights, structures)
     return examples

@@ -179,11 +179,11 @@ def _sentence(outcomes: Sequence[Outcome]) -> str:
         EXCLUDED: "no such gain:",
         OPEN: "not decided:",
     }
-    groups = {
-        word: [one.claim.point + _mark(one) for one in outcomes if of == (OPEN if _mark(one) else one.outcome)]
-        for of, word in words.items()
-    }
-    return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
+    points: dict[str, list[str]] = {of: [] for of in words}
+    for one in outcomes:
+        points.get(OPEN if _mark(one) else one.outcome, []).append(one.claim.point + _mark(one))
+    said = [f"{word} {', '.join(points[of])}" for of, word in words.items() if points[of]]
+    return "; ".join(said) or "nothing was tested"
 
 
 def _and(points: Sequence[str]) -> str:

@@ -10,13 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from repro.identity import pair
 from repro.report.placed import note
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
-from tasks.config.options import CONFIGS
+from tasks.config.options import values_in
 from tasks.config.request import REPRODUCE, Request
 from tasks.draw import attention
 
@@ -209,7 +207,4 @@ def _documents(
 
 
 DRAW = {"outputs": _outputs, "forced": _forced, "aligned": _aligned, "classified": _classified, "images": _images}
-FIGURES = {
-    name: Figure(**figure)
-    for name, figure in yaml.safe_load((CONFIGS / "figures.yaml").read_text(encoding="utf-8")).items()
-}
+FIGURES = {name: Figure(**figure) for name, figure in values_in("figures").items()}

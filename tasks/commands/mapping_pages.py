@@ -22,14 +22,6 @@ from tasks.draw.mappings import drawable, picture, sheet
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICE = "## Which mapping should I use?\n"
-KIND = {
-    "simplex": "Rows that sum to 1",
-    "unnormalised": "Rows that need not sum to 1",
-    "constrained": "Rows with bounds",
-    "stateful": "Rows with a state between decoder steps",
-    "structured": "Structures",
-    "continuous": "Densities",
-}
 GROUPS = {"unnormalised": "no sum 1", "structured": "structures", "continuous": "densities"}
 
 
@@ -64,7 +56,7 @@ def choice() -> str:
 
 def gallery(specs: list[Spec]) -> str:
     """The page with one table for each kind."""
-    return _template("mappings.md.jinja").render(choice=choice(), kinds=KIND, specs=specs)
+    return _template("mappings.md.jinja").render(choice=choice(), specs=specs)
 
 
 @cache

@@ -62,11 +62,10 @@ def sentence(name: str, source: Sequence[str], reference: str, panels: Sequence[
     """The example of a sentence with S source tokens and a reference ("" if there is none): a heat map for each panel."""
     maps = [Heat(p.label, p.attention.get("density", p.attention["weights"]), p.output, source) for p in panels]
     wide = max(1, int(WIDEST // draw.heat_width(len(source))))
-    rows = [
-        {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
-        | {what: _rounded(values) for what, values in p.attention.items()}
-        for p in panels
-    ]
+    rows = []
+    for p in panels:
+        numbers = {what: _rounded(values) for what, values in p.attention.items()}
+        rows.append({"label": p.label, "mapping": p.mapping, "output": list(p.output)} | numbers)
     about = {"sentence": name, "source": list(source), "reference": reference}
     return Example(about, rows, [maps[i : i + wide] for i in range(0, len(maps), wide)])
 

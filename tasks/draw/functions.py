@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 import sparse_attention as sa
 from repro.files import csv_text, write_atomic
 from repro.report.draw import canvas
 from sparse_attention.mappings import continuous
-from tasks.config.options import CONFIGS
+from tasks.config.options import values_in
 
 ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture."
 COLOURS = 32  # colours of the bitmaps inside an SVG
@@ -172,7 +171,7 @@ PANELS = {
     "martins2020_figure1_plane": _plane,
 }
 # name -> what the published figure shows, and what we chose
-FIGURES = yaml.safe_load((CONFIGS / "paper_figures.yaml").read_text(encoding="utf-8"))
+FIGURES = values_in("paper_figures")
 
 
 def write_all(names: Sequence[str], folder: Path) -> Iterator[list[Path]]:

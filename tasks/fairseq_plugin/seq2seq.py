@@ -104,9 +104,8 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
             if (symbols.pad(), symbols.eos(), symbols.unk()) != (PAD, EOS, UNK):
                 raise ValueError("dictionaries must begin with <s> <pad> </s> <unk>, as fairseq-preprocess writes them")
         if getattr(cfg, "share_embeddings", False) and source != target:
-            raise ValueError(
-                "share_embeddings needs one vocabulary for both sides: encode.joint=true, or --joined-dictionary"
-            )
+            told = "share_embeddings needs one vocabulary for both sides"
+            raise ValueError(f"{told}: encode.joint=true, or --joined-dictionary")
         made = cls(cls.build_net(cfg, len(source), len(target)), source, target)
         if hasattr(made.net, "adopt"):
             made.net.adopt(task.encoded.folder if isinstance(task, PairsTask) else None)

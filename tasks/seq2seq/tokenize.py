@@ -92,9 +92,8 @@ def join_subwords(tokens: list[str], kind: str) -> list[str]:
         return (" ".join(tokens) + " ").replace("@@ ", "").split()
     if kind == "sentencepiece":
         if any(map(BYTE.fullmatch, tokens)):
-            parts = (
-                bytes([int(m[1], 16)]) if (m := BYTE.fullmatch(t)) else t.encode("utf-8", "replace") for t in tokens
-            )
+            coded = ((t, BYTE.fullmatch(t)) for t in tokens)
+            parts = (bytes([int(m[1], 16)]) if m else t.encode("utf-8", "replace") for t, m in coded)
             tokens = [b"".join(parts).decode("utf-8", "replace")]
         return "".join(tokens).replace(PIECE_SPACE, " ").split()
     return tokens

@@ -150,17 +150,15 @@ def learn(
     split = [tokenizer(options.tokenizer, languages[side]) for side in SIDES]
 
     def tokenized(part: range) -> Rows:
-        return [
-            (" ".join(split[0](p.source)), " ".join(split[1](p.references[0]))) for p in pairs[part.start : part.stop]
-        ]
+        sides = ((split[0](p.source), split[1](p.references[0])) for p in pairs[part.start : part.stop])
+        return [tuple(map(" ".join, row)) for row in sides]
 
     with progress.bar(len(pairs), "tokenising train") as bar:
         for rows in _written(words, mapped(tokenized, ranges(len(pairs)), workers)):
             bar.advance(len(rows))
     if options.subword != "none":
-        progress.say(
-            f"learning {format(options.vocab_size, ',') + ' ' if options.vocab_size else ''}{options.subword} units"
-        )
+        size = f"{options.vocab_size:,} " if options.vocab_size else ""
+        progress.say(f"learning {size}{options.subword} units")
         learn_subwords(options, words, folder)
     cut = list(subwords(options, folder).values())
 
@@ -197,10 +195,8 @@ def fits(tokens: Sequence[Sequence[str]], options: Encode) -> bool:
 def _written(files: Mapping[str, Path], batches: Iterable[Rows]) -> Iterator[Rows]:
     """Write each side of the rows to its file, one line per row, and pass the rows on."""
     with ExitStack() as stack:
-        streams = [
-            stack.enter_context(open(files[side], "w", encoding="utf-8", errors="replace", newline="\n"))
-            for side in SIDES
-        ]
+        how = {"encoding": "utf-8", "errors": "replace", "newline": "\n"}
+        streams = [stack.enter_context(open(files[side], "w", **how)) for side in SIDES]
         for rows in batches:
             for stream, side in zip(streams, zip(*rows)):
                 stream.writelines(line + "\n" for line in side)

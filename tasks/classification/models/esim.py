@@ -71,10 +71,7 @@ class Model(WordModel):
         words of the second; and, when not training, {"measures": {name: [B]}}, see `measures`.
         """
         (a, b), masks, (p, q), found = self.aligned(texts, lengths, structures=not self.training)
-        v = [
-            self._pooled(x, c, *of)
-            for x, c, *of in ((a, p @ b, masks[0], lengths[0]), (b, q @ a, masks[1], lengths[1]))
-        ]
+        v = [self._pooled(*of) for of in zip((a, b), (p @ b, q @ a), masks, lengths)]
         hidden = torch.tanh(self.classifier(self.dropout(torch.cat(v, -1))))
         extra: dict[str, Any] = {"attention": {"premise": q.sum(1) / masks[1].sum(1, keepdim=True)}}
         if not self.training:

@@ -200,9 +200,8 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     folder = fetched or folder_of(options.path, manifest["get"])
     within = sources.folders_in(folder) if fetched else [folder]
     name = "v2_OpenEnded_mscoco_{}2014_questions.json", "v2_mscoco_{}2014_annotations.json"
-    files = {
-        part: [find_file(within, (one.format(part),), manifest["get"]) for one in name] for part in ("train", "val")
-    }
+    names = {part: [one.format(part) for one in name] for part in ("train", "val")}
+    files = {part: [find_file(within, (one,), manifest["get"]) for one in pair] for part, pair in names.items()}
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
     def read(progress: Progress) -> Splits:

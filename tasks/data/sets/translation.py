@@ -60,11 +60,9 @@ class Multi30k(Translated, Bounded, Mirrored):
 
 def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: Progress) -> DataSet:
     """Load the raw text as published."""
-    names = {
-        split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
-        for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))
-    }
     about, short = options.about(), options.shortfall()
+    stems = {"train": "train", "dev": "val", "test": options.test_set}
+    names = {split: [f"{stem}.{lang}.gz" for lang in about.values()] for split, stem in stems.items()}
     title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
     mirror = options.mirror or sources.found(manifest, root)
     if mirror is None and {*about.values()} == {"en", "de"} and options.test_set == TEST_SETS[0]:

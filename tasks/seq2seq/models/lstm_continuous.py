@@ -89,8 +89,9 @@ class Model(lstm.Model):
         memory = super().encode(src_tokens, src_lengths)
         B, N = len(src_tokens), len(self.basis)
         each = torch.eye(N, dtype=memory["states"].dtype, device=src_tokens.device).expand(B, N, N)
+        regression = position_weights(each, memory["mask"], self.basis, self.options.ridge)
         return memory | {
-            "regression": position_weights(each, memory["mask"], self.basis, self.options.ridge),
+            "regression": regression,
             "positions": document_positions(memory["mask"], self.options.positions),
         }
 

@@ -49,9 +49,8 @@ class Options:
         if self.hidden_dim % 2:
             found.append(f"hidden_dim={self.hidden_dim} must be even: a position is half sines, half cosines")
         if self.share_embeddings and not self.share_output:
-            found.append(
-                "share_output=false is not possible with share_embeddings=true, which shares all three matrices"
-            )
+            shares = "share_embeddings=true, which shares all three matrices"
+            found.append(f"share_output=false is not possible with {shares}")
         return found
 
 
@@ -72,12 +71,10 @@ class Model(nn.Module):
         self.target_embed = nn.Embedding(target_size, H, PAD)
         self.dropout = nn.Dropout(options.dropout)
         self.encoder = nn.ModuleList(Layer(options, mappings["encoder"]) for _ in range(options.layers))
-        self.decoder = nn.ModuleList(
-            Layer(options, mappings["decoder"], mappings["cross"]) for _ in range(options.layers)
-        )
-        self.encoder_norm, self.decoder_norm = (
-            nn.LayerNorm(H) if options.pre_norm else nn.Identity() for _ in range(2)
-        )
+        both = mappings["decoder"], mappings["cross"]
+        self.decoder = nn.ModuleList(Layer(options, *both) for _ in range(options.layers))
+        norms = (nn.LayerNorm(H) if options.pre_norm else nn.Identity() for _ in range(2))
+        self.encoder_norm, self.decoder_norm = norms
         self.generator = nn.Linear(H, target_size, bias=False)
         if options.share_embeddings:
             if source_size != target_size:

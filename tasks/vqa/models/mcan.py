@@ -137,10 +137,8 @@ def problems(config: Mapping[str, Any]) -> list[str]:
         except ValueError as error:
             found.append(f"mapping={name}: {error}")
     elif model["discrete"] != "softmax":
-        found.append(
-            f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none: "
-            f"set mapping={model['discrete']}, or a continuous one"
-        )
+        told = f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none"
+        found.append(f"{told}: set mapping={model['discrete']}, or a continuous one")
     if config["data"].get("input") == "pixels" and not model["cnn_channels"]:
         found.append(f"data.input=pixels needs {NO_CNN}")
     return found
