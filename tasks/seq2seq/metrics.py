@@ -32,10 +32,7 @@ SHAPES = (
 )
 
 
-ROUGE = {
-    "f": ("F1 of whole outputs", "sentences"),
-    "r": ("recall of the first 75 bytes", "documents"),
-}
+ROUGE = {"f": ("F1 of whole outputs", "sentences"), "r": ("recall of the first 75 bytes", "documents")}
 FORCED = "the reference forced as output; a word is linked to the source word with the largest weight"
 
 

@@ -30,7 +30,7 @@ from tasks.classification.models._words import WordModel
 from tasks.config.models import Place, nodes_at, row_mappings
 from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number
 from tasks.data.symbols import PAD
-from tasks.layers.attention import AdditiveAttention, AdditiveScores
+from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.lstm import BiLstm
 from tasks.layers.words import density_alpha, density_on_words
 
@@ -115,7 +115,7 @@ class Model(WordModel):
         self.combined = self.alpha is not None and options.discrete != "none"
         basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
         if self.alpha is None:
-            self.attend: nn.Module = AdditiveAttention(None, dim, options.score_dim, mapping)
+            self.attend: nn.Module = Attention(AdditiveScores(None, dim, options.score_dim), mapping)
         elif self.combined:
             self.scores = AdditiveScores(None, dim, options.score_dim)
             fit = {key: getattr(options, key) for key in ("ridge", "moment_match", "positions")}

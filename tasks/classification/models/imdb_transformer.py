@@ -18,7 +18,7 @@ from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
 from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
-from tasks.layers.attention import AdditiveAttention
+from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.transformer import Layer, initialise, positions
 
 TEXTS = 1  # per example
@@ -60,7 +60,7 @@ class Model(WordModel):
         self.project = nn.Linear(self.vectors.dim, H)
         self.layers = nn.ModuleList(Layer(options, mappings["encoder"]) for _ in range(options.layers))
         self.norm = nn.LayerNorm(H) if options.pre_norm else nn.Identity()
-        self.attend = AdditiveAttention(None, H, H, mappings["attention"])
+        self.attend = Attention(AdditiveScores(None, H, H), mappings["attention"])
         self.output = nn.Linear(H, len(encoded.classes))
         for part in (self.project, *self.layers):
             initialise(part)

@@ -24,7 +24,7 @@ from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
 from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import EOS, PAD
-from tasks.layers.attention import AdditiveAttention
+from tasks.layers.attention import AdditiveScores, Attention
 
 TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row",))}
@@ -76,7 +76,7 @@ class Model(WordModel):
         self.project = nn.Linear(self.vectors.dim, size)
         self.premise, self.hypothesis = Gru(size, size), Gru(size, size)
         self.start = nn.Parameter(torch.zeros(size))
-        self.attend = AdditiveAttention(size, size, size, mapping=mappings["attention"])
+        self.attend = Attention(AdditiveScores(size, size, size), mappings["attention"])
         self.classifier = nn.Linear(2 * size, size)
         self.output = nn.Linear(size, len(encoded.classes))
         self._initialize()
