@@ -95,8 +95,6 @@ class Kind:
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
     """Class decorator, below @dataclass, that takes the defaults of the class's fields from `configs/<file>.yaml`.
 
-    `defaults` is both decorators in one.
-
     Its fields are its own, and those of its bases that have no default yet: options that several files share.
 
     So a default is written only once, in the file that people read and copy. The default of `${oc.env:NAME,VALUE}` is
@@ -132,7 +130,7 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
 
 @dataclass_transform()
 def defaults(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
-    """Class decorator that makes a dataclass, whose fields have the defaults in `configs/<file>.yaml` (see `stated`)."""
+    """`dataclass` and `stated` in one decorator."""
     return lambda cls: dataclass(stated(file, *keys)(cls))
 
 

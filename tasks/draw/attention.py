@@ -118,8 +118,9 @@ def _rounded(values: np.ndarray) -> Any:
 
 def write(examples: Sequence[Example], stem: Path, endings: Sequence[str], caption: str) -> Path:
     """Draw examples as stem.svg, .png or .pdf, and write their numbers, also of what is not drawn, as stem.json."""
-    lines = [line for example in examples for line in example.lines]
-    draw.heat_maps(lines, [stem.with_suffix(e) for e in endings], caption)
+    draw.heat_maps(
+        [line for example in examples for line in example.lines], [stem.with_suffix(e) for e in endings], caption
+    )
     told = {"about": caption, "examples": [example.about | {"rows": example.rows} for example in examples]}
     file = stem.with_suffix(".json")
     file.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from tasks.seq2seq.options import Encode
 
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is no unit itself
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is not a unit itself
 PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
 BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 
