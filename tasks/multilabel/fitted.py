@@ -1,6 +1,7 @@
 """Fits, stores and evaluates a linear model together with the choices made for it on development data.
 
-Chosen are the penalty, the mapping's parameter (q or lambda), and the threshold p0 of softmax, by micro-F1. Ties are broken in favour of the larger penalty and the smaller threshold.
+Chosen are the penalty, the mapping's parameter (q or lambda), and the threshold p0 of softmax, by micro-F1. Ties are
+broken in favour of the larger penalty and the smaller threshold.
 """
 
 import dataclasses
