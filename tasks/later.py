@@ -1,7 +1,5 @@
 """Let a package be imported without the packages that it imports and we do not need: they take longer than a tiny cell."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

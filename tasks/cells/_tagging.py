@@ -1,7 +1,5 @@
 """The fertility tagger needed by `model.fertility=predicted`; it is a separate cell in the same store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace

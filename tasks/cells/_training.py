@@ -1,7 +1,5 @@
 """Functions shared by the cells of several families: data preparation, gradient training and weights."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -92,11 +90,8 @@ def train(
     units = len(history) * count(encode.open_encoded(prepared.folder).splits["train"])
     values = {k: v for k, v in best.items() if k.startswith("dev/")} | {"best_epoch": best["epoch"]}
     values |= {k: v for k, v in last.items() if k.startswith("train/") or k == "dev/last_gain"}
-    values |= {
-        "train/seconds": seconds,
-        "train/epoch_seconds": seconds / len(history),
-        f"train/{unit}_per_second": units / max(seconds, 1e-9),
-    }
+    values |= {"train/seconds": seconds, "train/epoch_seconds": seconds / len(history)}
+    values[f"train/{unit}_per_second"] = units / max(seconds, 1e-9)
     return Training({k: float(v) for k, v in values.items()})
 
 

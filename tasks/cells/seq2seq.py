@@ -1,7 +1,5 @@
 """Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,10 +11,10 @@ from tasks.data import DataError, DataSet, is_own
 from tasks.seq2seq import encode, fertility, options
 from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
-from tasks.seq2seq.decode import decode
 from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation, references, score
 from tasks.seq2seq.repetition import METRICS as REPETITION
 from tasks.seq2seq.repetition import repetition
+from tasks.seq2seq.search import decode
 
 GREEDY = "greedy search, outputs no longer than the longest dev reference"  # what `dev_outputs` does
 RECIPE = (2, 1)
@@ -84,15 +82,14 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     inputs = None
     if config["model"].get("fertility") == "actual":
         inputs = {"fertility": fertility.counts(fertility.aligner_of(data), data.splits["test"])}
-    found = decode(model, data, decoding, lambda i, n: monitor.stage("decoding", i / n), inputs)
+    found = decode(model, data, decoding, partial(monitor.stage, "decoding"), inputs)
     outputs = [best for (best,) in found]
     measured = evaluation(data, outputs, config["task"]["scores"], test.name, config["task"]["keep_attention"])
     if hasattr(model, "densities"):
         for h in outputs[: config["task"]["keep_attention"]]:
             measured.attention |= {f"{key}/{h.index}": value for key, value in model.densities(h.attention).items()}
     if data.splits["test"].gold is not None:
-        size = decoding.batch_size
-        aligned = alignment_metrics(model, data, size, lambda i, n: monitor.stage("aligning", i / n))
+        aligned = alignment_metrics(model, data, decoding.batch_size, partial(monitor.stage, "aligning"))
         measured.metrics |= {f"{test.name}/{name}": value for name, value in aligned.items()}
     if "repetition" in config["task"]["scores"]:
         repeated = repetition(data, outputs, fertility.aligner_of(data))

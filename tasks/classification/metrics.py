@@ -1,7 +1,5 @@
 """Classification metrics, and attention statistics over a whole test set, accumulated batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

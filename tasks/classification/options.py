@@ -1,21 +1,18 @@
 """Options of the classification tasks, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.config.models import architecture
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, text
 
 KIND = "texts"
 SCORES = ("macro_f1", "attention", "faithfulness")
 TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
 
 
-@dataclass
-@stated("task/snli", "task")
+@defaults("task/snli", "task")
 class Task:
     """Labelled texts: one text per example (sentiment) or two (entailment)."""
 
@@ -29,8 +26,7 @@ class Task:
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-@stated("task/snli", "encode")
+@defaults("task/snli", "encode")
 class Encode:
     """How texts are turned into ids."""
 

@@ -3,8 +3,6 @@
 The cells of a sweep are listed in the manifest in its folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Run the missing cells of plans, and print each table when it is complete."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

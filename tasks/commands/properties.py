@@ -5,8 +5,6 @@ sums to 0, and the apex of the cone. "yes" means that no violation above 1e-8 wa
 found. A claim that holds for only one value of the hyperparameter is checked at that value and at another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Run experiments given by name: plan all cells, then run the missing ones and print the tables (`driver`)."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ again; the prose stays. Files are written whole: docs/claims.md, the files of sw
 figures that the library computes. `BY_HAND` lists every other file.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`scripts/train.py`: one cell, one of our sweeps (`tasks.commands.sweep`), or what Hydra runs: its flags, and optuna's search."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -4,8 +4,6 @@
 here: on two cores, data of ordinary size take about ten minutes.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

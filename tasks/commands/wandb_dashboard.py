@@ -5,8 +5,6 @@ used for selection, score against zeros, heat maps and samples, next to the numb
 keys that `tasks.loggers.about` sets: group, `row` and `column`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -211,10 +211,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = (*NODES, *TOP)
     told = f"; a configuration has: {', '.join(known)}"
-    unknown = [key for key in values if key not in known]
-    found: list[str] = [
-        Problem(f"{key} is unknown{near(key, known)}{told}", str(key), allowed=known) for key in unknown
-    ]
+    wrong = {key: f"{key} is unknown{near(key, known)}{told}" for key in values if key not in known}
+    found: list[str] = [Problem(sentence, str(key), allowed=known) for key, sentence in wrong.items()]
     given = {}
     for key in NODES:
         given[key] = values.get(key)

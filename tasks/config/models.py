@@ -112,9 +112,8 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
     if unknown := [place for place in own if place not in places]:
         told = f"is not a place of this model, which attends at: {', '.join(places)}"
         raise OptionsError([Problem(f"mapping.at.{p} {told}", f"mapping.at.{p}", allowed=places) for p in unknown])
-    return {
-        place: dict(own.get(place) or {k: v for k, v in mapping.items() if k not in ("at", "grid")}) for place in places
-    }
+    everywhere = {k: v for k, v in mapping.items() if k not in ("at", "grid")}
+    return {place: dict(own.get(place) or everywhere) for place in places}
 
 
 def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: str = "") -> list[str]:
@@ -145,10 +144,8 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
             rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
             able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
             attending = {n: architecture(family, n).PLACES.values() for n in names(family)} if family else {}
-            needs = {*spec.inputs}
-            feeding = [
-                n for n, of in attending.items() if any(spec.over in p.over and needs <= {*p.provides} for p in of)
-            ]
+            fed = {n: [p for p in of if spec.over in p.over] for n, of in attending.items()}
+            feeding = [n for n, of in fed.items() if any({*spec.inputs} <= {*p.provides} for p in of)]
             lost = f"needs {', '.join(missing)}, which this model does not provide at {place!r}"
             lost += f"; mappings that it can feed: {', '.join(able)}" if able else ""
             told.append(lost + (f"; models that provide it: {', '.join(feeding)}" if feeding else ""))
@@ -178,9 +175,8 @@ def mapping(node: Mapping[str, Any]) -> dict[str, Any]:
     """Read the node `mapping`: complete its parameters, and check `mapping.at` and every value in `mapping.grid`."""
     at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
-        raise OptionsError(
-            Problem(f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}", "mapping.at", at)
-        )
+        told = f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"
+        raise OptionsError(Problem(told, "mapping.at", at))
     if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
         told = f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"
         raise OptionsError(Problem(told, wrong[0]))

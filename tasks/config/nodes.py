@@ -1,14 +1,12 @@
 """Configuration nodes that do not depend on task, data set or model: training, optimisers, runtime and launchers."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, choice, flag, integer, listing, number, option, stated, text
+from tasks.config.options import LARGEST, REQUIRED, choice, defaults, flag, integer, listing, number, option, text
 
 BEST = ("accuracy", "loss", "ppl", "f1", "bleu", "chrf")  # dev scores that can pick the epoch
 
@@ -25,8 +23,7 @@ def _devices(value: Any) -> str | list[int]:
     return found
 
 
-@dataclass
-@stated("main", "train")
+@defaults("main", "train")
 class Train:
     """Length of the training, batches, and the choice of the epoch to keep."""
 
@@ -87,8 +84,7 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     return batch_size, max_tokens, every // shared
 
 
-@dataclass
-@stated("optim/sgd")
+@defaults("optim/sgd")
 class Sgd:
     """Stochastic gradient descent without momentum."""
 
@@ -99,8 +95,7 @@ class Sgd:
     weight_decay: float = number(low=0, below=1, help="decoupled")
 
 
-@dataclass
-@stated("optim/adam")
+@defaults("optim/adam")
 class Adam(Sgd):
     """Adam (Kingma & Ba 2015)."""
 
@@ -115,8 +110,7 @@ class Profile:
     name: str = choice(REQUIRED, "demo", "cpu", "paper", help="demo, cpu or paper")
 
 
-@dataclass
-@stated("main", "runtime")
+@defaults("main", "runtime")
 class Runtime:
     """Where and how a cell runs; not part of its identity."""
 
@@ -145,8 +139,7 @@ class Paths:
     data: str = text(help="downloads and encoded data")
 
 
-@dataclass
-@stated("main")
+@defaults("main")
 class Top:
     """The keys at the top level that are not nodes."""
 
@@ -159,16 +152,14 @@ class Csv:
     """No logger besides curves.csv in the cell's folder."""
 
 
-@dataclass
-@stated("launcher/local")
+@defaults("launcher/local")
 class Local:
     """Run cells on this machine."""
 
     retries: int = integer(low=0, high=100, help="restarts of a cell whose process was killed")
 
 
-@dataclass
-@stated("launcher/slurm")
+@defaults("launcher/slurm")
 class Slurm:
     """Run cells as one Slurm array job, with one array element per cell."""
 

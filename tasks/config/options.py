@@ -1,7 +1,6 @@
 """Typed options: one dataclass per configuration node, whose fields define type, range and help text. Needs no torch.
 
-    @dataclass
-    @stated("main", "train")
+    @defaults("main", "train")
     class Train:
         max_epochs: int = integer(low=1, help="epochs")
         precision: str = choice(REQUIRED, "fp32", "fp16", "bf16")
@@ -13,8 +12,6 @@ that involve several fields, a class may define `problems(self) -> list[str]`, w
 by itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -22,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import yaml
 
@@ -49,12 +46,12 @@ class Problem(str):
     value: Any
     allowed: tuple[str, ...]
 
-    def __new__(cls, sentence: str, key: str, value: Any = None, allowed: Iterable[str] = ()) -> Problem:
+    def __new__(cls, sentence: str, key: str, value: Any = None, allowed: Iterable[str] = ()) -> Self:
         made = super().__new__(cls, sentence)
         made.key, made.value, made.allowed = key, value, tuple(allowed)
         return made
 
-    def below(self, prefix: str) -> Problem:
+    def below(self, prefix: str) -> "Problem":
         """The same problem of a key that begins with `prefix`."""
         return Problem(f"{prefix}{self}", f"{prefix}{self.key}", self.value, self.allowed)
 
@@ -129,6 +126,12 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
         return cls
 
     return decorate
+
+
+@dataclass_transform()
+def defaults(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
+    """`dataclass` and `stated` in one decorator."""
+    return lambda cls: dataclass(stated(file, *keys)(cls))
 
 
 def names_in(group: str) -> list[str]:

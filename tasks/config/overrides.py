@@ -4,8 +4,6 @@ The chosen config files are composed once and cached; the values are set on a co
 every time, since most configurations of an experiment differ only in values. Each error is one sentence.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence

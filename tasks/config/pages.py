@@ -1,7 +1,5 @@
 """Read the files in configs/ (experiments, published numbers, claims and others), and make the rows that users add."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Sequence

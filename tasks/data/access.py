@@ -1,7 +1,5 @@
 """The data sets that exist: check a `data` node before any data are read; open, fetch or verify a data set."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util

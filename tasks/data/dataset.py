@@ -1,7 +1,5 @@
 """A data set that has been found but not yet read, with the description that every loader returns."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -11,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import integer, node, stated
+from tasks.config.options import defaults, integer, node
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, first, subset, texts_of
@@ -56,8 +54,7 @@ class DataSet:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-@stated("data/toy", "limits")
+@defaults("data/toy", "limits")
 class Limits:
     """Maximum number of records per split (the first ones are kept); null means all."""
 

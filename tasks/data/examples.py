@@ -1,7 +1,5 @@
 """Encoded examples, and batches of examples of similar length, for training in plain torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Atomic writing of files and folders (complete or absent), and file checksums."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Unigram pieces of sentencepiece: how many fit a text, and learning them."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Iterable

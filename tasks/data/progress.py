@@ -7,8 +7,6 @@ Code that may run for more than a second takes a `progress` argument with two me
         bar.advance(n)
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import time

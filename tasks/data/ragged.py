@@ -1,7 +1,5 @@
 """Rows of different lengths on disk: ids as two arrays, tokens as lines of a text file. Both are read on demand."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate

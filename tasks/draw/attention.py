@@ -10,8 +10,6 @@ border; other words of equal weight share a letter (theirs: a dot). For continuo
 word is drawn, so that words outside its support are grey.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,11 +62,10 @@ def sentence(name: str, source: Sequence[str], reference: str, panels: Sequence[
     """The example of a sentence with S source tokens and a reference ("" if there is none): a heat map for each panel."""
     maps = [Heat(p.label, p.attention.get("density", p.attention["weights"]), p.output, source) for p in panels]
     wide = max(1, int(WIDEST // draw.heat_width(len(source))))
-    rows = [
-        {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
-        | {what: _rounded(values) for what, values in p.attention.items()}
-        for p in panels
-    ]
+    rows = []
+    for p in panels:
+        numbers = {what: _rounded(values) for what, values in p.attention.items()}
+        rows.append({"label": p.label, "mapping": p.mapping, "output": list(p.output)} | numbers)
     about = {"sentence": name, "source": list(source), "reference": reference}
     return Example(about, rows, [maps[i : i + wide] for i in range(0, len(maps), wide)])
 

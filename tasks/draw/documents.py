@@ -1,7 +1,5 @@
 """Draws Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells on generated documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight, however small, is shaded.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Any
 

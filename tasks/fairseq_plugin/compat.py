@@ -18,8 +18,6 @@ No other module patches fairseq. The patches, and the reason for each:
 * Python 3.14 represents `Optional[X]` as `X | None`, which fairseq's option parser does not understand.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """What fairseq has for a configuration: task, model, criterion, optimiser; and a finished model as fairseq's checkpoint."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from functools import cached_property

@@ -2,14 +2,12 @@
 
 Conventions: batch first; ``mask`` is boolean, True = keep; a fully masked row has zero weights and a zero context.
 
-    attend = AdditiveAttention(query_dim=512, key_dim=512, mapping="sparsemax")
+    attend = Attention(AdditiveScores(query_dim=512, key_dim=512), mapping="sparsemax")
     context, weights = attend(query, keys, mask)
 
 A decoder computes what depends only on the keys once, ``ready = attend.scores.precompute(keys)``, and then at each step
 ``attend.mapping(attend.scores(query, ready), mask=mask)``.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -104,13 +102,6 @@ class Attention(nn.Module):
         scores = self.scores(query, self.scores.precompute(keys))  # [B, 1, S]
         weights = self.mapping(scores, mask=None if mask is None else mask.unsqueeze(1))
         return (weights @ keys).squeeze(1), weights.squeeze(1)
-
-
-class AdditiveAttention(Attention):
-    """Attention with `AdditiveScores`."""
-
-    def __init__(self, query_dim: int | None, key_dim: int, hidden_dim: int | None, mapping: str | nn.Module):
-        super().__init__(AdditiveScores(query_dim, key_dim, hidden_dim), mapping)
 
 
 class MultiheadAttention(nn_like_torch.MultiheadAttention):

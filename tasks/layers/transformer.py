@@ -1,7 +1,5 @@
 """A layer of the Transformer (Vaswani et al. 2017), its positions and its initial weights; see `tasks.seq2seq.models.transformer`."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The model card of an exported cell: the model, its scores, its training data, how to use it and how it was made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -9,8 +9,6 @@ manifest.json       sha256 of every file above; a folder whose files differ cann
 README.md           the model card; you may edit it
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Find a cell by its folder, by its id, or by a filter that matches exactly one cell."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ features        numbers separated by white space or commas, or INDEX:VALUE pairs
 =============== ==========================================================================
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Write a model as one ONNX file. docs/guides/predict.md lists the inputs and outputs of each kind of model."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Mapping
@@ -81,7 +79,7 @@ def _graph(model: Loaded) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
         output, weights = model.model.output, torch.from_numpy(model.model.model.weights.copy())
         mapping, threshold = sa.make(output.mapping, **output.params), model.model.threshold if output.dense else 0.0
 
-        def labels(features: Tensor) -> tuple[Tensor, Tensor]:  # as `tasks.multilabel.selection.predict`
+        def labels(features: Tensor) -> tuple[Tensor, Tensor]:  # as `tasks.multilabel.fitted.predict`
             p = mapping(weights[0] + features @ weights[1:])
             return p, p > threshold
 

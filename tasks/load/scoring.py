@@ -1,7 +1,5 @@
 """Evaluate finished cells again, on other data, with other decoding options or other scores. Nothing is trained."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -5,20 +5,17 @@ WANDB_RUN_GROUP, WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are adde
 machine, the code or the command line is sent: no host name and no path.
 """
 
-from __future__ import annotations
-
 import io
 import netrc
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from repro.cell import Cell, Results
 from repro.files import write_json
-from tasks.config.options import REQUIRED, choice, number, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, number, text
 from tasks.loggers import about
 
 WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, besides metrics for which lower is better
@@ -29,8 +26,7 @@ SENT = "evaluations"  # summary key with the ids of the evaluations that were se
 RECEIPT = "cell.json"  # file with the same ids next to an offline run, whose files have no summary
 
 
-@dataclass
-@stated("logger/wandb", "wandb")
+@defaults("logger/wandb", "wandb")
 class Options:
     """Options for one wandb run per cell."""
 

@@ -1,13 +1,10 @@
 """Options of translation and summarization, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number, text
 
 KIND = "pairs"
 SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
@@ -38,8 +35,7 @@ def score_name() -> Any:
     return dataclasses.field(metadata={"kind": dataclasses.replace(known, read=read)})
 
 
-@dataclass
-@stated("task/toy", "task")
+@defaults("task/toy", "task")
 class Task:
     """Sentence pairs: the model generates an output text for a source text."""
 
@@ -48,8 +44,7 @@ class Task:
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-@stated("task/toy", "encode")
+@defaults("task/toy", "encode")
 class Encode:
     """How texts are turned into ids."""
 
@@ -81,8 +76,7 @@ class Encode:
         return []
 
 
-@dataclass
-@stated("task/toy", "decode")
+@defaults("task/toy", "decode")
 class Decode:
     """Beam search. OpenNMT 2017: length none, stop best, beam 5, 100 tokens. fairseq: length average, stop all."""
 

@@ -4,8 +4,6 @@ Its default tokeniser deletes every character but a-z and 0-9, and stems by the 
 scored with `UnicodeTokenizer`, passed as rouge-score's `tokenizer=`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 

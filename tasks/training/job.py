@@ -1,7 +1,5 @@
 """A training job: what is trained, on which batches, and where its checkpoints go."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """VQA accuracy in percent, overall and by answer type, and the evaluation of a model on a test set."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence

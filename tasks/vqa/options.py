@@ -1,16 +1,11 @@
 """Options of visual question answering, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from tasks.config.options import REQUIRED, flag, integer, listing, stated, text
+from tasks.config.options import REQUIRED, defaults, flag, integer, listing, text
 
 KIND = "questions"
 
 
-@dataclass
-@stated("task/vqa", "task")
+@defaults("task/vqa", "task")
 class Task:
     """Answering questions about images."""
 
@@ -18,8 +13,7 @@ class Task:
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-@stated("task/vqa", "encode")
+@defaults("task/vqa", "encode")
 class Encode:
     """How questions are turned into numbers."""
 
@@ -31,8 +25,7 @@ class Encode:
     by_image: bool = flag(help="keep an image's questions in one batch of training, so that a CNN reads it once")
 
 
-@dataclass
-@stated("task/vqa", "decode")
+@defaults("task/vqa", "decode")
 class Decode:
     """How a test set is answered."""
 

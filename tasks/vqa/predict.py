@@ -1,7 +1,5 @@
 """Predicts answers to the questions of a split, with the model's attention to the images; plain torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 from tasks.data.examples import Examples, padded
 from tasks.data.progress import Done, untold
 from tasks.vqa.encode import Encoded, Split
-from tasks.vqa.models._image import Reduced, cell_weights
+from tasks.vqa.models._layers import Reduced, cell_weights
 
 
 def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> dict[str, Tensor]:

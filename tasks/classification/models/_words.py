@@ -1,7 +1,5 @@
 """What all classifiers share: they read words through one table of vectors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -17,9 +15,8 @@ class WordModel(nn.Module):
     def __init__(self, options: Any, encoded: Any) -> None:
         super().__init__()
         o = options
-        self.vectors = WordVectors(
-            encoded.size, o.embed_dim, o.embed_range, encoded.vectors, encoded.vector_rows, o.fixed_vectors
-        )
+        pretrained = encoded.vectors, encoded.vector_rows, o.fixed_vectors
+        self.vectors = WordVectors(encoded.size, o.embed_dim, o.embed_range, *pretrained)
         self.dropout = nn.Dropout(o.dropout)
         self.word_dropout = getattr(o, "word_dropout", 0.0)
 

@@ -11,11 +11,8 @@ With a density, the option `discrete` may name a discrete mapping to combine it 
 section 4; sizes from the authors' code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,9 +28,9 @@ from sparse_attention.mappings.continuous import (
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number
 from tasks.data.symbols import PAD
-from tasks.layers.attention import AdditiveAttention, AdditiveScores
+from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.lstm import BiLstm
 from tasks.layers.words import density_alpha, density_on_words
 
@@ -41,8 +38,7 @@ TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
 
 
-@dataclass
-@stated("model/imdb_bilstm")
+@defaults("model/imdb_bilstm")
 class Options:
     """Sizes from the authors' code; the paper does not state them."""
 
@@ -119,7 +115,7 @@ class Model(WordModel):
         self.combined = self.alpha is not None and options.discrete != "none"
         basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
         if self.alpha is None:
-            self.attend: nn.Module = AdditiveAttention(None, dim, options.score_dim, mapping)
+            self.attend: nn.Module = Attention(AdditiveScores(None, dim, options.score_dim), mapping)
         elif self.combined:
             self.scores = AdditiveScores(None, dim, options.score_dim)
             fit = {key: getattr(options, key) for key in ("ridge", "moment_match", "positions")}

@@ -9,27 +9,23 @@ No weights of the self-attention are asked for, so that `sa.sparse_attention` ta
 In a paper about IMDB there is no such model; it shows what sparse attention costs over a document.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
-from tasks.layers.attention import AdditiveAttention
+from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.transformer import Layer, initialise, positions
 
 TEXTS = 1  # per example
 PLACES = {"encoder": Place(unnormalised=True), "attention": Place()}
 
 
-@dataclass
-@stated("model/imdb_transformer_small")
+@defaults("model/imdb_transformer_small")
 class Options:
     """Sizes for one core."""
 
@@ -64,7 +60,7 @@ class Model(WordModel):
         self.project = nn.Linear(self.vectors.dim, H)
         self.layers = nn.ModuleList(Layer(options, mappings["encoder"]) for _ in range(options.layers))
         self.norm = nn.LayerNorm(H) if options.pre_norm else nn.Identity()
-        self.attend = AdditiveAttention(None, H, H, mappings["attention"])
+        self.attend = Attention(AdditiveScores(None, H, H), mappings["attention"])
         self.output = nn.Linear(H, len(encoded.classes))
         for part in (self.project, *self.layers):
             initialise(part)

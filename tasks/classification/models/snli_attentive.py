@@ -13,11 +13,8 @@ P, and to y, the output of its hypothesis selector, which both attention and cla
 C++ code the dropout on y has no effect, because it is called before the selector's forward pass; ours takes effect.)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,16 +22,15 @@ from torch import Tensor, nn
 
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import EOS, PAD
-from tasks.layers.attention import AdditiveAttention
+from tasks.layers.attention import AdditiveScores, Attention
 
 TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row",))}
 
 
-@dataclass
-@stated("model/snli_attentive")
+@defaults("model/snli_attentive")
 class Options:
     """The sizes of the C++ code."""
 
@@ -80,7 +76,7 @@ class Model(WordModel):
         self.project = nn.Linear(self.vectors.dim, size)
         self.premise, self.hypothesis = Gru(size, size), Gru(size, size)
         self.start = nn.Parameter(torch.zeros(size))
-        self.attend = AdditiveAttention(size, size, size, mapping=mappings["attention"])
+        self.attend = Attention(AdditiveScores(size, size, size), mappings["attention"])
         self.classifier = nn.Linear(2 * size, size)
         self.output = nn.Linear(size, len(encoded.classes))
         self._initialize()

@@ -4,8 +4,6 @@ This is our own code because pooch and huggingface_hub (2.4) restart an interrup
 some of our files have 13 GB.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

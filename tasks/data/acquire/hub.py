@@ -10,8 +10,6 @@ A source in a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> patte
 commit and stored at first use.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import os

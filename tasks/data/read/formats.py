@@ -9,8 +9,6 @@ A text that is too long is not an error: `tasks.data.dataset` leaves out its rec
 defined here.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import csv

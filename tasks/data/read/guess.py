@@ -4,8 +4,6 @@ The guess is made from the names of the columns and from all rows of the file, o
 Whatever the user sets is taken as it is. A file that fits nothing, or several things, is refused.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

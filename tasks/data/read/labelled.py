@@ -4,8 +4,6 @@ Features have mean 0 and variance 1 on train. As in Laha et al., constant featur
 out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

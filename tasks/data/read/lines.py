@@ -1,7 +1,5 @@
 """Parallel text files read on demand: one sentence per line, millions of lines, little memory."""
 
-from __future__ import annotations
-
 import io
 import mmap
 from collections import deque

@@ -5,8 +5,6 @@ A path is either one table, or a folder with the table of each split: `train.csv
 no quoting: a cell is the text between two tabs.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +20,7 @@ from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import ENOUGH, normalized, split_by_content
+from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.read.splits import place as place_of
 from tasks.data.records import clean, subset
 
@@ -309,7 +307,7 @@ def split(
     once, key = [texts[own[0]] for own in numbers], fingerprint(source, ENOUGH)
     path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
-    parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
+    parts = cached_parts(kept, key, progress, ([] for _ in once), once, [once])
     refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
     note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):

@@ -11,8 +11,6 @@ texts. If a near-duplicate pair still ends up in two splits, the training text (
 text) is left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Initial word vectors, read from a file in GloVe's text format or computed from word counts in the training texts."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ birds, emotions, scene, yeast   in Mulan's published files
 yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own split
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from tasks.config.options import REQUIRED, listing, stated
+from tasks.config.options import REQUIRED, defaults, listing
 from tasks.config.options import text as word
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
@@ -32,8 +30,7 @@ LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))
 Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 
 
-@dataclass
-@stated("data/features")
+@defaults("data/features")
 class Own:
     """Columns of 0 and 1 are labels, all others are features; in svmlight, the words before the features are labels."""
 
@@ -180,8 +177,7 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
     return names, arrays
 
 
-@dataclass
-@stated("data/birds")
+@defaults("data/birds")
 class Mulan:
     """Mulan's published train and test files."""
 

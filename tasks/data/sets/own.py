@@ -7,15 +7,12 @@ table   csv, tsv or JSON with columns for one or two texts and a class
 A single file is split by content.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, listing, near, option, stated
+from tasks.config.options import REQUIRED, defaults, listing, near, option
 from tasks.config.options import text as word
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.manifests import local
@@ -30,8 +27,7 @@ from tasks.data.records import Example, Pair, clean, subset
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 
-@dataclass
-@stated("data/files")
+@defaults("data/files")
 class Pairs(Translated, Limited):
     """Names of the two sides; if both languages are the same, the sides are named source and target."""
 
@@ -138,8 +134,7 @@ def names(help: str) -> Any:
     return option(REQUIRED, list, read, help)
 
 
-@dataclass
-@stated("data/table")
+@defaults("data/table")
 class Table(Limited):
     """Columns of a table."""
 

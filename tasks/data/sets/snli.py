@@ -4,16 +4,13 @@ snli       the published files, or the hub
 snli_20k   20,000 training pairs with SNLI's own dev and test sets, from a mirror
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import stated
+from tasks.config.options import defaults
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
@@ -33,8 +30,7 @@ _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 _STARRED = re.compile(r"\*([^*]+)\*")
 
 
-@dataclass
-@stated("data/snli")
+@defaults("data/snli")
 class Snli(Limited):
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
@@ -149,8 +145,7 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-@dataclass
-@stated("data/snli_20k")
+@defaults("data/snli_20k")
 class Subset(Mirrored):
     """About 20,000 train, 9,842 dev and 9,824 test pairs."""
 

@@ -13,15 +13,11 @@ Training and search share the same code. A stateful mapping (`start`, `step`) ke
 under keys that begin with "mapping."; teacher forcing also passes this state from step to step.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import KINDS, Attention, make_scores
 from tasks.layers.lstm import Lstm, packed
@@ -31,8 +27,7 @@ STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 
 
-@dataclass
-@stated("model/lstm_opennmt")
+@defaults("model/lstm_opennmt")
 class Options:
     """OpenNMT's encoder-decoder, with its defaults of May 2017."""
 

@@ -6,14 +6,11 @@
 
 `reduce` (AttFlat in the authors' code) scores every word or image region with a small MLP, turns the scores into
 weights, and computes the weighted sum. Martins et al. 2020, section 4, replace only the weights of the *image*. This is
-the place "image", which accepts a mapping over rows, a mapping over grids, or a density (`_image.py`). The co-attention
+the place "image", which accepts a mapping over rows, a mapping over grids, or a density (`_layers.py`). The co-attention
 layers and the question keep their softmax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,19 +23,17 @@ from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
 from tasks.config.models import Place, mappings_at, row_mappings
-from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import Lstm
 from tasks.layers.words import density_alpha
-from tasks.vqa.models._image import ImageReduction, Reduced
-from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
+from tasks.vqa.models._layers import ImageReduction, Layer, QuestionReduction, Reduced, Scorer, SmallCnn
 
 PLACES = {"image": Place(over=("row", "grid", "density"))}
 NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
 
 
-@dataclass
-@stated("model/mcan_small")
+@defaults("model/mcan_small")
 class Options:
     """Sizes and attention; the defaults are those of the paper's MCAN small."""
 
@@ -142,10 +137,8 @@ def problems(config: Mapping[str, Any]) -> list[str]:
         except ValueError as error:
             found.append(f"mapping={name}: {error}")
     elif model["discrete"] != "softmax":
-        found.append(
-            f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none: "
-            f"set mapping={model['discrete']}, or a continuous one"
-        )
+        told = f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none"
+        found.append(f"{told}: set mapping={model['discrete']}, or a continuous one")
     if config["data"].get("input") == "pixels" and not model["cnn_channels"]:
         found.append(f"data.input=pixels needs {NO_CNN}")
     return found

@@ -10,7 +10,7 @@ from made_mirror import CAPTIONS
 from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
-from tasks.data.sets.aligned import read_pharaoh, read_pud
+from tasks.data.sets.translation import read_pharaoh, read_pud
 
 
 def read(found):

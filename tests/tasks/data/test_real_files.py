@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tasks.data.sets.aligned import read_pharaoh
+from tasks.data.sets.translation import read_pharaoh
 
 pytestmark = pytest.mark.slow
 # train, test, labels; labels per document

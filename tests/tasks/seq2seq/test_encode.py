@@ -17,8 +17,16 @@ from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq import encode as module
 from tasks.seq2seq.metrics import ceiling
 from tasks.seq2seq.options import TOKENIZERS, Encode
-from tasks.seq2seq.tokenize import output_text, reference_text, restore_digits, tokenized, tokenizer
-from tasks.seq2seq.vocabulary import BYTE, BYTES, join_subwords
+from tasks.seq2seq.tokenize import (
+    BYTE,
+    join_subwords,
+    output_text,
+    reference_text,
+    restore_digits,
+    tokenized,
+    tokenizer,
+)
+from tasks.seq2seq.vocabulary import BYTES
 
 TEXT = [
     ("Le chat (noir) n'aime pas l'eau, dit-il.", "The (black) cat doesn't like water, he says."),
