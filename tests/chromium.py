@@ -100,11 +100,3 @@ class Chromium:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
-
-    def picture(self, path: Path, top: int = 0, height: int | None = None) -> Path:
-        """A PNG of the page from `top` on, all of it unless `height` is given."""
-        width, whole = self.ask("[innerWidth, document.documentElement.scrollHeight]")
-        clip = {"x": 0, "y": top, "width": width, "height": min(height or whole, whole - top), "scale": 1}
-        found = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
-        return path

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from sparse_attention import registry
 from sparse_attention.fused import choice
 
 
@@ -35,5 +36,7 @@ def short(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def seeded():
+def alone(monkeypatch):
+    """Random numbers begin anew, and what a test registers ends with it."""
     torch.manual_seed(0)
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))

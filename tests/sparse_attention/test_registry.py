@@ -16,12 +16,6 @@ import sparse_attention as sa
 from sparse_attention import registry
 
 
-@pytest.fixture
-def scratch(monkeypatch):
-    """Registrations of a test end with it."""
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-
-
 def test_names_and_specs():
     assert sa.names("simplex")[:6] == ["softmax", "sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"]
     assert {"constrained_softmax", "constrained_sparsemax"} == set(sa.names("constrained"))
@@ -139,7 +133,7 @@ def test_ranges_hold_for_modules_functions_and_tensors(kernel, name, parameter, 
     assert kernel == "reference" or dx[1].isnan().all()
 
 
-def test_a_function_from_outside_gets_the_whole_contract(scratch):
+def test_a_function_from_outside_gets_the_whole_contract():
     @sa.register("powermax", paper="none")
     def powermax(scores, mask, power=2.0):
         """Powers, normalised."""
@@ -181,7 +175,7 @@ def entry_points():
     return [*attention, *modules, *others, transformers.register, transformers.use]
 
 
-def test_no_mapping_of_others_can_use_a_name_of_attention(scratch):
+def test_no_mapping_of_others_can_use_a_name_of_attention():
     arguments = [x for entry in entry_points() for x in inspect.signature(entry).parameters.values()]
     assert {x.name for x in arguments if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)} <= {*registry.OWNED, "self"}
     for name in (*registry.OWNED, "training", "forward"):
@@ -197,7 +191,7 @@ def test_no_mapping_of_others_can_use_a_name_of_attention(scratch):
     assert "mine" not in sa.names()
 
 
-def test_a_function_with_dim_that_ignores_its_mask_is_refused(scratch):
+def test_a_function_with_dim_that_ignores_its_mask_is_refused():
     with pytest.raises(ValueError, match=r"lossy .* 0\.\d+ "):
 
         @sa.register("lossy")
@@ -217,7 +211,7 @@ def test_a_function_with_dim_that_ignores_its_mask_is_refused(scratch):
     assert {"careful", "elsewhere"} <= set(sa.names())
 
 
-def test_over_something_else_the_arguments_are_handed_on(scratch):
+def test_over_something_else_the_arguments_are_handed_on():
     @sa.register("chain", kind="structured", over="sequence", inputs=("transitions",), paper="ours")
     def chain(scores, transitions, mask=None, gamma=1.0):
         return torch.softmax(scores / gamma + transitions, -1)
@@ -228,7 +222,7 @@ def test_over_something_else_the_arguments_are_handed_on(scratch):
 
 
 @pytest.fixture
-def coverage(scratch):
+def coverage():
     @sa.register("coverage", inputs=("fertility",))
     class Coverage(nn.Module):
         """Softmax of what is left."""
@@ -284,7 +278,7 @@ def test_a_mapping_without_memory_keeps_its_inputs_as_the_state():
     assert sa.make("sparsemax").start(mask) == {}
 
 
-def test_a_class_from_outside(scratch):
+def test_a_class_from_outside():
     @sa.register("warmmax", summary="learned temperature")
     class Warmmax(nn.Module):
         def __init__(self, start=1.0):
@@ -337,7 +331,7 @@ def test_a_hyperparameter_given_as_learned():
         m.alpha = 1.2
 
 
-def test_a_class_says_itself_what_it_learns(scratch):
+def test_a_class_says_itself_what_it_learns():
     with pytest.raises(ValueError):
 
         @sa.register("warmermax", params=(sa.Param("start", learned=(0.0, 1.0)),), summary="refused")
