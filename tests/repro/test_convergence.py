@@ -94,17 +94,9 @@ def test_a_cell_is_judged_by_the_score_that_picks_its_epoch(tmp_path):
     ],
 )  # fmt: skip
 def test_of_a_model_at_chance_it_is_not_known(tmp_path, system, score, chance, n, by, state):
-    tests, trivial = (
-        {"test": {"sizes": {"test": n}}} if n else {},
-        {system: {f"test/{by}": chance, "test/text": "always x"}},
-    )
-    trained = cell(tmp_path, metrics={f"test/{by}": score}, baselines=trivial, tests=tests)
-    found = of(
-        {"train": {"max_epochs": 3, "best_metric": by}},
-        trained,
-        KNOWN,
-        [2.0, 1.0, 2.0][:: 1 if by == "accuracy" else -1],
-    )
+    trivial, tests = {f"test/{by}": chance, "test/text": "always x"}, {"test": {"sizes": {"test": n}}} if n else {}
+    trained = cell(tmp_path, metrics={f"test/{by}": score}, baselines={system: trivial}, tests=tests)
+    found = of({"train": {"max_epochs": 3, "best_metric": by}}, trained, KNOWN, [2.0, 1.0, 2.0])
     assert found.state == state and ("no better than a constant answer" in found.text) is (state == UNKNOWN)
     assert found.text.startswith("yes" if state == CONVERGED else "not known")
 
@@ -147,16 +139,11 @@ def test_a_row_that_has_converged_is_rarely_doubted_and_one_that_learns_is_found
 
 def test_what_a_claim_may_doubt(tmp_path):
     (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,3.0,16.1\n2,1.2,33.7\n3,1.3,40.1\n")
-    row = [SimpleNamespace(folder=tmp_path)] * 2
+    row, lost = ([SimpleNamespace(folder=folder)] * 2 for folder in (tmp_path, tmp_path / "none"))
     judged = Convergence(CONVERGED, "best epoch 2 of 3")
     assert doubt(judged, row, "accuracy", KNOWN) == LEARNING, "the curve of the score that picks the epoch decides"
     assert doubt(Convergence(LEARNING), row, "loss", KNOWN) == LEARNING, "a loss that falls"
-    assert doubt(judged, [SimpleNamespace(folder=tmp_path / "none")], "loss", KNOWN) == ""
+    assert doubt(judged, lost, "loss", KNOWN) == doubt(Convergence(""), lost, "loss", KNOWN) == "", "one without epochs"
     for state in (LEARNING, UNKNOWN):
-        assert doubt(Convergence(state), [SimpleNamespace(folder=tmp_path / "none")], "loss", KNOWN) == state, (
-            "no curve"
-        )
+        assert doubt(Convergence(state), lost, "loss", KNOWN) == state, "no curve"
     assert doubt(Convergence(UNKNOWN, "no better than a constant answer"), row, "accuracy", KNOWN) == UNKNOWN
-    assert doubt(Convergence(""), [SimpleNamespace(folder=tmp_path / "none")], "loss", KNOWN) == "", (
-        "a fit without epochs"
-    )

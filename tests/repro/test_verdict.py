@@ -132,13 +132,10 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(provenance, "code_version", lambda: {"commit": "cafe", "dirty": False})
 
-    def make(
-        change=lambda page: None, overrides=(), profile="paper", records=RECORDS, before=lambda levels: None
-    ) -> Verdict | None:
+    def make(change=lambda page: None, overrides=(), profile="paper", records=RECORDS, before=lambda levels: None):
         def page_of(page):
-            page["columns"]["a"]["published"] = [
-                {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
-            ]
+            printed = {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
+            page["columns"]["a"]["published"] = [printed]
             page["profiles"]["paper"]["seeds"] = [1, 2, 3]
             del page["rows"][1:]
             change(page)
@@ -149,8 +146,7 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
             run(cell, store)
         first = plan.at(0, 0)
         before([(cell.entry(store), *(cell.evaluation(store, t) for t in cell.tests)) for cell in first])
-        (verdict,) = build(plan, store, records).blocks[0].rows[0].verdicts
-        return verdict
+        return build(plan, store, records).blocks[0].rows[0].verdicts[0]
 
     return make
 
@@ -160,12 +156,8 @@ def test_the_paper_s_setting_gets_a_verdict(judged):
     assert judged() == Verdict(REPRODUCED, ("90 % interval [49.6, 50.0] within 49.8 ± 1",))
 
 
-HARMLESS = (
-    "runtime.threads=2",
-    "+paths.outputs=x",
-    "logger.name=csv",
-    "++launcher.name=local",
-)  # where and how it runs
+# where and how it runs
+HARMLESS = ("runtime.threads=2", "+paths.outputs=x", "logger.name=csv", "++launcher.name=local")
 
 
 @pytest.mark.parametrize(
@@ -183,10 +175,7 @@ def test_a_verdict_is_about_the_number_and_not_about_where_it_was_run(judged, op
 PAPER = {"columns": ["a"], "seeds": [1]}
 SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/score")]
 TYPED = ("~decode.beam=1", "+data.limits=10", "data.content=mine")
-IN_THE_PAGE = {
-    "+train.max_epochs=1": "the experiment sets train.max_epochs",
-    "data.limits=9": "the experiment sets data.limits",
-}
+IN_THE_PAGE = {f"{key}=1": f"the experiment sets {key.lstrip('+')}" for key in ("+train.max_epochs", "data.limits")}
 IN_THE_PAGE |= {"data.shortfalls=200 of 900 pairs": "200 of 900 pairs", "data.test_shortfalls=generated": "generated"}
 
 
@@ -290,8 +279,6 @@ def test_what_the_run_leaves_in_doubt_is_inconclusive(judged, change, options, w
 
 def test_a_shortfall_that_was_stored_still_counts(judged, store, monkeypatch):
     """The loader of today may say less than the one that the cell was trained with."""
-    import fake_family
-
     judged(column(overrides=["data.shortfalls=a part"]))
     real = fake_family.prepare
     monkeypatch.setattr(fake_family, "prepare", lambda config, progress: replace(real(config, progress), shortfalls=()))
