@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from made_table import SOFTMAX, TUNED
+from scipy import stats
 
 from repro.plan.experiment import ExperimentError
 from repro.tables import build as tables
@@ -60,12 +61,9 @@ def test_outcomes(kind, margin, word, runs):
 
 
 def test_without_an_error_of_the_examples_the_interval_is_that_of_a_paired_t_test():
-    from scipy import stats as reference
-
-    a, b = [30.0, 31.0, 29.5, 30.5], [30.4, 31.1, 30.2, 30.6]
-    found = of_runs(replace(BASE, test="superiority"), [y - x for x, y in zip(a, b)])
-    low, high = reference.ttest_rel(b, a).confidence_interval(0.95)
-    part = found.part
+    a, b = np.array([30.0, 31.0, 29.5, 30.5]), np.array([30.4, 31.1, 30.2, 30.6])
+    found = of_runs(replace(BASE, test="superiority"), (b - a).tolist())
+    (low, high), part = stats.ttest_rel(b, a).confidence_interval(0.95), found.part
     assert (part.low, part.high, part.n) == (pytest.approx(low), pytest.approx(high), 4)
     assert part.text(2) == f"{found.outcome} (+0.33 [-0.13, +0.78], n = 4)"
 
@@ -98,12 +96,10 @@ def test_the_smallest_effect_that_shows_is_shown_in_four_of_five_simulated_exper
 
 
 def test_runs_are_compared_without_pairs_and_all_of_them_count():
-    from scipy import stats as reference
-
     mine, theirs = [30.4, 31.1, 30.2], [30.0, 31.0, 29.5, 30.5, 30.1]
     scores = {"a": {"tuned": dict(enumerate(mine)), "softmax": dict(enumerate(theirs))}}
     (part,) = tried(replace(TESTED, test="superiority"), scores).parts
-    low, high = reference.ttest_ind(mine, theirs, equal_var=False).confidence_interval(0.95)
+    low, high = stats.ttest_ind(mine, theirs, equal_var=False).confidence_interval(0.95)
     assert (part.low, part.high, part.seeds) == (pytest.approx(low), pytest.approx(high), "3 and 5")
     turned = {"a": {"tuned": dict(enumerate(mine[::-1])), "softmax": {s + 7: v for s, v in enumerate(theirs)}}}
     again = tried(replace(TESTED, test="superiority"), turned)
@@ -193,8 +189,7 @@ def test_the_worth_of_attention_is_measured_in_its_own_score_and_blocks_only_sup
 
 
 def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
-    seeds = range(4)
-    runs = ((0.1, 0.0, -0.1, 0.05), (3.0, 3.1, 2.9, 3.0), (3.0, -3.0, 1.0, -1.0))
+    seeds, runs = range(4), ((0.1, 0.0, -0.1, 0.05), (3.0, 3.1, 2.9, 3.0), (3.0, -3.0, 1.0, -1.0))
     near, far, wide = (dict(zip(seeds, of_seeds)) for of_seeds in runs)
     claim = replace(BASE, rows=("near", "other"))
 
@@ -227,22 +222,18 @@ def test_a_trend_is_page_s_test():
 
 
 def test_a_trend_over_a_grid_takes_the_columns_as_blocks():
-    from scipy.stats import page_trend_test
-
     falling = {"a": [9.0, 7.0, 8.0, 3.0, 2.0], "b": [19.0, 18.0, 17.0, 16.0, 15.0]}
     values = ["-1", "-0.5", "0", "0.5", "10"]
     scores = {c: {v: {1: y} for v, y in reversed(list(zip(values, of)))} for c, of in falling.items()}
     claim = replace(BASE, test="trend", against=(), grid="lam", pooled=True, direction="lower")
     found = tried(claim, scores)
-    assert page_trend_test([of[::-1] for of in falling.values()]).pvalue < 0.01
+    assert stats.page_trend_test([of[::-1] for of in falling.values()]).pvalue < 0.01
     assert (found.outcome, found.part.n, found.part.effect) == (SUPPORTED, 2, -5.5), "sorted by value, not by name"
     assert tried(replace(claim, direction="higher"), scores).outcome == CONTRADICTED
     assert tried(claim, {"a": scores["a"]}).outcome == OPEN, "one block"
 
 
 def test_in_most_cases_is_a_sign_test_over_columns():
-    from scipy.stats import binomtest
-
     claim = replace(BASE, test="most", pooled=True, columns=("*",))
 
     def settings(better, worse):
@@ -251,7 +242,7 @@ def test_in_most_cases_is_a_sign_test_over_columns():
 
     for better, worse, word in ((21, 2, SUPPORTED), (12, 11, OPEN), (2, 21, CONTRADICTED)):
         found = tried(claim, settings(better, worse))
-        ends = binomtest(better, 23).proportion_ci(0.95)
+        ends = stats.binomtest(better, 23).proportion_ci(0.95)
         assert (found.outcome, found.part.n) == (word, 23)
         assert (found.part.low, found.part.high) == pytest.approx((100 * ends.low, 100 * ends.high))
 

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 import fake_family
 import pytest
+from scores_oracles import bleu
 
 from repro import cell as cells
 from repro import plan as plans
@@ -177,8 +178,6 @@ def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
 
 
 def test_where_data_lie_names_no_other_record(config):
-    import fake_family
-
     here, there = config(data__mirror="/a", data__path="/a/x.tar"), config(data__mirror=None, data__path="/b/x.tar")
     assert archive.key(here, fake_family) == archive.key(there, fake_family)
     others = [config(data__path="/a/y.tar"), config(seed=2), config(decode__beam=2), config(data__content="b")]
@@ -217,11 +216,8 @@ def test_no_flipped_digit_of_a_record_is_read(tmp_path):
 
 
 def test_bleu_without_a_hit_of_four_words_is_sacrebleus():
-    from sacrebleu.metrics import BLEU
-
     rows = [[3.0, 1.0, 0.0, 0.0, 5.0, 4.0, 3.0, 2.0, 5.0, 6.0], [2.0, 1.0, 0.0, 0.0, 4.0, 3.0, 2.0, 1.0, 4.0, 4.0]]
-    sums = [int(sum(column)) for column in zip(*rows)]
-    theirs = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp").score
+    (theirs,) = bleu([[sum(column) for column in zip(*rows)]])
     examples = archive.packed({"sentence": {"bleu_statistics": row}} for row in rows)
     record = {"tests": {"test": {"scored": {"metrics": {"test/bleu": theirs}}, "examples": examples}}}
     assert theirs > 0 and archive.contradictions(record) == []

@@ -7,7 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
+from sacrebleu.significance import PairedTest
 from scipy import stats
+from scores_oracles import bleu, permuted
 
 from repro.tables.blocks import Value
 from repro.tables.statistics import (
@@ -23,13 +26,6 @@ from repro.tables.statistics import (
 )
 
 
-def exact(a, b) -> float:
-    return stats.permutation_test(
-        (np.asarray(a), np.asarray(b)), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
-        vectorized=True, n_resamples=np.inf,
-    ).pvalue  # fmt: skip
-
-
 @pytest.mark.parametrize("shift", [0.0, 0.4, 0.8, 1.5])
 @pytest.mark.parametrize("ties", [False, True])
 def test_p_value_agrees_with_the_exact_test(shift, ties):
@@ -39,7 +35,7 @@ def test_p_value_agrees_with_the_exact_test(shift, ties):
         a, b = a.round(), b.round()
         a[:4] = b[:4]
     trials = 20_000
-    theirs, mine = exact(a, b), paired_randomization(a, b, trials=trials)
+    theirs, mine = permuted(a, b), paired_randomization(a, b, trials=trials)
     error = 4 * math.sqrt(theirs * (1 - theirs) / trials) + 1 / trials
     assert abs(mine - theirs) <= error
     assert paired_randomization(b, a, trials=trials) == pytest.approx(mine, abs=2 * error)
@@ -92,21 +88,22 @@ def test_the_prediction_interval_holds_one_more_run():
     assert 0.935 < np.mean(hits) < 0.965  # 2000 draws at 95 %: standard error .5 %
 
 
-@pytest.mark.parametrize("bleu", [False, True])
-def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_examples(bleu):
+DRAWS = {"vectorized": False, "n_resamples": 600, "random_state": 8}
+
+
+@pytest.mark.parametrize("of_bleu", [False, True])
+def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_examples(of_bleu):
     """Of two seeds that differ by 15, Student's t is more than four times as wide."""
     rng = np.random.default_rng(7)
-    if bleu:
+    if of_bleu:
         totals = np.tile([9, 8, 7, 6], (2, 80, 1))
         hits = rng.binomial(totals, [0.5, 0.2, 0.05, 0.0])
         examples = np.concatenate([hits, totals, np.full((2, 80, 2), 9)], -1).astype(float)
-        score = lambda index: bleu_of(examples[:, index].sum(1)).mean()  # noqa: E731
+        score = lambda index: bleu(examples[:, index].sum(1)).mean()  # noqa: E731
     else:
         examples = 100.0 * (rng.random((2, 80)) < [[0.9], [0.75]])
         score = lambda index: examples[:, index].mean()  # noqa: E731
-    drawn = stats.bootstrap(
-        (np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="percentile"
-    )
+    drawn = stats.bootstrap((np.arange(80),), score, method="percentile", **DRAWS)
     error = example_error(examples)
     assert error == pytest.approx(drawn.standard_error, rel=0.1)
     mean = score(np.arange(80))
@@ -122,18 +119,16 @@ def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_exa
     assert mean_of([mean], error).certain and mean_of([mean, mean + 1]).printed is None
 
 
-@pytest.mark.parametrize("bleu", [False, True])
-def test_the_error_of_a_difference_is_that_of_paired_examples(bleu):
+@pytest.mark.parametrize("of_bleu", [False, True])
+def test_the_error_of_a_difference_is_that_of_paired_examples(of_bleu):
     """The values of two rows vary together, so their difference varies less than either row."""
     rng = np.random.default_rng(9)
-    if bleu:
+    if of_bleu:
         totals = np.tile([9, 8, 7, 6], (2, 80, 1))
         hits = rng.binomial(totals, 0.3 + 0.4 * rng.random((2, 80, 1)))
         a, b = (np.concatenate([h, totals, np.full((2, 80, 2), 9)], -1).astype(float) for h in (hits, hits * 2 // 3))
-        score = lambda index: (bleu_of(a[:, index].sum(1)) - bleu_of(b[:, index].sum(1))).mean()  # noqa: E731
-        drawn = stats.bootstrap(
-            (np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="basic"
-        )
+        score = lambda index: (bleu(a[:, index].sum(1)) - bleu(b[:, index].sum(1))).mean()  # noqa: E731
+        drawn = stats.bootstrap((np.arange(80),), score, method="basic", **DRAWS)
         assert example_error(a, b) == pytest.approx(drawn.standard_error, rel=0.15)
     else:
         a = rng.normal(size=(2, 5))
@@ -151,21 +146,13 @@ def test_the_degrees_of_freedom_are_welch_s_for_an_error_that_is_known():
     assert found.interval(0.95) == pytest.approx(welch, rel=1e-5) and 2.1 < found.df < 50
 
 
-def bleu_of(sums):
-    """Corpus BLEU by sacrebleu, with its default smoothing, for each row of `sums`: [rows, 10]."""
-    from sacrebleu.metrics import BLEU
-
-    counts = [[*map(int, s)] for s in sums]
-    return np.array([BLEU.compute_bleu(c[:4], c[4:8], c[8], c[9], smooth_method="exp").score for c in counts])
-
-
 def test_corpus_bleu_is_sacrebleu_s_also_without_a_hit_or_a_word():
     rng = np.random.default_rng(10)
     lengths = rng.integers(0, 12, 2000)
     totals = np.maximum(lengths[:, None] - np.arange(4), 0)
     hits = rng.binomial(totals, rng.choice([0.0, 0.1, 0.4, 1.0], (2000, 4)))
     sums = np.column_stack([hits, totals, lengths, rng.integers(0, 15, 2000)]).astype(float)
-    np.testing.assert_allclose(corpus_bleu(sums), expected := bleu_of(sums), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(corpus_bleu(sums), expected := bleu(sums), rtol=1e-12, atol=1e-12)
     assert 0.1 < np.mean(expected > 0) < 0.9 and np.mean((expected > 0) & (hits == 0).any(1)) > 0.1
 
 
@@ -181,13 +168,8 @@ def test_holm_s_correction_is_the_closed_test_of_bonferroni_s():
 
 
 def test_bleu_s_permutation_test_is_sacrebleu_s():
-    from sacrebleu.metrics import BLEU
-    from sacrebleu.significance import PairedTest
-
     rng = np.random.default_rng(6)
-    words = np.array(
-        ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "house", "and", "big", "small", "red", "blue"]
-    )
+    words = np.array("the a cat dog sat ran on under mat house and big small red blue".split())
     references = [" ".join(rng.choice(words, 9)) for _ in range(60)]
 
     def system(wrong: float) -> list[str]:
@@ -198,9 +180,7 @@ def test_bleu_s_permutation_test_is_sacrebleu_s():
         test = PairedTest(list(outputs.items()), {"BLEU": BLEU()}, [references], test_type="ar", n_samples=trials)
         theirs = test()[1]["BLEU"][1].p_value
         found = [BLEU()._extract_corpus_statistics(lines, [references]) for lines in outputs.values()]
-        rows = [
-            np.array([[[*r[2:10], r[0], r[1]] for r in one]], float) for one in found
-        ]  # ours: hits, totals, lengths
+        rows = [np.array([[[*r[2:10], *r[:2]] for r in one]], float) for one in found]  # hits, totals, lengths
         mine = paired_bleu_randomization(rows[1], rows[0], trials=trials)
         assert abs(mine - theirs) <= 4 * math.sqrt(2 * max(theirs, 1 / trials) / trials)
     assert rows[1][..., 3].sum() == 0 and theirs < 0.05, "no hit of four words"
