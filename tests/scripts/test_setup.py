@@ -205,13 +205,8 @@ def test_fairseq_has_a_second_source(setup, monkeypatch, tmp_path):
 def test_a_failed_step_and_ctrl_c_end_with_the_next_step(tmp_path, stopped, status, said):
     """The script itself, with a uv that fails, and a venv without pip, which takes seconds to make."""
     (tmp_path / "scripts").mkdir()
-    for name in (
-        "scripts/setup.py",
-        "pyproject.toml",
-        "requirements.lock",
-        "requirements-dev.lock",
-        "requirements-fairseq.lock",
-    ):
+    locks = (f"requirements{kind}.lock" for kind in ("", "-dev", "-fairseq"))
+    for name in ("scripts/setup.py", "pyproject.toml", *locks):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()

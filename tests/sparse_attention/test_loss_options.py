@@ -15,12 +15,8 @@ from sparse_attention.losses import fenchel_young
 
 D = torch.float64
 ROWS = [n for n in sa.losses.REGULARISERS if not n.startswith("constrained")]
-PARAMS = {
-    "entmax": {"alpha": 1.3},
-    "fusedmax": {"lam": 0.3},
-    "sparsegen_lin": {"lam": 0.4},
-    "pnormmax": {"p": 1.7, "gamma": 0.6},
-}
+PARAMS = {"entmax": {"alpha": 1.3}, "fusedmax": {"lam": 0.3}, "sparsegen_lin": {"lam": 0.4}}
+PARAMS |= {"pnormmax": {"p": 1.7, "gamma": 0.6}}
 
 
 def data(rows=7, n=5):

@@ -11,15 +11,8 @@ from torch import nn
 import sparse_attention as sa
 from tasks.layers import attention
 
-CONSTRUCTED = [
-    {},
-    {"batch_first": True},
-    {"bias": False},
-    {"add_bias_kv": True},
-    {"add_zero_attn": True, "batch_first": True},
-    {"kdim": 5, "vdim": 7},
-    {"kdim": 5, "add_bias_kv": True, "add_zero_attn": True},
-]
+CONSTRUCTED = [{}, {"batch_first": True}, {"bias": False}, {"add_bias_kv": True}, {"kdim": 5, "vdim": 7}]
+CONSTRUCTED += [{"add_zero_attn": True, "batch_first": True}, {"kdim": 5, "add_bias_kv": True, "add_zero_attn": True}]
 BOTH_TYPES = [None, "bool", "float"]
 
 
@@ -163,11 +156,8 @@ def test_inside_torchs_decoder(norm_first):
     ours = copy.deepcopy(theirs)
     assert sa.nn.replace(ours, "softmax") == 4
     x, memory = torch.randn(2, 5, 8), torch.randn(2, 7, 8)
-    asked = {
-        "tgt_mask": nn.Transformer.generate_square_subsequent_mask(5),
-        "tgt_is_causal": True,
-        "memory_key_padding_mask": torch.tensor([[False] * 7, [False] * 4 + [True] * 3]),
-    }
+    asked = {"tgt_mask": nn.Transformer.generate_square_subsequent_mask(5), "tgt_is_causal": True}
+    asked["memory_key_padding_mask"] = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
     for _ in range(2):
         assert torch.allclose(ours(x, memory, **asked), theirs(x, memory, **asked), atol=1e-5)
         ours.eval(), theirs.eval()

@@ -41,16 +41,11 @@ def covariances(count, scale, seed=0):
     return scale * (m @ m.mT), torch.rand(count, 2, dtype=torch.float64, generator=rng)
 
 
+RULES = [(1e-5, (24, 60)), (1e-3, (24, 60)), (0.01, (60, 200)), pytest.param(0.08, (120, 400), marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
-@pytest.mark.parametrize(
-    ("scale", "points"),
-    [
-        (1e-5, (24, 60)),
-        (1e-3, (24, 60)),
-        (0.01, (60, 200)),
-        pytest.param(0.08, (120, 400), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("scale", "points"), RULES)
 def test_both_rules_equal_a_brute_force_rule(alpha, scale, points):
     """The brute-force rule itself errs by less than 1e-13 of the largest r with these points."""
     v, mu = covariances(2, scale)

@@ -84,15 +84,9 @@ def test_weighted_em_equals_sklearn_on_repeated_points(n):
     t = rng.random((30, n))
     counts = rng.integers(1, 9, size=30)
     start = t[:3]
-    reference = GaussianMixture(
-        3,
-        max_iter=7,
-        tol=0.0,
-        reg_covar=1e-6,
-        weights_init=np.full(3, 1 / 3),
-        means_init=start,
-        precisions_init=np.repeat(np.eye(n)[None] / 0.02, 3, axis=0),
-    ).fit(np.repeat(t, counts, axis=0))
+    begin = {"weights_init": np.full(3, 1 / 3), "precisions_init": np.repeat(np.eye(n)[None] / 0.02, 3, axis=0)}
+    reference = GaussianMixture(3, max_iter=7, tol=0.0, reg_covar=1e-6, means_init=start, **begin)
+    reference.fit(np.repeat(t, counts, axis=0))
     p = torch.from_numpy(counts / counts.sum()).unsqueeze(0)
     m = fit_mixture(
         p, torch.from_numpy(t), 3, iterations=7, initial_variance=0.02, means=torch.from_numpy(start).unsqueeze(0)

@@ -258,13 +258,8 @@ def test_options_and_sources_are_checked_together():
 def test_registry_knows_the_transforms():
     names = registry.names("continuous")
     alphas = {name: registry.make(name).alpha for name in names}
-    assert alphas == {
-        "continuous_softmax": 1.0,
-        "continuous_triweight": 4 / 3,
-        "continuous_biweight": 1.5,
-        "continuous_sparsemax": 2.0,
-        "continuous_mixture": 1.0,
-    }
+    known = {"softmax": 1.0, "triweight": 4 / 3, "biweight": 1.5, "sparsemax": 2.0, "mixture": 1.0}
+    assert alphas == {f"continuous_{name}": alpha for name, alpha in known.items()}
     assert all(registry.spec(n).over == "density" and registry.spec(n).kind == "continuous" for n in names)
     mu, sigma_sq = torch.tensor([0.4]), torch.tensor([0.1])
     for name in set(names) - {"continuous_mixture"}:
@@ -296,12 +291,7 @@ def step(layer, n, dtype, how):
     if how == "weights":
         given = {"weights": torch.softmax(torch.randn(2, n, dtype=dtype, requires_grad=grad), -1)}
     elif isinstance(layer, ContinuousAttention1d):
-        given = {
-            "params": (
-                torch.rand(2, dtype=dtype, requires_grad=grad),
-                torch.full((2,), 0.1, dtype=dtype, requires_grad=grad),
-            )
-        }
+        given = {"params": tuple(x.to(dtype).requires_grad_(grad) for x in (torch.rand(2), torch.full((2,), 0.1)))}
     else:
         sigma = (0.05 * torch.eye(2, dtype=dtype)).repeat(2, 1, 1).requires_grad_(grad)
         given = {"params": (torch.rand(2, 2, dtype=dtype, requires_grad=grad), sigma)}
@@ -339,11 +329,8 @@ def test_a_first_call_in_inference_mode_does_not_stop_training(alpha, dtype, how
 
 
 def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
-    for mode in (
-        lambda: torch.device("meta"),
-        lambda: FakeTensorMode(allow_non_fake_inputs=True),
-        torch.inference_mode,
-    ):
+    fake, meta = partial(FakeTensorMode, allow_non_fake_inputs=True), partial(torch.device, "meta")
+    for mode in (meta, fake, torch.inference_mode):
         n, kept = next(SIZES), []
         for around in (mode, contextlib.nullcontext):
             with around():

@@ -106,14 +106,11 @@ def test_cache_is_bounded_and_shared():
     assert len(cache) == 3 and calls == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"length": 0}, "length=0"),
-        ({"ridge": 0.0}, "ridge=0.0 is out of range: ridge > 0"),
-        ({"pad_positions": "both"}, "is not one of none, correct, legacy_even"),
-    ],
-)
+WRONG = [({"length": 0}, "length=0"), ({"ridge": 0.0}, "ridge=0.0 is out of range: ridge > 0")]
+WRONG += [({"pad_positions": "both"}, "is not one of none, correct, legacy_even")]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
 def test_errors(arguments, message):
     with pytest.raises(ValueError, match=message):
         ridge_matrix_1d(**{"length": 4, "basis": GaussianBasis1d.linspaced(4), **arguments})
