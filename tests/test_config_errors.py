@@ -105,9 +105,7 @@ CASES = [(line.split(), key, says) for line, key, says in LINES]
 CASES += [([typed], "", typed) for typed in ("decode.beam=[1", "decode.beam=${", "a b=3", "=3", "seed", "")]
 
 
-@pytest.mark.parametrize(
-    "overrides, key, says", CASES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
-)
+@pytest.mark.parametrize("overrides, key, says", CASES, ids=lambda of: " ".join(of) if isinstance(of, list) else "")
 def test_what_is_wrong_elsewhere_is_refused_by_its_key(composed, overrides, key, says):
     with refused(compose.ConfigError, says, key=key):
         composed(["task=toy", *overrides] if not overrides[0].startswith("task=") else overrides)
@@ -129,10 +127,8 @@ def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what
     assert composed(["task=toy", "runtime.device=auto"])["runtime"]["device"] == "cpu"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert composed(["task=toy", "runtime.device=auto"])["runtime"]["device"] == "cuda"
-    for name, profile, near in (
-        ("niculae_table2", "demo", "niculae2017_table2"),
-        ("niculae2017_table2", "demmo", "demo"),
-    ):
+    table = "niculae2017_table2"
+    for name, profile, near in (("niculae_table2", "demo", table), (table, "demmo", "demo")):
         with refused(compose.ConfigError, f"did you mean '{near}'"):
             compose.experiment(name, profile)
 

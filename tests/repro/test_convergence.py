@@ -3,8 +3,6 @@
 A row still learns if its mean curve is shown to rise; more seeds make that surer, not likelier.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from types import SimpleNamespace

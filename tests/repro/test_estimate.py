@@ -1,7 +1,5 @@
 """Plans before any data: what counts as done, the assumed hours of the rest; what is said of running cells."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import fake_family

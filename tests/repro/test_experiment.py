@@ -1,7 +1,5 @@
 """An experiment's page is typed: what is misspelt or points nowhere is named, with the nearest name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import fake_family

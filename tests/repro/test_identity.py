@@ -1,7 +1,5 @@
 """What makes a training the same training, and an evaluation the same evaluation."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

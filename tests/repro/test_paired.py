@@ -1,7 +1,5 @@
 """Two rows are compared on the seeds and the test examples that both have: against scipy, sacrebleu and sums by hand."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

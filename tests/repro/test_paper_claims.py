@@ -1,7 +1,5 @@
 """A paper's claim is supported or contradicted only if the intervals of the differences show it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fnmatch import fnmatch

@@ -1,7 +1,5 @@
 """From rows, columns, grids and seeds to cells: all configurations checked first, each data set prepared once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

@@ -1,7 +1,5 @@
 """What a record keeps of a finished cell, which cells are one setting, and small records that make the same table."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """`make setup`: what it refuses, with which next step; what it installs, from where; when it has nothing to do."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib.util
 import os

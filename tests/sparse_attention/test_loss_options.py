@@ -1,7 +1,5 @@
 """Classes, weights, ignored rows, smoothing: beside torch's cross_entropy, and against the definition for every mapping."""
 
-from __future__ import annotations
-
 import math
 import pickle
 

@@ -1,7 +1,5 @@
 """What a GPU would be waited for: nothing in a mapping, its checks included; what is computed there is the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from syncs import syncs

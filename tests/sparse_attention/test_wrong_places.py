@@ -1,7 +1,5 @@
 """A value in the place of another is refused with a sentence that names what was probably meant; dim at construction."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 

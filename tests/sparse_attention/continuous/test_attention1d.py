@@ -1,7 +1,5 @@
 """The closed forms on the line against adaptive quadrature, the generalised covariance and finite differences."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The planar transform against two-dimensional quadrature, its two rules against each other, and finite differences."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

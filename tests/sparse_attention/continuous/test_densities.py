@@ -1,7 +1,5 @@
 """Densities on the line and in n dimensions against quadrature, root finding and sampling statistics."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Moment matching against the densities' own moments; weighted EM against scikit-learn on repeated points."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

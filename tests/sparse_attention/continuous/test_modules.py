@@ -1,7 +1,5 @@
 """The attention layers: contexts by hand, batching, padding, gradients, options; and the registry's names."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools

@@ -1,7 +1,5 @@
 """Ridge value regression against scikit-learn, and the authors' padding slip."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """sa.KeyCache: decoding a position at a time gives what one call over all positions gives."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """Attention of jagged tensors agrees with the loop over single sequences, in values and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """One rule on every path: a weight of exactly 0 keeps its value out, NaN and infinity too; and shapes where there are no values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -1,7 +1,5 @@
 """sa.sparse_attention against the formula in float64, whatever way it takes; masks, groups, gradients, what is refused."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import warnings

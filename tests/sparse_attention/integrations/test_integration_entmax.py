@@ -1,7 +1,5 @@
 """Our module under entmax's names beside the entmax package: every public name, every argument; and where it differs."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """The speed gate: it fails on a slow form, only after every try, and its cases compute what torch's calls compute."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

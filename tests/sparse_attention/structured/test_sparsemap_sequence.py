@@ -1,7 +1,5 @@
 """sparsemap_sequence against all sequences: values, gradients, ties, masks; and its dense counterpart."""
 
-from __future__ import annotations
-
 import itertools
 
 import entmax

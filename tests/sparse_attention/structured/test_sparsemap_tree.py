@@ -1,7 +1,5 @@
 """sparsemap_tree against all trees and networkx: values, gradients, ties, masks."""
 
-from __future__ import annotations
-
 import networkx as nx
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Files of one's own as the tests write them."""
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

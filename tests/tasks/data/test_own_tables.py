@@ -1,7 +1,5 @@
 """Tables and features of one's own: classes, labels that stand for none, several labels; what is wrong is told with its line."""
 
-from __future__ import annotations
-
 import json
 import shlex
 
