@@ -1,7 +1,5 @@
 """Headless Chromium over its debugging pipe, without a driver or a package: enough to open a page, look at it and ask it."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import io
@@ -39,7 +37,7 @@ class Chromium:
         self.number, self.rest, self.session = 0, b"", None
         self.events: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Chromium:
+    def __enter__(self) -> "Chromium":
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):

@@ -1,7 +1,5 @@
 """A mirror of every mirrored data set at a few records each: the published layout and format, invented content."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

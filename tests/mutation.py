@@ -5,8 +5,6 @@ branch, an argument's place, a returned value, or it removes the statement. Docs
 Left out is what cannot run without a GPU or a cluster (`ELSEWHERE` and the bodies of `if ...cuda...:`).
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import hashlib

@@ -1,7 +1,5 @@
 """What is misspelt, impossible or of the wrong kind is refused when composing: all at once, by its key, before any data."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Every page of the configuration tree composes and is accepted, and what it says holds; experiments plan and run."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """Fused attention on the GPU against the composition of matrix products and mapping, in float64 on the CPU."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fused attention and what a device alone shows: the same bits, recorded graphs, a kernel that does not fit, times."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells of the family in fake_family.py."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import os

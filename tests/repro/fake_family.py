@@ -1,7 +1,5 @@
 """A family without a model: what it measures is a function of its configuration. For tests of the machinery around families."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A table's store made by hand: a fixed mapping and one with a grid, two seeds; `made` is a fixture (conftest.py)."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Permutation tests by scipy and corpus BLEU by sacrebleu."""
 
-from __future__ import annotations
-
 import numpy as np
 from sacrebleu.metrics import BLEU
 from scipy import stats

@@ -5,8 +5,6 @@ for a while, lets both finish and holds the store against one where nobody distu
 eight workers and hundreds of cells, kills a process every second, starts the command again, and so on until all is done.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Finished cells side by side: what is averaged, what is kept apart, what filters mean, what is drawn."""
 
-from __future__ import annotations
-
 import csv
 import re
 import xml.etree.ElementTree as ET

@@ -1,7 +1,5 @@
 """Many cells in isolated processes: a death is an outcome, not an end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Spread and significance against scipy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

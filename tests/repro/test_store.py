@@ -1,7 +1,5 @@
 """Folders of cells: never half-written, one writer each, clear errors when the disk says no."""
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing as mp

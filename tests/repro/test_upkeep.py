@@ -1,7 +1,5 @@
 """The store looked after: damage is named, leftovers go, the code is recorded; after a storm every number is the same."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

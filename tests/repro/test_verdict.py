@@ -1,7 +1,5 @@
 """A verdict is given where everything is as in the paper, and nowhere else; in the metric's own unit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

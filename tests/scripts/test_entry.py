@@ -1,7 +1,5 @@
 """The one grammar of the scripts, on functions of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The further commands: what they print, their help, and scripts/reproduce.py before it runs anything."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

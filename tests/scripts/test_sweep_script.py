@@ -1,7 +1,5 @@
 """Sweeps and comparisons as a user calls them: processes of their own, exit status, files."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Every test that takes ``kernel`` runs once per implementation of the row operations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

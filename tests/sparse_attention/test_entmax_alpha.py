@@ -1,7 +1,5 @@
 """Entmax at every alpha: exact up to 100, softmax at 1, dense below, continuous in value and gradient."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import mpmath

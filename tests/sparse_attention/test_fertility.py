@@ -1,7 +1,5 @@
 """Attention whose words can be used up: the loop property, bounds that just fit or do not, gradients through the steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Tensors whose memory no kernel may read: each is answered as the plain tensor is, or by torch's dispatcher."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

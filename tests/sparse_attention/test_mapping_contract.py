@@ -1,7 +1,5 @@
 """The contract every simplex and every unnormalised mapping keeps: shapes, masks, infinities, NaN, precision, compilation."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

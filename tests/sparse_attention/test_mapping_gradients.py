@@ -1,7 +1,5 @@
 """Derivatives of first and second order, in scores, hyperparameters and bounds, against finite differences."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

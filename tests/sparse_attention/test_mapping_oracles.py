@@ -1,7 +1,5 @@
 """Values against independent solvers, another package, and hand-computed cases."""
 
-from __future__ import annotations
-
 import math
 
 import mapping_oracles as oracle

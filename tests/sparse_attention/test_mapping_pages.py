@@ -1,7 +1,5 @@
 """Pages and type stubs are what the registry says; they name files that exist; the page on own mappings runs."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

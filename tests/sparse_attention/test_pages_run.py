@@ -1,7 +1,5 @@
 """The code of pages about the library runs from top to bottom and prints what the pages show."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

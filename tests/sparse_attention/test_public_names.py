@@ -1,7 +1,5 @@
 """`help(sa)` and `dir(sa)` are complete, and a user's file passes `mypy --strict`."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

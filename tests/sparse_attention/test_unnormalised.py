@@ -3,8 +3,6 @@
 What they share with the simplex mappings is in test_mapping_contract.py and test_mapping_gradients.py.
 """
 
-from __future__ import annotations
-
 import math
 
 import entmax

@@ -1,7 +1,5 @@
 """Finished cells of every family, so small that each trains within seconds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_vqa2 import write_vqa2

@@ -1,7 +1,5 @@
 """A cell exported as a folder that stands alone, read back, refused when damaged; what stays of a finished training."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Models as ONNX files: onnxruntime computes what torch does, for any number of inputs and any length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Records and the pages that are written from them: what was edited comes back, and a wrong record is refused."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

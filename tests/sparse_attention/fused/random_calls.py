@@ -1,7 +1,5 @@
 """Random calls of attention, and what they should give."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Ten architectures of transformers in depth: padding, caches, windows, biases, sinks, weights; what `register` refuses."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """Exported graphs give in onnxruntime what the mappings give in torch; what cannot be exported says so."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

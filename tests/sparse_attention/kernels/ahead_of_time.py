@@ -3,8 +3,6 @@
 `python tests/sparse_attention/kernels/ahead_of_time.py attention 90` prints the numbers of docs/reference/gpu.md for the installed Triton.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Building on first use: many processes at once, damaged files, homes that cannot be written, no compiler."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

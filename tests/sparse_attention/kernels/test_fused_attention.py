@@ -1,7 +1,5 @@
 """The fused attention on the CPU against the composition in float64: values, support, gradients; adversarial inputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

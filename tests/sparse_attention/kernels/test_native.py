@@ -1,7 +1,5 @@
 """The C++ kernels against solvers that are not ours, row shapes that hit every path, and finite differences."""
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The C++ kernels under the address and undefined behaviour sanitizers, for every instruction set of this machine."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The GPU kernels without a GPU: interpreted on the CPU by the tests of tests/gpu, and compiled ahead of time."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The wheel: it holds the library alone, and works with torch alone, without a compiler."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

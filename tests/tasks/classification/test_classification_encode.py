@@ -1,7 +1,5 @@
 """Encoding against reference rules, tiny texts by hand, vector files, damage to the cache, further test sets."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

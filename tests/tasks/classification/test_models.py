@@ -1,7 +1,5 @@
 """The classifiers: nothing depends on padding or batching, gradients reach every parameter, reference computations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

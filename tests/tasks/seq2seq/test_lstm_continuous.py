@@ -1,7 +1,5 @@
 """Continuous attention in translation: contexts against quadrature, gradients against differences, training against search."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Questions as numbers: what is counted, what a cell keeps, what a training's identity depends on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter
