@@ -43,14 +43,13 @@ def test_a_curve_says_whether_it_has_converged(scores, state, why):
     assert judge(lower, None, None, replace(ACCURACY, better=-1)) == Convergence(state, why), "lower is better"
 
 
-@pytest.mark.parametrize(
-    "best, epochs, state, why",
-    [
-        (4.0, 6, CONVERGED, "best epoch 4 of 6"), (1.0, 2, UNKNOWN, "best epoch 1 of 2, fewer than 3"), (6.0, 6, UNKNOWN, "best epoch 6 of 6, no curve"),
-        (None, 6, UNKNOWN, "the best epoch is not recorded"), (3.0, None, UNKNOWN, "the best epoch is not recorded"),
-        (7.0, 6, UNKNOWN, "the best epoch is not recorded"), (float("nan"), 6, UNKNOWN, "the best epoch is not recorded"),
-    ],
-)  # fmt: skip
+LOST = "the best epoch is not recorded"
+NO_CURVE = [(4.0, 6, CONVERGED, "best epoch 4 of 6"), (1.0, 2, UNKNOWN, "best epoch 1 of 2, fewer than 3")]
+NO_CURVE += [(6.0, 6, UNKNOWN, "best epoch 6 of 6, no curve")]
+NO_CURVE += [(*lost, UNKNOWN, LOST) for lost in ((None, 6), (3.0, None), (7.0, 6), (float("nan"), 6))]
+
+
+@pytest.mark.parametrize("best, epochs, state, why", NO_CURVE)
 def test_without_a_curve_only_an_earlier_best_epoch_shows_it(best, epochs, state, why):
     assert judge((), best, epochs, ACCURACY) == Convergence(state, why)
 
@@ -111,13 +110,12 @@ def test_a_row_has_converged_when_all_its_cells_have():
 RISING, REST = [40.0, 41.0, 42.0, 43.0, 44.0], [40.0, 43.0, 44.0, 44.1, 43.9]
 
 
-@pytest.mark.parametrize(
-    "curves, sign, learns",
-    [
-        ([RISING] * 3, 1, True), ([[c + s / 9 for c in RISING] for s in range(3)], 1, True), ([REST] * 3, 1, False), ([RISING] * 3, -1, False),
-        ([REST, REST, RISING], 1, False), ([[-v for v in RISING], [-v * 1.1 for v in RISING], [-v for v in RISING]], -1, True), ([RISING], 1, True),
-    ],
-)  # fmt: skip
+SPREAD, FALLING = [[c + s / 9 for c in RISING] for s in range(3)], [[-v * s for v in RISING] for s in (1, 1.1, 1)]
+LEARNS = [([RISING] * 3, 1), (SPREAD, 1), (FALLING, -1), ([RISING], 1)]
+RESTS = [([REST] * 3, 1), ([RISING] * 3, -1), ([REST, REST, RISING], 1)]
+
+
+@pytest.mark.parametrize("curves, sign, learns", [*((*one, True) for one in LEARNS), *((*one, False) for one in RESTS)])
 def test_a_row_still_learns_if_its_mean_curve_is_shown_to_rise(curves, sign, learns):
     assert learning(curves, sign) is learns
 

@@ -18,6 +18,8 @@ from tests.conftest import ROOT
 
 SPEC = importlib.util.spec_from_file_location("setup", ROOT / "scripts" / "setup.py")
 LOCK = "torch==2 \\\n    --hash=sha256:0\ntriton==3 \\\n    --hash=sha256:0\nnumpy==2 ; x \\\n    --hash=sha256:0\n"
+LOCKS = {"pyproject.toml": "", "requirements.lock": LOCK, "requirements-fairseq.lock": "fairseq-fixed==1"}
+LOCKS["requirements-dev.lock"] = "uv==1 \\\n    --hash=sha256:0\nruff==1 \\\n    --hash=sha256:0\n"
 
 
 @pytest.fixture
@@ -28,8 +30,7 @@ def setup(tmp_path, monkeypatch):
     module.asked, module.has_uv = [], True
     place(module, monkeypatch, tmp_path / "a checkout")
     module.ROOT.mkdir()
-    for name, text in (("pyproject.toml", ""), ("requirements.lock", LOCK), ("requirements-fairseq.lock", "fairseq-fixed==1"),
-                       ("requirements-dev.lock", "uv==1 \\\n    --hash=sha256:0\nruff==1 \\\n    --hash=sha256:0\n")):  # fmt: skip
+    for name, text in LOCKS.items():
         (module.ROOT / name).write_text(text)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(50e9))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path))
@@ -54,8 +55,9 @@ def setup(tmp_path, monkeypatch):
 
 
 def place(module, monkeypatch, root):
-    for name, path in (("ROOT", root), ("VENV", root / ".venv"), ("PYTHON", root / ".venv/bin/python"), ("UV", root / ".venv/bin/uv")):  # fmt: skip
-        monkeypatch.setattr(module, name, path)
+    monkeypatch.setattr(module, "ROOT", root)
+    for name, path in (("VENV", ""), ("PYTHON", "bin/python"), ("UV", "bin/uv")):
+        monkeypatch.setattr(module, name, root / ".venv" / path)
 
 
 def build(module, *groups, **failing):
