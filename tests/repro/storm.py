@@ -67,12 +67,8 @@ def page(name: str, size: int) -> dict[str, Any]:
         return PAGE | {"rows": PAGE["rows"][:size]}  # type: ignore[index]
     rows = [{"label": m, "mapping": m} for m in ("softmax", "sparsemax")]
     demo = {"columns": ["multilabel"], "seeds": list(range(1, size // 2 + 1))}
-    return {
-        "title": "Many",
-        "rows": rows,
-        "columns": {"multilabel": TUNED | {"overrides": QUICK}},
-        "profiles": {"demo": demo},
-    }
+    columns = {"multilabel": TUNED | {"overrides": QUICK}}
+    return {"title": "Many", "rows": rows, "columns": columns, "profiles": {"demo": demo}}
 
 
 def command(store: str, name: str, size: int) -> int:

@@ -308,21 +308,19 @@ def test_a_first_call_in_inference_mode_does_not_stop_training(alpha, dtype, how
 
 def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
     fake, meta = partial(FakeTensorMode, allow_non_fake_inputs=True), partial(torch.device, "meta")
+    cpu = torch.device("cpu")
     for mode in (meta, fake, torch.inference_mode):
         n, kept = next(SIZES), []
         for around in (mode, contextlib.nullcontext):
             with around():
-                kept += [
-                    *ct.gauss.jacobi(n, 1),
-                    *ct.gauss.jacobi_on(torch.device("cpu"), n, 1),
-                    ct.ridge_matrix_1d(n, BASIS),
-                ]
+                kept += [*ct.gauss.jacobi(n, 1), *ct.gauss.jacobi_on(cpu, n, 1), ct.ridge_matrix_1d(n, BASIS)]
         assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[5:])
 
 
 def test_more_than_two_dimensions_are_refused():
     mu, sigma = torch.rand(2, 3), torch.eye(3).expand(2, 3, 3)
     plane, line = ct.GaussianBasis2d.grid(3, 3), BASIS
+    mixture = ct.Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0])
     for call in (
         lambda: ct.continuous_softmax(mu, sigma, plane),
         lambda: ct.continuous_attention_2d(mu, sigma, plane, 1.0),
@@ -330,9 +328,7 @@ def test_more_than_two_dimensions_are_refused():
         lambda: ct.to_canonical_2d(mu, sigma),
         lambda: ct.continuous_softmax(mu, sigma, line),
         lambda: ct.match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
-        lambda: ct.mixture_expectation(
-            ct.Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0]), plane
-        ),
+        lambda: ct.mixture_expectation(mixture, plane),
     ):
         with pytest.raises(ValueError, match=r"on the plane|for the plane|do not fit"):
             call()
