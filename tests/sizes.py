@@ -1,7 +1,5 @@
 """Limits of lines, for `make lint`: of a file, of a script, of a room, and of files that name a mapping; exit status 1 if one is passed."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 

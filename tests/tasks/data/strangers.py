@@ -1,7 +1,5 @@
 """Small good files of every format that the loaders read, and bad ones to put in their place."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

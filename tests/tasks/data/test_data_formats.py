@@ -1,7 +1,5 @@
 """Published formats of sentence pairs and alignments on small files and mirrors, and what is missing of a paper's data."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

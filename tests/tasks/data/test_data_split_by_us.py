@@ -1,7 +1,5 @@
 """Text that we cut into pairs and split ourselves: package descriptions, help pages, Reuters; no near-duplicate in two splits."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

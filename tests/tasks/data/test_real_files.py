@@ -1,7 +1,5 @@
 """Counts that others have published, of the real files: run by `make test-all` where there is a folder of real data."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """From arrays to a kept model and its scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
