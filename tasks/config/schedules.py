@@ -68,7 +68,7 @@ class LatchedHalving(Schedule):
     @stated("schedule/latched_halving")
     class Options:
         start_decay_at: int = integer(low=1, high=10_000, help="the rate decays after this epoch in any case")
-        decay: float = number(above=0, high=1, help="factor of each epoch")
+        decay: float = number(above=0, high=1, help="factor per epoch")
 
     STATE = ("lr", "latched", "last_loss")
     latched = False
@@ -128,7 +128,7 @@ class EpochSteps(Schedule):
     @dataclass
     @stated("schedule/epoch_steps")
     class Options:
-        warmup_epochs: int = integer(low=0, high=10_000, help="epoch e of these trains at e / (warmup_epochs + 1)")
+        warmup_epochs: int = integer(low=0, high=10_000, help="warm-up: epoch e has e / (warmup_epochs + 1) of lr")
         decay_epochs: list = listing(REQUIRED, integer(low=1, high=10_000), help="epochs after which the rate decays")
         decay: float = number(above=0, high=1, help="factor of each decay")
 

@@ -37,9 +37,7 @@ class Options:
     project: str = text(help="project of the account")
     entity: str | None = text(optional=True, help="team or user; null: the account's own")
     mode: str = choice(REQUIRED, "auto", "online", "offline", help="auto: online with a key, offline without")
-    timeout: float = number(
-        above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
-    )
+    timeout: float = number(above=0, high=86_400, help="time limit in seconds at the start, per epoch and at the end")
 
 
 class Logger:

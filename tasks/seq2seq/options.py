@@ -70,7 +70,7 @@ class Encode:
         low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
     )
     filter_dev: bool = flag(
-        help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs never"
+        help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs are always kept"
     )
 
     def problems(self) -> list[str]:
@@ -86,7 +86,7 @@ class Encode:
 class Decode:
     """Beam search. OpenNMT 2017: length none, stop best, beam 5, 100 tokens. fairseq: length average, stop all."""
 
-    beam: int = integer(low=1, high=1000, help="hypotheses kept a step")
+    beam: int = integer(low=1, high=1000, help="hypotheses kept per step")
     max_len_a: float = number(
         low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
@@ -94,7 +94,7 @@ class Decode:
         low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
     length: str = choice(REQUIRED, "average", "none", "wu", help=_LENGTH)
-    len_penalty: float = number(low=-10, high=10, help="with length=average or wu; larger favours long outputs")
+    len_penalty: float = number(low=-10, high=10, help="with length=average or wu: larger values favour long outputs")
     coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(
         REQUIRED,
@@ -103,7 +103,7 @@ class Decode:
         help="all: when as many have ended as the beam holds; best: when the best one has ended",
     )
     replace_unk: bool = flag(help="an unknown output word becomes the source word with the largest attention")
-    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; changes the speed alone")
+    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; affects only the speed")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

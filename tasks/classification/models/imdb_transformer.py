@@ -39,7 +39,7 @@ class Options:
     )
     ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
     heads: int = integer(low=1, high=1024)
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     dropout: float = number(

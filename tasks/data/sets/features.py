@@ -39,10 +39,10 @@ class Own:
 
     path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing(
-        REQUIRED, word(), help="names of the labels; []: svmlight only, those of the training documents"
+        REQUIRED, word(), help="names of the labels; [] (svmlight only): the labels of the training documents"
     )
-    text: str | None = word(optional=True, help="column of texts, which become vectors; label is the column of labels")
-    separator: str | None = word(optional=True, help="sign between the labels of a text; null: they are lists")
+    text: str | None = word(optional=True, help="column of texts, read as vectors; label: the column of labels")
+    separator: str | None = word(optional=True, help="separator of the labels of a text; null: the labels are lists")
 
     def problems(self) -> list[str]:
         if self.text is not None:

@@ -36,9 +36,9 @@ class Pairs(Translated, Limited):
     """Names of the two sides; if both languages are the same, the sides are named source and target."""
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
-    source_lang: str = word(help="language code: the rules of Moses, and what the files or columns are called")
+    source_lang: str = word(help="language code; selects Moses' rules and names the files or columns")
     target_lang: str = word(help="language of the targets, like source_lang")
-    source: str | None = word(optional=True, help="what they are called instead; a tsv file then has a head line")
+    source: str | None = word(optional=True, help="name of files or columns instead; a tsv file then has a header")
     target: str | None = word(optional=True, help="column of the targets, like source")
 
     def problems(self) -> list[str]:

@@ -41,8 +41,8 @@ class Options(lstm.Options):
 
     fertility: str = choice(REQUIRED, *FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
     constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
-    sink: bool = flag(help="a further position of infinite fertility")
-    coverage: bool = flag(help="scores see the attention that a position has received")
+    sink: bool = flag(help="add a position with infinite fertility")
+    coverage: bool = flag(help="scores depend on the attention that a position has received")
     tagger_dim: int = integer(
         low=1, high=16384, help="with fertility=predicted: size of the tagger's word vectors and LSTMs"
     )
