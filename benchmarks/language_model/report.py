@@ -62,7 +62,7 @@ def page(result: dict[str, Any]) -> str:
         "",
         "Tokens/s and memory are of a step with the trained weights: speed from an interleaved run of its own (median of its turns), memory the",
         "growth of the peak resident memory in a process of its own. Density: the share of the visible pairs with weight, on the first window of dev.",
-        "A training of a few hundred steps is the beginning of one: what the losses come to in the end is not known from it.",
+        "A few hundred steps are only the beginning of training: they do not show where the losses end.",
         "",
         "Dev loss by step:",
         "",

@@ -25,7 +25,7 @@ WEIGHTS, ENCODING = "weights.safetensors", "encoding"
 PRELOAD = ("tasks.fairseq_plugin.parts", "tasks.training.processes")  # imported once for all cells of a run
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."
-TRAINING_SHARE = 0.97  # part of the progress bar for the training itself; then the best weights are written
+TRAINING_SHARE = 0.97  # share of the progress bar for training; the rest is for writing the best weights
 
 _MEASURED = [
     Metric("gnorm", "norm", 0, 2, None, "of the gradient, mean over updates"),
@@ -138,7 +138,7 @@ def load(
 
 
 def opened(config: Config, progress: Any = None) -> DataSet:
-    """The data set of a configuration; its records are not read yet."""
+    """The data set of a configuration; its records are read later."""
     return open_data(config["data"], config["paths"]["data"], progress)
 
 
@@ -186,7 +186,7 @@ def facts(
 
     Args:
         notes: notes on the encoding, in addition to those of the data.
-        subwords: whether the texts are split into subwords, which the warning otherwise recommends.
+        subwords: whether the texts are split into subwords; if not, the warning recommends this.
         more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large
             share, a warning is added.
     """

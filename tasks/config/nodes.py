@@ -128,7 +128,7 @@ class Runtime:
     data_workers: int = integer(low=0, high=256, help="processes that collate batches")
     save_minutes: float = number(above=0, high=10_000, help="minutes between checkpoints within an epoch")
     keep_checkpoints: bool = flag(
-        help="keep the checkpoints of a finished training, with the optimiser's state; else only its best weights"
+        help="keep all checkpoints after training, with the optimiser's state; otherwise only the best weights"
     )
     tf32: bool = flag(help="compute fp32 matrix products in TF32 on a GPU that has it; recorded with every cell")
     compile: bool = flag(

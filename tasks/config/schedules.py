@@ -22,8 +22,8 @@ from tasks.config.options import REQUIRED, integer, listing, number, stated
 class Schedule:
     """Base class of the schedules.
 
-    A schedule has the base rate `lr` and is made for a training of `total_updates` updates, `updates_per_epoch` in each
-    epoch. A resumed training needs the attributes named in STATE, in addition to the number of updates.
+    A schedule has the base rate `lr` and is made for `total_updates` updates, `updates_per_epoch` in each epoch. To resume,
+    it needs the attributes named in STATE, in addition to the number of updates.
     """
 
     STATE: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class EpochSteps(Schedule):
 
 
 class Linear(Schedule):
-    """Linear warm-up, then linear decay to zero over all updates, so that a short training converges."""
+    """Linear warm-up, then linear decay to zero over all updates, so that short training converges."""
 
     @dataclass
     @stated("schedule/linear")

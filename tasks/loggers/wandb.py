@@ -21,8 +21,8 @@ from repro.files import write_json
 from tasks.config.options import REQUIRED, choice, number, stated, text
 from tasks.loggers import about
 
-WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, besides metrics for which lower is better
-OWN_SHARE = 0.8  # share of the timeout after which wandb itself gives up and says why
+WORST = ("loss", "ppl", "seconds")  # their smallest value is kept, as for metrics for which lower is better
+OWN_SHARE = 0.8  # after this share of the timeout, wandb itself gives up and reports why
 SWITCHED_ON = ("silent", "finish_timeout_raises", "disable_git")
 SWITCHED_ON += ("x_disable_meta", "x_disable_stats", "x_disable_machine_info")
 SENT = "evaluations"  # summary key with the ids of the evaluations that were sent; written last

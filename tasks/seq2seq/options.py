@@ -11,11 +11,11 @@ from tasks.config.options import REQUIRED, choice, flag, integer, listing, numbe
 
 KIND = "pairs"
 SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
-SELECTING = ("bleu", "chrf")  # of greedy outputs for dev: what `train.best_metric` may name besides scores of the loss
-LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
+SELECTING = ("bleu", "chrf")  # of greedy dev outputs: allowed in `train.best_metric`, besides scores of the loss
+LOOKS = ("attention", "repetition")  # not the quality of outputs, but how they attend, repeat and drop words
 TOKENIZERS = ("none", "raw", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
-_SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped"
+_SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: repeated and dropped words"
 _LENGTH = "score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016"
 
 

@@ -21,8 +21,8 @@ from tasks.data.symbols import SPECIAL
 from tasks.seq2seq.options import Encode
 
 SIDES = ("source", "target")
-SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # of a subword model's file
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is no unit itself
+SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # suffix of a subword model's file
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is not a unit itself
 BYTES = 256
 PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
 Segment = Callable[[list[str]], list[str]]
@@ -45,7 +45,7 @@ def learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path) -> 
     """Learn the subword models that `options` ask for and save them in `folder`.
 
     In BPE, a unit that does not end its word ends in @@. A sentencepiece unit that starts a word starts with a mark.
-    Of raw text (`tokenizer=raw`), rare characters are split into bytes, so every text has units.
+    In raw text (`tokenizer=raw`), rare characters are split into bytes, so every text can be encoded.
 
     Args:
         options: `vocab_size` is the desired number of symbols, characters included; small corpora may yield fewer.
@@ -121,7 +121,7 @@ def join_subwords(tokens: list[str], kind: str) -> list[str]:
 
 
 def unused(options: Encode, folder: Path, side: str, known: Iterable[str]) -> list[tuple[str, int]]:
-    """(unit, 0) of the units of raw text that no training text has, but other texts may have."""
+    """(unit, 0) of the units of raw text that occur in no training text but may occur in others."""
     if options.tokenizer != "raw":
         return []
     model = opened(_models(options, folder)[side])

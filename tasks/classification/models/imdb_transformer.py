@@ -5,8 +5,8 @@
     p    = mapping(w' tanh(W h_l + b)),  c = sum_l p_l h_l            as in `imdb_bilstm`: the place "attention"
     y ~ softmax(U c + d)
 
-No weights of the self-attention are asked for, so that `sa.sparse_attention` takes the path that stores no matrix of words times words.
-In a paper about IMDB there is no such model; it shows what sparse attention costs over a document.
+The weights of the self-attention are not requested, so `sa.sparse_attention` takes the path that stores no words x words matrix.
+The papers have no such model; it shows what sparse attention costs over a document.
 """
 
 from __future__ import annotations

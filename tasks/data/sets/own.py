@@ -97,20 +97,20 @@ def _two_columns(path: Path) -> Iterator[own.Row]:
     """Read a tsv file without a header line."""
     form = own.dialect(path)
     if form["delimiter"] == "\t" and not form.get("quoting"):
-        step = "add a head line, and set data.source and data.target to its names"
+        step = "add a header line, and set data.source and data.target to its names"
         raise damaged(path, "its cells are in quotes", "source, tab, target", line=1, step=step)
     for number, line in numbered(path):
         if not line.strip():
             continue  # as in tables, blank lines are skipped
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
-            parts, headed = len(row.cells), "for a head line set data.source and data.target to its names"
-            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no head line; {headed}", parts)
+            parts, headed = len(row.cells), "for a header line set data.source and data.target to its names"
+            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no header line; {headed}", parts)
         yield row
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-# Labels that mean that there is none.
+# Labels that mean a missing label.
 MISSING = {"-", "?", "nan", "NaN", "NAN", "NA", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 
 
@@ -121,7 +121,7 @@ def columns() -> Any:
         names = [value] if isinstance(value, str) else value
         listed = isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names)
         if not listed or not 1 <= len(names) <= 2 or len(set(names)) < len(names):
-            raise ValueError("must be the name of a column, or two different ones as [premise,hypothesis]")
+            raise ValueError("must be a column name, or two different names such as [premise,hypothesis]")
         return list(names)
 
     return option(REQUIRED, list, read, "columns of texts")

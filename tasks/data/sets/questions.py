@@ -150,7 +150,7 @@ def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:
     loaded = parse_json(read_text(path), path)
     entries = loaded.get(key) if isinstance(loaded, dict) else None
     if not isinstance(entries, list):
-        raise damaged(path, f"no list {key!r} at its top", f'{{"{key}": [..]}}')
+        raise damaged(path, f"its top level has no list {key!r}", f'{{"{key}": [..]}}')
     for i, entry in enumerate(entries):
         check_fields(entry, fields, path, f"{key}[{i}] ")
     return entries

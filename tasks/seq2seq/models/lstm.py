@@ -148,7 +148,7 @@ class Model(nn.Module):
         return self.generator(features), weights
 
     def compile_step(self) -> None:
-        """Compile the decoder's step with torch.compile, for variable lengths (the first step takes about a minute)."""
+        """Compile the decoder's step with torch.compile, for variable lengths (the first call takes about a minute)."""
         torch._dynamo.config.allow_rnn = True  # otherwise every LSTM breaks the graph
         self._advance = torch.compile(self._advance, dynamic=True)  # type: ignore[method-assign]
 

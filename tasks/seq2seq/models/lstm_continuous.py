@@ -60,7 +60,7 @@ class Options(lstm.Options):
     def problems(self) -> list[str]:
         found = super().problems()
         if not self.mask_padding:
-            found.append("mask_padding=false is not possible: the density lies over the words of the source alone")
+            found.append("mask_padding=false is not possible: the density covers only the words of the source")
         try:
             GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
         except (ValueError, TypeError) as error:

@@ -31,7 +31,7 @@ from tasks.seq2seq.tagger import Tagger
 
 PLACES = {"cross": Place(over=("row",), provides=("fertility",), stateful=True)}
 Tensors = dict[str, Tensor]
-_ROWS = "constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger"
+_ROWS = "constant; guided: largest count of the word type in training; actual: of the pair; predicted: by a tagger"
 
 
 @dataclass
