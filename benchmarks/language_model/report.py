@@ -39,7 +39,7 @@ def page(result: dict[str, Any]) -> str:
     step = shared_steps(rows)[-1]
     seconds = min(row["points"][-1][1] for row in rows.values())
     lines = [
-        "# A causal language model, softmax beside sparse attention",
+        "# A causal language model: softmax and sparse attention",
         "",
         f"    make bench-lm ARGS='--seconds {options['seconds']:.0f}'        # trains the rows, measures, writes this page and its JSON",
         "",

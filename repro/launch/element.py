@@ -23,7 +23,7 @@ STOPPED = 75  # EX_TEMPFAIL: a temporary failure, try again
 class Element:
     """Runs the folders of a cell (from `cell.enter`) in a job.
 
-    `named` are the plugins that the command named, path -> sha256; the job runs no others, wherever its home folder is.
+    `named` are the plugins that the command named, path -> sha256; the job runs no other plugins, whatever its home folder is.
     The exit status is 1 if the cell failed, and 75 if it was stopped.
     """
 

@@ -1,8 +1,8 @@
 """Experiment files, `configs/experiment/<name>.yaml`; types and names are checked when a file is read.
 
     title, paper            title of the experiment, and the paper it reproduces
-    opening                 what a run prints first, for example how long it takes
-    draw: [labels]          what a run prints last: what the scores show, and these rows' attention for one test example
+    opening                 text that a run prints first, for example how long it takes
+    draw: [labels]          printed last: what the scores show, and these rows' attention for one test example
     published               name of the file with the published numbers
     rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
     columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
@@ -175,7 +175,7 @@ def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str
     """Errors in the names that a file uses, such as names it does not define, and in related values."""
     problems = []
     keys, labels = [c.key for c in whole.columns], [r.label for r in whole.rows]
-    problems += [f"draw names {r!r}, which is no row{near(r, labels)}" for r in whole.draw if r not in labels]
+    problems += [f"draw names {r!r}, which is not a row{near(r, labels)}" for r in whole.draw if r not in labels]
     for key, one in profiles.items():
         problems += [f"profiles.{key}.columns names {c!r}{near(c, keys)}" for c in one.columns if c not in keys]
         problems += [f"profiles.{key}.rows names {r!r}{near(r, labels)}" for r in one.rows if r not in labels]
@@ -207,7 +207,7 @@ def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str
 
 
 def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
-    """What is wrong with the metrics that a column names; `metrics` are those of the task's family."""
+    """Errors in the metrics that a column names; `metrics` are those of the task's family."""
     sets = ("test", "dev", "train", *column.evaluate)
     problems = []
     for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):

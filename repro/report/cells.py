@@ -19,7 +19,7 @@ from repro.tables.blocks import Table
 def cell_views(
     plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
 ) -> list[dict[str, Any]]:
-    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`; None means no links."""
+    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`; None: no links."""
     views = []
     for number, (column, block) in enumerate(zip(plan.experiment.columns, table.blocks)):
         shown = {s.metric: s.label for s in column.show}

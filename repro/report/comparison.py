@@ -92,7 +92,7 @@ def _names(block: Block) -> list[str]:
 
 
 def _view(group: Group, printed: Printed) -> dict[str, Any]:
-    """The template's values for a task. Of more than `MOST_LINES` settings, only the sweeps are drawn."""
+    """The template's values for a task. With more than `MOST_LINES` settings, only the sweeps are drawn."""
     (block,) = compare.table([group], "", "").blocks
     for row, setting, name in zip(block.rows, group.settings, _names(block)):
         row.name = name

@@ -88,7 +88,7 @@ def view(block: Block, selects: str, shown: Sequence[Show], split: str, images: 
 
     Args:
         selects: the metric that selects the epoch.
-        shown: the shown scores, of which the first stands beside the statistics of the attention.
+        shown: the shown scores; the first one is drawn next to the statistics of the attention.
         images: a function that maps the image of an example to a PNG.
     """
     rows = block.own

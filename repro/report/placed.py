@@ -1,4 +1,4 @@
-"""The papers' figures in the report of their experiment: the note that is written beside a drawing, and what is shown.
+"""The papers' figures in the report of their experiment: writes a note next to each drawing, and reads the notes.
 
 A report shows the figures in <outputs>/figures/<experiment>/ that have a note for the report's profile.
 """

@@ -53,12 +53,12 @@ def _described(facts: Mapping[str, Any]) -> str:
 def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
     used = sorted({slot.seed for slot in plan.slots})
     runs = max((len(r.results) for b in blocks for r in b.rows), default=0)
-    how = "by Student's t" if runs >= FEWEST else "over test examples leave out the chance of the seed"
+    how = "by Student's t" if runs >= FEWEST else "over test examples ignore the randomness of the seed"
     spread = "mean ± standard deviation over n seeds" if len(used) > 1 else "one run each: no spread"
     spread += f"{',' if runs >= FEWEST else ';'} intervals {how}"
     lines = [
-        f"Seeds: {', '.join(map(str, used))} ({spread}). One run proves no ranking. The same seed gives other numbers on "
-        "another machine (we measured differences of up to 1.4 ROUGE)."
+        f"Seeds: {', '.join(map(str, used))} ({spread}). One run proves no ranking. The same seed gives different numbers "
+        "on another machine (we measured differences of up to 1.4 ROUGE)."
         + (
             " A run with a new seed falls within its row's prediction interval with a probability of 95 %."
             if runs >= FEWEST
@@ -86,7 +86,7 @@ def trained(blocks: Sequence[Block]) -> list[str]:
         return []
     return [
         "Converged: the best dev score was not in the last epoch, or the last epoch's gain was below the scatter of the last five. "
-        "A row with a cell that has not converged, or of which it is not known, gets no sign and no verdict, and is never "
+        "A row with a cell that has not converged, or whose convergence is unknown, gets no sign and no verdict, and is never "
         "marked as the best."
     ]
 
@@ -127,7 +127,7 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     }
     changed = [f"{what} {' and '.join(versions)}" for what, versions in made_with.items() if len(versions) > 1]
     lines = [f"Code: {', '.join(commits)}." + _recipes(found)] if commits else []
-    lines += [f"Cells differ in what made them: {'; '.join(changed)}."] if changed else []
+    lines += [f"The cells differ in: {'; '.join(changed)}."] if changed else []
     unlocked = any(r.get("locked") is False for r in records)
     return [*lines, *(["Packages: not the locked set (requirements.lock)."] if unlocked else [])]
 
@@ -168,7 +168,7 @@ def concerns(text: str, words: Collection[str]) -> bool:
 
 
 def scope(plan: Plan, slots: Sequence[Cell]) -> set[str]:
-    """The words of scopes that fit the given slots of an experiment; of the groups, those without an option that was chosen."""
+    """The words of scopes that fit the given slots of an experiment; from the groups, only those in which the user chose no option."""
     experiment = plan.experiment
     changes = {(*experiment.columns[s.column].overrides, *experiment.rows[s.row].overrides) for s in slots}
     chosen = {pair(override)[0] for group in (*changes, plan.overrides) for override in group}

@@ -1,6 +1,6 @@
 """Whether a row was still learning when its training ended, so that a claim may not count its scores as final.
 
-A cell alone is judged by its last gain (`repro.convergence`). With several seeds, the mean curve tells more.
+A single cell is judged by its last gain (`repro.convergence`). With several seeds, the mean curve is more informative.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from repro.tables.statistics import mean_of
 
 
 def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:
-    """Whether a row's mean curve is shown to rise, or to fall for a score with `sign` -1, over its last `FEWEST` epochs.
+    """Whether a row's mean curve significantly rises (or falls, with `sign` -1) over its last `FEWEST` epochs.
 
-    The slope of each seed's curve, [epochs], is that of least squares; their mean is tested against zero, one-sided at
-    2.5 %. One more epoch of one seed thus proves nothing, and the more seeds there are, the smaller a slope it finds.
+    Each seed's curve, [epochs], has a least-squares slope; the mean slope is tested against zero, one-sided at 2.5 %. So
+    one more epoch of one seed proves nothing, and more seeds make smaller slopes detectable.
     Raises ValueError if a curve has fewer than `FEWEST` epochs.
     """
     if any(len(curve) < FEWEST for curve in curves):

@@ -184,8 +184,8 @@ def _least(outcomes: Sequence[Outcome]) -> str:
 def _sentence(outcomes: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
     words = {
-        SUPPORTED: "it holds that",
-        CONTRADICTED: "the opposite is seen of:",
+        SUPPORTED: "supported:",
+        CONTRADICTED: "contradicted:",
         EXCLUDED: "no such gain:",
         OPEN: "not decided:",
     }

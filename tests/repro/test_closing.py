@@ -55,5 +55,5 @@ def test_rows_that_are_not_run_are_not_drawn(drawn):
 
 def test_a_drawn_row_is_a_row_of_the_experiment():
     page = compose.page("experiment", "demo") | {"draw": ["softmax", "sparsmax"]}
-    with pytest.raises(ExperimentError, match=r"draw names 'sparsmax', which is no row .did you mean 'sparsemax'"):
+    with pytest.raises(ExperimentError, match=r"draw names 'sparsmax', which is not a row .did you mean 'sparsemax'"):
         read(page, "demo", "demo")

@@ -473,7 +473,7 @@ DAMAGED = [
     ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', 2, ["en"], ""),
     ("jsonl", '{"fr": "a", "en": ["b"]}\n', 1, ["b"], "en is"),
     ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', 0, ["en"], "record 2"),
-    ("json", '{"fr": "a"}', 0, None, "no list"),
+    ("json", '{"fr": "a"}', 0, None, "not a list"),
     ("csv", "fr:en\na:b\n", 1, ["fr", "en"], "fr:en"),
     ("tsv", "\t\n\t\n", 0, None, "blank"),
 ]
@@ -498,7 +498,7 @@ def test_sides_of_different_length_and_options_that_do_not_go(tmp_path, opened):
         ("files", {"source_lang": "../en"}, "must be a language code"),
         ("files", {"source": "a", "target": "a"}, "two different columns"),
         ("files", {"text": "a"}, "data.text is unknown"),
-        ("table", {"text": ["a", "b", "c"]}, "one of one's|name of a column"),
+        ("table", {"text": ["a", "b", "c"]}, "one of one's|a column name"),
         ("table", {"text": ["label"]}, "a column of data.text too"),
         ("table", {"classes": ["a"]}, "two different names"),
         ("features", {"label": ["a", "a"]}, "two different names"),
