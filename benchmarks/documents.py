@@ -1,4 +1,4 @@
-"""What self-attention over documents costs, by mapping and by path: time and memory of a training step of `imdb_transformer`.
+"""The cost of self-attention over documents, by mapping and path: time and memory of a training step of `imdb_transformer`.
 
 All reviews of a batch have the same number of words, which are random; the model has its initial weights. The library's path is the one
 that `sa.sparse_attention` chooses; the composition computes all weights. All take turns; times are processor time.
@@ -95,7 +95,7 @@ def _weighed(attend: Any, found: list[float] | None, *given: Tensor, **seen: Any
 
 
 def memory(mapping: str, path: str, sizes: Sizes) -> float:
-    """The growth of the peak memory by a training step after the first, in MiB, in a process of its own."""
+    """The growth of the peak memory by a training step after the first, in MiB, measured in a separate process."""
     words = [mapping, path, str(sizes.words), str(sizes.batch)]
     done = subprocess.run([sys.executable, "-m", __name__, *words], capture_output=True, text=True, check=True)
     return float(done.stdout)
