@@ -1,7 +1,7 @@
 """How often the GPU's attention forward multiplies a block of queries by a block of keys: `python -m benchmarks.passes`.
 
-The kernel is simulated in float32 on the CPU: attend_forward looks at every block once, goes on with Newton's method where
-its candidates do not settle the threshold, and multiplies twice for each block that may have support. Beside it, the same
+The kernel is simulated in float32 on the CPU: attend_forward looks at every block once, continues with Newton's method if
+its candidates do not settle the threshold, and multiplies twice for each block that may have support. For comparison: the
 count without candidates: three Newton steps inside each block, then passes over the blocks until no threshold moves.
 """
 

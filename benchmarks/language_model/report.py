@@ -45,7 +45,7 @@ def page(result: dict[str, Any]) -> str:
         "",
         f"A decoder of {options['layers']} layers, width {options['width']}, {options['heads']} heads of {options['width'] // options['heads']}, rotary",
         f"positions, over windows of {options['length']} bytes: {next(iter(rows.values()))['data']}. AdamW at {options['learning_rate']:g} after",
-        f"{options['warmup']} steps of warm-up, one window a step, one seed, float32, one thread; all rows see the same windows in the same order.",
+        f"{options['warmup']} steps of warm-up, one window per step, one seed, float32, one thread; all rows see the same windows in the same order.",
         "Softmax is `F.scaled_dot_product_attention(is_causal=True)`, the others are `sa.sparse_attention(causal=True)`. Loss: bits a byte on the first",
         f"{options['windows'] * options['length']} bytes of dev. Time is processor time of the training steps, evaluations not counted. Machine: {result['machine']}; torch {result['torch']}.",
         "",

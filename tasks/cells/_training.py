@@ -127,8 +127,8 @@ def load(
     """Load the plain torch model of a cell, on the configuration's device and in evaluation mode, and its encoding.
 
     Args:
-        sizes: what models of the family are built from besides options and mappings, as a function of the encoding;
-            None if it is the encoding itself.
+        sizes: gives the arguments of the family's models, other than options and mappings, from the encoding;
+            None if the only one is the encoding itself.
     """
     set_tf32(config)
     kept = encode.open_encoded(folder / ENCODING)

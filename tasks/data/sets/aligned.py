@@ -69,7 +69,7 @@ def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], 
     sides = [list(_conllu(source)), list(_conllu(target))]
     if not isinstance(table, list) or {len(side) for side in sides} != {len(table)}:
         counts = f"{len(sides[0]):,} source and {len(sides[1]):,} target sentences"
-        raise DataError(f"{links.name}: not one object a sentence", f"{links}: {counts}", CORRECT)
+        raise DataError(f"{links.name}: not one object per sentence", f"{links}: {counts}", CORRECT)
     golds = []
     for number, entry in enumerate(table, 1):
         places = [side[number - 1][1] for side in sides]
