@@ -47,7 +47,7 @@ def _checked(name: str) -> str:
     return name
 
 
-_default = _choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")  # choices of threads without a block
+_default = _choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")  # used outside of blocks
 _calls: list[use] = []  # the calls that made the choices of the process
 _blocks: list[use] = []  # the active blocks, in all threads
 _loaded: dict[str, ModuleType] = {"reference": reference}
