@@ -297,7 +297,7 @@ def _worthless(claim: Claim, scores: Mapping[str, Mapping[int, float]], row: str
     """Why a column cannot show what attention is good for, or an empty string: uniform attention is as good, or was not run."""
     first, uniform = (scores.get(r, {}) for r in (row, UNIFORM))
     if not first:
-        return ""  # the comparison itself shows it
+        return ""  # without scores, the comparison is open anyway
     if not uniform:
         return f"no row of {UNIFORM}, so the worth of attention is not known"
     sign = 1 if claim.worth_metric else claim.sign

@@ -89,7 +89,7 @@ def publish_file(path: Path) -> Iterator[Path]:
 
 
 def remembered(path: Path, key: str, compute: Callable[[], Any]) -> Any:
-    """`compute()`, a JSON value, or its earlier result for this key, which is stored in `path`.
+    """The JSON value `compute()`; an earlier result for this key is read from `path` instead.
 
     A damaged file is ignored. If `path` cannot be written, the value is computed each time.
     """

@@ -55,7 +55,7 @@ class Options:
     rbf: int = integer(
         low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper"
     )
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths, which share N equally")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
     start_variance: float = number(
         low=0,
         high=1000,

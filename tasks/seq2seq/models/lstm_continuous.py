@@ -52,7 +52,7 @@ class Options(lstm.Options):
         REQUIRED, names=row_mappings, help="mapping that gives the moments of the density and whose context is added"
     )
     rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper")
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths, which share N equally")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
     ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
     positions: str = choice(REQUIRED, *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
