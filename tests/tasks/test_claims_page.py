@@ -60,7 +60,7 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     now = "Version 2, today: supported, *re-analysed after seeing the data*."
     said = [
         "| not decided yet (yes)\\* |",
-        "sentence: not decided: it is as good\\*.",
+        "\nNot decided: it is as good\\*.",
         "<b>supported*</b>",
         "0 are decided: none. 1 more have an outcome",
     ]
