@@ -110,7 +110,7 @@ class Mean:
 
 
 def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
-    """The mean of values, one per seed, for other seeds and other test examples.
+    """The mean of values, one per seed, with its error for other seeds and other test examples.
 
     Args:
         values: at least one; with a single value, the spread over seeds is unknown and counts as zero.
@@ -131,7 +131,7 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
 
 
 def difference_of(a: Sequence[float], b: Sequence[float], example_error: float = 0.0) -> Mean:
-    """The mean of `a` minus that of `b`, values of separate runs, for other runs and other test examples.
+    """The mean of `a` minus that of `b`, from separate runs, with its error for other runs and other test examples.
 
     Args:
         a, b: at least two values each, in any order: a run of one has nothing in common with a run of the other.

@@ -273,7 +273,7 @@ def _function_around() -> tuple[str, int] | None:
     return None
 
 
-# as torch.compiler.assume_constant_result, which would import torch._dynamo here
+# like torch.compiler.assume_constant_result, without importing torch._dynamo
 _function_around._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

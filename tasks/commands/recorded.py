@@ -161,7 +161,7 @@ def read(path: Path) -> Made:
         cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
         table, documents = driver.table(plan, store), ""
         if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
-            from tasks.draw import documents as figures  # which loads pandas
+            from tasks.draw import documents as figures  # loads pandas
 
             points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
             documents = "" if points.empty else figures.page(points)

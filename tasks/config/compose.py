@@ -230,7 +230,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         found.append(str(error))
     _take(config, found, "mapping", models.mapping, given["mapping"])
-    if config.get("launcher", {}).get("name") != "slurm":  # whose jobs run on other machines, with GPUs of their own
+    if config.get("launcher", {}).get("name") != "slurm":  # its jobs run on other machines, with other GPUs
         _device(config.get("runtime", {}), found)
     if family:
         try:

@@ -58,8 +58,8 @@ def bleu_words(refs: References, language: str | None) -> tuple[str, Callable[[s
 def bleu(hyps: Sequence[str], refs: References, lowercase: bool = False, language: str | None = None) -> dict[str, Any]:
     """sacreBLEU corpus BLEU on detokenised text (Post 2018), with the tokeniser of `bleu_tokenizer`.
 
-    `bleu_statistics` has for each sentence: [n, 10] float64 sufficient statistics (4 n-gram hits, 4 n-gram
-    totals, output length, reference length), whose sums give the BLEU of any subset.
+    `bleu_statistics`, float64 [n, 10], are the sufficient statistics of each sentence (4 n-gram hits, 4 n-gram totals,
+    output length, reference length); their sums give the BLEU of any subset.
     """
     from sacrebleu.metrics import BLEU
 
