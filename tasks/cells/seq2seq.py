@@ -18,7 +18,7 @@ from tasks.seq2seq.search import decode
 
 GREEDY = "greedy search, outputs no longer than the longest dev reference"  # what `dev_outputs` does
 RECIPE = (2, 1)
-RECIPES = {"transformer": (3, 1)}  # it attends by sa.sparse_attention
+RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 LATER_KEYS = ("decode.coverage_penalty",)  # added after cells had ids; while 0, it is not part of an id
@@ -30,7 +30,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
     encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
     report = encoded.report
-    if fertility.needed(config):  # alignments only for scores do not change the id
+    if fertility.needed(config):  # alignments used only by scores do not change the id
         encoded = fertility.aligned(encoded, root, progress)
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     notes = [f"Left out for their length: {left_out} pairs."] if left_out else []

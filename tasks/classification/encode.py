@@ -44,7 +44,7 @@ def wordpunct(text: str) -> list[str]:
     """
     if text.isascii() or not (marks := {c for c in text if c in JOINERS or unicodedata.category(c)[0] == "M"}):
         return _WORD_PUNCT.findall(text)
-    inside = "".join(marks)  # neither of them is special inside [...]
+    inside = "".join(marks)  # neither is special inside [...]
     return re.findall(rf"[\w{inside}]+|[^\w\s{inside}]+", text)
 
 
@@ -237,7 +237,7 @@ def _build_test(
     if sorted(classes) != sorted(known) or len(data.about["fields"]) != len(meta["fields"]):
         here = f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}"
         model = f"the model knows the classes {', '.join(known)} and reads {', '.join(meta['fields'])}"
-        what, step = f"{data.name} is no test set for this model", "choose a data set with these classes"
+        what, step = f"{data.name} is not a test set for this model", "choose a data set with these classes"
         raise DataError(what, f"{here}; {model}", step)
     examples = data.read(progress).get("test") or ()
     if not len(examples):

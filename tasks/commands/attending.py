@@ -69,7 +69,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
     if column is not None and column not in keys:
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
     at, rows = keys.index(column) if column else 0, [row.label for row in one.rows]
-    for cell in outlined:  # before data are fetched and encoded: a row whose mapping has no finished cell at all
+    for cell in outlined:  # before data are fetched and encoded, find rows whose mapping has no finished cell at all
         place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
         if not points and cell.column == at and not any(place.glob("*/manifest.json")):
             raise DataUnavailable(f"the row {rows[cell.row]!r} is not finished", str(place), f"run: {again}")

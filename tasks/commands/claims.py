@@ -48,13 +48,13 @@ TASKS = {
 }
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 CHANCES = f"{FIGURES}/chances.svg"
-APART = ("malaviya2018",)  # cited by one of the four papers; counted apart
+APART = ("malaviya2018",)  # cited by one of the four papers; counted separately
 PAPERS = {
     "niculae2017": "Niculae & Blondel 2017",
     "laha2018": "Laha et al. 2018",
     "peters2018": "Peters, Niculae & Martins 2018",
     "martins2020": "Martins et al. 2020",
-    "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted apart",
+    "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted separately",
 }
 METRICS = {
     "test/rouge1_f": "ROUGE-1",
@@ -99,7 +99,7 @@ def write(results: Path) -> int:
 
 
 def values(outcome: Outcome) -> dict[str, Any]:
-    """An outcome for a JSON file; numbers that are not known are None."""
+    """An outcome for a JSON file; unknown numbers are None."""
     asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
     part = outcome.part
     effect, *interval = (v if math.isfinite(v) else None for v in (part.effect, part.low, part.high))
@@ -154,7 +154,7 @@ def _small(tables: Sequence[Table]) -> str:
 
 
 def _units(room: str, name: str) -> int:
-    """The units of a model of configs, its own or those of the model that it is made from."""
+    """The units of a model in configs: its own, or those of the model that it extends."""
     text = (compose.ROOT / "configs" / room / f"{name}.yaml").read_text(encoding="utf-8")
     found = re.search(r"^hidden_dim: (\d+)", text, re.M)
     of = re.search(r"^  - /model: (\w+)|^defaults: \[(\w+)", text, re.M)
@@ -174,8 +174,8 @@ def _least(outcomes: Sequence[Outcome]) -> str:
 def _sentence(outcomes: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
     words = {
-        SUPPORTED: "it holds that",
-        CONTRADICTED: "the opposite is seen of:",
+        SUPPORTED: "supported:",
+        CONTRADICTED: "contradicted:",
         EXCLUDED: "no such gain:",
         OPEN: "not decided:",
     }
@@ -254,7 +254,7 @@ def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     stratified bootstrap. Raises ValueError without tasks.
     """
     if not runs:
-        raise ValueError(f"{row!r} has no runs beside the other's")
+        raise ValueError(f"{row!r} has no runs to compare with the other row's")
     rng, drawn, exact = np.random.RandomState(1), np.zeros(draws), 0.0
     for a, b in runs.values():
         one, other = np.asarray(a, float), np.asarray(b, float)
@@ -268,7 +268,7 @@ def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def chances(tables: Iterable[Table]) -> list[Chance]:
-    """For each row with `FEWEST` runs or more beside softmax: the chance that a run is better, over the tasks that it ran on."""
+    """For each row with `FEWEST` runs or more, except softmax: the chance that a run is better, over the row's tasks."""
     runs: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
     for table in tables:
         task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))

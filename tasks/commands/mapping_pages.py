@@ -38,7 +38,7 @@ def roles(text: str) -> str:
 
 
 def costs(name: str) -> dict[str, dict[str, str]]:
-    """Label -> shape -> time of forward and backward beside torch.softmax, as docs/reference/benchmarks.md has it."""
+    """Label -> shape -> time of forward and backward, and that of torch.softmax, as docs/reference/benchmarks.md has it."""
     text = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
     _, _, section = text.partition("## Forward and backward\n")
     lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in section.partition("\n## ")[0].split("\n") if line[:1] == "|"]  # fmt: skip

@@ -20,9 +20,9 @@ from tasks.draw import functions
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
     "records/*.jsonl",
-    "language_model.json",  # measured
+    "language_model.json",  # measurements
     "figures/trained.md",
-    "figures/*_cpu.*",  # attention of trained models, as those below
+    "figures/*_cpu.*",  # attention of trained models, like the files below
     "figures/*_demo.*",
     "vqa/*.png",
     "multilabel/*.png",

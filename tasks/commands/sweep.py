@@ -28,7 +28,7 @@ from tasks.config.overrides import lacking
 from tasks.config.request import Override, Request, whole
 
 WHERE = ("runtime.", "paths.", "logger", "launcher", "sweep=")  # what may change when a sweep is continued
-SHOWN = 12  # most invalid configurations that are printed one by one
+SHOWN = 12  # maximum number of invalid configurations that are printed one by one
 Keys = Mapping[str, Override]
 
 

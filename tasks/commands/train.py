@@ -139,7 +139,7 @@ def _hydra(request: Request) -> int:
     if "hydra/sweeper" in request.keys:
         from optuna.study import Study
 
-        # told of a failed last point of a grid, optuna stops a loop that Hydra does not run
+        # if the last point of a grid fails, optuna would stop a loop of its own, which Hydra does not run
         Study.stop = lambda self: None
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs

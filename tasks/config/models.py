@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from tasks.config import options as kinds
 from tasks.config.options import OptionsError, Problem, names_in, near, read, short, values_in
 
-if TYPE_CHECKING:  # torch is imported only when a configuration's names are known to be right
+if TYPE_CHECKING:  # torch is imported only after the names of a configuration have been checked
     import torch
     from torch import nn
 
 
 NOT_PARAMETERS = ("name", "at", "grid")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
-WORDS = ("learned",)  # that a mapping may take instead of a number
+WORDS = ("learned",)  # allowed in place of a parameter's number
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def options(family: str, model: Mapping[str, Any]) -> Any:
 
 
 def wrong_values(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
-    """Problems that need no torch: of a model's fields that are declared by constants alone, and words for numbers."""
+    """Problems that can be found without torch: wrong values of a model's simple fields, and words in place of numbers."""
     found = []
-    if model.get("name") in names(family):  # else `architecture` says so
+    if model.get("name") in names(family):  # otherwise `architecture` reports it
         declared = dict(_declared(family, model["name"]))
         cls = dataclasses.make_dataclass("Options", [(name, Any, one) for name, one in declared.items()])
         try:
@@ -94,15 +94,15 @@ def wrong_values(family: str, model: Mapping[str, Any], mapping: Mapping[str, An
 
 
 def _declared(family: str, name: str) -> Iterator[tuple[str, Any]]:
-    """(name, field) of an architecture's `Options`, read from its file, which would import torch."""
+    """(name, field) of an architecture's `Options`, read from the source: importing the file would import torch."""
     path = Path(importlib.import_module(f"tasks.{family}.models").__path__[0], f"{name}.py")
     for cls in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(cls, ast.ClassDef) and cls.name == "Options":
-            for base in cls.bases:  # of another architecture: lstm.Options
+            for base in cls.bases:  # a base from another architecture: lstm.Options
                 yield from _declared(family, ast.unparse(base).partition(".")[0])
             for line in cls.body:
                 if isinstance(line, ast.AnnAssign) and line.value is not None:
-                    with contextlib.suppress(NameError):  # a constant from elsewhere
+                    with contextlib.suppress(NameError):  # defined by a constant of another module
                         yield ast.unparse(line.target), eval(ast.unparse(line.value), vars(kinds))
 
 
@@ -201,7 +201,7 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     if wide:
         at_most = f"must be at most {WIDEST_PARAMETER:g} in size"
         raise OptionsError(Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items())
-    import sparse_attention as sa  # imports torch, which the checks of names do without
+    import sparse_attention as sa  # imports torch, which the checks above do not need
 
     try:
         return {"name": name} | sa.spec(name).check(given)

@@ -30,7 +30,7 @@ Options = TypeVar("Options")
 REQUIRED = object()
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
 ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+,(.*)\}")  # a value from the environment, and its default
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a task or a sweep, whose folder is called so
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a task or a sweep, and of its folder
 
 
 class Problem(str):
@@ -95,7 +95,7 @@ class Kind:
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
     """Class decorator, below @dataclass, that takes the defaults of the class's fields from `configs/<file>.yaml`.
 
-    Its fields are its own, and those of its bases that have no default yet: options that several files share.
+    It applies to the class's own fields and to inherited fields without a default: options that several files share.
 
     So a default is written only once, in the file that people read and copy. The default of `${oc.env:NAME,VALUE}` is
     VALUE. A field that is missing from the file, or whose value there refers to another option (`${...}`), has only a
@@ -146,7 +146,7 @@ def values_in(file: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as OmegaConf does, which a finished cell is evaluated without; plain YAML 1.1 needs 1.0e-3."""
+    """Reads 1e-3 as a number, as OmegaConf does (evaluating a cell does without it); plain YAML 1.1 needs 1.0e-3."""
 
 
 _Loader.add_implicit_resolver(
@@ -162,7 +162,7 @@ def _field(default: Any, kind: Kind) -> Any:
 
 
 def option(default: Any, type: type, read: Callable[[Any], Any], help: str = "", optional: bool = False) -> Any:
-    """A field whose values are read by `read`, as in `Kind`; None too is allowed if it is `optional`."""
+    """A field whose values `read` checks (see `Kind`); with `optional`, None is also allowed."""
 
     def reader(value: Any) -> Any:
         return None if optional and value is None else read(value)
@@ -296,7 +296,7 @@ def short(value: Any) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value as an override has it: lists in brackets, texts in quotes where Hydra needs them."""
+    """A value as written in an override: lists in brackets, texts in quotes where Hydra needs them."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(quoted, value))}]"
     plain = r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*"
@@ -348,7 +348,7 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
             place = f"{prefix}{key}."
             problems += [p.below(place) if isinstance(p, Problem) else f"{place}{p}" for p in error.problems]
         except ValueError as error:
-            why, *allowed = error.args  # the names that are allowed, where a choice has some
+            why, *allowed = error.args  # the allowed names, if the field is a choice
             problems.append(Problem(f"{key}={short(given)} {why}", key, given, *allowed).below(prefix))
     if not problems:
         made = cls(**found)

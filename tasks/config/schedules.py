@@ -20,8 +20,8 @@ from tasks.config.options import REQUIRED, defaults, integer, listing, number
 class Schedule:
     """Base class of the schedules.
 
-    A schedule has the base rate `lr` and is made for a training of `total_updates` updates, `updates_per_epoch` in each
-    epoch. A resumed training needs the attributes named in STATE, in addition to the number of updates.
+    A schedule has the base rate `lr` and is made for `total_updates` updates, `updates_per_epoch` in each epoch. To resume,
+    it needs the attributes named in STATE, in addition to the number of updates.
     """
 
     STATE: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class LatchedHalving(Schedule):
     @defaults("schedule/latched_halving")
     class Options:
         start_decay_at: int = integer(low=1, high=10_000, help="the rate decays after this epoch in any case")
-        decay: float = number(above=0, high=1, help="factor of each epoch")
+        decay: float = number(above=0, high=1, help="factor per epoch")
 
     STATE = ("lr", "latched", "last_loss")
     latched = False
@@ -122,7 +122,7 @@ class EpochSteps(Schedule):
 
     @defaults("schedule/epoch_steps")
     class Options:
-        warmup_epochs: int = integer(low=0, high=10_000, help="epoch e of these trains at e / (warmup_epochs + 1)")
+        warmup_epochs: int = integer(low=0, high=10_000, help="warm-up: epoch e has e / (warmup_epochs + 1) of lr")
         decay_epochs: list = listing(REQUIRED, integer(low=1, high=10_000), help="epochs after which the rate decays")
         decay: float = number(above=0, high=1, help="factor of each decay")
 
@@ -133,7 +133,7 @@ class EpochSteps(Schedule):
 
 
 class Linear(Schedule):
-    """Linear warm-up, then linear decay to zero over all updates, so that a short training converges."""
+    """Linear warm-up, then linear decay to zero over all updates, so that short training converges."""
 
     @defaults("schedule/linear")
     class Options:

@@ -19,7 +19,7 @@ Done = Callable[[float], None]  # called with the share that is done
 
 
 def untold(share: float) -> None:
-    """The default `done`, which nobody hears."""
+    """The default `done`, which does nothing."""
 
 
 class Progress:

@@ -23,7 +23,7 @@ from repro.report.draw import Heat
 
 SENTENCE, PAIR = 11, 8  # source tokens and words; stored examples of about this length are drawn first
 WIDEST = 8.0  # inches of a line of panels: labels stay legible where a page shows 700 pixels
-STRUCTURES = 4  # maximum number drawn of an alignment
+STRUCTURES = 4  # maximum number of structures drawn for an alignment
 Row = tuple[str, str, Mapping[int, Mapping[str, Any]], Mapping[str, np.ndarray]]  # label, mapping, records, attention
 
 
@@ -32,8 +32,8 @@ class Example:
     """A sentence or a pair of texts.
 
     Attributes:
-        about: what the file of numbers says of it.
-        rows: of each row of the table, what the file of numbers says.
+        about: its description in the file of numbers.
+        rows: for each row of the table, its entry in the file of numbers.
         lines: the heat maps, line by line.
     """
 
@@ -117,7 +117,7 @@ def _rounded(values: np.ndarray) -> Any:
 
 
 def write(examples: Sequence[Example], stem: Path, endings: Sequence[str], caption: str) -> Path:
-    """Draw examples as stem.svg, .png or .pdf, and write their numbers, also of what is not drawn, as stem.json."""
+    """Draw examples as stem.svg, .png or .pdf, and write all their numbers, drawn or not, as stem.json."""
     draw.heat_maps(
         [line for example in examples for line in example.lines], [stem.with_suffix(e) for e in endings], caption
     )

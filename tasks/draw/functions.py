@@ -23,7 +23,7 @@ from repro.report.draw import canvas
 from sparse_attention.mappings import continuous
 from tasks.config.options import values_in
 
-ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture."
+ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers are in the .csv next to each picture."
 COLOURS = 32  # colours of the bitmaps inside an SVG
 MAP, SURFACE, WRITTEN = 161, 41, 21  # grid points per side: of a map, a surface, the numbers written
 
@@ -181,7 +181,7 @@ def write_all(names: Sequence[str], folder: Path) -> Iterator[list[Path]]:
     a name is unknown.
     """
     if unknown := [name for name in names if name not in FIGURES]:
-        raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(FIGURES)}")
+        raise ValueError(f"{unknown[0]!r} is not a figure; there are: {', '.join(FIGURES)}")
     for name in names or FIGURES:
         files = drawn(name)
         for file, content in files.items():

@@ -16,7 +16,7 @@ import sparse_attention as sa
 from sparse_attention.describe import Spec
 
 TEN = (0.2, 1.1, 1.3, -0.5, 0.9, 2.0, 1.9, 0.3, -1.2, 0.6)
-WIDTH, HEIGHT, LEFT, TOP = 120, 60, 20, 12  # of a panel; its place
+WIDTH, HEIGHT, LEFT, TOP = 120, 60, 20, 12  # size and position of a panel
 STEPS = 60
 COLOURS = {"GREY": "#888888", "BLUE": "#1f77b4"}
 

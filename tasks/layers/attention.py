@@ -132,9 +132,9 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
         Args:
             queries: ``[B, H, T, d]``. keys, values: ``[B, H, S, d]``.
             need_weights: also return the weights, as they are before dropout.
-            seen: which keys a query sees: `mask`, `lengths`, `causal` of `sa.sparse_attention`.
+            seen: the visible keys: `mask`, `lengths`, `causal` of `sa.sparse_attention`.
         Returns:
-            ``[B, T, E]`` and the weights ``[B, H, T, S]``, None unless they are asked for.
+            ``[B, T, E]`` and the weights ``[B, H, T, S]``, None unless requested.
         """
         seen |= {"dropout": self.dropout if self.training else 0.0, "need_weights": need_weights}
         found = sparse_attention(queries, keys, values, self.mapping, **seen)

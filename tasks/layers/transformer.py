@@ -73,7 +73,7 @@ def positions(x: Tensor, first: int = 0) -> Tensor:
 
 
 def initialise(part: nn.Module) -> None:
-    """Give the linear layers inside Glorot's uniform weights and no bias."""
+    """Initialise the linear layers inside with Glorot's uniform weights and zero bias."""
     for layer in part.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

@@ -26,7 +26,7 @@ from tasks.load.card import card, intervals
 from tasks.load.finding import find_cell
 from tasks.load.model import load_cell
 
-# They contain machine details; config.yaml is written anew, and the model card has what matters of the other.
+# They contain machine details. config.yaml is rewritten; the model card has the relevant parts of the other file.
 LEFT = ("config.yaml", "provenance.json")
 
 

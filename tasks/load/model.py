@@ -252,7 +252,7 @@ class Pictures:
         self.folder = folder
 
     def keys(self) -> list[str]:
-        return []  # never needed, and there may be millions
+        return []  # not needed, and there may be millions
 
     def fingerprint(self) -> str:
         return str(self.folder)
@@ -278,8 +278,8 @@ def load_cell(
 
     Args:
         what: see `find_cell`.
-        overrides: settings on which the training does not depend, such as `decode.beam=10`.
-        plugins: the Python files that define the cell's mapping; they run if they are as they were in its training.
+        overrides: settings that do not affect training, such as `decode.beam=10`.
+        plugins: the Python files that define the cell's mapping; they run only if they are unchanged since its training.
 
     Raises:
         NoCell: no cell matches, or several do.

@@ -19,9 +19,7 @@ from tasks.loggers import about
 class Options:
     """Options for event files in a folder of the outputs."""
 
-    timeout: float = number(
-        above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
-    )
+    timeout: float = number(above=0, high=86_400, help="time limit in seconds at the start, per epoch and at the end")
 
 
 class Logger:

@@ -18,8 +18,8 @@ from repro.files import write_json
 from tasks.config.options import REQUIRED, choice, defaults, number, text
 from tasks.loggers import about
 
-WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, besides metrics for which lower is better
-OWN_SHARE = 0.8  # share of the timeout after which wandb itself gives up and says why
+WORST = ("loss", "ppl", "seconds")  # their smallest value is kept, as for metrics for which lower is better
+OWN_SHARE = 0.8  # after this share of the timeout, wandb itself gives up and reports why
 SWITCHED_ON = ("silent", "finish_timeout_raises", "disable_git")
 SWITCHED_ON += ("x_disable_meta", "x_disable_stats", "x_disable_machine_info")
 SENT = "evaluations"  # summary key with the ids of the evaluations that were sent; written last
@@ -33,9 +33,7 @@ class Options:
     project: str = text(help="project of the account")
     entity: str | None = text(optional=True, help="team or user; null: the account's own")
     mode: str = choice(REQUIRED, "auto", "online", "offline", help="auto: online with a key, offline without")
-    timeout: float = number(
-        above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
-    )
+    timeout: float = number(above=0, high=86_400, help="time limit in seconds at the start, per epoch and at the end")
 
 
 class Logger:

@@ -41,7 +41,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
     if (test.labels, test.features) != (known["labels"], known["features"]):
         here = f"{test.features} features, classes {', '.join(test.labels)}"
         model = f"the model knows {known['features']} features, classes {', '.join(known['labels'])}"
-        what = f"{data.name} is no test set for this model"
+        what = f"{data.name} is not a test set for this model"
         raise DataError(what, f"{here}; {model}", "choose a data set with these")
     return test
 

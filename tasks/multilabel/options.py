@@ -17,11 +17,11 @@ LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
 class Solver:
     """L-BFGS-B of scipy."""
 
-    iterations: int = integer(low=1, high=1_000_000, help="most iterations, restarts included")
+    iterations: int = integer(low=1, high=1_000_000, help="maximum number of iterations, including restarts")
     memory: int = integer(low=1, high=1000, help="pairs of differences kept")
     tolerance: float = number(low=0, high=1, help="stop when an iteration lowers the objective by less than this share")
     restarts: int = integer(
-        low=0, high=1000, help="most restarts, from beside the best point, when the line search fails"
+        low=0, high=1000, help="maximum number of restarts near the best point when the line search fails"
     )
 
 

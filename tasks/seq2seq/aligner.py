@@ -67,7 +67,7 @@ def _chunks(source: Rows, target: Rows, null: int, width: int) -> Iterator[tuple
 def _flat(held: Sequence[int], source: Rows, target: Rows, null: int, width: int) -> _Chunk:
     n, m = (np.array([len(side[k]) for k in held]) for side in (source, target))
     words = np.concatenate([np.concatenate(([null], source[k])) for k in held]).astype(np.int64)
-    starts = np.concatenate(([0], np.cumsum(n + 1)[:-1]))  # where each sentence begins in `words`
+    starts = np.concatenate(([0], np.cumsum(n + 1)[:-1]))  # index at which each sentence begins in `words`
     of, token, begins, j, feature = _positions(m, n, 0)
     f = np.concatenate([target[k] for k in held]).astype(np.int64)
     key = words[starts[of[token]] + j] * width + f[token]

@@ -5,8 +5,8 @@ split into subwords, the weights on the subwords of a source word are summed, an
 word are averaged (Clark et al. 2019). Each target word is then linked to the source word with the largest weight. The
 links are compared with human alignments (Och & Ney 2003); sure links must be found, possible links may be found.
 
-The error says something of attention only where it is below that of the diagonal, which links words by their relative
-position. It counts one source word a target word; the mass on linked words counts all words, whatever their weights.
+The error says something about attention only if it is below that of the diagonal, which links words by their relative
+position. It counts one source word per target word; the mass on linked words counts all words, whatever their weights.
 """
 
 from collections.abc import Sequence

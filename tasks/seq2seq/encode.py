@@ -168,7 +168,7 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
     try:
         stored = json.loads((folder / "encoding.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder} is no folder of encoded pairs", str(error), "encode the data again") from error
+        raise DataError(f"{folder} is not a folder of encoded pairs", str(error), "encode the data again") from error
     meta = read_meta(folder) if (folder / META).exists() else {}
     splits = {}
     for name in ("train", "dev", "test"):

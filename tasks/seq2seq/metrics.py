@@ -154,8 +154,8 @@ def dev_scores(net: nn.Module, data: Encoded, metric: str, rank: int, world: int
 def ceiling(test: Encoded, scores: Sequence[str]) -> str:
     """A sentence about how well the test references score after they are encoded and decoded, as no output can do better.
 
-    It warns if encoding and decoding cost a score more than half a point. Short texts are no loss: the references
-    themselves, not encoded, then score below 100 too.
+    It warns if encoding and decoding cost a score more than half a point. Short texts do not count: for them, the
+    references themselves, not encoded, score below 100 too.
     """
     split, symbols, language = test.splits["test"], [*SPECIAL, *test.target_vocab], test.languages["target"]
     texts = _texts(test, ([symbols[j] for j in row] for row in split.target), split.pairs)

@@ -8,11 +8,11 @@ from tasks.config.options import REQUIRED, choice, defaults, flag, integer, list
 
 KIND = "pairs"
 SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
-SELECTING = ("bleu", "chrf")  # of greedy outputs for dev: what `train.best_metric` may name besides scores of the loss
-LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
+SELECTING = ("bleu", "chrf")  # of greedy dev outputs: allowed in `train.best_metric`, besides scores of the loss
+LOOKS = ("attention", "repetition")  # not the quality of outputs, but how they attend, repeat and drop words
 TOKENIZERS = ("none", "raw", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
-_SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped"
+_SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: repeated and dropped words"
 _LENGTH = "score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016"
 
 
@@ -65,7 +65,7 @@ class Encode:
         low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
     )
     filter_dev: bool = flag(
-        help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs never"
+        help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs are always kept"
     )
 
     def problems(self) -> list[str]:
@@ -80,7 +80,7 @@ class Encode:
 class Decode:
     """Beam search. OpenNMT 2017: length none, stop best, beam 5, 100 tokens. fairseq: length average, stop all."""
 
-    beam: int = integer(low=1, high=1000, help="hypotheses kept a step")
+    beam: int = integer(low=1, high=1000, help="hypotheses kept per step")
     max_len_a: float = number(
         low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
@@ -88,7 +88,7 @@ class Decode:
         low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
     length: str = choice(REQUIRED, "average", "none", "wu", help=_LENGTH)
-    len_penalty: float = number(low=-10, high=10, help="with length=average or wu; larger favours long outputs")
+    len_penalty: float = number(low=-10, high=10, help="with length=average or wu: larger values favour long outputs")
     coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(
         REQUIRED,
@@ -97,7 +97,7 @@ class Decode:
         help="all: when as many have ended as the beam holds; best: when the best one has ended",
     )
     replace_unk: bool = flag(help="an unknown output word becomes the source word with the largest attention")
-    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; changes the speed alone")
+    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; affects only the speed")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

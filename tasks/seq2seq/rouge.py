@@ -26,7 +26,7 @@ class UnicodeTokenizer(Tokenizer):
 
 
 def rouge_tokenizer(references: Sequence[Sequence[str]], language: str | None) -> tuple[Tokenizer, str]:
-    """The tokeniser for texts in the language of `references`, and its part of the signature.
+    """The tokeniser for texts in the language of `references`, and its entry in the signature.
 
     It is rouge-score's own with Porter's stemmer, which ROUGE-1.5.5 uses too (`-m`), for English: the language is "en"
     or unknown, and 99 % of the letters are from A to Z.

@@ -30,8 +30,8 @@ MECAB = {"ja": ("ja-mecab", ("MeCab", "ipadic")), "ko": ("ko-mecab", ("mecab_ko"
 def bleu_tokenizer(refs: References, language: str | None) -> str:
     """Name of sacrebleu's tokeniser for texts in the language of `refs`: 13a, if words are separated by spaces.
 
-    zh for Chinese, and ja-mecab and ko-mecab for Japanese and Korean where MeCab is installed. Characters (char) without
-    it, and in other scripts without spaces, such as Thai. Where the language does not say, the letters do.
+    zh for Chinese; ja-mecab and ko-mecab for Japanese and Korean if MeCab is installed; char (characters) if not, and for
+    other scripts without spaces, such as Thai. If the language is unknown, the letters decide.
     """
     texts, code = [text for options in refs for text in options], re.split("[-_]", (language or "").lower())[0]
     named = {"zho": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
@@ -53,8 +53,8 @@ def bleu_words(refs: References, language: str | None) -> tuple[str, Callable[[s
 def bleu(hyps: Sequence[str], refs: References, lowercase: bool = False, language: str | None = None) -> dict[str, Any]:
     """sacreBLEU corpus BLEU on detokenised text (Post 2018), with the tokeniser of `bleu_tokenizer`.
 
-    Of each sentence, there are `bleu_statistics`: [n, 10] float64 sufficient statistics (4 n-gram hits, 4 n-gram
-    totals, output length, reference length), whose sums give the BLEU of any subset.
+    `bleu_statistics`, float64 [n, 10], are the sufficient statistics of each sentence (4 n-gram hits, 4 n-gram totals,
+    output length, reference length); their sums give the BLEU of any subset.
     """
     from sacrebleu.metrics import BLEU
 

@@ -173,7 +173,7 @@ class Path:
         """The ended hypotheses of each source, with their words and attention; `lengths` are those of the sources."""
         flat = [h for of in ended for h in of]
         last, row = np.array([h.t for h in flat]), np.array([h.row for h in flat])
-        first = np.cumsum([0, *(len(w) for w in self.weights)])  # where each step's rows begin among all rows
+        first = np.cumsum([0, *(len(w) for w in self.weights)])  # index of each step's first row among all rows
         rows, ids = np.zeros((2, len(flat), last.max() + 1), dtype=np.int64)
         ids[np.arange(len(flat)), last] = EOS
         for t in range(last.max(), -1, -1):

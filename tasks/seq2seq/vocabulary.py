@@ -24,7 +24,7 @@ from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import tokenizer
 
 SIDES = ("source", "target")
-SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # of a subword model's file
+SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # suffix of a subword model's file
 BYTES = 256
 Segment = Callable[[list[str]], list[str]]
 Rows = list[tuple[str, ...]]  # for some pairs, the tokens of both sides joined by spaces
@@ -47,7 +47,7 @@ def learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path) -> 
     """Learn the subword models that `options` ask for and save them in `folder`.
 
     In BPE, a unit that does not end its word ends in @@. A sentencepiece unit that starts a word starts with a mark.
-    Of raw text (`tokenizer=raw`), rare characters are split into bytes, so every text has units.
+    In raw text (`tokenizer=raw`), rare characters are split into bytes, so every text can be encoded.
 
     Args:
         options: `vocab_size` is the desired number of symbols, characters included; small corpora may yield fewer.
@@ -108,7 +108,7 @@ def _segment(kind: str, model: Path) -> Segment:
 
 
 def unused(options: Encode, folder: Path, side: str, known: Iterable[str]) -> list[tuple[str, int]]:
-    """(unit, 0) of the units of raw text that no training text has, but other texts may have."""
+    """(unit, 0) of the units of raw text that occur in no training text but may occur in others."""
     if options.tokenizer != "raw":
         return []
     model = opened(_models(options, folder)[side])

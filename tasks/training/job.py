@@ -18,7 +18,7 @@ AHEAD = 10  # batches that a thread collates while an update is computed
 
 
 class Parts(Protocol):
-    """What a training gets from fairseq (see `tasks.fairseq_plugin.parts.Parts`). It can be pickled."""
+    """What training needs from fairseq (see `tasks.fairseq_plugin.parts.Parts`). It can be pickled."""
 
     @property
     def config(self) -> dict[str, Any]: ...

@@ -180,7 +180,7 @@ class Training:
         self.epoch, self.done = state["epoch"], state["done"]
         if self.history:
             self.good = f"epoch {self.history[-1]['epoch']:.0f}: dev/loss {self.history[-1]['dev/loss']:.4g}"
-            self.monitor.epoch_done(self.history)  # rewrites the file of learning curves, which may be damaged
+            self.monitor.epoch_done(self.history)  # the file of learning curves may be damaged, so it is rewritten
         self.monitor.note(f"resuming from epoch {self.epoch}, update {self.trainer.updates}")
 
     def _save(self) -> None:

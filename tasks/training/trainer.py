@@ -31,7 +31,7 @@ from tasks.config.schedules import SCHEDULES
 from tasks.training.job import Job
 
 READ_EVERY = 20  # updates
-SMALLEST_SCALE = 1e-4  # of the loss in fp16; below it, no gradient is finite
+SMALLEST_SCALE = 1e-4  # smallest loss scale in fp16; if it is too large, no gradient is finite
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 

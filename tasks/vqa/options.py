@@ -17,7 +17,7 @@ class Task:
 class Encode:
     """How questions are turned into numbers."""
 
-    max_tokens: int = integer(low=1, high=10_000, help="words kept of a question")
+    max_tokens: int = integer(low=1, high=10_000, help="words kept per question")
     min_answer_count: int = integer(
         low=1, high=1_000_000, help="answers given less often in training are not in the vocabulary"
     )
@@ -29,4 +29,4 @@ class Encode:
 class Decode:
     """How a test set is answered."""
 
-    batch_size: int = integer(low=1, high=1_000_000, help="questions answered at once; changes the speed alone")
+    batch_size: int = integer(low=1, high=1_000_000, help="questions answered at once; affects only the speed")

@@ -53,7 +53,7 @@ def order(image: np.ndarray, seed: int, epoch: int, by_image: bool) -> np.ndarra
 class Questions(Examples):
     """The questions of a split.
 
-    Batches consist of places, and are made once. Which question takes a place depends on (seed, epoch), so that every
+    Batches consist of places and are made once. (seed, epoch) determines which question takes a place, so every
     epoch has new batches, and a resumed epoch has the same batches as in an uninterrupted run. The epoch is stored in
     shared memory, because the data workers of fairseq-train outlive an epoch.
     """

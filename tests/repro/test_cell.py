@@ -148,7 +148,7 @@ def test_a_family_that_measures_nothing_or_something_else_is_told(cell, store, b
 def test_a_score_that_is_not_a_number_is_told(cell, store):
     notes = []
     outcome = cells.run(cell(task__behaviour="half a number"), store, forward=lambda kind, *said: notes.append(said))
-    assert outcome.state == "done" and ("test/other: nan; tables show no mean of it",) in notes
+    assert outcome.state == "done" and ("test/other: nan; tables cannot show its mean",) in notes
 
 
 def test_a_cell_somebody_else_runs_is_busy(cell, store):

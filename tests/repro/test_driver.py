@@ -62,7 +62,7 @@ def test_a_run_prints_its_table_and_the_next_ones_make_what_is_missing(planned, 
     cell.entry(store).path("weights.safetensors").write_text("x")
     assert reproduce.Driver(planned(), store).run() == 0
     said = capfd.readouterr()
-    assert "what is stored is damaged" in said.err and "1 cells run, 1 reused, 0 failed" in said.out
+    assert "its stored files are damaged" in said.err and "1 cells run, 1 reused, 0 failed" in said.out
     assert reproduce.Driver(planned(), store).run() == 0
     assert "0 cells run, 2 reused, 0 failed" in capfd.readouterr().out
 

@@ -52,7 +52,7 @@ def test_with_two_seeds_intervals_cover_the_test_examples_and_not_the_seeds(made
     half = unit * 1.96 * np.std([e["sentence"]["attention_support"] for e in of(1)], ddof=1) / 60**0.5
     assert support.spread() == f"3.0, 4.0 [{3.5 - half:.1f}, {3.5 + half:.1f}]", "around the mean of the runs"
     text = render.to_text(table)
-    assert "the runs and 95 % intervals over test examples" in text and "leave out the chance of the seed" in text
+    assert "the runs and 95 % intervals over test examples" in text and "ignore the randomness of the seed" in text
     assert "Student" not in text.split("Verdict")[0]
     one = block(*made(ONE, examples=of)).rows[1].values
     assert one[1].spread().startswith("[") and one[0].spread() == "", "one run: the interval alone, where it is known"

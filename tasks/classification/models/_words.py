@@ -21,7 +21,7 @@ class WordModel(nn.Module):
         self.word_dropout = getattr(o, "word_dropout", 0.0)
 
     def words(self, ids: Tensor) -> Tensor:
-        """Vectors [B, L, D] of ids [B, L], with dropout; in training, a share `word_dropout` is read as unknown."""
+        """Vectors [B, L, D] of ids [B, L], with dropout; in training, a share `word_dropout` of the words is replaced by unknown."""
         if self.training and self.word_dropout:
             dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
             ids = ids.masked_fill(dropped & (ids >= FIRST), UNK)

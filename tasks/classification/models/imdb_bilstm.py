@@ -46,23 +46,23 @@ class Options:
         REQUIRED,
         "none",
         names=row_mappings,
-        help="with a density: discrete mapping that gives it its moments and is added",
+        help="with a density: the discrete mapping that gives its moments and whose context is added",
     )
     rbf: int = integer(
         low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper"
     )
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
     start_variance: float = number(
         low=0,
         high=1000,
         help="variance of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
     )
-    ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
+    ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
     positions: str = choice(
         REQUIRED, *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
     )
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     hidden_dim: int = integer(low=1, high=16384, help="LSTM size per direction")

@@ -5,8 +5,8 @@
     p    = mapping(w' tanh(W h_l + b)),  c = sum_l p_l h_l            as in `imdb_bilstm`: the place "attention"
     y ~ softmax(U c + d)
 
-No weights of the self-attention are asked for, so that `sa.sparse_attention` takes the path that stores no matrix of words times words.
-In a paper about IMDB there is no such model; it shows what sparse attention costs over a document.
+The weights of the self-attention are not requested, so `sa.sparse_attention` takes the path that stores no words x words matrix.
+The papers have no such model; it shows what sparse attention costs over a document.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Options:
     )
     ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
     heads: int = integer(low=1, high=1024)
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     dropout: float = number(

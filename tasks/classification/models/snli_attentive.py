@@ -34,10 +34,10 @@ PLACES = {"attention": Place(over=("row",))}
 class Options:
     """The sizes of the C++ code."""
 
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
-    hidden_dim: int = integer(low=1, high=16384, help="projection, GRUs, scores, classifier")
+    hidden_dim: int = integer(low=1, high=16384, help="units of the projection, GRUs, scores and classifier")
     dropout: float = number(low=0, below=1, help="dropout on the word vectors and on the hypothesis state")
     word_dropout: float = number(
         low=0, below=1, help="share of words read as unknown in training; not in the paper's model"

@@ -36,10 +36,10 @@ class Own:
 
     path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing(
-        REQUIRED, word(), help="names of the labels; []: svmlight only, those of the training documents"
+        REQUIRED, word(), help="names of the labels; [] (svmlight only): the labels of the training documents"
     )
-    text: str | None = word(optional=True, help="column of texts, which become vectors; label is the column of labels")
-    separator: str | None = word(optional=True, help="sign between the labels of a text; null: they are lists")
+    text: str | None = word(optional=True, help="column of texts, read as vectors; label: the column of labels")
+    separator: str | None = word(optional=True, help="separator of the labels of a text; null: the labels are lists")
 
     def problems(self) -> list[str]:
         if self.text is not None:
@@ -62,7 +62,7 @@ def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -
     paths = {split: path for split, (path,) in files.items()}
     sparse = {own.ending(path) in (".svmlight", ".svm") for path in paths.values()}
     if len(sparse) > 1:
-        raise damaged(Path(str(options.path)), "svmlight beside tables", "one format for all splits", step=own.STEP)
+        raise damaged(Path(str(options.path)), "svmlight files and tables", "one format for all splits", step=own.STEP)
     if not options.label and not options.text and False in sparse:
         path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
         raise damaged(path, "it is not known which columns are labels", "names", step=step)
@@ -140,7 +140,7 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
                 y.append([row[name].strip() == "1" for name in labels])
                 x.append([feature(row[name], path, line, f"{name} is ") for name in columns])
             if not columns:
-                raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
+                raise damaged(path, "it has labels only", "features too", line=1, step=own.STEP)
             found[split] = np.array(x), np.array(y)
         first, here = next(iter(found.values()))[0].shape[1], found[split][0].shape[1]
         if here != first:

@@ -22,8 +22,8 @@ class Options(Pictured):
     """Records with an image (file path relative to the folder), a question and an answer."""
 
     path: str | None = local("folder with images, and train, dev, test or one list of questions")
-    questions: str | None = text(optional=True, help="one list in that folder, to be split by image")
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    questions: str | None = text(optional=True, help="one list in that folder, which is split by image")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only questions")
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:

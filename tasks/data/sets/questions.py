@@ -148,7 +148,7 @@ def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:
     loaded = parse_json(read_text(path), path)
     entries = loaded.get(key) if isinstance(loaded, dict) else None
     if not isinstance(entries, list):
-        raise damaged(path, f"no list {key!r} at its top", f'{{"{key}": [..]}}')
+        raise damaged(path, f"its top level has no list {key!r}", f'{{"{key}": [..]}}')
     for i, entry in enumerate(entries):
         check_fields(entry, fields, path, f"{key}[{i}] ")
     return entries
@@ -251,7 +251,7 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
 class EasyVqa(Pictured):
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only questions")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 
@@ -279,7 +279,7 @@ NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
 class Nlvr(Pictured, Mirrored):
     """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only sentences")
 
 
 def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress) -> DataSet:

@@ -57,7 +57,7 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
             splits[split] = list(read_published(path, marked))
         return splits
 
-    # less a head line
+    # without a header line
     lines = {s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()}
     hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     title, whole = f"SNLI 1.0, {', '.join(p.name for p in files.values())}", manifest["lines"].items()
@@ -118,7 +118,7 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
 def read_highlights(path: Path) -> dict[str, frozenset[str]]:
     """Map each pairID of an e-SNLI csv file to the highlighted premise words, in lower case.
 
-    Highlighted words stand between stars in any annotator's `Sentence1_marked_*` column. Raises DataError if the file
+    Highlighted words are between stars in any annotator's `Sentence1_marked_*` column. Raises DataError if the file
     does not have those columns.
     """
     highlights = {}

@@ -45,18 +45,18 @@ class Options(lstm.Options):
     """The options of `lstm` and the regression's; N and the widths are those of the paper for translation."""
 
     discrete: str = choice(
-        REQUIRED, names=row_mappings, help="mapping that gives the density its moments; its context is added"
+        REQUIRED, names=row_mappings, help="mapping that gives the moments of the density and whose context is added"
     )
     rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper")
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
-    ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
+    ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
     positions: str = choice(REQUIRED, *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
 
     def problems(self) -> list[str]:
         found = super().problems()
         if not self.mask_padding:
-            found.append("mask_padding=false is not possible: the density lies over the words of the source alone")
+            found.append("mask_padding=false is not possible: the density covers only the words of the source")
         try:
             GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
         except (ValueError, TypeError) as error:

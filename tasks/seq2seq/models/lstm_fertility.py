@@ -28,7 +28,7 @@ from tasks.seq2seq.models import lstm
 
 PLACES = {"cross": Place(over=("row",), provides=("fertility",), stateful=True)}
 Tensors = dict[str, Tensor]
-_ROWS = "constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger"
+_ROWS = "constant; guided: largest count of the word type in training; actual: of the pair; predicted: by a tagger"
 
 
 @defaults("model/lstm_fertility")
@@ -37,8 +37,8 @@ class Options(lstm.Options):
 
     fertility: str = choice(REQUIRED, *FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
     constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
-    sink: bool = flag(help="a further position of infinite fertility")
-    coverage: bool = flag(help="scores see the attention that a position has received")
+    sink: bool = flag(help="add a position with infinite fertility")
+    coverage: bool = flag(help="scores depend on the attention that a position has received")
     tagger_dim: int = integer(
         low=1, high=16384, help="with fertility=predicted: size of the tagger's word vectors and LSTMs"
     )

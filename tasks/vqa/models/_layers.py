@@ -60,7 +60,7 @@ class Attend(nn.Module):
         self.query, self.both, self.out = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
 
     def forward(self, queries: Tensor, states: Tensor, mask: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """The result [B, T, H]. Given `rows` [B], queries are [U, T, H], and row i has those numbered rows[i]."""
+        """The result [B, T, H]. Given `rows` [B], queries are [U, T, H], and row i uses queries[rows[i]]."""
 
         def split(x: Tensor) -> Tensor:  # [B, heads, length, dim / heads]
             return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -43,11 +43,11 @@ class Options:
     ff_dim: int = integer(low=1, high=131_072)
     dropout: float = number(low=0, below=1)
     embed_dim: int = integer(low=1, high=16384, help="size of word vectors; with encode.vectors, it must be theirs")
-    flat_mlp_dim: int = integer(low=1, high=16384, help="hidden units of the MLP that scores words and cells")
+    flat_mlp_dim: int = integer(low=1, high=16384, help="hidden units of the MLP that scores words and regions")
     flat_out_dim: int = integer(low=1, high=131_072)
-    discrete: str = choice(REQUIRED, names=row_mappings, help="discrete mapping whose moments a density takes")
+    discrete: str = choice(REQUIRED, names=row_mappings, help="discrete mapping that gives the moments of a density")
     basis_side: int = integer(low=1, high=100, help="basis functions per axis")
-    basis_variance: float = number(above=0, high=100, help="their covariance is this times the identity")
+    basis_variance: float = number(above=0, high=100, help="covariance of the basis functions: this times the identity")
     ridge: float = number(above=0, high=1e6, help="ridge penalty of the regression on the basis functions")
     pad_positions: str = choice(
         REQUIRED, *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"

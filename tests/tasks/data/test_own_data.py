@@ -156,7 +156,7 @@ def test_damaged_parquet_quotes_without_a_header_and_a_spreadsheet_are_refused(t
     with refused(DataError, key="a.txt", line=2):
         opened("table", path=str(tmp_path / "a.txt"))
     (tmp_path / "a.tsv").write_text('"un ""chat"""\ta cat\n' * 9)
-    with refused(DataError, key="a.tsv", line=1, says="add a head line"):
+    with refused(DataError, key="a.tsv", line=1, says="add a header line"):
         opened("files", path=str(tmp_path / "a.tsv"))
     (path := tmp_path / "my data.xlsx").write_bytes(b"PK\x03\x04")
     step = f"convert it: libreoffice --headless --convert-to csv '{path}'"
@@ -248,7 +248,7 @@ DAMAGED = [
     ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', 2, ["en"], ""),
     ("jsonl", '{"fr": "a", "en": ["b"]}\n', 1, ["b"], "en is"),
     ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', 0, ["en"], "record 2"),
-    ("json", '{"fr": "a"}', 0, None, "no list"),
+    ("json", '{"fr": "a"}', 0, None, "not a list"),
     ("csv", "fr:en\na:b\n", 1, ["fr", "en"], "fr:en"),
     ("tsv", "\t\n\t\n", 0, None, "blank"),
 ]
@@ -273,7 +273,7 @@ def test_sides_of_different_length_and_options_that_do_not_go(tmp_path, opened):
         ("files", {"source_lang": "../en"}, "must be a language code"),
         ("files", {"source": "a", "target": "a"}, "two different columns"),
         ("files", {"text": "a"}, "data.text is unknown"),
-        ("table", {"text": ["a", "b", "c"]}, "one of one's|name of a column"),
+        ("table", {"text": ["a", "b", "c"]}, "one of one's|a column name"),
         ("table", {"text": ["label"]}, "a column of data.text too"),
         ("table", {"classes": ["a"]}, "two different names"),
         ("features", {"label": ["a", "a"]}, "two different names"),

@@ -266,7 +266,7 @@ def test_what_cannot_be_encoded_is_told(little, dataset, tmp_path):
         encode(little, tmp_path, subword="bpe", vocab_size=least - 1)
     with pytest.raises(DataError, match="little has no training pairs"):
         encode(dataset(dev=DEV), tmp_path)
-    with pytest.raises(DataError, match="no folder of encoded pairs"):
+    with pytest.raises(DataError, match="not a folder of encoded pairs"):
         module.open_encoded(tmp_path)
     trained = encode(little, tmp_path)
     with pytest.raises(DataError, match="little has no test pairs"):
