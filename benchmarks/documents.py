@@ -1,4 +1,4 @@
-"""What self-attention over documents costs, by mapping and by path: time and memory of a training step of `imdb_transformer`.
+"""The cost of self-attention over documents, by mapping and path: time and memory of a training step of `imdb_transformer`.
 
 All reviews of a batch have the same number of words, which are random; the model has its initial weights. The library's path is the one
 that `sa.sparse_attention` chooses; the composition computes all weights. All take turns; times are processor time.

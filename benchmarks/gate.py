@@ -81,7 +81,7 @@ def _update(mapping: str) -> Call:
     return update
 
 
-CASES: dict[str, Callable[[], list[Call]]] = {  # each makes our call and torch's
+CASES: dict[str, Callable[[], list[Call]]] = {  # each creates our call and torch's
     "rows: sparsemax 1280x30": partial(_rows, 1280, 30, "sparsemax"),
     "rows: sparsemax 512x4096": partial(_rows, 512, 4096, "sparsemax"),
     "rows: entmax 1.5 1280x30": partial(_rows, 1280, 30, "entmax", alpha=1.5),
@@ -120,7 +120,7 @@ def smallest(committed: Mapping[str, float], measured: Callable[[str], float]) -
 def run(only: Sequence[str], seconds: float, record: bool) -> int:
     """`scripts/bench.py --check`: check the cases whose names start with one of `only`; the exit status.
 
-    With `record`, their ratios are written to FILE first. Raises ValueError if some are not there, or `only` fits no case.
+    With `record`, their ratios are written to FILE first. Raises ValueError if some are missing, or `only` matches no case.
     """
     torch.set_num_threads(1)
     keep_freed_memory()

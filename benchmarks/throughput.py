@@ -62,7 +62,7 @@ class Sizes:
         batch: sentences per batch.
         shortest, longest: range of the number of words in a sentence.
         beam: beam size.
-        output: most words in an output.
+        output: maximum number of words in an output.
     """
 
     words: int = 2000

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOTS = "pytest fairseq-fixed bitarray regex tqdm hydra-core omegaconf numpy scipy scikit-learn sacrebleu".split()
 ROOTS += "rouge-score sacremoses subword-nmt sentencepiece safetensors jinja2 matplotlib rich pillow".split()
 ROOTS += ["pyyaml", "entmax"]
-PEERS = {"adasplash": "0.2.2"}  # only timed beside ours on a GPU; not installed here
+PEERS = {"adasplash": "0.2.2"}  # only timed next to ours on a GPU; not installed here
 THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # installed with the machine's torch
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64"]

@@ -32,7 +32,7 @@ from repro.store.locks import Busy
 ASKED = ("module", "overrides", "further", "test", "origin")  # keys of config.yaml outside the configuration
 NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
 ALWAYS = ("module", "task", "mapping", "seed", "profile", "data")  # keys that every config.yaml has
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # about ten times faster where libyaml is installed
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # about ten times as fast if libyaml is installed
 TRAINING_SHARE = 0.85  # rough share of a cell's time that is spent on training
 
 
@@ -209,7 +209,7 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
             f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}; every name must start with {test.name}/"
         )
     if lost := [name for name, value in scored.metrics.items() if not math.isfinite(value)]:
-        monitor.note(f"{', '.join(lost)}: {scored.metrics[lost[0]]}; tables show no mean of it")
+        monitor.note(f"{', '.join(lost)}: {scored.metrics[lost[0]]}; tables cannot show its mean")
     level.write_predictions(scored.predictions)
     if scored.attention:
         from safetensors.torch import save
@@ -315,7 +315,7 @@ def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
     """
     folder = folder.resolve()
     with usable(folder):
-        files = (read_json(folder / "manifest.json") or {})["files"]  # an export has its plugins among them
+        files = (read_json(folder / "manifest.json") or {})["files"]  # an export contains its plugins
         told = (read_json(folder / "provenance.json") or {}).get("plugins") or {}
         trained = {str(folder / name): sha256 for name, sha256 in files.items()} | dict(told)
     used = plugins.admit(cell.config["plugins"], folder, named, trained)

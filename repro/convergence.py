@@ -1,8 +1,8 @@
 """Decide whether the training of a cell had converged, based on the dev score that selects the best epoch.
 
 Training had converged if the best epoch was not the last one, or if the last epoch improved the best score by less than
-the score's noise. With fewer than `FEWEST` epochs, or for a model at chance, it is not
-known. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
+the score's noise. With fewer than `FEWEST` epochs, or for a model at chance, it is
+unknown. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
 third differences, which remove any parabola and have variance 20 s^2 if the scatter is s. (Fitting a straight line
 would count the bend of a learning curve as noise. The sampling of dev examples adds no noise, because every epoch is
 evaluated on the same examples.)
@@ -136,7 +136,7 @@ def together(cells: Sequence[Convergence]) -> Convergence:
 
 
 def _merged(reasons: Sequence[str]) -> str:
-    """Merge reasons, e.g. to `best epoch 4, 5 of 6`; of different kinds, the first is an example."""
+    """Merge reasons, e.g. to `best epoch 4, 5 of 6`; if their kinds differ, the first is given as an example."""
     parts = [re.fullmatch(r"best epoch (\d+) of (.*)", why) for why in reasons]
     if all(parts) and len({p[2] for p in parts if p}) == 1:
         epochs = sorted(int(p[1]) for p in parts if p)

@@ -126,7 +126,7 @@ SEAL = "checksum"
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object with a checksum of its content added."""
+    """The JSON object, with a checksum of its content added."""
     rest = {k: v for k, v in json.loads(json.dumps(value)).items() if k != SEAL}
     return rest | {SEAL: hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 

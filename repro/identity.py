@@ -35,7 +35,7 @@ READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # node
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
 SAID = ("family", "deviations")  # keys of `task` that do not change the result
 EVALUATION_KEYS = ("decode",)
-LATER_KEYS = ("train.class_weights",)  # of all families, added after cells had ids; while unset, not part of an id
+LATER_KEYS = ("train.class_weights",)  # for all families, added after cells had ids; while unset, not part of an id
 FAMILIES = ROOT / "tasks" / "cells"  # one file per family
 REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules passed to `register`
 
@@ -90,7 +90,7 @@ class Results:
 
 
 class OfFamily:
-    """The seed, the family and its recipes of a configuration, for a class that has a `config` and the name of the family's `module`."""
+    """The seed, family and recipes of a configuration, for a class with a `config` and the name of the family's `module`."""
 
     module: str
     config: Mapping[str, Any]
@@ -121,7 +121,7 @@ class Cell(OfFamily):
         overrides: the user's overrides; needed for the verdict, not part of the id.
         origin: where the cell was first requested: `experiment` or `sweep`, `row`, `column` and `heading`; not part of
             the id.
-        known_id: id of a training that is already finished; used whatever the current recipe is.
+        known_id: id of a training that is already finished; used even if the recipe has changed.
         row, column: numbers of the row and column of the table; not part of the id.
         point: the grid point; empty without a grid.
     """

@@ -33,7 +33,7 @@ def content(plugin: str) -> str:
 
 
 def listed(plugins: Any) -> list[str]:
-    """The node `plugins` of a configuration, or its text on a command line, as a list. Raises ValueError if it is none."""
+    """The node `plugins` of a configuration, or its text on a command line, as a list. Raises ValueError if it is not a list of files."""
     try:
         found = (yaml.safe_load(plugins) if isinstance(plugins, str) else plugins) or []
     except yaml.YAMLError:
@@ -68,7 +68,7 @@ def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, 
         trained: plugin -> sha256 of its content when the cell was trained.
 
     Raises:
-        Untrusted: no file with the content of a plugin is named, or a named file is no plugin of the cell; nothing was
+        Untrusted: no file with the content of a plugin is named, or a named file is not a plugin of the cell; nothing was
             run. ValueError: as in `load`.
     """
     given = {content(file): file for file in named if Path(file).is_file()}

@@ -160,7 +160,7 @@ class Monitor(Protocol):
 
 
 def searched(config: Mapping[str, Any], family: Any) -> dict[str, str]:
-    """The mapping's parameters that a training chooses on dev: name -> the key that holds the values it tries."""
+    """The mapping's parameters that training chooses on dev: name -> the key that holds the values to try."""
     node: Any = config
     key = getattr(family, "SEARCH", "")
     for part in (*key.split("."), config["mapping"]["name"]):
@@ -205,7 +205,7 @@ class Family(Protocol):
         """Acquire the test set that `config["data"]` selects, and encode it with the vocabularies in `encoding`."""
 
     def train(self, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
-        """Train or resume training in `folder`, and write the weights and `encoding/` there, which `evaluate` needs."""
+        """Train or resume training in `folder`, and write there the weights and `encoding/`, which `evaluate` needs."""
 
     def evaluate(self, config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
         """Evaluate the model in `folder` on a test set.

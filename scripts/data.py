@@ -2,7 +2,7 @@
 
 python scripts/data.py list
 python scripts/data.py fetch NAME [NAME ...] [--root FOLDER] [--mirror FOLDER] [--path FOLDER]
-python scripts/data.py verify NAME [the same options]   compare files with checksums; asks no web address and no hub
+python scripts/data.py verify NAME [the same options]   compare files with checksums; contacts no web address and no hub
 python scripts/data.py show NAME [the same options] [data.KEY=VALUE ...]     sizes, source and a few test records
 
     --root     folder for downloads (default: SPARSE_ATTENTION_DATA, otherwise data/cache)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV, PYTHON, UV = ROOT / ".venv", ROOT / ".venv" / "bin" / "python", ROOT / ".venv" / "bin" / "uv"
-LOCKS = {"run": "requirements.lock", "dev": "requirements-dev.lock"}  # dev: what it needs besides
+LOCKS = {"run": "requirements.lock", "dev": "requirements-dev.lock"}  # dev: the additional packages
 NEEDED = {"": 10, "cpu": 4}  # GB of free disk for each value of TORCH
 OF_TORCH = r"torch|torchvision|triton|nvidia-[\w-]+|cuda-[\w-]+"  # packages that torch without CUDA replaces
 PINNED = r"^(?:{})==(?:.*\\\n)*.*\n"  # packages in a lock, with their hashes
@@ -49,7 +49,7 @@ def main(groups: list) -> None:
             sys.exit(f"setup: {trouble}")
         second = "run" in missing and any(
             VENV.glob("lib/*/site-packages/ve_fairseq-*")
-        )  # not to be mixed with the first
+        )  # must not be mixed with the first
         if second or not healthy() or "unfinished" in (stamp("run"), stamp("dev")):
             print(f"creating .venv with Python {sys.version.split()[0]}", flush=True)
             VENV.unlink() if VENV.is_symlink() else shutil.rmtree(VENV, ignore_errors=True)

@@ -53,7 +53,7 @@ def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:
 def _per_head(made: nn.Module, attend: nn.MultiheadAttention) -> nn.Module:
     """The mapping with one learned value for each head, on the device of ``attend``."""
     made = made.spread(attend.num_heads, 1) if isinstance(made, Mapping) else made
-    at = next(attend.parameters(), None)  # FSDP keeps a module's parameters elsewhere, and leaves it tensors
+    at = next(attend.parameters(), None)  # FSDP moves a module's parameters elsewhere and leaves tensors in their place
     return made.to(attend.out_proj.weight.device if at is None else at.device)
 
 
@@ -297,7 +297,7 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
 
 
 def _why_not(part: nn.MultiheadAttention) -> str:
-    """What keeps a module from being replaced, or an empty string."""
+    """The reason why a module cannot be replaced, or an empty string."""
     if isinstance(part, MultiheadAttention):
         return ""
     if type(part).forward is not nn.MultiheadAttention.forward or "forward" in vars(part):

@@ -23,7 +23,7 @@ from .rows.contract import under_contract
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}
-OWNED = (  # what attention, the losses and `make` call their arguments: no parameter or input is called so
+OWNED = (  # argument names of attention, the losses and `make`, which no parameter or input may have
     *("add_bias_kv", "add_zero_attn", "attn_mask", "batch_first", "below", "bias", "causal", "cu_seqlens"),
     *("device", "dim", "dropout", "dropout_p", "dtype", "embed_dim", "enable_gqa", "ignore_index", "is_causal"),
     *("k", "kdim", "key", "key_padding_mask", "label_smoothing", "lengths", "mapping", "mask", "model", "name"),
@@ -181,10 +181,10 @@ def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, .
 
 
 def _check_names(name: str, thing: Any, used: tuple[str, ...]) -> None:
-    """Raise ValueError if a mapping from outside uses names that attention or its module would keep for themselves."""
+    """Raise ValueError if a user's mapping uses names that are reserved by attention or modules."""
     if str(thing.__module__).partition(".")[0] == __package__:
-        return  # `fused.call.parted` tells the names that ours share with attention apart
-    of_modules = () if inspect.isclass(thing) else {*dir(Mapping), *vars(nn.Module())}  # a function's become attributes
+        return  # `fused.call.parted` handles the names that our mappings share with attention
+    of_modules = () if inspect.isclass(thing) else {*dir(Mapping), *vars(nn.Module())}  # parameters become attributes
     if taken := [x for x in used if x in OWNED or x in of_modules]:
         raise ValueError(
             f"{name}: {', '.join(taken)} cannot be the name of a parameter or an input, since attention or modules use it; "
@@ -195,12 +195,12 @@ def _check_names(name: str, thing: Any, used: tuple[str, ...]) -> None:
 def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Param, ...]) -> None:
     """Raise ValueError if a function that adds its own contract gives weight to a masked position of a small row."""
     if function.__module__.partition(".")[0] == __package__:
-        return  # tested, and a call here would compile the kernels on import
+        return  # ours are tested, and a call here would compile the kernels on import
     scores, mask = torch.tensor([[1.0, 2.0, 0.5]], device="cpu"), torch.tensor([[True, False, True]], device="cpu")
     try:
         lost = function(scores, mask=mask, **{p.name: p.default for p in described})[~mask].sum().item()
     except Exception:
-        return  # such as a function for GPUs only; what fails here fails again, with its own message, when it is used
+        return  # for example, a function for GPUs only; it fails again, with its own message, when it is used
     if lost != 0:
         raise ValueError(
             f"{name} gives weight {lost:.2g} to a masked position. A function with an argument dim must handle masks "

@@ -1,6 +1,4 @@
-"""Let a package be imported without the packages that it imports and we do not need: they take longer than a tiny cell."""
-
-from __future__ import annotations
+"""Import a package without those of its imports that we do not need: they take longer than a tiny cell."""
 
 import contextlib
 import importlib
@@ -14,8 +12,8 @@ from typing import Any
 def later(*names: str, **stand_ins: types.ModuleType) -> Iterator[None]:
     """Context manager: imports of these modules get stand-ins, unless they are imported already.
 
-    Each function of a stand-in imports its module when it is called, so nothing that is imported here loses a feature.
-    `stand_ins`: module to use in place of one of that name.
+    A function of a stand-in imports the real module when it is called, so no feature is lost. `stand_ins`: modules to use
+    in place of those of the same name.
     """
     made = {name: _Later(name, names) for name in names} | stand_ins
     made = {name: module for name, module in made.items() if name not in sys.modules}

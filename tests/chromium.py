@@ -1,7 +1,5 @@
 """Headless Chromium over its debugging pipe, without a driver or a package: enough to open a page, look at it and ask it."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import io
@@ -39,7 +37,7 @@ class Chromium:
         self.number, self.rest, self.session = 0, b"", None
         self.events: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Chromium:
+    def __enter__(self) -> "Chromium":
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
@@ -100,11 +98,3 @@ class Chromium:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
-
-    def picture(self, path: Path, top: int = 0, height: int | None = None) -> Path:
-        """A PNG of the page from `top` on, all of it unless `height` is given."""
-        width, whole = self.ask("[innerWidth, document.documentElement.scrollHeight]")
-        clip = {"x": 0, "y": top, "width": width, "height": min(height or whole, whole - top), "scale": 1}
-        found = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
-        return path

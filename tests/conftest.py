@@ -1,7 +1,5 @@
 """Fixtures shared by all tests: temporary folders for everything that is written, toy configurations, cells trained once."""
 
-from __future__ import annotations
-
 import gc
 import os
 import runpy

@@ -1,7 +1,5 @@
 """A gradient against the central difference of the loss along a random direction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

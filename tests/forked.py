@@ -1,7 +1,5 @@
 """Run a script in a fork of this process, which has torch and fairseq loaded: starting Python anew would take most of the time."""
 
-from __future__ import annotations
-
 import logging
 import os
 import runpy

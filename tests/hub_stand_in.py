@@ -5,8 +5,6 @@ It answers what `huggingface_hub` and `tasks.data.acquire.download` ask: /api/da
 plain files under /files, with ETag, Range and If-Range.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import json

@@ -1,7 +1,5 @@
 """A mirror of every mirrored data set at a few records each: the published layout and format, invented content."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -105,11 +103,8 @@ def hansards() -> dict[str, str]:
 
 def conllu(sentences) -> str:
     """Of sentences as "NODE WORD NODE WORD ..."."""
-    rows = [
-        [*("\t".join([node, form, *["_"] * 8]) for node, form in zip(*[iter(one.split())] * 2)), ""]
-        for one in sentences
-    ]
-    return lines(row for words in rows for row in words)
+    nodes = [[*zip(*[iter(one.split())] * 2)] for one in sentences]
+    return lines(row for words in nodes for row in (*("\t".join([*node, *["_"] * 8]) for node in words), ""))
 
 
 def pud() -> dict[str, str]:

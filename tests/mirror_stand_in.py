@@ -1,7 +1,5 @@
 """Small files in the layouts of the data sets that come from wheels and folders, enough to train one step on."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

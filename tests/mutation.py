@@ -5,8 +5,6 @@ branch, an argument's place, a returned value, or it removes the statement. Docs
 Left out is what cannot run without a GPU or a cluster (`ELSEWHERE` and the bodies of `if ...cuda...:`).
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import hashlib
@@ -88,9 +86,7 @@ def _variants(node: ast.AST, parent: ast.AST | None) -> Iterator[str]:
         case ast.Constant(value=bool(value)):
             yield str(not value)
         case ast.Constant(value=int() | float() as value):
-            yield from (
-                f"({changed!r})" if changed < 0 else repr(changed) for changed in (value + 1, value - 1, value * 2)
-            )
+            yield from (f"({new!r})" if new < 0 else repr(new) for new in (value + 1, value - 1, value * 2))
         case ast.Constant(value=str(value)) if _key_like(node, parent):
             yield repr(value + "X")
         case ast.Call(args=[first, second, *more]) if not any(isinstance(a, ast.Starred) for a in (first, second)):
@@ -109,11 +105,8 @@ def _variants(node: ast.AST, parent: ast.AST | None) -> Iterator[str]:
             yield "continue"
         case ast.Continue():
             yield "break"
-    if (
-        isinstance(parent, (ast.If, ast.While))
-        and node is parent.test
-        and not isinstance(node, (ast.Compare, ast.UnaryOp))
-    ):
+    tested = isinstance(parent, (ast.If, ast.While)) and node is parent.test
+    if tested and not isinstance(node, (ast.Compare, ast.UnaryOp)):
         yield f"(not {ast.unparse(node)})" if isinstance(node, ast.BoolOp) else f"not {ast.unparse(node)}"
 
 
@@ -123,15 +116,12 @@ def _nodes(node: ast.AST, parent: ast.AST | None = None) -> Iterator[tuple[ast.A
     for name, value in ast.iter_fields(node):
         if isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: an assertion
             continue
-        if name in ("annotation", "returns", "decorator_list") or isinstance(
-            node, (ast.Raise, ast.JoinedStr, ast.Assert)
-        ):
+        if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)):
             continue
-        if (
-            isinstance(node, ast.If)
-            and name == "body"
-            and re.search("cuda|TYPE_CHECKING|__name__", ast.unparse(node.test))
-        ):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        body = isinstance(node, ast.If) and name == "body"
+        if body and re.search("cuda|TYPE_CHECKING|__name__", ast.unparse(node.test)):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
@@ -239,11 +229,8 @@ class Nearest:
         for step in range(1, 6):
             ring = {f for f, found in self.imports.items() if f not in distance and found & ring}
             distance |= dict.fromkeys(ring, step)
-        named = [
-            f
-            for f in self.files
-            if {stem.rstrip("s"), folders[-1].rstrip("s")} & {*Path(f).stem.split("_")} or stem in f
-        ]  # what a registry imports, no file does
+        alike = {stem.rstrip("s"), folders[-1].rstrip("s")}  # what a registry imports, no file does
+        named = [f for f in self.files if alike & {*Path(f).stem.split("_")} or stem in f]
         beside = [f for f in self.files if len(distance) == 1 and f.startswith(f"tests/{Path(path).parent}/")]
         for file in (*named, *beside):
             distance.setdefault(file, 6)

@@ -1,7 +1,5 @@
 """Runs mutants: one forked process each, from a parent that has torch loaded, in a copy of the tree that nothing else reads."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

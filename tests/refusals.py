@@ -1,7 +1,5 @@
 """Errors compared by their fields instead of their sentences."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits of lines, for `make lint`: of a file, of a script, of a room, and of files that name a mapping; exit status 1 if one is passed."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 
@@ -11,10 +9,10 @@ from test_architecture import ROOT, tracked
 LINES = {
     "sparse_attention": 16_231,  # nested tensors, trees, exactly k, attention of short rows in one step
     "repro": 7_960,
-    "tasks": 23_290,
+    "tasks": 22_480,
     "tasks/fairseq_plugin": 1_000,
     "scripts": 1_000,
-    "benchmarks": 1_957,  # documents.py: training steps of a self-attention classifier
+    "benchmarks": 1_956,  # documents.py: training steps of a self-attention classifier
 }
 README = 84
 NAMING = 33  # the fused attention knows fusedmax (6 files)

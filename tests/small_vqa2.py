@@ -1,7 +1,5 @@
 """A small set in the challenge's published format: images in a zip and a folder, some of them damaged."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -6,8 +6,6 @@ pass the content of a tensor to Python. Checks that are skipped on a GPU (`rows.
 as well.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any

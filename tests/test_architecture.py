@@ -109,7 +109,7 @@ def test_every_page_that_code_names_exists():
 
 
 def test_an_options_default_stands_in_the_yaml_alone_and_every_lstm_is_ours():
-    """By `stated`. The one exception is a data set whose yaml refers to the cell's seed, but which is also opened alone."""
+    """By `stated` and `defaults`. The one exception is a data set whose yaml refers to the cell's seed, but which is also opened alone."""
     first = {"integer", "number", "flag", "text", "choice", "listing", "record"}  # their first argument is the default
     fields = []
     for path in tracked("tasks/*.py"):

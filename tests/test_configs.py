@@ -1,7 +1,5 @@
 """Every page of the configuration tree composes and is accepted, and what it says holds; experiments plan and run."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import itertools
@@ -139,10 +137,8 @@ def test_a_mappings_page_is_the_registrys(composed, subtests):
 def test_a_node_follows_what_the_others_are(composed):
     """One vocabulary of both sides shares embeddings; an optimiser and a schedule have their own keys; data have the seed."""
     for model in ("transformer_small", "lstm_demo"):
-        shared = [
-            composed([f"task={t}", f"model={model}"])["model"]["share_embeddings"] for t in ("toy", "translation")
-        ]
-        assert shared == [False, True]
+        found = (composed([f"task={task}", f"model={model}"])["model"] for task in ("toy", "translation"))
+        assert [node["share_embeddings"] for node in found] == [False, True]
     small, large = (composed(["task=vqa", "data=vqa2", f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
     assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
     config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])

@@ -1,7 +1,5 @@
 """The examples run, at toy size."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

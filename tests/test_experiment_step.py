@@ -4,8 +4,6 @@ The hub is its stand-in on the loopback; mirrors, wheels and folders hold small 
 (generated texts). Of each column one row is trained and scored, another one for the next column.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/extending.md is followed in a copy of the repository: its files are written, its commands run."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

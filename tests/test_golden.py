@@ -8,8 +8,6 @@ agree: they add in another order, and an update passes their rounding on, grown.
 changed line of training does not. Not covered, for it has no float64: the fused attention of float32 (tests/sparse_attention).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """The tool behind `make mutants`: what it changes, what it leaves alone, and which tests it asks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

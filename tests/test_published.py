@@ -1,7 +1,5 @@
 """The printed numbers that tables compare with: whole, consistent, as an independent reading of the papers has them."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The documentation site, which `make docs` builds and tests, and what is wrong in a built site is found."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -11,15 +11,15 @@ from repro.cell import Cell, Outcome
 from repro.launch.pool import Event
 
 INTERVAL = 60.0  # seconds between two plain lines
-SETTLED = 20.0  # seconds of progress that an estimate needs if nothing is expected
-TRUST = 60.0  # seconds of work for which the expected pace counts, beside the measured one
+SETTLED = 20.0  # seconds of progress before the first estimate if no pace is expected
+TRUST = 60.0  # the expected pace counts like this many seconds of measured work
 
 
 class Display:
     """Counts the cells that are done, failed, running and left, and estimates the remaining time.
 
-    The pace is the work done by a second of a running cell. It begins with the expected one, and soon is the measured
-    one. The start of a cell until its first report, and the work of an earlier run, do not count.
+    The pace is the work done in one second of a running cell. It starts at the expected value and soon becomes the
+    measured one. The time before a cell's first report, and the work of an earlier run, do not count.
 
     Args:
         work: cell id -> expected seconds of work, or with `workers=0` in any unit that all cells share.
@@ -27,12 +27,12 @@ class Display:
     """
 
     def __init__(self, work: Mapping[str, float], workers: int = 0) -> None:
-        self.work = dict(work)  # of cells that have not ended
+        self.work = dict(work)  # work of cells that have not ended
         self.workers, self.done, self.failed = workers, 0, 0
         self.fractions: dict[str, float] = {}
         self.stages: dict[str, str] = {}
-        self._gained = self._spent = 0.0  # work, and seconds, of cells that have ended
-        self._begun: dict[str, tuple[float, float]] = {}  # the first fraction that a cell reported, and when
+        self._gained = self._spent = 0.0  # work and seconds of cells that have ended
+        self._begun: dict[str, tuple[float, float]] = {}  # the first fraction that a cell reported, and its time
         self._last = time.monotonic()
         self._live: Any = None
 
@@ -41,7 +41,7 @@ class Display:
         return self.done + len(self.work)
 
     def expect(self, work: Mapping[str, float], instead_of: Iterable[str] = ()) -> None:
-        """Replace expected work, by its keys, with that of cells that are known now."""
+        """Replace the expected work of `keys` with that of cells that are known now."""
         for key in instead_of:
             self.work.pop(key, None)
         self.work.update(work)
@@ -105,7 +105,7 @@ class Display:
             print(text, flush=True)
 
     def remaining(self) -> float | None:
-        """The estimated seconds until all cells are done; None if nothing is expected and too little is done to say."""
+        """The estimated seconds until all cells are done; None if no pace is expected and too little is done for an estimate."""
         gained, spent, left = self._gained, self._spent, sum(self.work.values())
         for key, fraction in self.fractions.items():
             work, (first, since) = self.work.get(key, 0.0), self._begun[key]

@@ -25,7 +25,7 @@ STOPPED = 75  # EX_TEMPFAIL: a temporary failure, try again
 class Element:
     """Runs a cell in a job, in the store `root`.
 
-    The job runs the plugins that the command named, as they were then, and no others, wherever its home folder is.
+    `named` are the plugins that the command named, path -> sha256; the job runs no other plugins, whatever its home folder is.
     The exit status is 1 if the cell failed, and 75 if it was stopped.
     """
 

@@ -24,7 +24,7 @@ from repro.plugins import pinned
 from repro.store import Store
 
 Loggers = Callable[[Cell], list[Any]] | None
-POLL_SECONDS = 0.2  # between two looks for cells that can start
+POLL_SECONDS = 0.2  # seconds between two searches for cells that can start
 STOP_SECONDS = 60.0  # time to write checkpoints after Ctrl-C
 
 
@@ -51,7 +51,7 @@ def progress(cell: Cell, status: Mapping[str, Any]) -> Event:
 
 
 def forks() -> bool:
-    """Whether pools of forked processes work here: they need `fork` and semaphores; semaphores need /dev/shm."""
+    """Whether pools of forked processes work here; they need `fork` and, for semaphores, /dev/shm."""
     try:
         mp.Lock()
     except OSError:
@@ -60,10 +60,10 @@ def forks() -> bool:
 
 
 class Queue:
-    """Cells that wait for a worker, in order. A subclass may add cells while others run; it is true while any may come.
+    """Cells that wait for a worker, in order. A subclass may add cells while others run; it is true while more may come.
 
     Attributes:
-        preload: modules that the families of all cells import. processes: the most processes that a cell trains with.
+        preload: modules that the families of all cells import. processes: the maximum number of processes of a cell.
     """
 
     def __init__(self, cells: Iterable[Cell] = ()) -> None:

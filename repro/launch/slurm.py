@@ -131,7 +131,7 @@ def submit(
     loggers: Loggers,
     say: Callable[[str], None],
 ) -> list[tuple[Cell, str]]:
-    """Submit one array job for the cells, and record each cell's job in its status; returns (cell, job) pairs."""
+    """Submit one array job for the cells, and record each cell's job in its status. Returns (cell, job) pairs."""
     folder = (store.root / "jobs").resolve()
     executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES, python=options["python"])
     executor.update_parameters(**parameters(fresh, store, options))

@@ -78,7 +78,7 @@ class Tools:
         module_of: configuration -> name of its family's module.
         with_data: (configuration, name of a data set) -> the configuration with that set's data node.
         progress: creates the object to which a loader reports its progress.
-        unavailable: exceptions by which a loader says that data are unavailable; the column is then left out, with the
+        unavailable: exceptions of a loader that mean that data are unavailable; the column is then left out, with the
             reason.
     """
 
@@ -112,7 +112,7 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
 class Preparation(AbstractContextManager):
     """Experiments with their cells. A plan is made when its data are ready, and each data set is prepared once.
 
-    Without several data sets and workers, data are prepared in this process; else in processes of their own.
+    Several data sets are prepared in processes of their own if there are several workers, otherwise in this process.
 
     Attributes:
         plans: the plan of each experiment, which has no cells while its number is in `unmade`.
@@ -145,7 +145,7 @@ class Preparation(AbstractContextManager):
         self._executor: ProcessPoolExecutor | None = None
 
     def next(self, number: int) -> str | None:
-        """A data set of plan `number` that is not begun, or None. Two versions of one data set come one after the other."""
+        """A data set of plan `number` that is not started, or None. Two versions of a data set are prepared one after the other."""
         busy = {self.jobs[key][0].config["data"]["name"] for key in self.running}
         left = (c for c in self.cells[number] if c.data_key not in self.results and c.data_key not in self.running)
         return next((cell.data_key for cell in left if cell.config["data"]["name"] not in busy), None)
@@ -162,14 +162,14 @@ class Preparation(AbstractContextManager):
         self.running[key] = self._executor.submit(_prepare, *arguments)
 
     def ready(self, number: int, waits: bool = False) -> bool:
-        """Whether the data of plan `number` are prepared. Raises what a loader raised, unless its data are unavailable."""
+        """Whether the data of plan `number` are prepared. Raises a loader's error, except that data are unavailable."""
         own = list(dict.fromkeys(cell.data_key for cell in self.cells[number]))
         for key in [key for key, future in self.running.items() if future.done() or (waits and key in own)]:
             self.results[key] = self.running.pop(key).result()
         return all(key in self.results for key in own)
 
     def plan(self, number: int) -> Plan:
-        """Make plan `number`; waits for its data, which must have begun."""
+        """Make plan `number`; waits for its data, whose preparation must have started."""
         self.ready(number, waits=True)
         one = self.plans[number].experiment
         self.plans[number] = filled(one, self.cells[number], self.overrides, partial(self._with_data, one))
@@ -186,7 +186,7 @@ class Preparation(AbstractContextManager):
         return self
 
     def close(self, *error: Any) -> None:
-        """End the processes, also those that are at work."""
+        """End the processes, including those that are at work."""
         if self._executor is not None:
             self._executor.shutdown(wait=not self.running, cancel_futures=True)
             if self.running:
@@ -221,7 +221,7 @@ def _resolve(
             if grid == "own":
                 grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
             keys = {key: key if "." in key else f"mapping.{key}" for key in grid or ()}
-            if grid and given & {*keys.values()}:  # what the user sets is not searched
+            if grid and given & {*keys.values()}:  # parameters that the user sets are not searched
                 config = tools.compose([*base, *overrides], overrides)
                 grid = {k: [value_at(config, keys[k])] if keys[k] in given else v for k, v in grid.items()}
             for point, seed in itertools.product(points(grid), experiment.seeds):

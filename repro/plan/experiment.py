@@ -1,8 +1,8 @@
 """Experiment files, `configs/experiment/<name>.yaml`; types and names are checked when a file is read.
 
     title, paper            title of the experiment, and the paper it reproduces
-    opening                 what a run prints first, for example how long it takes
-    draw: [labels]          what a run prints last: what the scores show, and these rows' attention for one test example
+    opening                 text that a run prints first, for example how long it takes
+    draw: [labels]          printed last: what the scores show, and these rows' attention for one test example
     published               name of the file with the published numbers
     rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
     columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
@@ -206,7 +206,7 @@ def _strangers(where: str, used: Iterable[str], known: Sequence[str], which: str
 
 
 def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
-    """What is wrong with the metrics that a column names; `metrics` are those of the task's family."""
+    """Errors in the metrics that a column names; `metrics` are those of the task's family."""
     sets = ("test", "dev", "train", *column.evaluate)
     problems = []
     for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):

@@ -81,7 +81,7 @@ def lookup(records: Iterable[Mapping[str, Any]], mapping: str, dataset: str, met
 
 
 def loose_ends(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What an experiment names in the paper, and `records` lack."""
+    """Names of rows or metrics in an experiment that `records` lack."""
     named = [(f"rows.{row.label}", "mapping", row.published) for row in experiment.rows if row.published]
     for at, group in ((f"columns.{c.key}", group) for c in experiment.columns for group in c.published):
         named += [(at, "dataset", group.dataset), *((at, "metric", metric) for metric in group.metrics)]

@@ -83,7 +83,7 @@ def dashboard(
 
 
 def _view(group: Group, printed: Printed) -> dict[str, Any]:
-    """The template's values for a task. Of more than `MOST_LINES` settings, only the sweeps are drawn."""
+    """The template's values for a task. With more than `MOST_LINES` settings, only the sweeps are drawn."""
     (block,) = compare.table([group], "", "").blocks
     for row, setting in zip(block.rows, group.settings):
         numbers = printed(setting.first)

@@ -52,7 +52,7 @@ def part(make: Callable[..., Any], *arguments: Any) -> Part:
 
 @dataclass
 class Picture:
-    """A drawing as an SVG file; of a sweep, with a name for the file and its numbers as CSV (`data`)."""
+    """A drawing as an SVG file; for a sweep, also a file name and the numbers as CSV (`data`)."""
 
     caption: str
     svg: str

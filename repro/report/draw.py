@@ -48,7 +48,7 @@ def look(style: int) -> dict[str, Any]:
 
 
 def _sign(style: int) -> int:
-    """The index of a row's marker: the ninth row has the first one's colour, but not its marker."""
+    """The index of a row's marker: the ninth row has the colour of the first row, but another marker."""
     return (style + style // 8) % 8
 
 
@@ -96,7 +96,7 @@ def rendered(figure: Any, ending: str, title: str = "", dpi: int = 130) -> bytes
     if ending == "svg":
         FigureCanvasSVG(figure)
         options = {"facecolor": "white", "metadata": {"Date": None, "Title": title}}
-    with warnings.catch_warnings():  # text stays text: a reader's font may have what ours has not
+    with warnings.catch_warnings():  # text stays text: a reader's font may have characters that ours lacks
         warnings.filterwarnings("ignore", "Glyph")
         if figure.get_layout_engine():
             figure.draw_without_rendering()  # the layout needs two passes
@@ -131,7 +131,7 @@ def groups(row: Sequence[float]) -> list[list[int]]:
 
 
 def _same(a: float, b: float) -> bool:
-    return abs(a - b) <= EQUAL * max(abs(a), abs(b))  # a zero equals nothing else
+    return abs(a - b) <= EQUAL * max(abs(a), abs(b))  # zeros form no group
 
 
 def shade(weights: Any) -> np.ndarray:

@@ -14,7 +14,7 @@ from repro.tables.blocks import Row
 
 SAMPLES, MAPS = 8, 3  # examples shown with their outputs, and with their attention
 MOST_SOURCE, MOST_TARGET = 48, 36  # maximum number of tokens drawn; longer examples are cut, and a note says so
-MOST_CLASSES = 20  # of a confusion matrix
+MOST_CLASSES = 20  # maximum classes of a confusion matrix
 EVEN = "Examples evenly spaced through the test set, not picked by hand."
 Records = Sequence[dict[int, dict[str, Any]] | None]  # for each row, index of an example -> its record
 Images = Callable[[str], bytes]
@@ -79,7 +79,7 @@ def samples(rows: Sequence[Row], records: Records, shown: Sequence[str], images:
 
 
 def confusion(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[int]]]:
-    """(class, number of its examples that got each class as output, in the same order); empty if these are no classifier's."""
+    """(class, number of its examples that got each class as output, in the same order); empty if this is not a classifier."""
     pairs = Counter((r["label"], r["output"]) for r in records if isinstance(r.get("label"), str) and "output" in r)
     classes = sorted({name for pair in pairs for name in pair})
     return [(true, [pairs[true, said] for said in classes]) for true in classes] if len(classes) <= MOST_CLASSES else []

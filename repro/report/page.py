@@ -89,7 +89,7 @@ def view(block: Block, selects: str, shown: Sequence[str], split: str, images: A
 
     Args:
         selects: the metric that selects the epoch.
-        shown: the shown scores; the samples have the first one that is known of an example.
+        shown: the shown scores; a sample has the first one that is known of its example.
         images: a function that maps the image of an example to a PNG.
     """
     rows = block.own

@@ -103,7 +103,7 @@ def _curves(axes: Any, rows: Sequence[Row], curves: Sequence[Sequence[Mapping[st
 
 
 def main_score(block: Block) -> Picture:
-    """The main score of each row: the paired differences from the first row where there are several seeds, else the scores.
+    """The main score of each row: paired differences from the first row if there are several seeds, otherwise scores.
 
     Raises `Missing` if no row has a score.
     """
@@ -113,7 +113,7 @@ def main_score(block: Block) -> Picture:
         raise Missing("No row has a score.")
     header, first = block.headers[at], rows[0]
     hollow = "" if all(row.convergence.converged for row in rows) else "; hollow: not known to have converged"
-    others = [row for row in rows if row.label != UNIFORM]  # which differ by less
+    others = [row for row in rows if row.label != UNIFORM]  # they differ by less
     if len(rows) > len(others) and sum(row.gain is not None for row in others) > 1:
         rows, hollow = others, f"{hollow}; {UNIFORM} is not drawn"
     gains = [(row, row.gain) for row in rows if row.gain]
@@ -125,7 +125,7 @@ def main_score(block: Block) -> Picture:
         ]
         many = [len(gain.values) >= FEWEST for _, gain in gains]
         over = ["seeds and test examples"] * any(many) + ["test examples"] * (not all(many))
-        interval = f"95 % interval over {'; of fewer than 3 seeds, over '.join(over)}"
+        interval = f"95 % interval over {'; for fewer than 3 seeds, over '.join(over)}"
         title = f"{header} minus that of {first.name}: mean, {interval}; small: each seed{hollow}"
         header = f"{header} minus {first.name}"
     else:
@@ -148,13 +148,13 @@ def _score(row: Row, at: int) -> Dot | None:
 
 
 def claim(outcome: Outcome, labels: Mapping[str, str]) -> str:
-    """What tests a claim, as an SVG file: a dot a run, the mean, its 95 % interval, and grey what counts as equal.
+    """The runs that test a claim, as an SVG file: a dot per run, the mean, its 95 % interval; grey: counts as equal.
 
     Args:
         labels: metric -> its name, for a claim with several metrics.
     """
     claim, parts = outcome.claim, [part for part in outcome.parts if len(part.differences) > 1]
-    most = claim.test == "most"  # then a dot is a setting
+    most = claim.test == "most"  # in this test, a dot is a setting
     dots = []
     for part in parts:
         metric = labels.get(part.metric, part.metric) if len(claim.metrics) > 1 else ""
@@ -181,7 +181,7 @@ def claim(outcome: Outcome, labels: Mapping[str, str]) -> str:
 
 
 def runs(table: Table) -> str:
-    """The runs of a table as an SVG file: a line a column, with each seed's main score and the curves of the dev score.
+    """The runs of a table as an SVG file: one line per column, with each seed's main score and the dev curves.
 
     Columns without a stored curve are left out; without any, the text is empty.
     """
@@ -197,7 +197,7 @@ def runs(table: Table) -> str:
     with draw.canvas((8.6, sum(max(2.4, 0.8 + 0.24 * len(rows)) for _, _, rows, *_ in panels))) as figure:
         for i, (block, at, rows, curves, metric) in enumerate(panels):
             left, right = (figure.add_subplot(len(panels), 2, 2 * i + k) for k in (1, 2))
-            apart = [row for row in rows if row.label == UNIFORM and len(rows) > 2]  # which would squeeze the others
+            apart = [row for row in rows if row.label == UNIFORM and len(rows) > 2]  # it would squeeze the others
             shown = [row for row in rows if row not in apart]
             draw.dots(left, [_score(row, at) for row in shown])
             less = "".join(f"; {UNIFORM} {row.values[at].text()} is not drawn" for row in apart)

@@ -37,7 +37,7 @@ OWN = "test"  # name of the data set's own test set
 
 
 def key(config: Mapping[str, Any], family: Family) -> str:
-    """A hash that identifies a slot of a table by its configuration only, wherever the data are stored."""
+    """A hash that identifies a slot of a table by its configuration only, without the location of the data."""
     data = {
         k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
     }
@@ -166,11 +166,11 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         )
         if asked.pop(SEAL, None) != _checksum(asked, cells):
             wrong = [what for one in found for what in contradictions(one)]
-            raise ValueError("; ".join(["its checksum differs: it is not what was written", *wrong]))
+            raise ValueError("; ".join(["its checksum is wrong: the file has changed since it was written", *wrong]))
         if any(re.match(r"[+~]*plugins\b", argument) for argument in asked.get("arguments", ())):
-            raise ValueError("it names plugins; only a command may")
+            raise ValueError("it names plugins, which only a command may do")
         if asked["version"] != VERSION or any("key" not in one for one in found):
-            raise ValueError(f"version {asked['version']} where {VERSION} is read")
+            raise ValueError(f"it has version {asked['version']}, but this code reads {VERSION}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/results.py") from error
     return asked, found

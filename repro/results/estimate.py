@@ -1,8 +1,8 @@
 """Estimate the cost of a plan before any data are read: the number of cells, how many are done, and the hours.
 
 A cell counts as done if the store has a finished cell with the same configuration and recipe; the content of the data
-is compared only when the cell runs. Hours are those that finished cells of the store took, or assumed (the caller's
-`Rates`, or else `ASSUMED_HOURS`), and the text says which.
+is compared only when the cell runs. Hours come from finished cells of the store, or are assumed (the caller's
+`Rates`, otherwise `ASSUMED_HOURS`); the text says which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from repro.results import records
 from repro.store import Entry, Store
 
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
-# kind of cell (`_kind`) -> hours an epoch, and of how many finished cells
+# kind of cell (`_kind`) -> hours per epoch, and the number of finished cells
 Paces = Mapping[tuple[str, ...], tuple[float, int]]
 
 
@@ -27,7 +27,7 @@ class Rates:
 
     paper: Mapping[str, float] = field(default_factory=dict)  # data set or task -> hours on one GPU
     others: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # task_profile -> examples, seconds on a core
-    slowness: Callable[[], float] = lambda: 1.0  # time that a core of this machine takes, as a multiple of that
+    slowness: Callable[[], float] = lambda: 1.0  # time on a core of this machine, as a multiple of the seconds above
 
 
 @dataclass

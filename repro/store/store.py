@@ -1,4 +1,4 @@
-"""The folders of trainings and evaluations, and what is known about one of them: finished, damaged, busy, its state."""
+"""The folders of trainings and evaluations, and their state: finished, damaged, busy and so on."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ class Value:
     metric: str
     runs: Sequence[float]  # one per seed
     decimals: int = 2
-    better: int = 0  # 1 if higher is better, -1 if lower is better, 0 if it is not a score
+    better: int = 0  # 1 if higher is better, -1 if lower is better, 0 if neither
     # "examples" or "seeds" -> p-value of the difference from the first row, after Holm's correction over the rows
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
     within: tuple[float, float] = ANY  # the possible values of the score
-    error: float = 0.0  # standard error of the mean over test examples; 0 if it is not known
+    error: float = 0.0  # standard error of the mean over test examples; 0 if unknown
     best: bool = False  # whether its row is shown to be the best (`findings`)
     printed: str = ""  # the paper's number, on the page of all cells
 
@@ -84,13 +84,13 @@ class Row:
     convergence: Convergence = Convergence("")
     seeds: list[int] = field(default_factory=list)  # the seeds of `results`
     gain: Mean | None = None  # the block's main score minus that of the first row (`paired.difference`)
-    decided: bool = False  # whether `gain` is shown not to be zero
+    decided: bool = False  # whether a test shows that `gain` is not zero
     style: int = 0  # its index in the block, for the look of its marks in drawings
     name: str = ""  # its label, with its details if another row of the block has the same label
 
     @property
     def said(self) -> dict[str, str]:
-        """Its different verdicts, in full -> the word."""
+        """Its distinct verdicts: full text -> word."""
         return {verdict.text: verdict.word for verdict in self.verdicts if verdict}
 
     def value(self, metric: str) -> Value | None:

@@ -1,12 +1,12 @@
 """Claims of the papers, `configs/claims/<paper>.yaml`; `repro.tables.decide` tests them on the rows of a table.
 
     claims:
-      - id: 7                           its number on docs/claims.md, for ever
+      - id: 7                           its permanent number on docs/claims.md
         claim: "the paper's sentence"   as printed; our own words stand in `here`
         place: section 4.2
         here: "no worse by 1 BLEU"      what is tested
         question: ""                    the claim as a question, if docs/claims.md opens with it
-        point: ""                       and what would be seen, in a few words
+        point: ""                       and what would be observed, in a few words
         says: "+.25 BLEU"               the paper's number, in words
         printed: 0.25                   the effect that the paper prints, in the metric's unit: row minus `against`
         experiment: niculae2017_nmt     the experiment whose cells test the claim
@@ -104,7 +104,7 @@ class Claim:
 
     @property
     def told(self) -> str:
-        """What is said of a claim without a test."""
+        """The text for a claim without a test."""
         return self.untestable or self.untested or self.counterexample
 
     @property
@@ -131,7 +131,7 @@ class Claim:
 
     @property
     def equal(self) -> tuple[float, float] | None:
-        """The bounds between which a difference in the direction of the claim counts as none, if it has such."""
+        """The bounds between which a difference in the direction of the claim counts as none; None if the test has no such bounds."""
         bounds = {"equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0)}
         return bounds.get(self.test, (0.0, self.smallest) if self.test == "superiority" else None)
 
@@ -143,7 +143,7 @@ class Claim:
 
     @property
     def outside(self) -> list[tuple[float, float]]:
-        """The bounds between which a difference in the direction of the claim contradicts it: not where the paper's own is."""
+        """The bounds between which a difference in the direction of the claim contradicts it; the paper's own is never inside."""
         printed = self.sign * (self.printed or 0.0)
         loss = max(self.margin, -printed) if self.test in ("equivalence", "noninferiority") else 0.0
         gain = [(max(self.margin, printed), math.inf)] if self.test == "equivalence" else []

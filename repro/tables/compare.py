@@ -30,7 +30,7 @@ ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
 NOT_SHOWN = ("loss", "ppl")
 MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
-CONTENT: dict[str, Callable[[Record], Any]] = {  # in what settings of the same configuration can still differ
+CONTENT: dict[str, Callable[[Record], Any]] = {  # names of differences between settings of the same configuration
     "data content": lambda r: r.data_sha256[:8],
     "training recipe": lambda r: r.recipe,
     "plugins": lambda r: ",".join(r.plugins),
@@ -212,7 +212,7 @@ def _told_apart(by_setting: Sequence[list[Record]]) -> list[Setting]:
     varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
     for s in settings:
         own = {f"mapping.{k}" for k in ("name", *s.parameters)}
-        if search := getattr(s.first.family, "SEARCH", ""):  # of the values searched, those for this mapping
+        if search := getattr(s.first.family, "SEARCH", ""):  # only the searched values of this mapping
             own |= {k for k in varied if k.startswith(search) and not k.startswith(f"{search}.{s.mapping}.")}
         # an architecture's own keys follow from its name, unless its settings differ in them
         same = [o.first.flat for o in settings if o.first.flat.get("model.name") == s.first.flat.get("model.name")]

@@ -1,20 +1,20 @@
 """Decide whether a claim of a paper holds on the rows of a table.
 
-The tested quantity is the mean of a row minus that of another, over all seeds of both: Welch's t with the two spreads,
-and the variance of the difference when the test examples are drawn again added; the degrees of freedom are
-Satterthwaite's. Differences are taken seed by seed where the claim says so (`paired`), because a seed then stands for a
-moment of the machine or for its own data. The initial weights that a seed draws for two models have nothing in common.
-With two seeds, the spread is too uncertain to decide anything.
+The tested quantity is the mean of a row minus that of another, over all seeds of both. The test is Welch's t, with the
+variance from drawing other test examples added; the degrees of freedom are Satterthwaite's. If the claim says so
+(`paired`), differences are taken seed by seed, because a seed then stands for a moment of the machine or for its own
+data. Otherwise, two runs with the same seed have nothing in common: the seed draws unrelated initial weights for two
+models. With two seeds, the spread is too uncertain to decide anything.
 
-A claim about several rows, columns and metrics holds if it holds for each of them: it is *supported* if every one-sided
-test at 5 % says so; for superiority, that the row is better at all. It is *contradicted* only if the opposite is shown
-for one of them, at 5 % divided by the number of comparisons: a row that is worse (superiority), worse by more than the
-margin (noninferiority), or further away than the margin (equivalence), and than the paper's own numbers are. *Gain
-excluded* says less: a gain as large as `Claim.smallest` is ruled out. Otherwise it is *inconclusive*: a test that fails
-contradicts nothing, and a row that is better, but by less than counts, does neither. Claims are not corrected for each other.
+A claim about several rows, columns and metrics must hold for each of them. It is *supported* if every one-sided test at
+5 % shows it (for superiority: that the row is better at all). It is *contradicted* only if the opposite is shown for one
+of them, at 5 % divided by the number of comparisons: the row is worse (superiority), worse by more than the margin
+(noninferiority), or different by more than the margin (equivalence), and by more than the paper's own numbers. *Gain
+excluded* says less: a gain as large as `Claim.smallest` is ruled out. Otherwise it is *inconclusive*: a failed test
+contradicts nothing, nor does a row that is better by less than counts. Claims are not corrected for each other.
 
-Rows that were still learning, or of which that is not known, leave a claim open only where more training could undo the
-outcome: a row that still learns can only become better than it is. Where attention is worth little, no claim is supported.
+Rows that were still learning, or whose convergence is unknown, leave a claim open only if more training could undo the
+outcome: a row that is still learning can only get better. If attention is worth little, no claim is supported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Evidence:
     Attributes:
         scores: metric -> column -> row -> seed -> score; the rows of a claim with a `grid` are the grid's values.
         doubts: column -> row -> why its scores are not those of the end of training.
-        better: metric -> 1 or -1, the direction in which training moves it; 0 if that is not known.
+        better: metric -> 1 or -1, the direction in which training moves it; 0 if unknown.
         decimals: metric -> decimals of the printed numbers.
     """
 
@@ -56,7 +56,7 @@ class Evidence:
     decimals: Mapping[str, int] = field(default_factory=dict)
 
     def without(self, seeds: Collection[int]) -> Evidence:
-        """The same without some seeds, except of uniform attention, which says what the setting is worth."""
+        """The same without some seeds; uniform attention keeps its seeds, since it shows what attention is worth."""
 
         def left(row: str, scores: Mapping[int, float]) -> Mapping[int, float]:
             return scores if row == UNIFORM else {s: v for s, v in scores.items() if s not in seeds}
@@ -75,7 +75,7 @@ class Part:
     Attributes:
         column: the column, or "" for all of them.
         effect, low, high: mean difference and its 95 % interval, in the metric's unit; with fewer than `FEWEST` seeds,
-            the interval covers the test examples alone. NaN where it is not known. For the test `most`, per cent of columns.
+            the interval covers the test examples alone. NaN if unknown. For the test `most`, per cent of columns.
         n, others: seeds of the row, and of `against` if they are not paired; of `most`, columns.
         shows: the smallest true effect that the test would show with a chance of 80 %.
         differences: seed -> score minus that of `against` with the same seed, or minus their mean.
@@ -131,7 +131,7 @@ class Outcome:
     Attributes:
         part: the comparison that decides, the one with the least evidence for the claim.
         better: of the metric that decides, as in `Evidence`.
-        seen: the outcome rests on a change that was made after its records were seen.
+        seen: the outcome depends on a change made after its records were seen.
         confirmed: seeds that had not been seen then give the same outcome.
     """
 
@@ -190,25 +190,25 @@ def _tested(claim: Claim, known: Evidence) -> Outcome:
 
 
 def _named(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The columns that patterns name, also those without scores whose names are written out."""
+    """The columns that match the patterns, and columns named in full even if they have no scores."""
     found = [c for c in known if any(fnmatch(c, pattern) for pattern in patterns)]
     return list(dict.fromkeys(found + [c for c in patterns if not set(c) & set("*?[")]))
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """The differences of one comparison, the deviations of `against` from its mean if not paired, the error over examples."""
+    """The differences of one comparison; if not paired, the deviations of `against` from its mean; the error over examples."""
 
     differences: Mapping[int, float]
     theirs: Sequence[float] = ()
     error: float = 0.0
-    ranks: Sequence[Sequence[float]] = ()  # for a trend: the rows' scores in each block
+    ranks: Sequence[Sequence[float]] = ()  # for a trend: the scores of the rows in each block
 
 
 def _samples(
     claim: Claim, known: Evidence, metric: str, columns: Sequence[str], than: Sequence[str]
 ) -> list[tuple[Part, _Sample]]:
-    """The comparisons in one metric, also where scores are missing."""
+    """The comparisons in one metric, including those with missing scores."""
     of = {c: {r: _compared(claim, v) for r, v in rows.items()} for c, rows in known.scores.get(metric, {}).items()}
     whole = claim.pooled or bool(than)
     groups = [list(columns)] if whole else [[c] for c in columns]
@@ -277,7 +277,7 @@ def _compared(claim: Claim, scores: Mapping[int, float]) -> Mapping[int, float]:
 
 
 def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -> tuple[str, str]:
-    """What more training or a setting where attention matters could undo: a claim's support, and its contradiction."""
+    """What more training, or a setting in which attention matters, could undo: a claim's support, and its contradiction."""
     at = [part.column] if part.column else list(columns)
 
     def learning(rows: Sequence[str]) -> list[str]:
@@ -297,7 +297,7 @@ def _worthless(claim: Claim, scores: Mapping[str, Mapping[int, float]], row: str
     """Why a column cannot show what attention is good for, or an empty string: uniform attention is as good, or was not run."""
     first, uniform = (scores.get(r, {}) for r in (row, UNIFORM))
     if not first:
-        return ""  # the comparison itself says so
+        return ""  # without scores, the comparison is open anyway
     if not uniform:
         return f"no row of {UNIFORM}, so the worth of attention is not known"
     sign = 1 if claim.worth_metric else claim.sign

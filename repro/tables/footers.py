@@ -69,7 +69,7 @@ def trained(blocks: Sequence[Block]) -> list[str]:
         return []
     return [
         "Converged: the best dev score was not in the last epoch, or the last epoch's gain was below the scatter of the last five. "
-        "A row with a cell that has not converged, or of which it is not known, gets no sign and no verdict, and is never "
+        "A row with a cell that has not converged, or whose convergence is unknown, gets no sign and no verdict, and is never "
         "marked as the best."
     ]
 
@@ -150,7 +150,7 @@ def concerns(text: str, words: Collection[str]) -> bool:
 
 
 def scope(plan: Plan, slots: Sequence[Cell]) -> set[str]:
-    """The words of scopes that fit the given slots of an experiment; of the groups, those without an option that was chosen."""
+    """The words of scopes that fit the given slots of an experiment; from the groups, only those in which the user chose no option."""
     experiment = plan.experiment
     changes = {(*experiment.columns[s.column].overrides, *experiment.rows[s.row].overrides) for s in slots}
     chosen = {pair(override)[0] for group in (*changes, plan.overrides) for override in group}

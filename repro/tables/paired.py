@@ -29,9 +29,9 @@ def _scores(row: Row, full: str) -> dict[int, float]:
 
 
 def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
-    """The mean of `row` minus `other` in the score `full`, for other seeds and other test examples.
+    """The mean of `row` minus `other` in the score `full`, with its error for other seeds and other test examples.
 
-    None if the rows have no seed in common, or just one and no values for each example.
+    None if the rows share no seed, or only one and there are no per-example values.
     """
     a, b = _scores(row, full), _scores(other, full)
     common = sorted(a.keys() & b.keys())
@@ -80,7 +80,7 @@ def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Colle
 
 
 def _shared(cells: Sequence[Results], others: Sequence[Results], full: str, metric: Metric) -> list[np.ndarray]:
-    """The values of the examples that both have, [seeds, examples] or [seeds, examples, 10]; empty if there are none."""
+    """The values of the examples that both rows have, [seeds, examples] or [seeds, examples, 10]; empty if there are none."""
     a, b = (_examples(of_row, full, metric) for of_row in (cells, others))
     shared = sorted(a.keys() & b.keys())
     return [np.array([of[i] for i in shared], float).swapaxes(0, 1) if shared else np.empty(0) for of in (a, b)]

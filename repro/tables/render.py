@@ -55,7 +55,7 @@ def further(block: Block) -> list[Small]:
     over = any(v.error for row in rows for v in row.values)
     few = " and ".join(["the runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
     title = few if max(runs, default=0) < FEWEST else "95 % intervals over seeds"
-    less = f" (of fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
+    less = f" (for fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
     tables = differences(block)
     for text, name, more in (
         (Value.spread, title, less),
@@ -69,7 +69,7 @@ def further(block: Block) -> list[Small]:
 
 
 def minus_published(block: Block) -> list[Small]:
-    """The small table of our numbers minus the published ones; of a comparable block, only the comparable rows."""
+    """The small table of our numbers minus the published ones; in a comparable block, only the comparable rows."""
     rows = [row for row in block.rows if any(v and (v.comparable or not block.comparable) for v in row.verdicts)]
     body = [[row.label, *(row.difference(c, block.against) or "-" for c in range(len(block.columns)))] for row in rows]
     why = "" if block.comparable else " (not comparable: other data, sizes or settings)"
@@ -97,7 +97,7 @@ def _any(body: Sequence[Sequence[str]]) -> bool:
 
 
 def short(verdict: Verdict) -> str:
-    """The verdict with its first reason; if it is not comparable, without, because a footer has the reasons."""
+    """The verdict with its first reason; without a reason if not comparable, because a footer lists the reasons."""
     more = f", and {len(verdict.why) - 1} more" if len(verdict.why) > 1 else ""
     return f"{verdict.word}: {verdict.why[0]}{more}" if verdict.why and verdict.comparable else verdict.word
 

@@ -6,7 +6,7 @@ interval covers the sampling of test examples alone, and says so.
 
 Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not
 have, and the bootstrap and randomization test of BLEU, because sacrebleu's need the texts and the records keep only
-per-sentence statistics. What is drawn again is the printed score: the mean over seeds of the examples' mean, or of
+per-sentence statistics. The resampled quantity is the printed score: the mean over seeds of the examples' mean, or of
 sacrebleu's corpus BLEU.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 
 LEVEL = 0.95  # confidence level of every interval that is printed
 EQUIVALENCE = 0.90  # confidence level of the interval that is equivalent to two one-sided t-tests at 5 % each
-# Fewest seeds for a printed interval over seeds and for a ranking of rows; with two seeds, t is 12.7.
+# Minimum number of seeds for a printed interval over seeds and a ranking of rows; with two seeds, t is 12.7.
 FEWEST = 3
 OVER = " over test examples"
 Bounds = tuple[float, float]
@@ -69,7 +69,7 @@ class Mean:
 
     @property
     def certain(self) -> bool:
-        """Whether there is one value, or all are the same but for rounding errors, so that their spread is not known."""
+        """Whether the spread is unknown: there is one value, or all are equal up to rounding."""
         return self.n == 1 or self.error <= 1e-9 * max(abs(self.mean), 1e-300)
 
     @property
@@ -110,7 +110,7 @@ class Mean:
 
 
 def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
-    """The mean of values, one per seed, for other seeds and other test examples.
+    """The mean of values, one per seed, with its error for other seeds and other test examples.
 
     Args:
         values: at least one; with a single value, the spread over seeds is unknown and counts as zero.
@@ -131,7 +131,7 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
 
 
 def difference_of(a: Sequence[float], b: Sequence[float], example_error: float = 0.0) -> Mean:
-    """The mean of `a` minus that of `b`, values of separate runs, for other runs and other test examples.
+    """The mean of `a` minus that of `b`, from separate runs, with its error for other runs and other test examples.
 
     Args:
         a, b: at least two values each, in any order: a run of one has nothing in common with a run of the other.

@@ -71,12 +71,12 @@ def sparse_attention(
         scale: factor for the scores; by default ``d ** -0.5``. A tensor may be learned: ``[H]``, one factor per head, or
             broadcastable to ``[..., H, n, 1]``, one per query.
         dropout: the share of the weights set to zero, below 1; the others are scaled by ``1 / (1 - dropout)``. As in
-            torch's function, dropout is applied in every call and uses torch's generator; each path drops other weights.
+            torch's function, dropout is applied in every call and uses torch's generator; each path drops different weights.
         need_weights: also return the weights, as they are before dropout.
         bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``.
         slopes: ``[H]``, ALiBi: subtracts ``slopes[h] * |i - j|`` from the score of key j for a query at position i. If
             queries see later keys, this costs a matrix ``[H, n, m]``, except in the Triton kernels.
-        window: (left, right), the numbers of keys before and after the query's position that it sees; None is no
+        window: (left, right), the numbers of keys that a query sees before and after its position; None means no
             limit. Positions are aligned as for causal.
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
             keys of its own sequence. n = m.
@@ -133,7 +133,7 @@ def _composed(call: Call) -> Any:
     return (out, weights[..., call.sink :].to(call.dtype)) if call.need_weights else out
 
 
-replacing: list[Any] = []  # the open blocks of `integrations.sdpa.use`
+replacing: list[Any] = []  # the active blocks of `integrations.sdpa.use`
 
 
 def torchs() -> Callable[..., Tensor]:

@@ -60,7 +60,7 @@ class KeyCache:
         self._scale = 1.0 if isinstance(scale, Tensor) else scale
         self._scales = scale if isinstance(scale, Tensor) else None
         self._asked: Any = scale
-        forms.spans_of(1, 1, window, None, None)  # raises for what is no window
+        forms.spans_of(1, 1, window, None, None)  # raises an error for an invalid window
         given = {"slopes": slopes, "window": window, "sink": sink}
         self._forms: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
         self._held: list[Tensor] = []  # keys and values, with free memory at the end

@@ -50,7 +50,7 @@ class Call:
     mask: Tensor | None  # bool, broadcastable to [..., H, n, m]
     spans: (
         Tensor | None
-    )  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen; the sink also
+    )  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen; including the sink
     bias: Tensor | None  # [..., H, n, m] or broadcastable to it
     scales: Tensor | None  # broadcastable to [..., H, n, 1]
     slopes: Tensor | None  # [H, 1, 1]
@@ -93,7 +93,7 @@ class Call:
             self.bias = far if self.bias is None else self.bias + far
         elif slopes is not None:
             q, k = forms.with_slopes(q, k, slopes, self.plain_scale)
-            logits = None if logits is None else logits + slopes * back  # as the row's keys, which lack this constant
+            logits = None if logits is None else logits + slopes * back  # as in the row's keys, which lack this term
         if logits is not None:
             self.sink, self.spans = True, None if self.spans is None else self.spans + 1
             q, k, v = forms.with_sink(q, k, v, logits, self.plain_scale)
@@ -142,7 +142,7 @@ def named(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 def parted(attend: Any) -> Any:
     """Let ``attend(q, k, v, mapping, ..., bias=None, **params)`` take parameters with a name in `SHARED`.
 
-    Next to q and k by position, q= and k= are the mapping's; a bias that is no tensor is, if the mapping takes one.
+    If q and k are given by position, q= and k= are parameters of the mapping; so is a bias that is not a tensor, if it has one.
     """
 
     @functools.wraps(attend)
@@ -308,7 +308,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
 
     Parameters that are tensors with one number per head are reshaped for the scores of q ``[..., H, n, d]``.
 
-    Returns ``f(scores, mask)`` and what is known of it.
+    Returns ``f(scores, mask)`` and what is known about it.
     """
     spec: Spec | None = None
     if isinstance(mapping, Named):
@@ -381,7 +381,7 @@ def _known(name: str, values: dict[str, Any]) -> Known:
 
 
 def _alphas(mapping: Any, params: dict[str, Any], q: Tensor) -> Tensor | None:
-    """The alphas ``[..., H]`` of an entmax whose alpha is a tensor with one number for each head, or for all; else None."""
+    """The alphas ``[..., H]`` of an entmax whose alpha is a tensor with one number per head, or one for all; otherwise None."""
     if isinstance(mapping, Mapping):
         name, values = mapping.spec.name, mapping.params
     else:

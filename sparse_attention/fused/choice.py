@@ -80,7 +80,7 @@ def _against_any_kernel(call: Call) -> str | None:
 
 
 def _short(call: Call) -> str | None:
-    """Why a call with gradients is computed as one step for all heads (`short`): its rows are short. Else None.
+    """Why a call with gradients is computed as one step for all heads (`short`): its rows are short. Otherwise None.
 
     The limit was measured once; results must not depend on a machine's speed. Milliseconds of processor time, forward and backward,
     2,560 queries in all, d = 32 (64 alike), one thread, AVX-512: torch's attention or the kernel, one step, `composition.attend`.
@@ -107,7 +107,7 @@ def _short(call: Call) -> str | None:
     call.short = True
     call.arguments = arguments(call)
     q, k, v, *_ = call.arguments
-    if call.dropout and operator.native.refusal(q, k, v, 2.0):  # the kernels draw what is dropped
+    if call.dropout and operator.native.refusal(q, k, v, 2.0):  # the kernels themselves choose what dropout drops
         call.short, call.arguments = False, None
         return None
     return f"{m} keys are too few for a kernel: below {SHORT}, all heads are computed in one step"
@@ -152,7 +152,7 @@ def arguments(call: Call) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:
     """The arguments of the fused kernel: q ``[H, n, d]``, k ``[G, m, d]`` and v ``[G, m, e]``, with batch dimensions merged into the heads.
 
     They are converted to contiguous float32, except on a GPU: if all three have one dtype there, they keep it, and the
-    kernel itself computes in float32; k and v may be apart in memory. Bias, slopes and sinks get the mapping's factor.
+    kernel itself computes in float32; the groups of k and v need not be adjacent in memory. Bias, slopes and sinks get the mapping's factor.
     """
     *lead, n, _ = call.q.shape
     tensors, cuda = (call.q, call.k, call.v), call.q.device.type == "cuda"

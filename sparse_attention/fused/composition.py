@@ -101,7 +101,7 @@ def with_forms(mapping: Maps, inputs: Inputs, lead: tuple[int, ...]) -> Maps:
 
 
 def distances(n: int, m: int, like: Tensor) -> Tensor:
-    """How many places apart queries and keys are, ``[n, m]``; the last query stands at the last key."""
+    """The distance of queries and keys, ``[n, m]``; the last query is at the position of the last key."""
     at = torch.arange(max(n, m), device=like.device, dtype=like.dtype)
     return (at[:n, None] + (m - n) - at[:m]).abs()
 

@@ -1,8 +1,8 @@
 r"""Forms of attention that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
 
 With windows and packed sequences, each query sees one contiguous range of keys, a span. The Triton kernels take ALiBi's slopes and sinks as they are.
-Elsewhere they become one more channel of queries and keys: slopes because a mapping :math:`\pi(x + c) = \pi(x)` needs :math:`s_h (j - i)` only up to a constant
-of the row, sinks because the new channel is 0 for every other key.
+Elsewhere they become one more channel of queries and keys. For slopes, it adds :math:`s_h j` to the score of key j (:math:`s_h i` is constant in a row, so a
+mapping with :math:`\pi(x + c) = \pi(x)` ignores it). For sinks, it is 0 for every other key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Window = tuple[int | None, int | None]
 
 
 class Inputs(NamedTuple):
-    """The tensors of a fused call beside q, k and v, in the kernels' layout; H heads are the product of ``Numbers.lead``."""
+    """The tensors of a fused call other than q, k and v, in the kernels' layout; H heads are the product of ``Numbers.lead``."""
 
     lengths: Tensor | None = None  # int64 [H]
     spans: Tensor | None = None  # int64 [1 or H, n, 2]
@@ -51,7 +51,7 @@ def spans_of(n: int, m: int, window: Window | None, cu_seqlens: Tensor | None, d
     """The spans int64 ``[n, 2]`` of a window and of packed sequences; None without both.
 
     Raises:
-        TypeError, ValueError: the window is no pair of whole numbers from 0 on or None; the boundaries do not rise from
+        TypeError, ValueError: the window is not a pair of whole numbers >= 0 or None; the boundaries do not rise from
             0 to n, or n and m differ.
     """
     found = None
@@ -152,7 +152,7 @@ def with_slopes(q: Tensor, k: Tensor, slopes: Tensor, scale: float) -> tuple[Ten
 
 
 def present(logits: Tensor, known: bool) -> tuple[Tensor, Tensor | None]:
-    """Finite scores of sinks ``[H, 1, 1]``, and which of the sinks there are, bool; None means all. One of -inf is none.
+    """Finite scores of sinks ``[H, 1, 1]``, and which heads have a sink, bool; None means all. A head with -inf has none.
 
     If the values must not be read and the weights are ``known`` to be an entmax, -1e30 gives such a sink the weight 0.
     """

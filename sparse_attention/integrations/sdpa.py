@@ -183,7 +183,7 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     """Within the block, every call of torch's `scaled_dot_product_attention` in this thread uses the mapping.
 
     Calls that name their mapping (`sa.sparse_attention`, this module's `scaled_dot_product_attention`) keep it.
-    Of nested blocks, the innermost decides. If torch.utils.checkpoint runs in the block, the recomputation in the backward
+    In nested blocks, the innermost one decides. If torch.utils.checkpoint runs in the block, the recomputation in the backward
     pass uses the same mapping, also after the block. Attention in any other torch.autograd.Function raises an error, unless
     the block is inside it, too. So do torch.cond and other operators that run functions in graphs of their own.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often compute attention without that function; within
@@ -234,7 +234,7 @@ def _within(block: _Block) -> Iterator[None]:
 
 @functools.cache
 def _watch_checkpoints() -> None:
-    """Let torch's checkpoints keep the block of their first pass: the recomputation itself knows no modes."""
+    """Let torch's checkpoints keep the block of their first pass: the recomputation itself runs without modes."""
     from torch.utils import checkpoint
 
     first, frame = checkpoint.CheckpointFunction.forward, checkpoint._CheckpointFrame.__init__
@@ -259,7 +259,7 @@ def _again(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _function_around() -> tuple[str, int] | None:
-    """The torch.autograd.Function, if any, in whose forward pass this is: it records nothing and must compute it again."""
+    """The torch.autograd.Function, if any, whose forward pass makes this call: it records nothing and must recompute it."""
     frame = None if torch.is_grad_enabled() else sys._getframe(1)
     while frame is not None:
         at: Any = frame
@@ -273,7 +273,7 @@ def _function_around() -> tuple[str, int] | None:
     return None
 
 
-# as torch.compiler.assume_constant_result, which would import torch._dynamo here
+# like torch.compiler.assume_constant_result, without importing torch._dynamo
 _function_around._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -44,7 +44,7 @@ except ImportError as error:
         "install it with pip install 'transformers>=5.23'"
     ) from error
 
-_TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words that have a meaning for transformers in a name
+_TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words in a name that have a meaning for transformers
 _MINE: dict[str, tuple[Any, ...]] = {}
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 # Ends of transformers' class names that have the word but compute no softmax: linear attention and helpers.
@@ -172,7 +172,7 @@ def cache(model: Any) -> DynamicCache:
     name = model.config._attn_implementation
     if name not in _MINE or model.config.is_encoder_decoder:
         what = "has an encoder" if name in _MINE else f"attends by {name!r}"
-        raise ValueError(f"{type(model).__name__} {what}; cache(model) works for decoders after use(model, mapping); else leave past_key_values out")  # fmt: skip
+        raise ValueError(f"{type(model).__name__} {what}; cache(model) works for decoders after use(model, mapping); otherwise leave past_key_values out")  # fmt: skip
     made, (mapping, params, *_) = DynamicCache(config=model.config), _MINE[name]
     layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
     made.layers = layers or [Held(mapping, params) for _ in range(model.config.num_hidden_layers)]
@@ -328,7 +328,7 @@ def attention(
             causal, lengths, keep = seen.causal, seen.lengths, None
         told = {"mask": keep, "causal": causal, "lengths": lengths, "bias": bias, "scale": scale}
         held, choice = getattr(key, "sa_held", (None, None))
-        sparsely = (  # a decoding step that may look for zero weights before it reads the values
+        sparsely = (  # a decoding step that may skip the values of zero weights
             n == 1 and bias is None and not dropout and query.dtype == torch.float32 and mapping.spec.name != "softmax"
         ) and not (asynchronous(query) or foreign(query) or torch.is_grad_enabled())
         if sparsely and held is not None and keep is None and choice == (mapping.spec.name, mapping.params):

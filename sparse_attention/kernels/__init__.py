@@ -47,9 +47,9 @@ def _checked(name: str) -> str:
     return name
 
 
-_default = _choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")  # of threads without a block
-_calls: list[use] = []  # what made the choices of the process
-_blocks: list[use] = []  # those that are open, in all threads
+_default = _choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")  # used outside of blocks
+_calls: list[use] = []  # the calls that made the choices of the process
+_blocks: list[use] = []  # the active blocks, in all threads
 _loaded: dict[str, ModuleType] = {"reference": reference}
 
 
@@ -70,7 +70,7 @@ class use:
 
     def __enter__(self) -> use:
         global _choice
-        if self in _calls:  # it was a block's, not one of the process
+        if self in _calls:  # it was used as a block, not for the process
             _calls.remove(self)
             _choice = _calls[-1].name if _calls else _default
         self.thread = threading.get_ident()
@@ -87,7 +87,7 @@ def active() -> str:
 
 
 def _here() -> str:
-    if torch.compiler.is_dynamo_compiling():  # cannot ask for the thread
+    if torch.compiler.is_dynamo_compiling():  # cannot look up the thread
         return _blocks[-1].name
     thread = threading.get_ident()
     return next((block.name for block in reversed(tuple(_blocks)) if block.thread == thread), _choice)

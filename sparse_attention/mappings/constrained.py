@@ -216,8 +216,8 @@ def _clipped(z: Tensor, u: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
     """Masks of the positions at their upper and at their lower bound in ``clip(e^(z + t), low, u)``, rows ``[..., n]``.
 
     The sum of a row rises with t. We sort the t at which a position meets a bound and bisect for the last one at which
-    the sum is below 1: a position is at the upper bound that it meets until then, and at a lower bound that it has not
-    left by then. O(n log n).
+    the sum is below 1. By then, a position is at its upper bound if it has met it, and at its lower bound if it has not
+    left it. O(n log n).
     """
     wide = widest(z)
     z, u, low = z.to(wide), u.to(wide), low.to(wide)

@@ -142,7 +142,7 @@ class _RowsInTorch(Function):
     def jvp(ctx: Any, dx: Tensor | None, du: Tensor | None) -> tuple[Tensor, None]:
         p, held = ctx.saved_tensors
         dp = torch.zeros_like(p) if dx is None else _vjp(dx, p, (held,), bounds=p)[0]  # symmetric in x
-        if du is not None:  # the free positions make up for the change of the others
+        if du is not None:  # the free positions compensate for the change of the others
             change, free = torch.where(held == 1, du, 0.0), (held == 0).to(p.dtype)
             dp = dp + change - free * change.sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1.0)
         return dp, None

@@ -51,7 +51,7 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
         ):
             return None
         layout = native.masked.layout(mask, x.shape)
-        if layout is None:  # the caller's other path raises the error
+        if layout is None:  # the other path of the caller raises the error
             return None
     names, values = tuple(params), list(params.values())
     for i, value in enumerate(values):

@@ -28,7 +28,7 @@ _OPERATORS = torch.ops.sparse_attention
 def _params(x: Tensor, theta: Tensor | None, name: str, names: str, values: list[float]) -> tuple[bool, Any]:
     """Returns whether theta is given as a number for each row, and a dict of all hyperparameters."""
     params: dict[str, Any] = dict(zip(names.split(), values))
-    if theta is not None and theta.numel() == 1 and not theta.is_cuda:  # of a GPU, the host would wait for the number
+    if theta is not None and theta.numel() == 1 and not theta.is_cuda:  # on a GPU, the host would wait for the number
         params[name] = theta.item()
     elif theta is not None:
         params[name] = theta.expand(*x.shape[:-1], 1).reshape(-1, 1).to(widest(x))

@@ -1,7 +1,7 @@
 """Apply a function to rows of tensors of any shape; those of jagged tensors are read from the packed values, unpadded.
 
 A row over the ragged dimension has the length of its sequence. Sequences of equal length are computed together, in one
-call on a dense tensor; so a batch needs as many calls as it has lengths. The lengths are read on the CPU: a call waits
+call on a dense tensor; so a batch needs one call per distinct length. The lengths are read on the CPU: a call waits
 for the GPU once, and torch.compile breaks the graph.
 """
 
@@ -89,7 +89,7 @@ def over_rows(
     Returns:
         jagged, with the shape of the scores; it can be combined with them in arithmetic.
     Raises:
-        TypeError: the mask is not jagged. ValueError: dim is 0 or no dimension; the lengths differ.
+        TypeError: the mask is not jagged. ValueError: dim is 0 or out of range; the lengths differ.
     """
     dim, ragged, ends = whole(dim), scores._ragged_idx, ends_of(scores, "scores")  # type: ignore[attr-defined]
     dim = dim + scores.ndim if dim < 0 else dim
@@ -123,7 +123,7 @@ def over_rows(
     rows = {name: by_row(t, name) for name, t in params.items() if isinstance(t, Tensor) and name not in each}
 
     def computed(which: Tensor, at: Callable[[Tensor], Tensor]) -> Tensor:
-        """The result for the given sequences, int64 ``[b]`` or ``[N]``, whose values ``at`` takes out of the packed ones."""
+        """The result for the given sequences, int64 ``[b]`` or ``[N]``; ``at`` selects their values from the packed ones."""
         own = {name: value if len(value) == 1 else value[which] for name, value in rows.items()}
         return function(at(x), **{**given, **own, **{name: at(value) for name, value in each.items()}})
 

@@ -71,7 +71,7 @@ def constant(compute: Callable[..., Any], *args: Any) -> Any:
 
 
 def passing() -> bool:
-    """True under a mode or a transform, outside of which its tensors are of no use: they must not be kept."""
+    """True under a mode or a transform: its tensors are invalid outside of it and must not be kept."""
     return dispatch_modes() > 0 or transformed()
 
 
@@ -116,7 +116,7 @@ def certain(fact: Any) -> bool:
 def autocasts(x: Tensor) -> bool:
     """True if torch.autocast is enabled for the device of ``x``; some devices (meta) have no autocast."""
     kind = x.device.type
-    known = kind in ("cpu", "cuda") or torch.amp.is_autocast_available(kind)  # which torch 2.11 cannot compile
+    known = kind in ("cpu", "cuda") or torch.amp.is_autocast_available(kind)  # torch 2.11 cannot compile it
     return known and torch.is_autocast_enabled(kind)
 
 
@@ -144,7 +144,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
     Returns the converted scores, and a function that converts a result back to the original layout and dtype.
 
     Raises:
-        TypeError: the scores are no tensor or not floating point, or the mask is not boolean.
+        TypeError: the scores are not a floating-point tensor, or the mask is not boolean.
         ValueError: the mask does not broadcast to the scores.
     """
     tensor(scores)
@@ -177,7 +177,7 @@ def whole(dim: Any) -> int:
         pass
     names: tuple[str, ...] = ("scores", "dim")
     frame, call = sys._getframe(1), ""
-    while frame is not None:  # go outwards to the function that the user called
+    while frame is not None:  # go up the stack to the function that the user called
         own = frame.f_code.co_varnames[: frame.f_code.co_argcount]
         if own[:2] == ("scores", "dim") and frame.f_globals["__name__"].startswith("sparse_attention.mappings."):
             call, names = f"{frame.f_code.co_name}({', '.join(own)}): ", own

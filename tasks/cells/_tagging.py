@@ -1,7 +1,5 @@
 """The fertility tagger needed by `model.fertility=predicted`; it is a separate cell in the same store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,7 +43,7 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
-    """The aligned pairs `prepared` with the tagger in their hash, since another tagger means another training."""
+    """The aligned pairs `prepared`, with the tagger included in their hash, since training depends on the tagger."""
     tagger = identity.Cell(config_of(config), MODULE).with_data(prepared)
     return replace(prepared, sha256=identity.digest(prepared.sha256, tagger.training_id))
 

@@ -1,7 +1,5 @@
 """Functions shared by the cells of several families: data preparation, gradient training and weights."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +23,7 @@ WEIGHTS, ENCODING = "weights.safetensors", "encoding"
 PRELOAD = ("tasks.fairseq_plugin.parts", "tasks.training.processes")  # imported once for all cells of a run
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."
-TRAINING_SHARE = 0.97  # part of the progress bar for the training itself; then the best weights are written
+TRAINING_SHARE = 0.97  # share of the progress bar for training; the rest is for writing the best weights
 
 _MEASURED = [
     Metric("gnorm", "norm", 0, 2, None, "of the gradient, mean over updates"),
@@ -92,11 +90,8 @@ def train(
     units = len(history) * count(encode.open_encoded(prepared.folder).splits["train"])
     values = {k: v for k, v in best.items() if k.startswith("dev/")} | {"best_epoch": best["epoch"]}
     values |= {k: v for k, v in last.items() if k.startswith("train/") or k == "dev/last_gain"}
-    values |= {
-        "train/seconds": seconds,
-        "train/epoch_seconds": seconds / len(history),
-        f"train/{unit}_per_second": units / max(seconds, 1e-9),
-    }
+    values |= {"train/seconds": seconds, "train/epoch_seconds": seconds / len(history)}
+    values[f"train/{unit}_per_second"] = units / max(seconds, 1e-9)
     return Training({k: float(v) for k, v in values.items()})
 
 
@@ -127,8 +122,8 @@ def load(
     """Load the plain torch model of a cell, on the configuration's device and in evaluation mode, and its encoding.
 
     Args:
-        sizes: what models of the family are built from besides options and mappings, as a function of the encoding;
-            None if it is the encoding itself.
+        sizes: gives the arguments of the family's models, other than options and mappings, from the encoding;
+            None if the only one is the encoding itself.
     """
     set_tf32(config)
     kept = encode.open_encoded(folder / ENCODING)
@@ -138,7 +133,7 @@ def load(
 
 
 def opened(config: Config, progress: Any = None) -> DataSet:
-    """The data set of a configuration; its records are not read yet."""
+    """The data set of a configuration; its records are read later."""
     return open_data(config["data"], config["paths"]["data"], progress)
 
 
@@ -186,7 +181,7 @@ def facts(
 
     Args:
         notes: notes on the encoding, in addition to those of the data.
-        subwords: whether the texts are split into subwords, which the warning otherwise recommends.
+        subwords: whether the texts are split into subwords; if not, the warning recommends this.
         more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large
             share, a warning is added.
     """

@@ -1,7 +1,5 @@
 """Sentiment and entailment cells: train a classifier, classify a test set, and analyse the attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

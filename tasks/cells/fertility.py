@@ -1,7 +1,5 @@
 """Fertility cells: align pairs, train a tagger on the fertilities of source words, evaluate it on the test pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

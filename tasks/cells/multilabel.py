@@ -1,7 +1,5 @@
 """Multilabel classification cells: fit a linear model, select on dev, evaluate on the test documents. No fairseq."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -40,9 +38,8 @@ prepare_test = partial(_training.prepare_test, encode, _test)
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
     monitor.stage("data", 0.0)
     encoded = encode.open_encoded(prepared.folder)
-    choice, metrics = fitted.fit(
-        config["task"], config["mapping"], encoded, config["seed"], lambda share: monitor.stage("selection", share)
-    )
+    done = partial(monitor.stage, "selection")
+    choice, metrics = fitted.fit(config["task"], config["mapping"], encoded, config["seed"], done)
     fitted.save(choice, folder)
     encode.keep_encoding(prepared.folder, folder / _training.ENCODING)
     return Training(metrics)

@@ -1,7 +1,5 @@
 """Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,14 +11,14 @@ from tasks.data import DataError, DataSet, is_own
 from tasks.seq2seq import encode, fertility, options
 from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
-from tasks.seq2seq.decode import decode
 from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation, references, score
 from tasks.seq2seq.repetition import METRICS as REPETITION
 from tasks.seq2seq.repetition import repetition
+from tasks.seq2seq.search import decode
 
 GREEDY = "greedy search, outputs no longer than the longest dev reference"  # what `dev_outputs` does
 RECIPE = (2, 1)
-RECIPES = {"transformer": (3, 1)}  # it attends by sa.sparse_attention
+RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 LATER_KEYS = ("decode.coverage_penalty",)  # added after cells had ids; while 0, it is not part of an id
@@ -32,7 +30,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
     encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
     report = encoded.report
-    if fertility.needed(config):  # alignments only for scores do not change the id
+    if fertility.needed(config):  # alignments used only by scores do not change the id
         encoded = fertility.aligned(encoded, root, progress)
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     notes = [f"Left out for their length: {left_out} pairs."] if left_out else []
@@ -84,15 +82,14 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     inputs = None
     if config["model"].get("fertility") == "actual":
         inputs = {"fertility": fertility.counts(fertility.aligner_of(data), data.splits["test"])}
-    found = decode(model, data, decoding, lambda i, n: monitor.stage("decoding", i / n), inputs)
+    found = decode(model, data, decoding, partial(monitor.stage, "decoding"), inputs)
     outputs = [best for (best,) in found]
     measured = evaluation(data, outputs, config["task"]["scores"], test.name, config["task"]["keep_attention"])
     if hasattr(model, "densities"):
         for h in outputs[: config["task"]["keep_attention"]]:
             measured.attention |= {f"{key}/{h.index}": value for key, value in model.densities(h.attention).items()}
     if data.splits["test"].gold is not None:
-        size = decoding.batch_size
-        aligned = alignment_metrics(model, data, size, lambda i, n: monitor.stage("aligning", i / n))
+        aligned = alignment_metrics(model, data, decoding.batch_size, partial(monitor.stage, "aligning"))
         measured.metrics |= {f"{test.name}/{name}": value for name, value in aligned.items()}
     if "repetition" in config["task"]["scores"]:
         repeated = repetition(data, outputs, fertility.aligner_of(data))

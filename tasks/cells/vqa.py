@@ -1,7 +1,5 @@
 """Visual question answering cells: train a model, answer the questions of a test set, and score the answers."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -74,4 +72,4 @@ def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
     size, keep = config["decode"]["batch_size"], config["task"]["keep_attention"]
-    return evaluation(model, data, size, test.name, keep, lambda share: monitor.stage("answering", share))
+    return evaluation(model, data, size, test.name, keep, partial(monitor.stage, "answering"))

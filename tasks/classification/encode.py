@@ -5,8 +5,6 @@ sets. The first ids are the special symbols of `tasks.data.symbols`; the words o
 end symbol separates two texts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re
@@ -46,7 +44,7 @@ def wordpunct(text: str) -> list[str]:
     """
     if text.isascii() or not (marks := {c for c in text if c in JOINERS or unicodedata.category(c)[0] == "M"}):
         return _WORD_PUNCT.findall(text)
-    inside = "".join(marks)  # neither of them is special inside [...]
+    inside = "".join(marks)  # neither is special inside [...]
     return re.findall(rf"[\w{inside}]+|[^\w\s{inside}]+", text)
 
 
@@ -148,10 +146,8 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
     progress = progress or NullProgress()
     meta = read_meta(encoding)
     key = [RECIPE, data.name, data.fingerprint.get("test"), meta["sha256"]]
-    name = f"{data.name}-test"
-    return open_encoded(
-        cached_folder(root, name, key, lambda to: _build_test(data, Path(encoding), meta, to, progress), progress)
-    )
+    build = partial(_build_test, data, Path(encoding), meta, progress)
+    return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
 
 
 def open_encoded(folder: str | Path) -> Encoded:
@@ -204,16 +200,14 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
     splits = data.read(progress)
     for split in ("train", "dev"):
         if not splits.get(split):
-            raise DataError(
-                f"{data.name} has no {split} examples", data.provenance, f"raise data.limits.{split} or data.dev_share"
-            )
+            step = f"raise data.limits.{split} or data.dev_share"
+            raise DataError(f"{data.name} has no {split} examples", data.provenance, step)
     if options.subword == "sentencepiece":
         raw = [text.lower() if options.lowercase else text for example in splits["train"] for text in example.texts]
         learn_pieces(raw, *fitted(raw, options.vocab_size), folder / PIECES)
     cut = tokens_of(options, folder)
-    texts = {
-        s: _tokenized(splits[s], len(fields), cut, f"tokenising {data.name}, {s}", progress) for s in ("train", "dev")
-    }
+    said = {s: f"tokenising {data.name}, {s}" for s in ("train", "dev")}
+    texts = {s: _tokenized(splits[s], len(fields), cut, label, progress) for s, label in said.items()}
     counts = Counter(token for field in texts["train"] for row in field for token in row)
     for special in SPECIAL:  # special symbols found in a text are not words
         counts.pop(special, None)
@@ -237,13 +231,13 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
 
 
 def _build_test(
-    data: DataSet, encoding: Path, meta: Mapping[str, Any], folder: Path, progress: Progress
+    data: DataSet, encoding: Path, meta: Mapping[str, Any], progress: Progress, folder: Path
 ) -> dict[str, Any]:
     known, classes = meta["classes"], list(data.about["classes"])
     if sorted(classes) != sorted(known) or len(data.about["fields"]) != len(meta["fields"]):
         here = f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}"
         model = f"the model knows the classes {', '.join(known)} and reads {', '.join(meta['fields'])}"
-        what, step = f"{data.name} is no test set for this model", "choose a data set with these classes"
+        what, step = f"{data.name} is not a test set for this model", "choose a data set with these classes"
         raise DataError(what, f"{here}; {model}", step)
     examples = data.read(progress).get("test") or ()
     if not len(examples):
@@ -251,12 +245,11 @@ def _build_test(
     options = read(Encode, meta["options"], "encode")
     copy_files(encoding, folder, (DICT, PIECES))
     index = {word: i for i, word in enumerate(read_dictionary(encoding / DICT), FIRST)}
-    texts = _tokenized(
-        examples, len(meta["fields"]), tokens_of(options, folder), f"tokenising {data.name}, test", progress
-    )
+    fields, cut = meta["fields"], tokens_of(options, folder)
+    texts = _tokenized(examples, len(fields), cut, f"tokenising {data.name}, test", progress)
     order = [known.index(name) for name in classes]
     numbered = [dataclasses.replace(example, label=order[example.label]) for example in examples]
-    unknown = _write_split(folder, "test", numbered, dict(zip(meta["fields"], texts)), index)
+    unknown = _write_split(folder, "test", numbered, dict(zip(fields, texts)), index)
     told = {k: v for k, v in meta.items() if k != "files"}
     report = {"sizes": {"test": len(examples)}, "unknown": unknown}
     sha256 = fingerprint(RECIPE, content_sha256(examples), order, meta["sha256"])

@@ -12,8 +12,6 @@ replaced by one unknown word. If an example has two texts, only the first is cha
 weights; clusters are equal weights anywhere in the text.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -72,10 +70,8 @@ def faithfulness(model: nn.Module, split: EncodedSplit, batches: Sequence[Batch]
         for share in SHARES:
             chosen = [attended(row[mask], share) for row, mask in zip(p, batch.mask)]
             for name, keep in (("comprehensiveness", False), ("sufficiency", True)):
-                rows = [
-                    words[flags == keep]
-                    for words, flags in zip((np.asarray(split.fields[0][int(i)]) for i in batch.index), chosen)
-                ]
+                texts = (np.asarray(split.fields[0][int(i)]) for i in batch.index)
+                rows = [words[flags == keep] for words, flags in zip(texts, chosen)]
                 left = probabilities(model, split, batch.index.tolist(), rows).gather(1, said)
                 sums[name] += float((whole - left).sum()) / len(SHARES)
         done((number + 1) / len(batches))

@@ -1,7 +1,5 @@
 """Classification metrics, and attention statistics over a whole test set, accumulated batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +16,7 @@ from tasks.data.files import remembered
 
 REGRESSION = 1  # increased when the same texts give another score of the regression
 _MARKED = "mean over texts with marked words"
-# Of the attention to the first text: unit, decimals, by what the means of batches are weighted (see `_shape`), signature.
+# Statistics of the attention to the first text: unit, decimals, weight of the batch means (see `_shape`), signature.
 _ATTENTION = {
     "zeros": ("share", 3, "kept", "words without attention, of all words"),
     "support": ("words", 1, "rows", "words with attention, mean over texts"),
@@ -129,9 +127,9 @@ def macro_f1(records: Sequence[Mapping[str, Any]]) -> float:
 def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str, dict[str, Any]]:
     """Scores of always predicting the most frequent training class, and of a logistic regression without attention.
 
-    The regression sees which words a text has (tf-idf), not their order; of a pair of texts it sees the second alone (for
-    entailment: the hypothesis). It is trained on all training examples, so it is missing if only a finished model is
-    there, or one class. Its score is kept beside the test set.
+    The regression sees which words a text has (tf-idf), not their order; in a pair of texts, it sees only the second (for
+    entailment: the hypothesis). It is trained on all training examples, so it is missing if there are no training
+    examples (only a finished model) or only one class. Its score is stored next to the test set.
     """
     majority, split = int(np.argmax(encoding.report["labels"])), test.splits["test"]
     share = 100 * float((split.labels == majority).mean())

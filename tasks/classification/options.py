@@ -1,36 +1,32 @@
 """Options of the classification tasks, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.config.models import architecture
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, text
 
 KIND = "texts"
 SCORES = ("macro_f1", "attention", "faithfulness")
 TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
 
 
-@dataclass
-@stated("task/snli", "task")
+@defaults("task/snli", "task")
 class Task:
     """Labelled texts: one text per example (sentiment) or two (entailment)."""
 
-    fields: int = integer(low=1, high=2, help="texts an example has")
+    fields: int = integer(low=1, high=2, help="texts per example")
     scores: list = listing(
         REQUIRED,
         choice(REQUIRED, *SCORES),
-        help="measured besides: F1 over classes; groups of weights; what erasing words does",
+        help="extra metrics: F1 over classes; groups of weights; effect of erasing words",
     )
     keep_attention: int = integer(low=0, high=1_000_000, help="test examples whose attention is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-@stated("task/snli", "encode")
+@defaults("task/snli", "encode")
 class Encode:
     """How texts are turned into ids."""
 
@@ -42,23 +38,23 @@ class Encode:
         optional=True,
         help="instead of the tokenizer's words: pieces or characters of the text",
     )
-    lowercase: bool = flag(help="before cutting")
+    lowercase: bool = flag(help="before tokenising")
     vocab_size: int | None = integer(
         low=1,
         high=10_000_000,
         optional=True,
-        help="most frequent training words kept; those with a pretrained vector come on top",
+        help="most frequent training words kept, in addition to those with a pretrained vector",
     )
     min_count: int = integer(
         low=1, high=1_000_000, help="rarer training words are unknown, unless they have a pretrained vector"
     )
     max_tokens: int | None = integer(
-        low=1, high=1_000_000, optional=True, help="only the first ones of each text are read, in every split"
+        low=1, high=1_000_000, optional=True, help="only the first tokens of each text are read, in every split"
     )
     vectors: str | None = text(
-        optional=True, help="file of word vectors in GloVe's format; ppmi: counted in the training texts"
+        optional=True, help="file of word vectors in GloVe's format; ppmi: computed from the training texts"
     )
-    vector_dim: int = integer(low=1, high=10_000, help="size of counted vectors")
+    vector_dim: int = integer(low=1, high=10_000, help="size of ppmi vectors")
 
 
 @dataclass

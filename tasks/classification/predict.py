@@ -1,8 +1,6 @@
 """Predictions and attention for a split, in plain torch with batches of texts of similar length."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from tasks.classification.encode import EncodedSplit
 from tasks.data import examples
+from tasks.data.progress import Done, untold
 from tasks.data.symbols import PAD
 
 
@@ -53,9 +52,7 @@ def padded(fields: Sequence[Sequence[np.ndarray]]) -> tuple[list[Tensor], list[T
 
 
 @torch.no_grad()
-def predict(
-    model: torch.nn.Module, split: EncodedSplit, batch_size: int = 128, done: Callable[[float], None] | None = None
-) -> Iterator[Batch]:
+def predict(model: torch.nn.Module, split: EncodedSplit, batch_size: int = 128, done: Done = untold) -> Iterator[Batch]:
     """Log-probabilities and attention of every example, computed on the model's device and returned on the CPU."""
     model.eval()
     device = next(model.parameters()).device
@@ -68,5 +65,4 @@ def predict(
         measures = {name: value.cpu() for name, value in extra.get("measures", {}).items()}
         log_probs = logits.float().log_softmax(-1).cpu()
         yield Batch(torch.from_numpy(rows), log_probs, attention, texts[0].ne(PAD), measures)
-        if done is not None:
-            done(min(1.0, (start + batch_size) / len(order)))
+        done(min(1.0, (start + batch_size) / len(order)))

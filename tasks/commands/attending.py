@@ -1,7 +1,5 @@
 """Attention of a finished table's models on stored test examples, your own texts, forced outputs or aligned pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +16,13 @@ from tasks.commands import reproduce
 from tasks.config.request import REPRODUCE, Request
 from tasks.data import DataUnavailable
 from tasks.data.cache import read_meta
-from tasks.data.examples import padded
 from tasks.data.records import Example as Texts
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.draw import attention
 from tasks.draw.attention import Example, Panel, Row
 from tasks.load.model import Loaded, load_cell
+from tasks.seq2seq import alignment
 
 
 @dataclass
@@ -71,7 +69,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
     if column is not None and column not in keys:
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
     at, rows = keys.index(column) if column else 0, [row.label for row in one.rows]
-    for cell in outlined:  # before data are fetched and encoded: a row whose mapping has no finished cell at all
+    for cell in outlined:  # before data are fetched and encoded, find rows whose mapping has no finished cell at all
         place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
         if not points and cell.column == at and not any(place.glob("*/manifest.json")):
             raise DataUnavailable(f"the row {rows[cell.row]!r} is not finished", str(place), f"run: {again}")
@@ -170,20 +168,12 @@ def forced(trained: Finished, source: str, output: str) -> Example:
     """Run the model of every row on `source` while forcing it to write `output`, word by word."""
     panels, tokens = [], []
     for label, cell, loaded in trained.models():
-        tokens, said, weights = _forced(loaded, source, output)
+        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
+            split = test.splits["test"]
+            (weights,) = alignment.forced(loaded.model, split, 1)
+            tokens, said = split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]]
         panels.append(_panel(label, cell, loaded, said, weights))
     return attention.sentence(source, tokens, output, panels)
-
-
-@torch.no_grad()
-def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Sequence[str], torch.Tensor]:
-    """Source tokens (S), output tokens (T, the last one is the end of the sentence) and attention [T, S] on the CPU."""
-    device = next(loaded.model.parameters()).device
-    with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
-        split = test.splits["test"]
-        (ids, lengths), (before, _) = padded([split.source[0]]), padded([np.concatenate(([EOS], split.target[0]))])
-        _, weights = loaded.model(ids.to(device), lengths.to(device), before.to(device))
-        return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], weights[0].float().cpu()
 
 
 @torch.no_grad()
@@ -209,11 +199,8 @@ def aligned(trained: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> 
                 *_, (p, _), factors = loaded.model.aligned([t.to(device) for t in ids], lengths, structures=True)
                 weights, structures = np.zeros(0), np.zeros((0, p.size(1)), dtype=int)
                 if factors:
-                    count = int((factors[0].weights[0] > 0).sum())
-                    weights, structures = (
-                        t[0, :count].cpu().numpy() for t in (factors[0].weights, factors[0].structures)
-                    )
-                    order = np.argsort(-weights, kind="stable")
+                    weights, structures = (t[0].cpu().numpy() for t in (factors[0].weights, factors[0].structures))
+                    order = np.argsort(-weights, kind="stable")[: (weights > 0).sum()]
                     weights, structures = weights[order], structures[order]
                 attention.align(examples[i], label, output, p[0].cpu().numpy(), weights, structures)
     return examples

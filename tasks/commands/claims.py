@@ -1,7 +1,5 @@
 """Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as JSON and as a page."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json
@@ -35,7 +33,6 @@ from repro.tables.decide import (
     UNTESTED,
     Evidence,
     Outcome,
-    Part,
     outcome_of,
 )
 from repro.tables.statistics import FEWEST
@@ -51,13 +48,13 @@ TASKS = {
 }
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 CHANCES = f"{FIGURES}/chances.svg"
-APART = ("malaviya2018",)  # cited by one of the four papers; counted apart
+APART = ("malaviya2018",)  # cited by one of the four papers; counted separately
 PAPERS = {
     "niculae2017": "Niculae & Blondel 2017",
     "laha2018": "Laha et al. 2018",
     "peters2018": "Peters, Niculae & Martins 2018",
     "martins2020": "Martins et al. 2020",
-    "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted apart",
+    "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted separately",
 }
 METRICS = {
     "test/rouge1_f": "ROUGE-1",
@@ -66,13 +63,6 @@ METRICS = {
     "test/attention_marked_mass": "attention on the words",
     "test/attention_marked_precision": "precision",
     "test/comprehensiveness": "loss of confidence without the words",
-}
-WORDS = {
-    SUPPORTED: "yes",
-    CONTRADICTED: "no, the opposite is seen",
-    OPEN: "not decided",
-    UNTESTED: "not tested",
-    UNTESTABLE: "cannot be tested here",
 }
 LONGEST = 96  # characters of a claim in the list
 TEMPLATE = Path(__file__).with_name("claims.md.jinja")
@@ -109,7 +99,7 @@ def write(results: Path) -> int:
 
 
 def values(outcome: Outcome) -> dict[str, Any]:
-    """An outcome for a JSON file; numbers that are not known are None."""
+    """An outcome for a JSON file; unknown numbers are None."""
     asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
     part = outcome.part
     effect, *interval = (v if math.isfinite(v) else None for v in (part.effect, part.low, part.high))
@@ -132,9 +122,7 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
     papers = dict.fromkeys([*PAPERS, *(one.claim.paper for one in outcomes)])
     how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     made = jinja2.Environment(undefined=jinja2.StrictUndefined, **how)
-    made.globals |= {
-        one.__name__[1:]: one for one in (_measured, _answer, _mark, _quoted, _short, _picture, _why, _apart)
-    }
+    made.globals |= {"mark": _mark, "quoted": _quoted, "short": _short, "picture": _picture, "METRICS": METRICS}
     return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         small=_small(tables),
         least=_least(outcomes),
@@ -148,6 +136,8 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
         names=_and([name for paper, name in PAPERS.items() if paper not in APART]),
         counter=sum(bool(one.counts and one.claim.counterexample) for one in four),
         DECIDED=DECIDED,
+        OPEN=OPEN,
+        EXCLUDED=EXCLUDED,
         papers={PAPERS.get(name, name): [one for one in outcomes if one.claim.paper == name] for name in papers},
     )
 
@@ -164,7 +154,7 @@ def _small(tables: Sequence[Table]) -> str:
 
 
 def _units(room: str, name: str) -> int:
-    """The units of a model of configs, its own or those of the model that it is made from."""
+    """The units of a model in configs: its own, or those of the model that it extends."""
     text = (compose.ROOT / "configs" / room / f"{name}.yaml").read_text(encoding="utf-8")
     found = re.search(r"^hidden_dim: (\d+)", text, re.M)
     of = re.search(r"^  - /model: (\w+)|^defaults: \[(\w+)", text, re.M)
@@ -184,39 +174,20 @@ def _least(outcomes: Sequence[Outcome]) -> str:
 def _sentence(outcomes: Sequence[Outcome]) -> str:
     """The answers to the questions, in one sentence."""
     words = {
-        SUPPORTED: "it holds that",
-        CONTRADICTED: "the opposite is seen of:",
+        SUPPORTED: "supported:",
+        CONTRADICTED: "contradicted:",
         EXCLUDED: "no such gain:",
         OPEN: "not decided:",
     }
-    groups = {
-        word: [one.claim.point + _mark(one) for one in outcomes if of == (OPEN if _mark(one) else one.outcome)]
-        for of, word in words.items()
-    }
-    return "; ".join(f"{word} {', '.join(points)}" for word, points in groups.items() if points) or "nothing was tested"
+    points: dict[str, list[str]] = {of: [] for of in words}
+    for one in outcomes:
+        points.get(OPEN if _mark(one) else one.outcome, []).append(one.claim.point + _mark(one))
+    said = [f"{word} {', '.join(points[of])}" for of, word in words.items() if points[of]]
+    return "; ".join(said) or "nothing was tested"
 
 
 def _and(points: Sequence[str]) -> str:
     return f"{', '.join(points[:-1])} and {points[-1]}" if len(points) > 1 else points[0]
-
-
-def _measured(outcome: Outcome) -> str:
-    """The comparison that decides: row, effect, interval, unit and runs; or why there is none."""
-    part = outcome.part
-    if not part.measured(outcome.decimals):
-        return part.why
-    row = f"{part.row}: " if len({p.row for p in outcome.parts}) > 1 else ""
-    unit = METRICS.get(part.metric, "") if len(outcome.claim.metrics) > 1 else outcome.claim.unit
-    against = f" over {part.against}" if len(outcome.claim.against) > 1 else ""
-    return f"{row}{part.measured(outcome.decimals)} {unit}{against} ({part.seeds.replace(' and ', ', ')})"
-
-
-def _answer(outcome: Outcome) -> str:
-    if outcome.outcome == OPEN:
-        return WORDS[OPEN] + (f": {outcome.part.why}" if outcome.part.why else "")
-    excluded = f"no, a gain of {outcome.claim.smallest:.2g} or more is excluded"
-    said = excluded if outcome.outcome == EXCLUDED else WORDS[outcome.outcome]
-    return f"not decided yet ({said}){mark}" if (mark := _mark(outcome)) else said
 
 
 def _mark(outcome: Outcome) -> str:
@@ -231,36 +202,6 @@ def _quoted(claim: Claim) -> str:
 
 def _short(claim: Claim) -> str:
     return html.escape(textwrap.shorten(_quoted(claim), LONGEST, placeholder=" …"), quote=False)
-
-
-def _why(outcome: Outcome) -> str:
-    """The outcome in words."""
-    claim, part = outcome.claim, outcome.part
-    if claim.told:
-        return part.why
-    if not part.measured(outcome.decimals):
-        return f"{part.why.capitalize()}."
-    where = f" in {part.column}" if part.column and len({p.column for p in outcome.parts}) > 1 else ""
-    against = f" against {part.against}" if part.against else claim.compared(" against ")
-    said = f"{part.row}{where}{against}: {part.measured(outcome.decimals)} {claim.unit}, n = {part.seeds}."
-    if claim.test == "trend":
-        said = f"{part.row}: {part.effect:+.{outcome.decimals}f} {claim.unit} from the first to the last, "
-        said += f"in {part.n} blocks; Page's test of all ranks decides."
-    if outcome.outcome == EXCLUDED:
-        said += f" A gain of {claim.smallest:.2g} or more is excluded."
-    if part.why:
-        said += f" {part.why[0].upper()}{part.why[1:]}."
-    if part.shows == part.shows and outcome.outcome == OPEN:
-        said += f" A true effect of {part.shows:.2g} would show with a chance of 80 %."
-    return said + " The rows need not have converged." * (not claim.convergence)
-
-
-def _apart(outcome: Outcome, part: Part) -> str:
-    """The column, metric and other row of a comparison, where a claim has several."""
-    claim = outcome.claim
-    metric = METRICS.get(part.metric, "") if len(claim.metrics) > 1 else ""
-    against = f"over {part.against}" if len(claim.against) > 1 else ""
-    return ", ".join(filter(None, (part.column, metric, against))) or "all"
 
 
 def pictures(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
@@ -313,7 +254,7 @@ def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     stratified bootstrap. Raises ValueError without tasks.
     """
     if not runs:
-        raise ValueError(f"{row!r} has no runs beside the other's")
+        raise ValueError(f"{row!r} has no runs to compare with the other row's")
     rng, drawn, exact = np.random.RandomState(1), np.zeros(draws), 0.0
     for a, b in runs.values():
         one, other = np.asarray(a, float), np.asarray(b, float)
@@ -327,7 +268,7 @@ def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def chances(tables: Iterable[Table]) -> list[Chance]:
-    """For each row with `FEWEST` runs or more beside softmax: the chance that a run is better, over the tasks that it ran on."""
+    """For each row with `FEWEST` runs or more, except softmax: the chance that a run is better, over the row's tasks."""
     runs: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
     for table in tables:
         task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))

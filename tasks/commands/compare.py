@@ -3,8 +3,6 @@
 The cells of a sweep are listed in the manifest in its folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys
@@ -77,7 +75,7 @@ def printed(record: records.Record) -> dict[str, str]:
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
     """The records of the finished cells that match the filters, and one sentence for each damaged cell.
 
-    Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main`.
+    Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main` does.
     """
     _check_names(store, filters)
     ids = None
@@ -91,7 +89,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
 
     def wanted(task: str, mapping: str, _: str) -> bool:
-        """Whether a folder can match; others are not read."""
+        """Whether a folder can match; other folders are not read."""
         return all(fits({"task": task, "mapping": mapping}[key]) for key, fits in tests.items())
 
     read = records.read(store, wanted, ids=ids)

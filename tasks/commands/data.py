@@ -1,7 +1,5 @@
 """`scripts/data.py`: list, fetch, verify and show data sets; `scripts/extract_features.py`: features of images."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice

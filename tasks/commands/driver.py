@@ -1,7 +1,5 @@
 """Run the missing cells of plans, and print each table when it is complete."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time
@@ -53,8 +51,8 @@ def refuse_empty(made: Sequence[plans.Plan]) -> None:
 class Driver:
     """Runs the cells of plans; writes each table and its report, and prints it, as soon as its last cell has ended.
 
-    The cells of one table run together, the table with the least work first and in it the longest cell. The data of
-    the later tables are prepared beside the training, by processes that each take the place of a worker.
+    The cells of one table run together: the table with the least work first, and within it the longest cell first. The
+    data of later tables are prepared during training, by processes that each take the place of a worker.
     """
 
     preparation: plans.Preparation
@@ -78,11 +76,11 @@ class Driver:
 
     @property
     def total(self) -> int:
-        """Number of cells, also of those whose data are not prepared yet."""
+        """Number of cells, including those whose data are not prepared yet."""
         return max(len(self.cells), len(set(self.cost.keys)) if self.cost and self.unmade else 0)
 
     def _add(self, plan: plans.Plan) -> list[str]:
-        """Take the cells of a plan; returns the ids of those to run that no earlier plan has, the longest first."""
+        """Add the cells of a plan; returns the ids of those to run that are in no earlier plan, longest first."""
         missing = []
         for key, cell in plan.cells.items():
             known = self.cells.get(key)
@@ -142,7 +140,7 @@ class Driver:
         return self.conclude()
 
     def take(self, idle: int, display: Display) -> Cell | None:
-        """The next cell, while `idle` workers have no cell; begins to prepare data in those that remain."""
+        """The next cell for one of `idle` workers; workers that get no cell begin to prepare data."""
         self._make(display)
         if idle > len(self.preparation.running):
             for number in self.order:
@@ -150,12 +148,12 @@ class Driver:
                     return self.cells[self.missing[number].pop(0)]
                 if number in self.unmade and self.preparation.next(number):
                     break
-            # a terminal shows the cells
+            # in a terminal, the display shows the cells instead
             self._prepare(idle, NullProgress if sys.stderr.isatty() else self.preparation.tools.progress)
         return None
 
     def _prepare(self, idle: int, progress: Callable[[], Any]) -> None:
-        """Begin to prepare data in those of `idle` workers that prepare none yet, for one table after the other."""
+        """Let the `idle` workers that are not yet preparing data do so, for one table after the other."""
         idle -= len(self.preparation.running)
         for number in self.order:
             while idle > 0 and number in self.unmade and (key := self.preparation.next(number)):
@@ -175,12 +173,12 @@ class Driver:
             self._begin(display)
 
     def _begin(self, display: Display) -> None:
-        """Say what there is to say of the plans that were made, and print the tables that are complete."""
-        said = [f"{name(cell)}: what is stored is damaged; it is moved aside and run again" for cell in self.damaged]
+        """Print the notes on the plans that were made, and the tables that are complete."""
+        said = [f"{name(cell)}: its stored files are damaged; it is moved aside and run again" for cell in self.damaged]
         facts = [of.facts for one in self.plans for cell in one.cells.values() for of in (cell.data, *cell.tests)]
         said += [
             f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())
-        ]  # of the user's own data
+        ]  # notes on the user's own data
         for line in [line for line in dict.fromkeys(said) if line not in self.told]:
             display.say(line)
             self.told.add(line)
@@ -241,7 +239,7 @@ class Driver:
 
 
 class Tables(pool.Queue):
-    """The cells of a driver's tables, which come when their data are ready."""
+    """The cells of a driver's tables, which are added when their data are ready."""
 
     def __init__(self, driver: Driver, display: Display) -> None:
         super().__init__()
@@ -270,7 +268,7 @@ def drawings(table: Table, plan: plans.Plan) -> str:
 
 
 def drawn(block: Block, split: str, labels: Sequence[str]) -> list[str]:
-    """The attention of the rows `labels` for one test example: that of the report whose outputs are nearest to a reference.
+    """The attention of the rows `labels` for one test example of the report: the one whose outputs are nearest to a reference.
 
     Raises `Missing` if the rows have no example with stored weights in common.
     """

@@ -12,8 +12,6 @@ The docstring of a script is its help. A function with the parameter `arguments`
 library.
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import os

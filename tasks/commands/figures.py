@@ -4,21 +4,17 @@ A figure is written to <outputs>/figures/<experiment>/<figure>_<profile>.svg, to
 or .csv) and a file with the text that the report of the experiment shows about it (.about.json).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from repro.identity import pair
 from repro.report.data import note
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
-from tasks.config.options import CONFIGS
+from tasks.config.options import values_in
 from tasks.config.request import REPRODUCE, Request
 from tasks.draw import attention
 
@@ -211,7 +207,4 @@ def _documents(
 
 
 DRAW = {"outputs": _outputs, "forced": _forced, "aligned": _aligned, "classified": _classified, "images": _images}
-FIGURES = {
-    name: Figure(**figure)
-    for name, figure in yaml.safe_load((CONFIGS / "figures.yaml").read_text(encoding="utf-8")).items()
-}
+FIGURES = {name: Figure(**figure) for name, figure in values_in("figures").items()}

@@ -6,14 +6,15 @@ experiments that use it (configs/experiment) and its measured cost (docs/referen
 of which mapping to use is README's.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import jinja2
 
 import sparse_attention as sa
 from sparse_attention.describe import Param, Spec
@@ -21,39 +22,6 @@ from tasks.draw.mappings import drawable, picture, sheet
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICE = "## Which mapping should I use?\n"
-KIND = {
-    "simplex": "Rows that sum to 1",
-    "unnormalised": "Rows that need not sum to 1",
-    "constrained": "Rows with bounds",
-    "stateful": "Rows with a state between decoder steps",
-    "structured": "Structures",
-    "continuous": "Densities",
-}
-INDEX = """# Mappings
-
-{}
-
-![Weights of the same ten scores by each mapping](weights.svg)
-
-Each panel shows the weights of the same ten scores (less their minimum, for mappings of non-negative scores); a ring is an exact 0, and the number is the largest
-weight. Cost: the time of forward and backward as a multiple of `torch.softmax`'s at 32,768 rows of 128 ([more sizes](../benchmarks.md)). `help(sa.fusedmax)` prints the
-formula of a mapping. On the documentation site (`make docs`) each name leads to a page with formula, ranges, an example call and the experiments that use it.
-
-{}
-
-A mapping of your own, stateful or not: [own](own.md). More on densities: [continuous](../../guides/continuous.md); on structures and
-factors of your own: [structured](../../guides/structured.md). Laha's table of properties: `make properties-table`. `make pages` writes this page.
-"""
-STUBS = '''"""Types of the package, written by `make pages`: checkers do not see what the registry makes."""
-
-from torch import Tensor
-
-{}
-
-__version__: str
-'''
-
-
 GROUPS = {"unnormalised": "no sum 1", "structured": "structures", "continuous": "densities"}
 
 
@@ -70,7 +38,7 @@ def roles(text: str) -> str:
 
 
 def costs(name: str) -> dict[str, dict[str, str]]:
-    """Label -> shape -> time of forward and backward beside torch.softmax, as docs/reference/benchmarks.md has it."""
+    """Label -> shape -> time of forward and backward, and that of torch.softmax, as docs/reference/benchmarks.md has it."""
     text = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
     _, _, section = text.partition("## Forward and backward\n")
     lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in section.partition("\n## ")[0].split("\n") if line[:1] == "|"]  # fmt: skip
@@ -87,21 +55,16 @@ def choice() -> str:
 
 
 def gallery(specs: list[Spec]) -> str:
-    """One table for each kind. A name links to its own row; docs/hooks.py turns such links into links to its page."""
-    found = []
-    for kind, title in KIND.items():
-        some = [s for s in specs if s.kind == kind]
-        timed = any(costs(s.name) for s in some)
-        head = ["mapping", "what it does", "parameters", "paper", *["cost"] * timed]
-        lines = [f"## {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-        for s in some:
-            params = ", ".join(f"`{p.name}`" if p.required else f"`{p.name}={_default(p)}`" for p in s.params)
-            row = [f'<a id="{s.name}"></a>[{s.name}](#{s.name})', markdown(s.summary), params, s.paper]
-            told = {label.removeprefix(s.name).strip(): of["32768x128"] for label, of in costs(s.name).items()}
-            row += ["; ".join(f"{time} ({label})" if label else time for label, time in told.items())] * timed
-            lines.append(f"| {' | '.join(row)} |")
-        found.append("\n".join(lines))
-    return "\n\n".join(found)
+    """The page with one table for each kind."""
+    return _template("mappings.md.jinja").render(choice=choice(), specs=specs)
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
+    made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    made.globals |= {"markdown": markdown, "default": _default, "costs": costs, "given": _given, "defined": _defined}
+    made.tests["timed"] = costs
+    return made.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def _default(p: Param) -> str:
@@ -122,48 +85,19 @@ def page(s: Spec) -> str:
     if s.function is not None:
         row = ["dim=-1", *fixed, "mask=mask"] if s.over == "row" else fixed
         code.insert(0, f"p = sa.{s.name}({', '.join([*needed, *row])})")
-    parts = [f"# {s.name}", markdown(thing.__doc__ or s.summary), markdown(sys.modules[thing.__module__].__doc__ or "")]
-    scores = "" if s.domain == "real" else f", of {s.domain} scores"
-    parts.append(f"Kind: {s.kind}, over a {s.over}{scores}. Source: {s.paper}. Tested against: {s.oracle}.")
-    if drawable(s):
-        parts.insert(2, f"![The first weight of two scores, and the weights of ten](figures/{s.name}.svg)")
-    if s.params:
-        rows = ["| parameter | default | range | tensor | meaning |", "|---|---|---|---|---|"]
-        for p in s.params:
-            default = "required" if p.required else f"`{_default(p)}`"
-            rows.append(f"| `{p.name}` | {default} | {p.range} | {'yes' if p.tensor else 'no'} | {p.meaning} |")
-        parts.append("\n".join(rows))
-    parts.append("```python\n" + "\n".join(code) + "\n```")
     files = sorted((ROOT / "configs" / "experiment").glob("*.yaml"))
     row = re.compile(rf"\b(?:mapping|name)[:=] ?{s.name}\b")  # of an experiment, or a column
-    if used := [file.stem for file in files if row.search(file.read_text(encoding="utf-8"))]:
-        parts.append(f"Used in the experiments {', '.join(f'`{one}`' for one in used)}.")
-    for label, of in costs(s.name).items():
-        times = ", ".join(f"{value} ({shape})" for shape, value in of.items())
-        parts.append(f"Time of forward and backward as a multiple of `torch.softmax`'s, {label}: {times} ([benchmarks](../benchmarks.md)).")  # fmt: skip
-    return "\n\n".join(filter(None, parts)) + "\n"
+    used = [file.stem for file in files if row.search(file.read_text(encoding="utf-8"))]
+    told = {"told": markdown(thing.__doc__ or s.summary), "drawn": drawable(s), "code": code, "used": used}
+    told |= {"module": markdown(sys.modules[thing.__module__].__doc__ or ""), "costs": costs(s.name)}
+    return _template("mapping_page.md.jinja").render(told, s=s)
 
 
-def _stub(s: Spec) -> str:
-    """Type stub of the module's class, and of the function if the registry created it."""
-    given = []
-    for p in s.params:
-        kind = "str" if p.choices else ("int" if p.whole else "float") + " | Tensor" * p.tensor
-        given.append(f"{p.name}: {kind}{' | None' * (p.required or p.optional)} = {_default(p)}")
-    along = ["*", "dim: int = -1"] if s.over == "row" else []
-    text = f"\nclass {s.module.__name__}(Mapping):\n" + _signature("__init__", ["self", *given, *along], "None", "    ")
-    if s.function is None or _defined(s.name, s.function):
-        return text
-    row = ["scores: Tensor", "dim: int = -1", "mask: Tensor | None = None", *given]
-    return text + "\n" + _signature(s.name, row, "Tensor", "")
-
-
-def _signature(name: str, parameters: list[str], result: str, indent: str) -> str:
-    line = f"{indent}def {name}({', '.join(parameters)}) -> {result}: ...\n"
-    if len(line) <= 121:
-        return line
-    inside = "".join(f"{indent}    {parameter},\n" for parameter in parameters)
-    return f"{indent}def {name}(\n{inside}{indent}) -> {result}: ...\n"
+def _given(s: Spec) -> list[str]:
+    """The mapping's parameters with their types, as in a signature."""
+    kinds = ("str" if p.choices else ("int" if p.whole else "float") + " | Tensor" * p.tensor for p in s.params)
+    optional = (" | None" * (p.required or p.optional) for p in s.params)
+    return [f"{p.name}: {kind}{none} = {_default(p)}" for p, kind, none in zip(s.params, kinds, optional)]
 
 
 def _defined(name: str, thing: object) -> str:
@@ -178,10 +112,8 @@ def _listed(source: str, specs: list[Spec]) -> str:
     for s in specs:
         if s.function is not None or s.kind == "continuous":
             kinds[GROUPS.get(s.kind, "rows")].append(s.name)
-    modules = [*(s.module.__name__ for s in specs), "all are a Mapping"]
-    text = {kind: " ".join(names) for kind, names in kinds.items()} | {
-        "modules": " ".join(modules[:-1]) + "; " + modules[-1]
-    }
+    modules = " ".join(s.module.__name__ for s in specs) + "; all are a Mapping"
+    text = {kind: " ".join(names) for kind, names in kinds.items()} | {"modules": modules}
     lines = [textwrap.fill(f"    {k:<13}{v}", 119, subsequent_indent=" " * 17) for k, v in text.items()]
     before, rest = source.split("\n    rows  ", 1)
     return before + "\n" + "\n".join(lines) + "\n    registry  " + rest.split("\n    registry  ", 1)[1]
@@ -191,13 +123,12 @@ def pages() -> dict[str, str]:
     """Path in the repository -> text of each committed file."""
     specs = [sa.spec(name) for name in sa.names()]
     public = sorted((where, name) for name in dir(sa) if (where := _defined(name, getattr(sa, name))))
-    imports = [f"from {w.removeprefix('sparse_attention') or '.'} import {name} as {name}" for w, name in public]
     package = Path(sa.__file__).read_text(encoding="utf-8")
     return {
         "sparse_attention/__init__.py": _listed(package, specs),
-        "docs/reference/mappings/README.md": INDEX.format(choice(), gallery(specs)),
+        "docs/reference/mappings/README.md": gallery(specs),
         "docs/reference/mappings/weights.svg": sheet(list(filter(drawable, specs))),
-        "sparse_attention/__init__.pyi": STUBS.format("\n".join(imports)) + "".join(map(_stub, specs)),
+        "sparse_attention/__init__.pyi": _template("stubs.pyi.jinja").render(public=public, specs=specs),
     }
 
 

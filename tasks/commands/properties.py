@@ -5,8 +5,6 @@ sums to 0, and the apex of the cone. "yes" means that no violation above 1e-8 wa
 found. A claim that holds for only one value of the hyperparameter is checked at that value and at another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -178,5 +176,5 @@ def page(K: int = 5, lam: float = 0.5, q: float = 0.4) -> str:
         "    make properties-table\n\n"
         f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {lam:g}, q = {q:g}\n\n{markdown(table(K, lam, q))}\n\n"
         "'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
-        "printed mark stands in brackets;\ndocs/reference/errata shows the corrected constants (python docs/reference/errata/*.py).\n"
+        "printed mark is in brackets;\ndocs/reference/errata shows the corrected constants (python docs/reference/errata/*.py).\n"
     )

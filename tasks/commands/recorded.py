@@ -44,8 +44,8 @@ def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, l
     """Write the records of an experiment's table from the cells in the store `paths.outputs`; reads no data.
 
     Cells that are missing from the store keep the records that the file has of them, so that a table can grow. Returns
-    the file, the number of its cells, how many of them were in the file before and not in the store, and the row,
-    column and seed of each cell that is missing from both.
+    the file, the number of its cells, how many of them were only in the earlier file, and the row, column and seed
+    of each cell that is missing from both.
 
     Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """
@@ -55,7 +55,7 @@ def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, l
     records, lost = archive.collect(cells, Store(cells[0].config["paths"]["outputs"]), earlier)
     kept = sum(any(record is old for old in earlier) for record in records)  # the store may hold an equal one
     if kept < len(records):
-        keys = {text: pair(text)[0] for text in request.typed}  # those that say what was run, not where
+        keys = {text: pair(text)[0] for text in request.typed}  # arguments that say what was run, not where
         typed = [text for text, key in keys.items() if key.partition(".")[0] not in HERE and key not in MIRRORS]
         archive.write(path, {"experiment": one.name, "profile": one.profile, "arguments": typed}, records)
     places = [(origin(one, cell), cell.seed) for cell in lost]
@@ -65,7 +65,7 @@ def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, l
 def write(request: Request, results: Path) -> int:
     """Write the records of a request's experiments or sweep, and say what was written. Returns 1 if cells are missing, else 0.
 
-    Raises ValueError and StoreError as `record` and `record_sweep`.
+    Raises ValueError and StoreError as `record` and `record_sweep` do.
     """
     if request.sweep:
         outputs = dict(map(pair, request.overrides)).get("paths.outputs", outputs_folder())
@@ -120,7 +120,7 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
 def restored(
     experiment: Experiment, cells: Sequence[Cell], known: Sequence[Mapping[str, Any]], overrides: Sequence[str] = ()
 ) -> Iterator[tuple[Plan, Store]]:
-    """Context manager: the plan of an experiment's cells, and a temporary store with those of which records are `known`."""
+    """Context manager: the plan of an experiment's cells, and a temporary store with the cells whose records are `known`."""
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
         yield archive.restore(experiment, cells, known, store, overrides), store
@@ -161,7 +161,7 @@ def read(path: Path) -> Made:
         cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
         table, documents = driver.table(plan, store), ""
         if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
-            from tasks.draw import documents as figures  # which loads pandas
+            from tasks.draw import documents as figures  # loads pandas
 
             points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
             documents = "" if points.empty else figures.page(points)

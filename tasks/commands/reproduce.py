@@ -1,7 +1,5 @@
 """Run experiments given by name: plan all cells, then run the missing ones and print the tables (`driver`)."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -28,7 +26,7 @@ TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_
 
 
 def experiments(request: Request) -> list[Experiment]:
-    """The experiments of a request, changed as it asks. Raises ConfigError if one of them or the request is invalid."""
+    """The experiments of a request, with the changes that it asks for. Raises ConfigError if one of them or the request is invalid."""
     return [adapt(compose.experiment(name, request.profile), request) for name in request.names]
 
 
@@ -40,7 +38,7 @@ def outlined(request: Request) -> tuple[Experiment, list[Cell]]:
 
 
 def begin(request: Request) -> Driver:
-    """The driver of a request's experiments, whose data it prepares beside the training; says what will be run.
+    """The driver of a request's experiments, whose data it prepares during training; says what will be run.
 
     Raises:
         ValueError: a name or configuration is invalid.
@@ -125,7 +123,7 @@ def adapt(experiment: Experiment, request: Request) -> Experiment:
     several = len(experiment.columns) > 1
     told = {"published": (), "not_comparable": "other data"}
     columns = [replace(c, label=f"{label}, {c.key}" if several else label, **told) for c in experiment.columns]
-    return replace(experiment, columns=tuple(columns), opening="")  # which is about the experiment's own data
+    return replace(experiment, columns=tuple(columns), opening="")  # the opening is about the experiment's own data
 
 
 def _part(experiment: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:

@@ -5,8 +5,6 @@ again; the prose stays. Files are written whole: docs/claims.md, the files of sw
 figures that the library computes. `BY_HAND` lists every other file.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -22,9 +20,9 @@ from tasks.draw import functions
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
     "records/*.jsonl",
-    "language_model.json",  # measured
+    "language_model.json",  # measurements
     "figures/trained.md",
-    "figures/*_cpu.*",  # attention of trained models, as those below
+    "figures/*_cpu.*",  # attention of trained models, like the files below
     "figures/*_demo.*",
     "vqa/*.png",
     "multilabel/*.png",

@@ -1,7 +1,5 @@
 """`scripts/store.py`: list, verify and clean the store."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from repro.store import Store, maintenance, outputs_folder

@@ -8,8 +8,6 @@ Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and p
 sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time
@@ -30,7 +28,7 @@ from tasks.config.overrides import lacking
 from tasks.config.request import Override, Request, whole
 
 WHERE = ("runtime.", "paths.", "logger", "launcher", "sweep=")  # what may change when a sweep is continued
-SHOWN = 12  # most invalid configurations that are printed one by one
+SHOWN = 12  # maximum number of invalid configurations that are printed one by one
 Keys = Mapping[str, Override]
 
 
@@ -268,13 +266,11 @@ class Sweep(reproduce.Driver):
         self._manifest()
 
     def _manifest(self) -> None:
-        states = {
-            key: "done" if key in self.done else "failed" if key in self.failed else "queued" for key in self.cells
-        }
-        cells = [
-            {"cell": f"{c.task}/{c.mapping}/{c.training_id}", "setting": c.label, "seed": c.seed, "state": states[key]}
-            for key, c in self.cells.items()
-        ]
+        cells = []
+        for key, cell in self.cells.items():
+            state = "done" if key in self.done else "failed" if key in self.failed else "queued"
+            place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
+            cells.append({"cell": place, "setting": cell.label, "seed": cell.seed, "state": state})
         more = {"command": list(self.request.typed), "left_out": self.outlined.left_out}
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 

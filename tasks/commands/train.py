@@ -1,7 +1,5 @@
 """`scripts/train.py`: one cell, one of our sweeps (`tasks.commands.sweep`), or what Hydra runs: its flags, and optuna's search."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -141,7 +139,7 @@ def _hydra(request: Request) -> int:
     if "hydra/sweeper" in request.keys:
         from optuna.study import Study
 
-        # told of a failed last point of a grid, optuna stops a loop that Hydra does not run
+        # if the last point of a grid fails, optuna would stop a loop of its own, which Hydra does not run
         Study.stop = lambda self: None
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs

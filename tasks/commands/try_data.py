@@ -4,8 +4,6 @@
 here: on two cores, data of ordinary size take about ten minutes.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex
@@ -35,13 +33,13 @@ from tasks.data.records import Example, texts_of
 from tasks.data.words import unspaced, words
 from tasks.draw import terminal
 
-# Per kind of data: examples that a training sees until it has converged, and words that it reads in about three CPU minutes.
+# Per kind of data: examples seen until training has converged, and words read in about three CPU minutes.
 SEEN = {"pairs": 84_000, "summaries": 60_000, "text": 30_000, "texts": 60_000}
 WORDS = {"pairs": 2_400_000, "summaries": 2_400_000, "text": 3_000_000, "texts": 3_000_000}
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
-HELD_OUT = {"pairs": 500, "summaries": 500, "text": 2_000, "texts": 2_000}  # most dev and test examples
+HELD_OUT = {"pairs": 500, "summaries": 500, "text": 2_000, "texts": 2_000}  # maximum dev and test examples
 FEW = 500  # training examples below which scores say little
-WORDS_SHOWN = 9  # words of the drawn test example, as nearly as there is one
+WORDS_SHOWN = 9  # desired number of words of the drawn test example
 SORTED = 0.1  # largest difference between the shares of a class in the first examples and in all
 KEYS = tuple(
     f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits")
@@ -127,7 +125,7 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
     """Overrides that fit the training to the size of the data; prints them. Keys that the user set are left alone."""
     train, n = splits["train"], len(splits["train"])
     firsts = zip(*(texts_of(record)[:2] for record in train[:1000]))
-    characters = [2 if unspaced(texts) else 6 for texts in firsts]  # of a word, at least
+    characters = [2 if unspaced(texts) else 6 for texts in firsts]  # at least, in a word
     lengths = [[max(len(t.split()), len(t) // n) for t, n in zip(texts_of(record), characters)] for record in train]
     passes = min(SEEN[kind], WORDS[kind] / statistics.mean(map(sum, lengths)))  # examples read in all epochs
     limits = {"train": math.ceil(passes / FEWEST_EPOCHS), "dev": HELD_OUT[kind], "test": HELD_OUT[kind]}
@@ -140,14 +138,14 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
     sizes["train.max_epochs"] = min(math.ceil(passes / min(n, limits["train"])), MOST_EPOCHS)
     for key, most in longest.items():
         node, option = key.split(".")
-        if most > (config[node].get(option) or math.inf):  # null is no limit
+        if most > (config[node].get(option) or math.inf):  # null means no limit
             sizes[key] = most
-    if config["decode"].get("max_len_a"):  # then the longest output depends on the source
+    if config["decode"].get("max_len_a"):  # in this case, the maximum output length depends on the source
         sizes.pop("decode.max_len_b", None)
     sizes = {key: most for key, most in sizes.items() if not typed & {key, key.rpartition(".")[0]}}
     for split, records in splits.items() if kind in ("text", "texts") else ():
         labels, most = [example.label for example in records], limits[split]
-        if f"data.limits.{split}" in sizes:  # are the first of them like all labels?
+        if f"data.limits.{split}" in sizes:  # are the first labels like all labels?
             every, first = Counter(labels), Counter(labels[:most])
             if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
                 told = f"only {most:,} of {len(labels):,} {split} examples fit into a run of ten minutes"
@@ -156,7 +154,7 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
                 raise DataError(f"the file is sorted by class, and {told}", why, step)
     if n < FEW:
         few = f"only {n:,} training examples; the models will learn little"
-        print(f"WARNING: {few}, and {len(splits['test']):,} test examples prove nothing")
+        print(f"WARNING: {few}; {len(splits['test']):,} test examples prove nothing")
     chosen = [f"{key}={most}" for key, most in sizes.items()]
     if chosen:
         print(f"  chosen for these texts and about ten minutes on two cores: {' '.join(chosen)}")

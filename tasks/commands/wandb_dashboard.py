@@ -5,8 +5,6 @@ used for selection, score against zeros, heat maps and samples, next to the numb
 keys that `tasks.loggers.about` sets: group, `row` and `column`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,7 +30,7 @@ PINNED = ["config:task/name", "config:mapping/name", "config:seed"]  # in the li
 def main(name: str, profile: str, project: str, entity: str, filters: Mapping[str, str]) -> int:
     """Make and save workspaces, and the report of an experiment. Returns the exit status, 1 if wandb fails.
 
-    Without a name, it is a workspace of the runs that match `filters`. An empty project or entity means the value from
+    Without a name, only a workspace of the runs that match `filters` is made. An empty project or entity means the value from
     the environment, or else the logger's default. Raises ConfigError if an experiment, profile, task or filter does
     not exist.
     """

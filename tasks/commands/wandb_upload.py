@@ -1,7 +1,5 @@
 """Send finished cells to wandb as runs: cells from offline nodes, reused cells, and cells trained without wandb."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -76,9 +76,9 @@ def _node(override: str) -> str:
 
 
 def check(request: Request) -> None:
-    """Raise ConfigError for what is wrong with a request as far as it shows without torch, whose import takes seconds.
+    """Raise ConfigError for errors in a request that can be found without torch, whose import takes seconds.
 
-    Of a sweep, each value is checked with the first values of the other keys. Experiments are checked when they are read.
+    In a sweep, each value is checked with the first values of the other keys. Experiments are checked when they are read.
     """
     if (request.hydras and request.many) or request.names:
         return
@@ -101,7 +101,7 @@ def _check(overrides: Sequence[Override]) -> None:
     try:
         values: Any = OmegaConf.to_container(merged("main", overrides), resolve=True)
     except OmegaConfBaseException:
-        return  # `checked` says why
+        return  # `checked` reports the reason
     if not all(isinstance(values.get(key), dict) for key in NODES):
         return
     found: list[str] = []
@@ -144,7 +144,7 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
     """If the data are the user's own, replace what a setting says about its data, except the `keys` that overrides set.
 
     There are no size limits. Pairs of texts are segmented reversibly, with as many units as fit the texts, unless an
-    override says how. chrF, which suits every language, is measured beside BLEU, and macro-F1 beside accuracy.
+    override says how. chrF, which suits every language, is measured in addition to BLEU, and macro-F1 in addition to accuracy.
     """
     if not data.is_own(config.get("data")):
         return
@@ -211,10 +211,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = (*NODES, *TOP)
     told = f"; a configuration has: {', '.join(known)}"
-    unknown = [key for key in values if key not in known]
-    found: list[str] = [
-        Problem(f"{key} is unknown{near(key, known)}{told}", str(key), allowed=known) for key in unknown
-    ]
+    wrong = {key: f"{key} is unknown{near(key, known)}{told}" for key in values if key not in known}
+    found: list[str] = [Problem(sentence, str(key), allowed=known) for key, sentence in wrong.items()]
     given = {}
     for key in NODES:
         given[key] = values.get(key)
@@ -230,7 +228,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         found.append(str(error))
     _take(config, found, "mapping", models.mapping, given["mapping"])
-    if config.get("launcher", {}).get("name") != "slurm":  # whose jobs run on other machines, with GPUs of their own
+    if config.get("launcher", {}).get("name") != "slurm":  # its jobs run on other machines, with other GPUs
         _device(config.get("runtime", {}), found)
     if family:
         try:
@@ -365,7 +363,7 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
         told = f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}"
         raise ConfigError(Problem(told, "data", name, known))
     if wrong := [o for o in overrides if not names_data([o])]:
-        raise ConfigError(f"{', '.join(wrong)} is not a key of the data; only those can be set here, as data.KEY=VALUE")
+        raise ConfigError(f"{', '.join(wrong)} is not a key of the data; only these can be set here, as data.KEY=VALUE")
     chosen = merged(f"data/{name}", parse(overrides))
     around = OmegaConf.create({key: value for key, value in config.items() if key != "data"})
     OmegaConf.set_struct(chosen, False)

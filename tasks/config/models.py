@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from tasks.config import options as kinds
 from tasks.config.options import OptionsError, Problem, names_in, near, read, short, values_in
 
-if TYPE_CHECKING:  # torch is imported only when a configuration's names are known to be right
+if TYPE_CHECKING:  # torch is imported only after the names of a configuration have been checked
     import torch
     from torch import nn
 
 
 NOT_PARAMETERS = ("name", "at", "grid")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
-WORDS = ("learned",)  # that a mapping may take instead of a number
+WORDS = ("learned",)  # allowed in place of a parameter's number
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def options(family: str, model: Mapping[str, Any]) -> Any:
 
 
 def wrong_values(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
-    """Problems that need no torch: of a model's fields that are declared by constants alone, and words for numbers."""
+    """Problems that can be found without torch: wrong values of a model's simple fields, and words in place of numbers."""
     found = []
-    if model.get("name") in names(family):  # else `architecture` says so
+    if model.get("name") in names(family):  # otherwise `architecture` reports it
         declared = dict(_declared(family, model["name"]))
         cls = dataclasses.make_dataclass("Options", [(name, Any, one) for name, one in declared.items()])
         try:
@@ -94,15 +94,15 @@ def wrong_values(family: str, model: Mapping[str, Any], mapping: Mapping[str, An
 
 
 def _declared(family: str, name: str) -> Iterator[tuple[str, Any]]:
-    """(name, field) of an architecture's `Options`, read from its file, which would import torch."""
+    """(name, field) of an architecture's `Options`, read from the source: importing the file would import torch."""
     path = Path(importlib.import_module(f"tasks.{family}.models").__path__[0], f"{name}.py")
     for cls in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(cls, ast.ClassDef) and cls.name == "Options":
-            for base in cls.bases:  # of another architecture: lstm.Options
+            for base in cls.bases:  # a base from another architecture: lstm.Options
                 yield from _declared(family, ast.unparse(base).partition(".")[0])
             for line in cls.body:
                 if isinstance(line, ast.AnnAssign) and line.value is not None:
-                    with contextlib.suppress(NameError):  # a constant from elsewhere
+                    with contextlib.suppress(NameError):  # defined by a constant of another module
                         yield ast.unparse(line.target), eval(ast.unparse(line.value), vars(kinds))
 
 
@@ -112,9 +112,8 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
     if unknown := [place for place in own if place not in places]:
         told = f"is not a place of this model, which attends at: {', '.join(places)}"
         raise OptionsError([Problem(f"mapping.at.{p} {told}", f"mapping.at.{p}", allowed=places) for p in unknown])
-    return {
-        place: dict(own.get(place) or {k: v for k, v in mapping.items() if k not in ("at", "grid")}) for place in places
-    }
+    everywhere = {k: v for k, v in mapping.items() if k not in ("at", "grid")}
+    return {place: dict(own.get(place) or everywhere) for place in places}
 
 
 def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: str = "") -> list[str]:
@@ -145,10 +144,8 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
             rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
             able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
             attending = {n: architecture(family, n).PLACES.values() for n in names(family)} if family else {}
-            needs = {*spec.inputs}
-            feeding = [
-                n for n, of in attending.items() if any(spec.over in p.over and needs <= {*p.provides} for p in of)
-            ]
+            fed = {n: [p for p in of if spec.over in p.over] for n, of in attending.items()}
+            feeding = [n for n, of in fed.items() if any({*spec.inputs} <= {*p.provides} for p in of)]
             lost = f"needs {', '.join(missing)}, which this model does not provide at {place!r}"
             lost += f"; mappings that it can feed: {', '.join(able)}" if able else ""
             told.append(lost + (f"; models that provide it: {', '.join(feeding)}" if feeding else ""))
@@ -178,9 +175,8 @@ def mapping(node: Mapping[str, Any]) -> dict[str, Any]:
     """Read the node `mapping`: complete its parameters, and check `mapping.at` and every value in `mapping.grid`."""
     at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
-        raise OptionsError(
-            Problem(f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}", "mapping.at", at)
-        )
+        told = f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"
+        raise OptionsError(Problem(told, "mapping.at", at))
     if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
         told = f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"
         raise OptionsError(Problem(told, wrong[0]))
@@ -205,7 +201,7 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     if wide:
         at_most = f"must be at most {WIDEST_PARAMETER:g} in size"
         raise OptionsError(Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items())
-    import sparse_attention as sa  # imports torch, which the checks of names do without
+    import sparse_attention as sa  # imports torch, which the checks above do not need
 
     try:
         return {"name": name} | sa.spec(name).check(given)

@@ -1,16 +1,14 @@
 """Configuration nodes that do not depend on task, data set or model: training, optimisers, runtime and launchers."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, choice, flag, integer, listing, number, option, stated, text
+from tasks.config.options import LARGEST, REQUIRED, choice, defaults, flag, integer, listing, number, option, text
 
-BEST = ("accuracy", "loss", "ppl", "f1", "bleu", "chrf")  # dev scores that can pick the epoch
+BEST = ("accuracy", "loss", "ppl", "f1", "bleu", "chrf")  # dev scores that can select the epoch
 
 
 def _devices(value: Any) -> str | list[int]:
@@ -25,24 +23,23 @@ def _devices(value: Any) -> str | list[int]:
     return found
 
 
-@dataclass
-@stated("main", "train")
+@defaults("main", "train")
 class Train:
     """Length of the training, batches, and the choice of the epoch to keep."""
 
     max_epochs: int = integer(low=1, high=10_000, help="epochs")
     batch_size: int | None = integer(
-        low=1, high=1_000_000, optional=True, help="most examples of a batch; null: max_tokens alone decides"
+        low=1, high=1_000_000, optional=True, help="maximum examples per batch; null: only max_tokens"
     )
     batch_size_valid: int = integer(low=1, high=1_000_000, help="examples of a batch of dev data")
     max_tokens: int | None = integer(
-        low=1, high=10_000_000, optional=True, help="most tokens of a batch, at least those of the longest example"
+        low=1, high=10_000_000, optional=True, help="maximum tokens per batch, at least those of the longest example"
     )
-    update_freq: int = integer(low=1, high=10_000, help="batches whose gradients make one update")
+    update_freq: int = integer(low=1, high=10_000, help="batches accumulated per update")
     best_metric: str = choice(
         REQUIRED,
         *BEST,
-        help="dev score that picks the epoch; bleu, chrf: of pairs, and every epoch decodes dev (greedy search)",
+        help="dev score that selects the epoch; bleu, chrf: only for pairs; each epoch decodes dev (greedy search)",
     )
     class_weights: str | None = choice(
         REQUIRED,
@@ -87,25 +84,23 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     return batch_size, max_tokens, every // shared
 
 
-@dataclass
-@stated("optim/sgd")
+@defaults("optim/sgd")
 class Sgd:
     """Stochastic gradient descent without momentum."""
 
     lr: float = number(above=0, high=100, help="base rate; the schedule changes it")
-    clip: float = number(low=0, high=1e6, help="largest norm of the gradient; 0: any")
+    clip: float = number(low=0, high=1e6, help="maximum norm of the gradient; 0: no clipping")
     normalize: str = choice(REQUIRED, "sentences", "tokens", help="what a batch's summed loss is divided by")
-    label_smoothing: float = number(low=0, below=1, help="share of the target spread over the vocabulary")
-    weight_decay: float = number(low=0, below=1, help="decoupled")
+    label_smoothing: float = number(low=0, below=1, help="share of the target probability spread over the vocabulary")
+    weight_decay: float = number(low=0, below=1, help="decoupled from the gradient")
 
 
-@dataclass
-@stated("optim/adam")
+@defaults("optim/adam")
 class Adam(Sgd):
     """Adam (Kingma & Ba 2015)."""
 
     betas: list = listing(REQUIRED, number(low=0, below=1), length=2, help="decay rates of the two moments")
-    eps: float = number(above=0, high=1, help="beside the root of the second moment")
+    eps: float = number(above=0, high=1, help="added to the root of the second moment")
 
 
 @dataclass
@@ -115,8 +110,7 @@ class Profile:
     name: str = choice(REQUIRED, "demo", "cpu", "paper", help="demo, cpu or paper")
 
 
-@dataclass
-@stated("main", "runtime")
+@defaults("main", "runtime")
 class Runtime:
     """Where and how a cell runs; not part of its identity."""
 
@@ -126,11 +120,11 @@ class Runtime:
     devices: Any = option(REQUIRED, object, _devices, "GPUs of the workers: all, none or numbers")
     workers_per_device: int = integer(low=1, high=64, help="cells that share a GPU, or train.processes of them")
     data_workers: int = integer(low=0, high=256, help="processes that collate batches")
-    save_minutes: float = number(above=0, high=10_000, help="between checkpoints inside an epoch")
+    save_minutes: float = number(above=0, high=10_000, help="minutes between checkpoints within an epoch")
     keep_checkpoints: bool = flag(
-        help="keep the checkpoints of a finished training, with the optimiser's state; else only its best weights"
+        help="keep all checkpoints after training, with the optimiser's state; otherwise only the best weights"
     )
-    tf32: bool = flag(help="matrix products of fp32 by TF32 on a GPU that has it; recorded with every cell")
+    tf32: bool = flag(help="compute fp32 matrix products in TF32 on a GPU that has it; recorded with every cell")
     compile: bool = flag(
         help="torch.compile the decoder's step of an LSTM with input feeding; recorded with every cell"
     )
@@ -145,8 +139,7 @@ class Paths:
     data: str = text(help="downloads and encoded data")
 
 
-@dataclass
-@stated("main")
+@defaults("main")
 class Top:
     """The keys at the top level that are not nodes."""
 
@@ -159,16 +152,14 @@ class Csv:
     """No logger besides curves.csv in the cell's folder."""
 
 
-@dataclass
-@stated("launcher/local")
+@defaults("launcher/local")
 class Local:
     """Run cells on this machine."""
 
     retries: int = integer(low=0, high=100, help="restarts of a cell whose process was killed")
 
 
-@dataclass
-@stated("launcher/slurm")
+@defaults("launcher/slurm")
 class Slurm:
     """Run cells as one Slurm array job, with one array element per cell."""
 

@@ -1,7 +1,6 @@
 """Typed options: one dataclass per configuration node, whose fields define type, range and help text. Needs no torch.
 
-    @dataclass
-    @stated("main", "train")
+    @defaults("main", "train")
     class Train:
         max_epochs: int = integer(low=1, help="epochs")
         precision: str = choice(REQUIRED, "fp32", "fp16", "bf16")
@@ -13,8 +12,6 @@ that involve several fields, a class may define `problems(self) -> list[str]`, w
 by itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -22,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import yaml
 
@@ -33,7 +30,7 @@ Options = TypeVar("Options")
 REQUIRED = object()
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
 ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+,(.*)\}")  # a value from the environment, and its default
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a task or a sweep, whose folder is called so
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a task or a sweep, and of its folder
 
 
 class Problem(str):
@@ -49,12 +46,12 @@ class Problem(str):
     value: Any
     allowed: tuple[str, ...]
 
-    def __new__(cls, sentence: str, key: str, value: Any = None, allowed: Iterable[str] = ()) -> Problem:
+    def __new__(cls, sentence: str, key: str, value: Any = None, allowed: Iterable[str] = ()) -> Self:
         made = super().__new__(cls, sentence)
         made.key, made.value, made.allowed = key, value, tuple(allowed)
         return made
 
-    def below(self, prefix: str) -> Problem:
+    def below(self, prefix: str) -> "Problem":
         """The same problem of a key that begins with `prefix`."""
         return Problem(f"{prefix}{self}", f"{prefix}{self.key}", self.value, self.allowed)
 
@@ -98,7 +95,7 @@ class Kind:
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
     """Class decorator, below @dataclass, that takes the defaults of the class's fields from `configs/<file>.yaml`.
 
-    Its fields are its own, and those of its bases that have no default yet: options that several files share.
+    It applies to the class's own fields and to inherited fields without a default: options that several files share.
 
     So a default is written only once, in the file that people read and copy. The default of `${oc.env:NAME,VALUE}` is
     VALUE. A field that is missing from the file, or whose value there refers to another option (`${...}`), has only a
@@ -131,6 +128,12 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
     return decorate
 
 
+@dataclass_transform()
+def defaults(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
+    """`dataclass` and `stated` in one decorator."""
+    return lambda cls: dataclass(stated(file, *keys)(cls))
+
+
 def names_in(group: str) -> list[str]:
     """The names of the files in a group of configs/, without ".yaml"."""
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
@@ -143,7 +146,7 @@ def values_in(file: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as OmegaConf does, which a finished cell is evaluated without; plain YAML 1.1 needs 1.0e-3."""
+    """Reads 1e-3 as a number, as OmegaConf does (evaluating a cell does without it); plain YAML 1.1 needs 1.0e-3."""
 
 
 _Loader.add_implicit_resolver(
@@ -159,7 +162,7 @@ def _field(default: Any, kind: Kind) -> Any:
 
 
 def option(default: Any, type: type, read: Callable[[Any], Any], help: str = "", optional: bool = False) -> Any:
-    """A field whose values are read by `read`, as in `Kind`; None too is allowed if it is `optional`."""
+    """A field whose values `read` checks (see `Kind`); with `optional`, None is also allowed."""
 
     def reader(value: Any) -> Any:
         return None if optional and value is None else read(value)
@@ -293,7 +296,7 @@ def short(value: Any) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value as an override has it: lists in brackets, texts in quotes where Hydra needs them."""
+    """A value as written in an override: lists in brackets, texts in quotes where Hydra needs them."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(quoted, value))}]"
     plain = r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*"
@@ -345,7 +348,7 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
             place = f"{prefix}{key}."
             problems += [p.below(place) if isinstance(p, Problem) else f"{place}{p}" for p in error.problems]
         except ValueError as error:
-            why, *allowed = error.args  # the names that are allowed, where a choice has some
+            why, *allowed = error.args  # the allowed names, if the field is a choice
             problems.append(Problem(f"{key}={short(given)} {why}", key, given, *allowed).below(prefix))
     if not problems:
         made = cls(**found)

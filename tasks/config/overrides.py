@@ -4,8 +4,6 @@ The chosen config files are composed once and cached; the values are set on a co
 every time, since most configurations of an experiment differ only in values. Each error is one sentence.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +50,7 @@ def merged(file: str, overrides: Sequence[Override]) -> DictConfig:
 
 
 def _set(config: DictConfig, override: Override, value: object) -> None:
-    """Set, add or delete one value. Raises ConfigError if the key is not there, or is there although it is added."""
+    """Set, add or delete one value. Raises ConfigError if the key does not exist, or if a key to add exists already."""
     key, parsed = override.key, override.parsed
     there = OmegaConf.select(config, key, throw_on_missing=False)
     if parsed.is_delete():
@@ -63,7 +61,7 @@ def _set(config: DictConfig, override: Override, value: object) -> None:
             del OmegaConf.select(config, node)[last]
         return
     if parsed.is_add() and there is not None and not isinstance(value, (dict, list)):
-        raise ConfigError(Problem(f"+{key} is there already; write {key}={value}", key, value))
+        raise ConfigError(Problem(f"+{key} exists already; write {key}={value}", key, value))
     try:
         OmegaConf.update(config, key, value, merge=True, force_add=parsed.is_add() or parsed.is_force_add())
     except (ConfigAttributeError, ConfigKeyError) as error:
@@ -92,13 +90,13 @@ def lacking(key: str, mappings: Iterable[str]) -> list[str]:
 
 @lru_cache(512)
 def _composed(file: str, chosen: tuple[Override, ...]) -> DictConfig:
-    """Hydra's `compose`, restricted to our files; else it would merge them with `task/translation` from fairseq.
+    """Hydra's `compose`, restricted to our files; otherwise it would merge them with `task/translation` from fairseq.
 
-    Unless an override is Hydra's, its own node is composed without its launcher, sweeper and help, a third of the time.
+    Unless an override sets an option of Hydra, its launcher, sweeper and help are left out, which takes a third of the time.
     """
     store = ConfigStore.instance()
     registered = store.repo
-    own = registered["hydra"]  # Hydra's plugins add to it while this composes
+    own = registered["hydra"]  # Hydra's plugins add to it during composition
     whole, bare = own["config.yaml"], copy.deepcopy(own["config.yaml"])
     logging = {"hydra_logging", "job_logging"}  # in main.yaml
     bare.node["defaults"] = [one for one in whole.node["defaults"] if {*one} & logging]
@@ -130,7 +128,7 @@ def sentence(error: Exception) -> str:
 
 
 def _nearest(key: str, config: DictConfig) -> tuple[str, list[str]]:
-    """Text that suggests the known key nearest to an unknown one and lists all keys at its level, and these keys."""
+    """A text that suggests the nearest known key and lists all keys at the same level; and these keys as a list."""
     known = OmegaConf.to_container(config, resolve=False)
     *path, last = key.split(".")
     for depth, part in enumerate(path):

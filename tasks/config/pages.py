@@ -1,7 +1,5 @@
 """Read the files in configs/ (experiments, published numbers, claims and others), and make the rows that users add."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Sequence
@@ -29,8 +27,8 @@ def page(group: str, name: str) -> dict[str, Any]:
 
 @lru_cache
 def _read(path: Path, changed: int) -> dict[str, Any]:
-    """A file as it was at the time `changed`; a profile of an experiment reads the whole experiment again."""
-    from omegaconf import OmegaConf  # a finished cell is loaded without
+    """The content of a file; `changed` is its modification time, so that a changed file is read again."""
+    from omegaconf import OmegaConf  # not needed to load a finished cell
 
     return OmegaConf.to_container(OmegaConf.load(path), resolve=True)  # type: ignore[return-value]
 

@@ -28,8 +28,8 @@ REPRODUCE = ("profile", "seeds", "add", "rows", "columns")
 GRIDS = ("paper",)  # the grid of each mapping's configuration file
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.", "hydra")
-PATHS = ("data.path", "data.mirror", "encode.vectors", "paths.data")  # whose values are files or folders
-WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # with a letter that Hydra's parser refuses
+PATHS = ("data.path", "data.mirror", "encode.vectors", "paths.data")  # keys whose values are files or folders
+WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # a word with a letter that Hydra's parser rejects
 SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
 SEVERAL = ("logger",)  # groups from which several files may be chosen
 OPTUNA = "hydra/sweeper=optuna"
@@ -104,7 +104,7 @@ class Override:
     def values(self) -> tuple[str, ...]:
         """Each value as text; the syntax is that of Hydra's sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...).
 
-        Raises ConfigError for an interval, and for a pattern that fits nothing.
+        Raises ConfigError for an interval, and for a pattern that matches nothing.
         """
         if not self.several:
             return (self.parsed.get_value_string(),)
@@ -113,7 +113,7 @@ class Override:
             raise ConfigError(f"{self.text!r} {told}")
         if found := tuple(dict.fromkeys(self.parsed.sweep_string_iterator())):
             return found
-        raise ConfigError(f"{self.text!r} fits nothing; configs/{self.key} has: {', '.join(names_in(self.key))}")
+        raise ConfigError(f"{self.text!r} matches nothing; configs/{self.key} has: {', '.join(names_in(self.key))}")
 
     @cached_property
     def each(self) -> tuple[Override, ...]:
@@ -133,7 +133,7 @@ class Override:
             fine = self.key.startswith(DELETABLE)
             told = f"~{self.key} is invalid: every configuration needs this key; set it, as {self.key}=..."
             return [] if fine else [Problem(told, self.key)]
-        listed = not self.several or self.parsed.is_discrete_sweep()  # else `values` refuses it
+        listed = not self.several or self.parsed.is_discrete_sweep()  # otherwise `values` raises the error
         if self.hydras or not self.chooses or self.parsed.package is not None or not listed:
             return []
         chosen = list(self.parsed.sweep_iterator()) if self.several else [self.parsed.value()]
@@ -201,7 +201,7 @@ class Request:
         add: further rows, each as NAME,KEY=VALUE,...
         sweep: name of the sweep, or empty.
         grid: `paper` for each mapping's own grid, or empty.
-        plan: True if only the number of cells and the hours are asked for.
+        plan: True if only the number of cells and the hours are requested.
         many: True if the cells are those of a sweep, by -m or --plan.
         flags: Hydra's flags, and their values.
         typed: the words with a key, those of the command included.
@@ -229,11 +229,11 @@ class Request:
 
         Args:
             arguments: its words.
-            own: the keys that the command has beside those of the configuration: TRAIN or REPRODUCE.
+            own: the command's own keys, TRAIN or REPRODUCE.
             names, plan: what was read before.
 
         Raises:
-            ConfigError: a word is no override and no flag, or a value of the command's own keys is invalid.
+            ConfigError: a word is neither an override nor a flag, or a value of the command's own keys is invalid.
         """
         words: dict[str, list[str]] = {key: [] for key in own}
         rest, typed, flags = [], [], []
@@ -252,7 +252,7 @@ class Request:
             told = f"grid={grid} is unknown{near(grid, GRIDS)}; allowed: {', '.join(GRIDS)}"
             raise ConfigError(Problem(told, "grid", grid, GRIDS))
         if not NAME.fullmatch(last.get("sweep", "-")):
-            rule = "a name of up to 64 letters, digits, - and _: its folder is called so"
+            rule = "a name of up to 64 letters, digits, - and _ (it also names a folder)"
             raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
         if {"grid", "experiment"} <= last.keys():
             told = "grid=paper does not go with experiment=, whose file has the grid of each row; leave grid= out"
@@ -271,7 +271,7 @@ class Request:
 
     @cached_property
     def keys(self) -> dict[str, Override]:
-        """Key -> the last override of it. Raises ConfigError as `parse`."""
+        """Key -> its last override. Raises ConfigError as `parse` does."""
         found: dict[str, Override] = {}
         for one in parse(self.overrides):
             found.pop(one.key, None)
@@ -284,7 +284,7 @@ class Request:
         return "experiment=" if self.names else self.keys["task"].text if "task" in self.keys else ""
 
     def of_default_task(self) -> Request:
-        """The plan of this request with the task that main.yaml has."""
+        """This request as a plan (`--plan`) of the default task in main.yaml."""
         task = f"task={next(one['task'] for one in values_in('main')['defaults'] if 'task' in one)}"
         return replace(self, overrides=(task, *self.overrides), typed=(task, *self.typed), plan=True)
 
@@ -292,7 +292,7 @@ class Request:
     def hydras(self) -> bool:
         """True if Hydra runs the command: its flags, and `hydra/sweeper=optuna`.
 
-        Raises ConfigError if options of Hydra, or of our sweeps, are set where they do nothing.
+        Raises ConfigError if options of Hydra, or of our sweeps, are set where they have no effect.
         """
         theirs = [one.text for one in self.keys.values() if one.hydras]
         for key, text in ((key, text) for key in TRAIN for text in self.typed if text.startswith(f"{key}=")):
@@ -317,7 +317,7 @@ def _flag(word: str) -> str:
 
 
 def whole(text: str) -> tuple[int, ...]:
-    """The seeds 1,2,3, each once. Raises ConfigError if they are no whole numbers."""
+    """The seeds 1,2,3, each once. Raises ConfigError unless they are whole numbers."""
     try:
         return tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:

@@ -7,23 +7,21 @@
     linear            lr min(n / w, (N - n) / (N - w))                          N = total number of updates
     fixed             lr
 
-To add a schedule, write a class here, whose options have `@stated("schedule/<name>")`, add it to `SCHEDULES`, and
+To add a schedule, write a class here, whose options have `@defaults("schedule/<name>")`, add it to `SCHEDULES`, and
 write `configs/schedule/<name>.yaml`.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.config.options import REQUIRED, integer, listing, number, stated
+from tasks.config.options import REQUIRED, defaults, integer, listing, number
 
 
 class Schedule:
     """Base class of the schedules.
 
-    A schedule has the base rate `lr` and is made for a training of `total_updates` updates, `updates_per_epoch` in each
-    epoch. A resumed training needs the attributes named in STATE, in addition to the number of updates.
+    A schedule has the base rate `lr` and is made for `total_updates` updates, `updates_per_epoch` in each epoch. To resume,
+    it needs the attributes named in STATE, in addition to the number of updates.
     """
 
     STATE: tuple[str, ...] = ()
@@ -64,11 +62,10 @@ class LatchedHalving(Schedule):
     is the first with a smaller rate. "Latched" means that decay continues even if the perplexity falls again.
     """
 
-    @dataclass
-    @stated("schedule/latched_halving")
+    @defaults("schedule/latched_halving")
     class Options:
         start_decay_at: int = integer(low=1, high=10_000, help="the rate decays after this epoch in any case")
-        decay: float = number(above=0, high=1, help="factor of each epoch")
+        decay: float = number(above=0, high=1, help="factor per epoch")
 
     STATE = ("lr", "latched", "last_loss")
     latched = False
@@ -85,8 +82,7 @@ class LatchedHalving(Schedule):
 class Plateau(Schedule):
     """Decay after every `patience` epochs in a row without a new lowest dev loss, down to `least` (JoeyNMT's "plateau")."""
 
-    @dataclass
-    @stated("schedule/plateau")
+    @defaults("schedule/plateau")
     class Options:
         patience: int = integer(low=1, high=10_000, help="epochs without a new lowest dev loss before the rate decays")
         decay: float = number(above=0, high=1, help="factor of each decay")
@@ -108,8 +104,7 @@ class Plateau(Schedule):
 class InverseSqrt(Schedule):
     """Linear warm-up, then decay with the inverse square root of the update (Vaswani et al. 2017)."""
 
-    @dataclass
-    @stated("schedule/inverse_sqrt")
+    @defaults("schedule/inverse_sqrt")
     class Options:
         warmup_updates: int = integer(low=1, high=100_000_000, help="updates of linear warm-up")
 
@@ -125,10 +120,9 @@ class EpochSteps(Schedule):
     12.
     """
 
-    @dataclass
-    @stated("schedule/epoch_steps")
+    @defaults("schedule/epoch_steps")
     class Options:
-        warmup_epochs: int = integer(low=0, high=10_000, help="epoch e of these trains at e / (warmup_epochs + 1)")
+        warmup_epochs: int = integer(low=0, high=10_000, help="warm-up: epoch e has e / (warmup_epochs + 1) of lr")
         decay_epochs: list = listing(REQUIRED, integer(low=1, high=10_000), help="epochs after which the rate decays")
         decay: float = number(above=0, high=1, help="factor of each decay")
 
@@ -139,10 +133,9 @@ class EpochSteps(Schedule):
 
 
 class Linear(Schedule):
-    """Linear warm-up, then linear decay to zero over all updates, so that a short training converges."""
+    """Linear warm-up, then linear decay to zero over all updates, so that short training converges."""
 
-    @dataclass
-    @stated("schedule/linear")
+    @defaults("schedule/linear")
     class Options:
         warmup_updates: int = integer(low=1, high=100_000_000, help="updates of linear warm-up")
 

@@ -1,7 +1,5 @@
 """The data sets that exist: check a `data` node before any data are read; open, fetch or verify a data set."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util
@@ -114,7 +112,7 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
     values = dataclasses.asdict(options)
     if why := sources.unverified(manifest, values, root):
         data.shortfalls = (*data.shortfalls, why)
-    if manifest["kind"] == "generated":  # from nothing but the options and the loader; `limits` are in `make`'s hash
+    if manifest["kind"] == "generated":  # made from the options and the loader alone; `limits` are in `make`'s hash
         drawn = {k: v for k, v in values.items() if not isinstance(v, dict)}
         code = sha256_of(Path(inspect.getfile(module.load)))
         data.fingerprint = {s: fingerprint(own, drawn, code) for s, own in data.fingerprint.items()}

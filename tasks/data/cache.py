@@ -1,7 +1,5 @@
 """Cache of encoded data sets. A folder is named by a hash of its inputs; all processes find the same complete entry."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A data set that has been found but not yet read, with the description that every loader returns."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -11,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import integer, node, stated
+from tasks.config.options import defaults, integer, node
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, first, subset, texts_of
@@ -20,7 +18,7 @@ SPLITS = ("train", "dev", "test")
 Splits = Mapping[str, Sequence[Any]]  # split -> its records
 Manifest = Mapping[str, Any]
 NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "features": "documents"}
-MEMORISED = 0.01  # share of a split's texts in train from which on the footer warns
+MEMORISED = 0.01  # the footer warns if a larger share of a split's texts is also in train
 _SPLIT_WORDS = {"train": "training", "dev": "dev", "test": "test"}
 
 
@@ -56,8 +54,7 @@ class DataSet:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-@stated("data/toy", "limits")
+@defaults("data/toy", "limits")
 class Limits:
     """Maximum number of records per split (the first ones are kept); null means all."""
 
@@ -78,7 +75,7 @@ class Limited:
 
 @dataclass
 class Loader:
-    """How a data set is read; a module with one way to read has these names at its top level instead.
+    """How a data set is read; a module with one way to read defines these names at its top level instead.
 
     KIND: as in `tasks.data.records`. load: (manifest, options, root, progress) -> DataSet.
     """
@@ -122,10 +119,10 @@ def make(
         if manifest.get("kind") == "own" and kind in ("pairs", "texts"):
             texts = {s: [hash(r.source if kind == "pairs" else r.texts) for r in splits.get(s, ())] for s in SPLITS}
             known = set(texts["train"])
-            for split in ("dev", "test"):  # count the texts (of pairs, the sources) that stand in train too
+            for split in ("dev", "test"):  # count the texts (sources, in pairs) that are also in train
                 share = (n := sum(text in known for text in texts[split])) / max(len(texts[split]), 1)
                 warning = ". WARNING: its scores show what was memorised" if share >= MEMORISED else ""
-                count(f"of {len(texts[split]):,} {split} texts ({share:.1%}) stand in train too{warning}", n)
+                count(f"of {len(texts[split]):,} {split} texts ({share:.1%}) are also in train{warning}", n)
         return splits
 
     prints = {s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()}

@@ -1,7 +1,5 @@
 """Errors of data acquisition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

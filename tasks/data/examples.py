@@ -1,7 +1,5 @@
 """Encoded examples, and batches of examples of similar length, for training in plain torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,11 +27,11 @@ class Examples(Dataset):
         self.sizes = np.maximum.reduce(self.lengths)
 
     def measured(self) -> tuple[np.ndarray, ...]:
-        """Lengths of the examples, [N]; of several parts, examples are sorted by the first and then by the next."""
+        """Lengths of the examples, [N]; if [parts, N], examples are sorted by the first part, then by the next."""
         raise NotImplementedError
 
     def batch(self, samples: list[int]) -> dict[str, Any]:
-        """`net_input`, `target` and `ntokens` of the examples with these indices, which are at least one."""
+        """`net_input`, `target` and `ntokens` of the examples with these indices (at least one)."""
         raise NotImplementedError
 
     def collater(self, samples: list[int]) -> dict[str, Any]:

@@ -5,7 +5,7 @@
     .verified.json  size, times and inode of the array when all its shards were last found correct
 
 VQA-v2 at 14 x 14 x 2048 in half precision takes 0.8 MB per image, or 99 GB for the 123,287 images of train and val. A
-shard is listed after its rows are written; the images of the others are in `bad`, and nobody reads them. To prepare or
+shard is listed after its rows are written; images of unfinished shards are listed in `bad` and never read. To prepare or
 train a cell, open the store with `verified`, which hashes the array only if it was modified since it was last verified.
 """
 
@@ -73,7 +73,7 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress) ->
             what, where = "the folder holds features of another kind", f"{folder / STORE}: {differs} differ"
             raise DataError(what, where, AGAIN, STORE, differs)
         if store.shards:
-            progress.say(f"{len(store.shards)} of {len(layout.shards())} shards are there already")
+            progress.say(f"{len(store.shards)} of {len(layout.shards())} shards exist already")
         with progress.bar(len(store.missing), "extracting features") as bar:
             for name in store.missing:
                 rows = layout.shards()[name]
@@ -132,7 +132,7 @@ class FeatureStore:
         expected = f"{self.layout.dtype} {list(self.layout.shape)}"
         try:
             self.array: Any = np.load(path, mmap_mode=mode)
-        except Exception as error:  # numpy reads the head as Python's tokens
+        except Exception as error:  # numpy parses the header as Python tokens
             raise damaged(path, f"not an array ({error})", expected, step=AGAIN) from error
         if (found := f"{self.array.dtype} {list(self.array.shape)}") != expected:
             raise damaged(path, f"an array {found}", expected, step=AGAIN, value=self.array.shape)

@@ -3,8 +3,6 @@
 Martins et al. 2020: images resized to 448 x 448, ImageNet normalisation, output 14 x 14 x 2048 of the last convolution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Atomic writing of files and folders (complete or absent), and file checksums."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -89,9 +87,9 @@ def publish_file(path: Path) -> Iterator[Path]:
 
 
 def remembered(path: Path, key: str, compute: Callable[[], Any]) -> Any:
-    """`compute()`, a value for JSON, or what it gave before for this key, as stored in `path`.
+    """The JSON value `compute()`; an earlier result for this key is read from `path` instead.
 
-    A damaged file is ignored. Where `path` cannot be written, the value is computed each time.
+    A damaged file is ignored. If `path` cannot be written, the value is computed each time.
     """
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))

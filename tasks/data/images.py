@@ -4,8 +4,6 @@ A source lists keys and returns the image of each key. An image that cannot be r
 many images counts these errors and continues, since a set of a million images contains a few truncated files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

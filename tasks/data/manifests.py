@@ -7,8 +7,6 @@ with a paper: `tables` (the tables that use this data set), `sizes` (full number
 differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

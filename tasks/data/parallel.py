@@ -1,7 +1,5 @@
 """Process batches in several processes, with results in order. The number of processes does not change the output."""
 
-from __future__ import annotations
-
 import multiprocessing as mp
 import signal
 from collections import deque

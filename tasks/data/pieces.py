@@ -1,7 +1,5 @@
 """Unigram pieces of sentencepiece: how many fit a text, and learning them."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +11,7 @@ import numpy as np
 from tasks.data.errors import DataError
 
 COVERED = 0.9995  # share of the characters that are pieces, if the vocabulary is large enough
-LEAST_COVERED = 0.98  # sentencepiece accepts no less
+LEAST_COVERED = 0.98  # sentencepiece's minimum
 RESERVED = 3  # its special symbols
 FEWEST, MOST, PER_PIECE = 2_000, 32_000, 500  # pieces that `fitted` chooses, and characters of the text per piece
 
@@ -27,13 +25,13 @@ def too_small(size: int, what: str, least: int) -> DataError:
 def fitted(text: Iterable[str], size: int | None, others: int = 0) -> tuple[int, float]:
     """The number of pieces for a text (None: chosen), and the share of its characters that are pieces.
 
-    At most 3/4 of the pieces are single characters; `others` further ones are no text. Raises DataError if `size`
+    At most 3/4 of the pieces are single characters; `others` more are not characters of the text. Raises DataError if `size`
     leaves room for less than 98 % of the characters.
     """
     counts, others = Counter[str](), others + RESERVED
     for line in text:
         counts.update(line)
-    shares = np.cumsum(sorted(counts.values(), reverse=True)) / max(counts.total(), 1)  # of the most frequent ones
+    shares = np.cumsum(sorted(counts.values(), reverse=True)) / max(counts.total(), 1)  # by frequency
     wanted, least = (int(np.searchsorted(shares, share)) + 1 for share in (COVERED, LEAST_COVERED))
     if size is None:
         size = max(min(max(counts.total() // PER_PIECE, FEWEST), MOST), others + wanted * 4 // 3 + 1)

@@ -7,8 +7,6 @@ Code that may run for more than a second takes a `progress` argument with two me
         bar.advance(n)
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import time
@@ -21,7 +19,7 @@ Done = Callable[[float], None]  # called with the share that is done
 
 
 def untold(share: float) -> None:
-    """The default `done`, which nobody hears."""
+    """The default `done`, which does nothing."""
 
 
 class Progress:

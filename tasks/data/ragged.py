@@ -1,7 +1,5 @@
 """Rows of different lengths on disk: ids as two arrays, tokens as lines of a text file. Both are read on demand."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -70,7 +68,7 @@ def write_tokens(
             lines.extend(accumulate(sizes, initial=lines.pop()))
         flat.seek(0)
         if _npy_head(flat, offsets[-1]) != head:
-            raise AssertionError("numpy wrote a longer head for a longer array")
+            raise AssertionError("numpy wrote a longer header for a longer array")
     np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
     np.save(folder / f"{name}.lines.npy", np.frombuffer(lines, dtype=np.int64))
     return missing / offsets[-1] if offsets[-1] else 0.0

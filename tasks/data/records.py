@@ -8,8 +8,6 @@
 =============  ====================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Words of texts in any script, and which texts have no spaces between words."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache

@@ -10,8 +10,6 @@ border; other words of equal weight share a letter (theirs: a dot). For continuo
 word is drawn, so that words outside its support are grey.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from repro.report.draw import Heat
 
 SENTENCE, PAIR = 11, 8  # source tokens and words; stored examples of about this length are drawn first
 WIDEST = 8.0  # inches of a line of panels: labels stay legible where a page shows 700 pixels
-STRUCTURES = 4  # maximum number drawn of an alignment
+STRUCTURES = 4  # maximum number of structures drawn for an alignment
 Row = tuple[str, str, Mapping[int, Mapping[str, Any]], Mapping[str, np.ndarray]]  # label, mapping, records, attention
 
 
@@ -34,8 +32,8 @@ class Example:
     """A sentence or a pair of texts.
 
     Attributes:
-        about: what the file of numbers says of it.
-        rows: of each row of the table, what the file of numbers says.
+        about: its description in the file of numbers.
+        rows: for each row of the table, its entry in the file of numbers.
         lines: the heat maps, line by line.
     """
 
@@ -64,11 +62,10 @@ def sentence(name: str, source: Sequence[str], reference: str, panels: Sequence[
     """The example of a sentence with S source tokens and a reference ("" if there is none): a heat map for each panel."""
     maps = [Heat(p.label, p.attention.get("density", p.attention["weights"]), p.output, source) for p in panels]
     wide = max(1, int(WIDEST // draw.heat_width(len(source))))
-    rows = [
-        {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
-        | {what: _rounded(values) for what, values in p.attention.items()}
-        for p in panels
-    ]
+    rows = []
+    for p in panels:
+        numbers = {what: _rounded(values) for what, values in p.attention.items()}
+        rows.append({"label": p.label, "mapping": p.mapping, "output": list(p.output)} | numbers)
     about = {"sentence": name, "source": list(source), "reference": reference}
     return Example(about, rows, [maps[i : i + wide] for i in range(0, len(maps), wide)])
 
@@ -120,7 +117,7 @@ def _rounded(values: np.ndarray) -> Any:
 
 
 def write(examples: Sequence[Example], stem: Path, endings: Sequence[str], caption: str) -> Path:
-    """Draw examples as stem.svg, .png or .pdf, and write their numbers, also of what is not drawn, as stem.json."""
+    """Draw examples as stem.svg, .png or .pdf, and write all their numbers, drawn or not, as stem.json."""
     draw.heat_maps(
         [line for example in examples for line in example.lines], [stem.with_suffix(e) for e in endings], caption
     )

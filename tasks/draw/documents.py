@@ -1,7 +1,5 @@
 """Draws Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells on generated documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ COLUMNS = ["setting", "value", "row", "score", "seed", "number"]
 
 
 def collect(finished: Iterable[tuple[str, Mapping[str, Any], Mapping[str, float]]]) -> pd.DataFrame:
-    """The test scores of the finished cells on generated documents, a number a line, ordered by row, setting and value.
+    """The test scores of the finished cells on generated documents, one per line, ordered by row, setting and value.
 
     Args:
         finished: (label of the row, configuration, metrics) of each cell, in the order of the rows.

@@ -4,8 +4,6 @@ Each figure notes what the published figure shows; details that the paper does n
 for them, are in `chosen`.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import re
@@ -17,16 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 import sparse_attention as sa
 from repro.files import csv_text, write_atomic
 from repro.report.draw import canvas
 from sparse_attention.mappings import continuous
-from tasks.config.options import CONFIGS
+from tasks.config.options import values_in
 
-ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture."
+ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers are in the .csv next to each picture."
 COLOURS = 32  # colours of the bitmaps inside an SVG
 MAP, SURFACE, WRITTEN = 161, 41, 21  # grid points per side: of a map, a surface, the numbers written
 
@@ -46,10 +43,8 @@ class Panel:
         """The rows of numbers that are written to the .csv: all for curves, a coarser grid otherwise."""
         columns = self.columns.values()
         if self.kind != "curves":
-            columns = [
-                column[:: (len(column) - 1) // (WRITTEN - 1), :: (len(column) - 1) // (WRITTEN - 1)].flat
-                for column in columns
-            ]
+            steps = [slice(None, None, (len(column) - 1) // (WRITTEN - 1)) for column in columns]
+            columns = [column[step, step].flat for column, step in zip(columns, steps)]
         return zip(*columns)
 
 
@@ -92,9 +87,8 @@ def _two() -> Iterator[Panel]:
     t = torch.linspace(-4, 4, 401, dtype=torch.float64)
     x = torch.stack((t, torch.zeros_like(t)), -1)
     maxima = {name: _max(x, *of) for name, of in _entropies().items() if not name.startswith("oscarmax")}
-    yield Panel(
-        "max operator of [t, 0] plus Omega of a corner", _numbers({"t": t} | {k: v for k, (v, _) in maxima.items()})
-    )
+    values = {k: v for k, (v, _) in maxima.items()}
+    yield Panel("max operator of [t, 0] plus Omega of a corner", _numbers({"t": t} | values))
     yield Panel("mapping of [t, 0], first weight", _numbers({"t": t} | {k: p[:, 0] for k, (_, p) in maxima.items()}))
 
 
@@ -146,14 +140,9 @@ def _lambda() -> Iterator[Panel]:
 def _line() -> Iterator[Panel]:
     t = torch.linspace(-3, 3, 601, dtype=torch.float64)
     zero, one = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    for title, *families in (
-        (
-            "mu = 0, sigma^2 = 1",
-            ("Gaussian", continuous.Gaussian),
-            ("truncated paraboloid", continuous.TruncatedParabola),
-        ),
-        ("mu = 0, b = 1", ("Laplace", continuous.Laplace), ("triangular", continuous.Triangular)),
-    ):
+    gaussians = ("Gaussian", continuous.Gaussian), ("truncated paraboloid", continuous.TruncatedParabola)
+    others = ("Laplace", continuous.Laplace), ("triangular", continuous.Triangular)
+    for title, families in (("mu = 0, sigma^2 = 1", gaussians), ("mu = 0, b = 1", others)):
         lines = {f"{name} (alpha = {alpha})": of(zero, one).pdf(t) for alpha, (name, of) in enumerate(families, 1)}
         yield Panel(f"densities of {title}", _numbers({"t": t} | lines))
 
@@ -161,10 +150,8 @@ def _line() -> Iterator[Panel]:
 def _plane() -> Iterator[Panel]:
     first, second = _square(-3, 3)
     mu, sigma = torch.zeros(2, dtype=torch.float64), torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    for title, family in (
-        ("Gaussian", continuous.MultivariateGaussian),
-        ("truncated paraboloid", continuous.TruncatedParaboloid),
-    ):
+    gaussian, paraboloid = continuous.MultivariateGaussian, continuous.TruncatedParaboloid
+    for title, family in (("Gaussian", gaussian), ("truncated paraboloid", paraboloid)):
         density = family(mu, sigma).pdf(torch.stack((first, second), -1))
         yield Panel(title, _numbers({"t1": first, "t2": second, "density": density}), "map")
 
@@ -184,7 +171,7 @@ PANELS = {
     "martins2020_figure1_plane": _plane,
 }
 # name -> what the published figure shows, and what we chose
-FIGURES = yaml.safe_load((CONFIGS / "paper_figures.yaml").read_text(encoding="utf-8"))
+FIGURES = values_in("paper_figures")
 
 
 def write_all(names: Sequence[str], folder: Path) -> Iterator[list[Path]]:
@@ -194,7 +181,7 @@ def write_all(names: Sequence[str], folder: Path) -> Iterator[list[Path]]:
     a name is unknown.
     """
     if unknown := [name for name in names if name not in FIGURES]:
-        raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(FIGURES)}")
+        raise ValueError(f"{unknown[0]!r} is not a figure; there are: {', '.join(FIGURES)}")
     for name in names or FIGURES:
         files = drawn(name)
         for file, content in files.items():

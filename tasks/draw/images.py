@@ -1,7 +1,5 @@
 """Draws discrete and continuous attention over images side by side (after Figure 3 of Martins et al. 2020)."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight, however small, is shaded.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Any
 
@@ -14,8 +12,8 @@ SHADES = "░▒▓█"
 LEGEND = "· exactly no weight  " + "  ".join(
     f"{shade} {'from' if i else 'above'} {i / len(SHADES):g}" for i, shade in enumerate(SHADES)
 )
-LABEL = 14  # most letters shown of an output token
-HEAD = 12  # most letters shown of a source token
+LABEL = 14  # maximum letters shown of an output token
+HEAD = 12  # maximum letters shown of a source token
 
 
 def terminal(prediction: Any, width: int = 80) -> str:

@@ -4,8 +4,6 @@
 path. That name is then made an alias of this package, so that nothing is registered twice.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

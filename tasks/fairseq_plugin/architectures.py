@@ -1,11 +1,9 @@
 """Makes a fairseq model for every architecture of a family, configured by the architecture's options."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Optional, Self
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
@@ -19,10 +17,7 @@ Entry = tuple[str, Any, Any]
 
 
 def entry(name: str, kind: Any, default: Any, help: str = "") -> Entry:
-    """A field of a fairseq dataclass.
-
-    A class statement in this file would store its annotations as strings, which fairseq's parser rejects.
-    """
+    """A field of a fairseq dataclass, for `config_class`."""
     return name, kind, dataclasses.field(default=default, metadata={"help": help} if help else {})
 
 
@@ -114,7 +109,7 @@ class DataModel(Wrapped, BaseFairseqModel):
         self.net = net
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> DataModel:
+    def build_model(cls, cfg: Any, task: Any) -> Self:
         return cls(cls.build_net(cfg, task.encoded))
 
     def forward(self, **inputs: Any) -> Any:
@@ -126,7 +121,5 @@ def register(family: str, base: type) -> None:
     for name in models.names(family):
         registered = registered_name(name)
         config = config_class(registered, *MAPPING, *entries(models.architecture(family, name).Options))
-        made = type(
-            registered, (base,), {"family": family, "architecture": name, "__doc__": f"tasks.{family}.models.{name}"}
-        )
-        register_model(registered, dataclass=config)(made)
+        own = {"family": family, "architecture": name, "__doc__": f"tasks.{family}.models.{name}"}
+        register_model(registered, dataclass=config)(type(registered, (base,), own))

@@ -1,7 +1,5 @@
 """Base classes for fairseq's interfaces: tasks on encoded folders, criterions that sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Text classification through fairseq's interfaces: models, a task on encoded texts, and the criterion."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -18,8 +18,6 @@ No other module patches fairseq. The patches, and the reason for each:
 * Python 3.14 represents `Optional[X]` as `X | None`, which fairseq's option parser does not understand.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util
@@ -91,7 +89,7 @@ def install() -> None:
     uncompiled.install()
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
         if plain := getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None):
-            plain.__dict__.setdefault("__dynamo_disable", plain)  # what torch._disable_dynamo would put there
+            plain.__dict__.setdefault("__dynamo_disable", plain)  # what torch._disable_dynamo would assign
     multiarray = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
     torch.serialization.add_safe_globals(
         [

@@ -1,7 +1,5 @@
 """The fertility tagger through fairseq's interfaces: the model, a task on aligned pairs, and the criterion."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

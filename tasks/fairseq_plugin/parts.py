@@ -1,6 +1,4 @@
-"""What fairseq has for a configuration: task, model, criterion, optimiser; and a finished model as fairseq's checkpoint."""
-
-from __future__ import annotations
+"""What fairseq provides for a configuration: task, model, criterion, optimiser; and a finished model as its checkpoint."""
 
 import importlib
 from dataclasses import dataclass
@@ -55,7 +53,7 @@ class Parts:
         return self.task.build_criterion(self.groups.criterion)
 
     def optimizer(self, parameters: list[Tensor], fused: bool) -> torch.optim.Optimizer:
-        """torch's optimiser for SGD and if `fused` (on a GPU), otherwise fairseq's Adam.
+        """torch's optimiser for SGD or if `fused` (on a GPU), otherwise fairseq's Adam.
 
         torch's fused Adam adds epsilon to the bias-corrected root of the second moment.
         """
@@ -71,7 +69,7 @@ class Parts:
         return self.task.dataset(split)
 
     def dev_scores(self, net: nn.Module, rank: int, world: int) -> dict[str, float]:
-        """Dev scores that `train.best_metric` names and the criterion does not measure."""
+        """Dev scores that `train.best_metric` may name but the criterion does not measure."""
         return self.task.dev_scores(net, self.task.encoded, self.config["train"]["best_metric"], rank, world)
 
     def write(self, model: nn.Module, path: Path) -> None:

@@ -5,10 +5,8 @@ It pads sources on the left; they are shifted to be padded on the right before e
 back to the left afterwards.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -100,15 +98,14 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
         self.net, self.padded_right = net, False
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> PairsModel:
+    def build_model(cls, cfg: Any, task: Any) -> Self:
         source, target = task.source_dictionary, task.target_dictionary
         for symbols in (source, target):
             if (symbols.pad(), symbols.eos(), symbols.unk()) != (PAD, EOS, UNK):
                 raise ValueError("dictionaries must begin with <s> <pad> </s> <unk>, as fairseq-preprocess writes them")
         if getattr(cfg, "share_embeddings", False) and source != target:
-            raise ValueError(
-                "share_embeddings needs one vocabulary for both sides: encode.joint=true, or --joined-dictionary"
-            )
+            told = "share_embeddings needs one vocabulary for both sides"
+            raise ValueError(f"{told}: encode.joint=true, or --joined-dictionary")
         made = cls(cls.build_net(cfg, len(source), len(target)), source, target)
         if hasattr(made.net, "adopt"):
             made.net.adopt(task.encoded.folder if isinstance(task, PairsTask) else None)

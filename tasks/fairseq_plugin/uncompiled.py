@@ -5,8 +5,6 @@ batching of a corpus (`fairseq.data.data_utils_fast`) and fairseq's own BLEU (`l
 `fairseq-generate`).
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable

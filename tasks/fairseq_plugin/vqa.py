@@ -1,7 +1,5 @@
 """Visual question answering through fairseq's interfaces: models, a task on encoded questions, and the criterion."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

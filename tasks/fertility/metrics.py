@@ -1,7 +1,5 @@
 """Metrics of tagged fertilities."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np
@@ -12,8 +10,8 @@ from repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.data.examples import padded
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import PAD
+from tasks.layers.lstm import MOST
 from tasks.seq2seq.encode import Split
-from tasks.seq2seq.tagger import MOST
 
 # Scorers take flat arrays of tagged and true fertilities, both clipped to MOST.
 _RIGHT = Metric("accuracy", "%", 1, 1, None, "source words whose fertility is tagged as aligned")
@@ -48,15 +46,8 @@ def evaluation(model: nn.Module, split: Split, true: Ragged, name: str, batch_si
     """The scores of a test set and its tagged fertilities."""
     rows = list(tagged(model, split, batch_size))
     values = scores(np.concatenate(rows), true.flat)
-    found = Evaluation({f"{name}/{k}": v for k, v in values.items()})
-    found.predictions = [
-        {
-            "set": name,
-            "index": i,
-            "source": split.source_tokens(i),
-            "fertility": row.tolist(),
-            "aligned": true[i].tolist(),
-        }
-        for i, row in enumerate(rows)
-    ]
-    return found
+    records = []
+    for i, row in enumerate(rows):
+        record = {"set": name, "index": i, "source": split.source_tokens(i)}
+        records.append(record | {"fertility": row.tolist(), "aligned": true[i].tolist()})
+    return Evaluation({f"{name}/{k}": v for k, v in values.items()}, predictions=records)

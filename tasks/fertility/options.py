@@ -1,17 +1,14 @@
 """Options of fertility tagging, apart from those of data and model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from tasks.config.options import REQUIRED, listing, stated, text
+from tasks.config.options import REQUIRED, defaults, listing, text
 from tasks.seq2seq.options import Encode as Encode
 
 KIND = "pairs"
 
 
-@dataclass
-@stated("task/fertility", "task")
+@defaults("task/fertility", "task")
 class Task:
     """Sentence pairs: predict how many target words each source word is aligned to."""
 

@@ -2,14 +2,12 @@
 
 Conventions: batch first; ``mask`` is boolean, True = keep; a fully masked row has zero weights and a zero context.
 
-    attend = AdditiveAttention(query_dim=512, key_dim=512, mapping="sparsemax")
+    attend = Attention(AdditiveScores(query_dim=512, key_dim=512), mapping="sparsemax")
     context, weights = attend(query, keys, mask)
 
 A decoder computes what depends only on the keys once, ``ready = attend.scores.precompute(keys)``, and then at each step
 ``attend.mapping(attend.scores(query, ready), mask=mask)``.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -106,13 +104,6 @@ class Attention(nn.Module):
         return (weights @ keys).squeeze(1), weights.squeeze(1)
 
 
-class AdditiveAttention(Attention):
-    """Attention with `AdditiveScores`."""
-
-    def __init__(self, query_dim: int | None, key_dim: int, hidden_dim: int | None, mapping: str | nn.Module):
-        super().__init__(AdditiveScores(query_dim, key_dim, hidden_dim), mapping)
-
-
 class MultiheadAttention(nn_like_torch.MultiheadAttention):
     """``sa.nn.MultiheadAttention`` in two parts, batch first, so that a decoder can cache its projections.
 
@@ -141,9 +132,9 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
         Args:
             queries: ``[B, H, T, d]``. keys, values: ``[B, H, S, d]``.
             need_weights: also return the weights, as they are before dropout.
-            seen: which keys a query sees: `mask`, `lengths`, `causal` of `sa.sparse_attention`.
+            seen: the visible keys: `mask`, `lengths`, `causal` of `sa.sparse_attention`.
         Returns:
-            ``[B, T, E]`` and the weights ``[B, H, T, S]``, None unless they are asked for.
+            ``[B, T, E]`` and the weights ``[B, H, T, S]``, None unless requested.
         """
         seen |= {"dropout": self.dropout if self.training else 0.0, "need_weights": need_weights}
         found = sparse_attention(queries, keys, values, self.mapping, **seen)

@@ -1,6 +1,4 @@
-"""LSTMs that run in half precision on every processor and over padded texts without packing; precision of a loss."""
-
-from __future__ import annotations
+"""LSTMs that run in half precision on every processor and over padded texts without packing; a tagger; precision of a loss."""
 
 from collections import Counter
 
@@ -8,7 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from tasks.data.symbols import PAD
+
 HALF = (torch.float16, torch.bfloat16)
+MOST = 10  # larger fertilities are clipped to this
 
 
 class Lstm(nn.LSTM):
@@ -51,6 +52,31 @@ class BiLstm(nn.Module):
         there = self.forwards(x)[0]
         back = self.backwards(_rows(x, turned))[0]
         return torch.cat((there, _rows(back, turned)), -1)
+
+
+class Tagger(nn.Module):
+    """A fertility tagger (Malaviya et al. 2018): how many target words will be aligned to each source word.
+
+    h = BiLSTM(embed(x)), with several layers;  f_i ~ softmax(U h_i) over 0, 1, ..., MOST
+
+    Args:
+        size: size of the source vocabulary. embed_dim: size of word vectors. hidden_dim: LSTM size per direction.
+    """
+
+    def __init__(self, size: int, embed_dim: int, hidden_dim: int, layers: int = 2, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(size, embed_dim, PAD)
+        dims = [embed_dim] + [2 * hidden_dim] * (layers - 1)
+        self.layers = nn.ModuleList(BiLstm(dim, hidden_dim) for dim in dims)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(2 * hidden_dim, MOST + 1)
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensor:
+        """src_tokens [B, S] padded on the right, src_lengths [B] -> scores [B, S, MOST + 1]."""
+        x = self.dropout(self.embed(src_tokens))
+        for layer in self.layers:
+            x = self.dropout(layer(x, src_lengths))
+        return self.output(x)
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """A layer of the Transformer (Vaswani et al. 2017), its positions and its initial weights; see `tasks.seq2seq.models.transformer`."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any
@@ -75,7 +73,7 @@ def positions(x: Tensor, first: int = 0) -> Tensor:
 
 
 def initialise(part: nn.Module) -> None:
-    """Give the linear layers inside Glorot's uniform weights and no bias."""
+    """Initialise the linear layers inside with Glorot's uniform weights and zero bias."""
     for layer in part.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

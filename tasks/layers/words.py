@@ -1,7 +1,5 @@
 """Vectors of words, and the mass that an attention density puts on each word."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -8,8 +8,6 @@ model.translate(["Ein Hund läuft ."])[0].output      # .attention, .nbest, .unk
 found = evaluate("3f9a", ["data=duc2004", "decode.beam=2"])
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

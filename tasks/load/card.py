@@ -1,7 +1,5 @@
 """The model card of an exported cell: the model, its scores, its training data, how to use it and how it was made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +46,7 @@ def card(
         manifest: Mapping[str, Any] | None = load_manifest(name)
     except DataError:
         manifest = None
-    # only a translation model uses one of fertility; multilabel has its own solver, without epochs or batches
+    # fertility mappings are only for translation models; multilabel has its own solver, without epochs or batches
     use = {"call": USE[family], "predicts": family != "fertility", "fitted": family == "multilabel"}
     how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     made = jinja2.Environment(**how).from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -60,7 +58,7 @@ def card(
 def intervals(
     metrics: Mapping[str, Metric], scores: Mapping[str, Any], predictions: Sequence[Mapping[str, Any]]
 ) -> Any:
-    """The 95 % interval over test examples of each metric whose value of every example is stored: name -> [low, high].
+    """The 95 % interval over test examples of each metric with stored per-example values: name -> [low, high].
 
     Args:
         scores, predictions: metrics.json and the predictions of an evaluation.
@@ -106,7 +104,7 @@ def _scores(cell: Cell, found: Sequence[Scores]) -> Iterator[Score]:
 
 
 def _hub(cell: Cell, measured: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
-    """What the Hugging Face Hub reads of a model card: the task, the data, and the scores that have a better side."""
+    """What the Hugging Face Hub reads from a model card: task, data, and the scores that are better when higher or lower."""
     data, model = cell.config["data"], str(cell.config["model"]["name"])
     task = "summarization" if cell.task == "summarization" else PIPELINE[cell.module.rpartition(".")[2]]
     results, names = [], [(one.get("facts") or {}).get("name", data["name"]) for one in measured.values()]

@@ -9,8 +9,6 @@ manifest.json       sha256 of every file above; a folder whose files differ cann
 README.md           the model card; you may edit it
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -28,7 +26,7 @@ from tasks.load.card import card, intervals
 from tasks.load.finding import find_cell
 from tasks.load.model import load_cell
 
-# They contain machine details; config.yaml is written anew, and the model card has what matters of the other.
+# They contain machine details. config.yaml is rewritten; the model card has the relevant parts of the other file.
 LEFT = ("config.yaml", "provenance.json")
 
 

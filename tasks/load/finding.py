@@ -1,7 +1,5 @@
 """Find a cell by its folder, by its id, or by a filter that matches exactly one cell."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from tasks.config.compose import FAMILIES, NODES
 from tasks.config.options import ConfigError, names_in, near
 from tasks.config.request import parse
 
-LISTED = 12  # most matching cells that an error message lists
+LISTED = 12  # maximum number of matching cells in an error message
 # Keys that may differ between cells but do not distinguish them.
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
 
@@ -47,12 +45,12 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
         return _filtered(outputs, what, entries)
     if len(fitting) > 1:
         listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED])
-        raise NoCell(f"{what!r} must name one cell in {outputs}, but it fits {listed}")
+        raise NoCell(f"{what!r} must name one cell in {outputs}, but it matches {listed}")
     return fitting[0]
 
 
 def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Path:
-    """`find_cell`, after which the names in `overrides` are checked; neither needs torch, which takes seconds to import.
+    """`find_cell`, then a check of the names in `overrides`; neither needs torch, which takes seconds to import.
 
     Raises ConfigError if a data set, a node or a key of `decode` is unknown; the other keys and all values are checked later.
     """
@@ -66,7 +64,7 @@ def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Pa
         known = [f.name for f in fields(options)] if options and node == "decode" else []
         if node not in NODES:
             could = "data, decode, task.scores, runtime"
-            raise ConfigError(f"{key} is unknown{near(node, NODES)}; what can be set: {could}")
+            raise ConfigError(f"{key} is unknown{near(node, NODES)}; keys that can be set: {could}")
         if option and node == "decode" and options and option not in known:
             have = ", ".join(known) or "nothing to set"
             raise ConfigError(f"{key} is unknown{near(option, known)}; decode has: {have}")
@@ -92,7 +90,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     known = {key for values in told.values() for key in values}
     for key in tests:
         if key not in known:
-            raise NoCell(f"{what!r}: {key!r} is no key of these cells' configurations{near(key, known)}")
+            raise NoCell(f"{what!r}: {key!r} is not a key of these cells' configurations{near(key, known)}")
     fitting = {f: v for f, v in told.items() if all(k in v and fits(v[k]) for k, fits in tests.items())}
     if len(fitting) == 1:
         return next(iter(fitting))
@@ -101,12 +99,12 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     parts = {f: ",".join(f"{k}={text(v[k])}" for k in keys if k in v) for f, v in list(among.items())[:LISTED]}
     lines = [f"  {folder.name}  {part}" for folder, part in parts.items()]
     more = f"\n  ... and {len(among) - LISTED} more" if len(among) > LISTED else ""
-    said = f"fits {len(fitting)} cells; name an id, or add a KEY=VALUE" if fitting else "fits none of these"
+    said = f"matches {len(fitting)} cells; name an id, or add a KEY=VALUE" if fitting else "matches none of these"
     raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)
 
 
 def _train(place: str) -> str:
-    """The next step where no cell of `place`, TASK/MAPPING, is there."""
+    """The next step if there is no cell of `place`, TASK/MAPPING."""
     typed = zip(place.partition("/")[::2], (names_in("task"), names_in("mapping")))
     task, mapping = (next(iter(difflib.get_close_matches(word, known, n=1)), "") for word, known in typed)
     if not task or not mapping:

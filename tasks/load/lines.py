@@ -10,8 +10,6 @@ features        numbers separated by white space or commas, or INDEX:VALUE pairs
 =============== ==========================================================================
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -78,7 +76,7 @@ def parsed(raw: bytes, model: Loaded) -> list[Any]:
     found: list[Any] = []
     for number, text in lines_of(io.BytesIO(raw), WHERE):
         if not text.strip():
-            print(f"line {number} is empty: its output answers no input", file=sys.stderr)
+            print(f"line {number} is empty, so its output has no meaning", file=sys.stderr)
         parts = text.split("\t")
         if len(names) > 1 and len(parts) != len(names):
             said, expected = f"{len(parts)} field(s): {text[:60]!r}", f"{' TAB '.join(names)}: one tab between them"

@@ -4,8 +4,6 @@ The input is treated like a test set: it is encoded like the training data (by t
 with the cell's options.
 """
 
-from __future__ import annotations
-
 import importlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +96,7 @@ class Loaded:
             ValueError: the model is of another task, or `nbest` is larger than the beam.
         """
         self._must_be("seq2seq")
-        from tasks.seq2seq.decode import decode
+        from tasks.seq2seq.search import decode
         from tasks.seq2seq.tokenize import output_text
 
         decoding = _training.options_of(importlib.import_module("tasks.seq2seq.options"), self.config, "decode")
@@ -187,9 +185,8 @@ class Loaded:
         with self.as_test_set(questions, "questions", {"images": ImageInput(kind, spec.grid, source, store)}) as test:
             if bad := [q.image for q, row in zip(questions, test.splits["test"].image) if row < 0]:
                 why = test.images.bad.get(bad[0], f"{images} has no image of this name")
-                raise DataError(
-                    f"image {bad[0]!r} cannot be read", why, "correct its name or the file, or pass --images FOLDER"
-                )
+                step = "correct its name or the file, or pass --images FOLDER"
+                raise DataError(f"image {bad[0]!r} cannot be read", why, step)
             split, rows = test.splits["test"], self.config["decode"]["batch_size"]
             for numbers, logits, weights, _ in predict(self.model, test, split, rows):
                 for row, i in enumerate(numbers.tolist()):
@@ -209,7 +206,7 @@ class Loaded:
         features have the wrong shape or are not finite.
         """
         self._must_be("multilabel")
-        from tasks.multilabel.selection import predict
+        from tasks.multilabel.fitted import predict
 
         x = np.asarray(features, dtype=np.float64)
         if not len(x):
@@ -255,7 +252,7 @@ class Pictures:
         self.folder = folder
 
     def keys(self) -> list[str]:
-        return []  # never needed, and there may be millions
+        return []  # not needed, and there may be millions
 
     def fingerprint(self) -> str:
         return str(self.folder)
@@ -281,8 +278,8 @@ def load_cell(
 
     Args:
         what: see `find_cell`.
-        overrides: settings on which the training does not depend, such as `decode.beam=10`.
-        plugins: the Python files that define the cell's mapping; they run if they are as they were in its training.
+        overrides: settings that do not affect training, such as `decode.beam=10`.
+        plugins: the Python files that define the cell's mapping; they run only if they are unchanged since its training.
 
     Raises:
         NoCell: no cell matches, or several do.

@@ -1,7 +1,5 @@
 """Write a model as one ONNX file. docs/guides/predict.md lists the inputs and outputs of each kind of model."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Mapping
@@ -27,7 +25,7 @@ REFUSED = {
 
 
 def refused(config: Mapping[str, Any]) -> str | None:
-    """Why a model cannot be written as ONNX, as a part of a sentence; None if its kind can."""
+    """Why a model cannot be written as ONNX (a part of a sentence); None if models of its kind can."""
     family, task = config["task"]["family"], config["task"]["name"]
     if why := REFUSED.get(family):
         return f"{task} {why}"
@@ -65,7 +63,7 @@ class _Gru(nn.Module):
 
 
 class _Called(nn.Module):
-    """A function of tensors as a module, with the module that it calls."""
+    """A function of tensors as a module; `module` is the one that it calls."""
 
     def __init__(self, function: Callable[..., Any], part: nn.Module) -> None:
         super().__init__()
@@ -81,7 +79,7 @@ def _graph(model: Loaded) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
         output, weights = model.model.output, torch.from_numpy(model.model.model.weights.copy())
         mapping, threshold = sa.make(output.mapping, **output.params), model.model.threshold if output.dense else 0.0
 
-        def labels(features: Tensor) -> tuple[Tensor, Tensor]:  # as `tasks.multilabel.selection.predict`
+        def labels(features: Tensor) -> tuple[Tensor, Tensor]:  # as `tasks.multilabel.fitted.predict`
             p = mapping(weights[0] + features @ weights[1:])
             return p, p > threshold
 
@@ -121,13 +119,13 @@ def write(model: Loaded, folder: Path) -> Path:
     shapes = tuple({0: free, 1: free} if x.dtype == torch.int64 else {0: free} for x in given.values())
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, on its internals
+            warnings.simplefilter("ignore")  # about torch's internals
             names = {"input_names": list(given), "output_names": outputs, "dynamic_shapes": (shapes,)}
             program = torch.onnx.export(module, tuple(given.values()), dynamo=True, verbose=False, **names)
             program.save(str(folder / FILE))
     except ModuleNotFoundError as error:
         raise StoreError(f"no {FILE}: the package {error.name} is missing; pip install onnx onnxscript") from error
-    except RuntimeError as error:  # torch.onnx.OnnxExporterError and what a mapping's solver raises
+    except RuntimeError as error:  # torch.onnx.OnnxExporterError, or an error of a mapping's solver
         cause = error.__cause__ or error
         raise StoreError(f"no {FILE}: torch cannot write this model; {str(cause).splitlines()[0]}") from error
     return folder / FILE

@@ -1,7 +1,5 @@
 """Evaluate finished cells again, on other data, with other decoding options or other scores. Nothing is trained."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +16,7 @@ from tasks.config import compose
 from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell
 
-EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides data and its family's keys
+EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set, in addition to data and its family's keys
 
 
 def evaluate(
@@ -88,7 +86,7 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
             except compose.ConfigError as error:
                 raise ValueError(f"config.yaml: {error}") from error
             config = evaluation_config(cell.config, overrides)
-    with usable(folder):  # the overrides are right, so what is wrong now is the folder's
+    with usable(folder):  # the overrides have been checked, so the error is in the folder
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
         fitted = [] if isinstance(model, torch.nn.Module) else [("weights", torch.from_numpy(model.model.weights))]
         if wrong := [name for name, w in fitted or model.named_parameters() if not bool(torch.isfinite(w).all())]:
@@ -99,7 +97,7 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A finished cell's configuration with other data, decoding options or scores.
 
-    Raises ConfigError, naming the keys, for keys that can be set only for a training.
+    Raises ConfigError, naming the keys, for keys that can be set only for training.
     """
     keys = (*family(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
     data = [o for o in overrides if compose.names_data([o])]
@@ -107,7 +105,7 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
     set_here = [o for o in overrides if o not in data or other is None]
     changed = copy.deepcopy(on_this_machine(config))
     if data and "fallback" in changed["data"]:
-        changed["data"]["fallback"] = None  # data that the user names are never replaced
+        changed["data"]["fallback"] = None  # data named by the user are never replaced
     wrong = []
     for override in set_here:
         key, value = pair(override)
@@ -120,13 +118,13 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
         try:
             for part in path:
                 node = node.setdefault(part, {})
-            node[last] = yaml.safe_load(value)  # not by Hydra's parser, which using a model does not need
+            node[last] = yaml.safe_load(value)  # without Hydra's parser, so that using a model needs no Hydra
         except (AttributeError, TypeError, ValueError, yaml.YAMLError):
             told = "cannot be set: there is no such key, or the value cannot be read"
             raise compose.ConfigError(f"{override!r} {told}") from None
     if wrong:
         what = f"{', '.join(wrong)} cannot be set for a trained model"
-        raise compose.ConfigError(f"{what}; what can: data, {', '.join(keys)}")
+        raise compose.ConfigError(f"{what}; keys that can: data, {', '.join(keys)}")
     changed = compose.completed(changed)
     if other is None:
         return changed

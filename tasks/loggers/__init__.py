@@ -5,8 +5,6 @@ classes `Options` and `Logger`; no other file mentions it. A logger is made by `
 described in `repro.loggers`. `logger=[wandb,tensorboard]` uses both.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
@@ -17,10 +15,8 @@ from tasks.config.options import names_in
 
 def options() -> dict[str, type]:
     """The options of every logger that has a file in configs/logger."""
-    return {
-        name: nodes.Csv if name == "csv" else importlib.import_module(f"tasks.loggers.{name}").Options
-        for name in names_in("logger")
-    }
+    others = [name for name in names_in("logger") if name != "csv"]
+    return {"csv": nodes.Csv} | {name: importlib.import_module(f"tasks.loggers.{name}").Options for name in others}
 
 
 def make_loggers(cell: Cell) -> list[Any]:

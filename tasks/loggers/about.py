@@ -1,7 +1,5 @@
 """The information about a cell that loggers show: name, group, tags, flat configuration, scores, heat maps, samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,11 +44,8 @@ def config(cell: Cell) -> dict[str, Any]:
     column are added.
     """
     flat = flatten({k: v for k, v in cell.config.items() if k not in ASIDE_NODES})
-    return {
-        **cell.origin,
-        **{key.replace(".", "/"): without_paths(value) for key, value in flat.items() if value != {}},
-        "cell": cell.training_id,
-    }
+    named = {key.replace(".", "/"): without_paths(value) for key, value in flat.items() if value != {}}
+    return {**cell.origin, **named, "cell": cell.training_id}
 
 
 def scores(results: Results) -> dict[str, float]:

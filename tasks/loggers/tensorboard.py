@@ -4,28 +4,22 @@ Each cell has one file, named after its id, which is written again if the cell i
 the host name into the file name; this one does not.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repro.cell import Cell, Results
-from tasks.config.options import number, stated
+from tasks.config.options import defaults, number
 from tasks.loggers import about
 
 
-@dataclass
-@stated("logger/tensorboard", "tensorboard")
+@defaults("logger/tensorboard", "tensorboard")
 class Options:
     """Options for event files in a folder of the outputs."""
 
-    timeout: float = number(
-        above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
-    )
+    timeout: float = number(above=0, high=86_400, help="time limit in seconds at the start, per epoch and at the end")
 
 
 class Logger:
@@ -46,9 +40,8 @@ class Logger:
         """
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        parts = [
-            re.sub(r"[^\w.=+-]+", "_", part).strip("_.") for part in (about.group(self.cell), about.name(self.cell))
-        ]
+        words = about.group(self.cell), about.name(self.cell)
+        parts = [re.sub(r"[^\w.=+-]+", "_", part).strip("_.") for part in words]
         folder = Path(self.cell.config["paths"]["outputs"], "tensorboard", *parts)
         folder.mkdir(parents=True, exist_ok=True)
         self.writer = RecordWriter((folder / f"events.out.tfevents.{self.cell.training_id}").open("wb"))

@@ -5,41 +5,35 @@ WANDB_RUN_GROUP, WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are adde
 machine, the code or the command line is sent: no host name and no path.
 """
 
-from __future__ import annotations
-
 import io
 import netrc
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from repro.cell import Cell, Results
 from repro.files import write_json
-from tasks.config.options import REQUIRED, choice, number, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, number, text
 from tasks.loggers import about
 
-WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, besides metrics for which lower is better
-OWN_SHARE = 0.8  # share of the timeout after which wandb itself gives up and says why
+WORST = ("loss", "ppl", "seconds")  # their smallest value is kept, as for metrics for which lower is better
+OWN_SHARE = 0.8  # after this share of the timeout, wandb itself gives up and reports why
 SWITCHED_ON = ("silent", "finish_timeout_raises", "disable_git")
 SWITCHED_ON += ("x_disable_meta", "x_disable_stats", "x_disable_machine_info")
 SENT = "evaluations"  # summary key with the ids of the evaluations that were sent; written last
 RECEIPT = "cell.json"  # file with the same ids next to an offline run, whose files have no summary
 
 
-@dataclass
-@stated("logger/wandb", "wandb")
+@defaults("logger/wandb", "wandb")
 class Options:
     """Options for one wandb run per cell."""
 
     project: str = text(help="project of the account")
     entity: str | None = text(optional=True, help="team or user; null: the account's own")
     mode: str = choice(REQUIRED, "auto", "online", "offline", help="auto: online with a key, offline without")
-    timeout: float = number(
-        above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
-    )
+    timeout: float = number(above=0, high=86_400, help="time limit in seconds at the start, per epoch and at the end")
 
 
 class Logger:

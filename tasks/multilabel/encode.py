@@ -1,7 +1,5 @@
 """Stores features and labels as arrays in a folder, opened by path; nothing needs to be encoded."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +41,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
     if (test.labels, test.features) != (known["labels"], known["features"]):
         here = f"{test.features} features, classes {', '.join(test.labels)}"
         model = f"the model knows {known['features']} features, classes {', '.join(known['labels'])}"
-        what = f"{data.name} is no test set for this model"
+        what = f"{data.name} is not a test set for this model"
         raise DataError(what, f"{here}; {model}", "choose a data set with these")
     return test
 
@@ -51,9 +49,8 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
 def open_encoded(folder: str | Path) -> Encoded:
     """Open a folder made by `encode`, `encode_test` or `keep_encoding`."""
     folder, meta = Path(folder), read_meta(folder)
-    splits = {
-        s: Labelled(np.load(folder / f"{s}.features.npy"), np.load(folder / f"{s}.labels.npy")) for s in meta["splits"]
-    }
+    files = {s: [folder / f"{s}.{what}.npy" for what in ("features", "labels")] for s in meta["splits"]}
+    splits = {s: Labelled(*map(np.load, pair)) for s, pair in files.items()}
     return Encoded(folder, meta["labels"], meta["features"], splits, meta["sha256"], meta["report"])
 
 
@@ -83,9 +80,8 @@ def _cached(data: DataSet, wanted: Sequence[str], name: str, root: str | Path, p
         made = {"name": data.name, "labels": list(data.about["labels"]), "features": features}
         return made | {"splits": list(splits), "sha256": sha256, "report": report}
 
-    return open_encoded(
-        cached_folder(root, name, [data.name, [data.fingerprint.get(s) for s in wanted]], build, progress)
-    )
+    key = [data.name, [data.fingerprint.get(s) for s in wanted]]
+    return open_encoded(cached_folder(root, name, key, build, progress))
 
 
 def _constant(labels: np.ndarray) -> dict[str, list]:

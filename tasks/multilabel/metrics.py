@@ -1,7 +1,5 @@
 """Metrics of multilabel predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,10 +1,8 @@
 """Options of the multilabel task, apart from those of data and mapping."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, node, number, record, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, node, number, record, text
 
 KIND = "features"
 # Nodes that change nothing here, and what to set instead.
@@ -15,21 +13,19 @@ NOT_USED = dict.fromkeys(
 LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
 
 
-@dataclass
-@stated("task/multilabel", "task", "fit")
+@defaults("task/multilabel", "task", "fit")
 class Solver:
     """L-BFGS-B of scipy."""
 
-    iterations: int = integer(low=1, high=1_000_000, help="most iterations, restarts included")
+    iterations: int = integer(low=1, high=1_000_000, help="maximum number of iterations, including restarts")
     memory: int = integer(low=1, high=1000, help="pairs of differences kept")
     tolerance: float = number(low=0, high=1, help="stop when an iteration lowers the objective by less than this share")
     restarts: int = integer(
-        low=0, high=1000, help="most restarts, from beside the best point, when the line search fails"
+        low=0, high=1000, help="maximum number of restarts near the best point when the line search fails"
     )
 
 
-@dataclass
-@stated("task/multilabel", "task", "tune")
+@defaults("task/multilabel", "task", "tune")
 class Tune:
     """Chosen by dev micro-F1; without a dev set by cross-validation on the training documents, then fitted on all."""
 
@@ -52,14 +48,12 @@ class Tune:
                 for v in grid.values()
             )
             if not whole:
-                found.append(
-                    f"parameters.{mapping}={grid!r} must be {{parameter: [values]}}, all numbers, at least one each"
-                )
+                must = "must be {parameter: [values]}, all numbers, at least one each"
+                found.append(f"parameters.{mapping}={grid!r} {must}")
         return found
 
 
-@dataclass
-@stated("task/multilabel", "task")
+@defaults("task/multilabel", "task")
 class Task:
     """Multilabel classification with a linear model."""
 

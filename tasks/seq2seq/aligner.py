@@ -9,10 +9,8 @@ one model per direction; the best alignments of both are symmetrised by grow-dia
 Training is deterministic and needs 4 bytes of memory for each pair of a source and a target word in a sentence pair.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +67,7 @@ def _chunks(source: Rows, target: Rows, null: int, width: int) -> Iterator[tuple
 def _flat(held: Sequence[int], source: Rows, target: Rows, null: int, width: int) -> _Chunk:
     n, m = (np.array([len(side[k]) for k in held]) for side in (source, target))
     words = np.concatenate([np.concatenate(([null], source[k])) for k in held]).astype(np.int64)
-    starts = np.concatenate(([0], np.cumsum(n + 1)[:-1]))  # where each sentence begins in `words`
+    starts = np.concatenate(([0], np.cumsum(n + 1)[:-1]))  # index at which each sentence begins in `words`
     of, token, begins, j, feature = _positions(m, n, 0)
     f = np.concatenate([target[k] for k in held]).astype(np.int64)
     key = words[starts[of[token]] + j] * width + f[token]
@@ -135,9 +133,8 @@ def fit(source: Rows, target: Rows, sizes: tuple[int, int], iterations: int = 5)
     keys = np.unique(np.concatenate([np.unique(chunk.key) for chunk in chunks]))
     for chunk in chunks:
         chunk.key = np.searchsorted(keys, chunk.key).astype(np.int32)
-    shapes = np.unique(
-        [(len(t), len(s)) for s, t in zip(source, target) if len(s) and len(t)], axis=0, return_counts=True
-    )
+    lengths = [(len(t), len(s)) for s, t in zip(source, target) if len(s) and len(t)]
+    shapes = np.unique(lengths, axis=0, return_counts=True)
     t, lam = np.full(len(keys), 1.0), LAM
     owner = keys // width
     begins = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
@@ -209,12 +206,9 @@ class Aligner:
     def align(self, source: Rows, target: Rows) -> list[Links]:
         """Symmetrised links (source word, target word) of each sentence; works for pairs not seen in training too."""
         there, back = self.there.best(source, target), self.back.best(target, source)
-        return [
-            grow_diag_final_and(
-                {(int(s), t) for t, s in enumerate(one) if s >= 0}, {(s, int(t)) for s, t in enumerate(other) if t >= 0}
-            )
-            for one, other in zip(there, back)
-        ]
+        forward = ({(int(s), t) for t, s in enumerate(row) if s >= 0} for row in there)
+        backward = ({(s, int(t)) for s, t in enumerate(row) if t >= 0} for row in back)
+        return list(map(grow_diag_final_and, forward, backward))
 
     def save(self, path: Path) -> None:
         both = {"there": self.there, "back": self.back}
@@ -236,8 +230,5 @@ def load(path: Path) -> Aligner:
     """Load an aligner written by `Aligner.save`."""
     with np.load(path) as held:
         parts = {name: value if value.ndim else value.item() for name, value in held.items()}
-    there, back = (
-        Direction(**{k: parts[f"{name}_{k}"] for k in ("keys", "t", "lam", "null", "width")})
-        for name in ("there", "back")
-    )
-    return Aligner(there, back)
+    names = [field.name for field in fields(Direction)]
+    return Aligner(*(Direction(**{k: parts[f"{one}_{k}"] for k in names}) for one in ("there", "back")))

@@ -5,13 +5,11 @@ split into subwords, the weights on the subwords of a source word are summed, an
 word are averaged (Clark et al. 2019). Each target word is then linked to the source word with the largest weight. The
 links are compared with human alignments (Och & Ney 2003); sure links must be found, possible links may be found.
 
-The error says something of attention only where it is below that of the diagonal, which links words by their relative
-position. It counts one source word a target word; the mass on linked words counts all words, whatever their weights.
+The error says something about attention only if it is below that of the diagonal, which links words by their relative
+position. It counts one source word per target word; the mass on linked words counts all words, whatever their weights.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,18 +17,17 @@ from torch import Tensor, nn
 
 from sparse_attention.quality import alignment_error_rate, links
 from tasks.data.examples import padded
+from tasks.data.progress import Done, untold
 from tasks.data.symbols import EOS
 from tasks.seq2seq.encode import Encoded, Split
-from tasks.seq2seq.vocabulary import join_subwords
+from tasks.seq2seq.tokenize import join_subwords
 
 DASH = "@-@"  # the Moses token for a dash inside a word
 
 
 @torch.no_grad()
-def forced(
-    model: nn.Module, split: Split, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
-) -> list[Tensor]:
-    """Attention [T, S] of each pair of a split, with the reference forced as output; T excludes the end of sentence."""
+def forced(model: nn.Module, split: Split, batch_size: int, done: Done = untold) -> list[Tensor]:
+    """Attention [T, S] of each pair of a split, with the reference forced as output; T includes the end of sentence."""
     device = next(model.parameters()).device
     model.eval()
     found: list[Tensor] = [torch.empty(0)] * len(split)
@@ -41,8 +38,8 @@ def forced(
         before, _ = padded([np.concatenate(([EOS], split.target[i])) for i in batch])
         _, weights = model(source.to(device), lengths.to(device), before.to(device))
         for row, i in enumerate(batch):
-            found[i] = weights[row, : len(split.target[i]), : len(split.source[i])].float().cpu()
-        done(start + len(batch), len(order))
+            found[i] = weights[row, : len(split.target[i]) + 1, : len(split.source[i])].float().cpu()
+        done((start + len(batch)) / len(order))
     return found
 
 
@@ -75,9 +72,7 @@ def diagonal(targets: int, sources: int) -> set[tuple[int, int]]:
     return {(int((t + 0.5) * sources / targets), t) for t in range(targets)}
 
 
-def alignment_metrics(
-    model: nn.Module, test: Encoded, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
-) -> dict[str, float]:
+def alignment_metrics(model: nn.Module, test: Encoded, batch_size: int, done: Done = untold) -> dict[str, float]:
     """The metrics aer, diagonal_aer and alignment_* of a test set with gold alignments.
 
     A pair is left out if its tokens do not spell its words, which happens when a tokeniser changes characters.
@@ -90,7 +85,7 @@ def alignment_metrics(
         target = places(split.target_tokens(i), sides[1], test.options.subword)
         if source is None or target is None:
             continue
-        words = merged(weights, source, target, (len(sides[1]), len(sides[0])))
+        words = merged(weights[:-1], source, target, (len(sides[1]), len(sides[0])))
         found.append(links(words))
         plain.append(diagonal(*words.shape))
         for kept, gold in zip((sure, possible), split.gold[i]):

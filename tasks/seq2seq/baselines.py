@@ -1,7 +1,5 @@
 """Trivial baselines to compare scores with: a constant output, the start of the source, the nearest neighbour."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +10,11 @@ import numpy as np
 from tasks.data.files import remembered
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.metrics import references, score
-from tasks.seq2seq.tokenize import output_text, reference_text
-from tasks.seq2seq.vocabulary import join_subwords
+from tasks.seq2seq.tokenize import join_subwords, output_text, reference_text
 
 RECIPE = 3
-NEIGHBOURS = (
-    200_000  # training pairs searched, spread evenly over a larger set; searching millions takes minutes and gigabytes
-)
+# training pairs searched, spread evenly over a larger set; searching millions takes minutes and gigabytes
+NEIGHBOURS = 200_000
 BLOCK = 64  # test sentences per comparison
 
 
@@ -46,15 +42,12 @@ def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[st
     def text(split: Split, i: int, source: str = "") -> str:
         return output_text(split.target_tokens(i), test.options, language, source=source, digits=test.digits)
 
-    constant = most_central(
-        [text(train, i) for i in _spread(len(train), 1000)], [text(dev, i) for i in _spread(len(dev), 400)], language
-    )
+    candidates, wanted = ([text(part, i) for i in _spread(len(part), n)] for part, n in ((train, 1000), (dev, 400)))
+    constant = most_central(candidates, wanted, language)
     words = max(1, round(float(np.mean([len(text(train, i).split()) for i in _spread(len(train), 5000)]))))
     lead = [reference_text(" ".join(p.source.split()[:words]), test.options, digits=test.digits) for p in part.pairs]
-    outputs: dict[str, tuple[list[str], dict[str, Any]]] = {
-        "constant": ([constant] * len(part), {"text": constant}),
-        "lead": (lead, {"words": words}),
-    }
+    outputs: dict[str, tuple[list[str], dict[str, Any]]] = {"constant": ([constant] * len(part), {"text": constant})}
+    outputs["lead"] = (lead, {"words": words})
     if train is not part:
         searched = _spread(len(train), NEIGHBOURS)
         subword, every = test.options.subword, ((train, searched), (part, range(len(part))))
@@ -62,11 +55,8 @@ def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[st
         nearest, similarity = nearest_neighbours(*sources)
         copied = [text(train, searched[i], pair.source) for i, pair in zip(nearest, part.pairs)]
         outputs["nearest neighbour"] = (copied, {"similarity": round(float(similarity.mean()), 4)})
-    wanted = references(test)
-    return {
-        system: score(scores, hypotheses, wanted, test.options, language)[0] | extra
-        for system, (hypotheses, extra) in outputs.items()
-    }
+    how = references(test), test.options, language
+    return {system: score(scores, said, *how)[0] | extra for system, (said, extra) in outputs.items()}
 
 
 def nearest_neighbours(
@@ -95,16 +85,14 @@ def most_central(candidates: Sequence[str], dev: Sequence[str], language: str | 
 
     tokens = rouge_tokenizer([dev], language)[0].tokenize
     vocabulary: dict[str, int] = {}
-    bags = [
-        [Counter(vocabulary.setdefault(t, len(vocabulary)) for t in tokens(s)) for s in group]
-        for group in (candidates, dev)
-    ]
+    texts = [*candidates, *dev]
+    bags = [Counter(vocabulary.setdefault(token, len(vocabulary)) for token in tokens(text)) for text in texts]
     dense = np.zeros((len(dev), max(1, len(vocabulary))), dtype=np.int16)
-    for row, bag in enumerate(bags[1]):
+    for row, bag in enumerate(bags[len(candidates) :]):
         dense[row, list(bag)] = list(bag.values())
     lengths = dense.sum(axis=1)
     best, best_mean = 0, -1.0
-    for i, bag in enumerate(bags[0]):
+    for i, bag in enumerate(bags[: len(candidates)]):
         if not bag:
             continue
         hits = np.minimum(dense[:, list(bag)], np.array(list(bag.values()), dtype=np.int16)).sum(axis=1)

@@ -1,7 +1,5 @@
 """Batches of encoded pairs for training, and of sources with their fertilities for the tagger."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,8 +7,8 @@ import torch
 
 from tasks.data.examples import Examples, padded
 from tasks.data.symbols import EOS
+from tasks.layers.lstm import MOST
 from tasks.seq2seq.fertility import stored
-from tasks.seq2seq.tagger import MOST
 
 
 class Pairs(Examples):

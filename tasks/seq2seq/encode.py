@@ -12,14 +12,12 @@ A training folder holds the splits train and dev; a test folder holds the split 
 The first three lines are the encoding, which a trained model needs to read a text; it is stored with the weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,10 +32,9 @@ from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import AlignedPair, Gold, Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
-from tasks.seq2seq.learn import fits, learn
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import hide_digits, tokenizer
-from tasks.seq2seq.vocabulary import SIDES, lines, subwords
+from tasks.seq2seq.vocabulary import SIDES, fits, learn, lines, subwords
 
 RECIPE = 2  # raise when a code change gives different files for the same options
 ALIGNER = "aligner.npz"  # see `tasks.seq2seq.fertility`
@@ -137,11 +134,8 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress,
     """
     languages = {side: data.about.get(f"{side}_lang") for side in SIDES}
     key = ["pairs", RECIPE, [data.fingerprint.get(s) for s in ("train", "dev")], plain(options), languages]
-    return open_encoded(
-        cached_folder(
-            root, data.name, key, lambda folder: _build(data, options, languages, folder, progress, workers), progress
-        )
-    )
+    build = partial(_build, data, options, languages, progress, workers)
+    return open_encoded(cached_folder(root, data.name, key, build, progress))
 
 
 def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
@@ -158,10 +152,8 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
         if not len(pairs):
             raise DataError(f"{data.name} has no test pairs", data.provenance, "score the model on another data set")
         keep_encoding(encoding, folder)
-        return {
-            "digits": digits,
-            "report": _write_split(open_encoded(folder, digits), "test", pairs, None, progress, workers),
-        }
+        report = _write_split(open_encoded(folder, digits), "test", pairs, None, progress, workers)
+        return {"digits": digits, "report": report}
 
     return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
 
@@ -176,7 +168,7 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
     try:
         stored = json.loads((folder / "encoding.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder} is no folder of encoded pairs", str(error), "encode the data again") from error
+        raise DataError(f"{folder} is not a folder of encoded pairs", str(error), "encode the data again") from error
     meta = read_meta(folder) if (folder / META).exists() else {}
     splits = {}
     for name in ("train", "dev", "test"):
@@ -204,7 +196,7 @@ def _sha256(files: Mapping[str, str]) -> str:
 
 
 def _build(
-    data: DataSet, options: Encode, languages: Mapping[str, str | None], folder: Path, progress: Progress, workers: int
+    data: DataSet, options: Encode, languages: Mapping[str, str | None], progress: Progress, workers: int, folder: Path
 ) -> dict[str, Any]:
     splits = data.read(progress)
     if not len(splits.get("train", ())):
@@ -219,15 +211,10 @@ def _build(
         about = {"options": plain(options), "languages": languages}
         (folder / "encoding.json").write_text(json.dumps(about, indent=1, sort_keys=True), encoding="utf-8")
         encoded = open_encoded(folder)
-        unknown = {
-            f"train.{side}": write_tokens(
-                folder, f"train.{side}", map(str.split, lines(units[side])), encoded.ids(side), UNK, forked
-            )
-            for side in SIDES
-        }
-    report = _write_split(
-        encoded, "dev", splits.get("dev", ()), options if options.filter_dev else None, progress, workers
-    )
+        rows = [map(str.split, lines(units[side])) for side in SIDES]
+        unknown = _write_tokens(encoded, "train", rows, forked)
+    limits = options if options.filter_dev else None
+    report = _write_split(encoded, "dev", splits.get("dev", ()), limits, progress, workers)
     report["pairs"]["train"], report["left_out"]["train"] = kept, len(splits["train"]) - kept
     report["unknown"] |= unknown
     return {"report": report | {"vocabulary": {side: len(vocabularies[side]) for side in SIDES}}}
@@ -250,16 +237,18 @@ def _write_split(
             if limits is None or fits(tokens, limits):
                 kept.append(pair)
                 rows.append([tokens[0] or [SPECIAL[UNK]], tokens[1]])  # attention needs at least one position
-    unknown = {
-        f"{split}.{side}": write_tokens(
-            encoded.folder, f"{split}.{side}", (row[i] for row in rows), encoded.ids(side), UNK
-        )
-        for i, side in enumerate(SIDES)
-    }
-    with open(
-        encoded.folder / f"{split}.pairs.jsonl", "w", encoding="utf-8", errors="surrogatepass", newline="\n"
-    ) as stream:
+    unknown = _write_tokens(encoded, split, [[row[i] for row in rows] for i in range(2)])
+    path = encoded.folder / f"{split}.pairs.jsonl"
+    with open(path, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
         stream.writelines(json.dumps([p.source, *p.references], ensure_ascii=False) + "\n" for p in kept)
     if links := [[sorted(p.sure), sorted(p.possible)] for p in kept if isinstance(p, AlignedPair)]:
         (encoded.folder / f"{split}.links.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in links))
     return {"pairs": {split: len(kept)}, "left_out": {split: len(pairs) - len(kept)}, "unknown": unknown}
+
+
+def _write_tokens(
+    encoded: Encoded, split: str, rows: Sequence[Iterable[Sequence[str]]], workers: int = 1
+) -> dict[str, float]:
+    """Write the `rows` of tokens of both sides of a split; returns "split.side" -> the share of unknown tokens."""
+    ids = {f"{split}.{side}": encoded.ids(side) for side in SIDES}
+    return {name: write_tokens(encoded.folder, name, own, ids[name], UNK, workers) for name, own in zip(ids, rows)}

@@ -10,8 +10,6 @@
 "Words" are the model's tokens; if the model uses subwords, they are subwords.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics of translation and summarization, and the evaluation of a test set's outputs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -16,12 +14,11 @@ from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
-from tasks.seq2seq.decode import decode
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.fertility import stored
 from tasks.seq2seq.options import LOOKS, SELECTING, Decode, Encode
 from tasks.seq2seq.scores import References, bleu, bleu_words, chrf, meteor, multi_bleu, rouge_f1, rouge_recall75
-from tasks.seq2seq.search import Hypothesis
+from tasks.seq2seq.search import Hypothesis, decode
 from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
 
 # from `attention_statistics`, if task.scores contains `attention`
@@ -35,10 +32,7 @@ SHAPES = (
 )
 
 
-ROUGE = {
-    "f": ("F1 of whole outputs", "sentences"),
-    "r": ("recall of the first 75 bytes", "documents"),
-}
+ROUGE = {"f": ("F1 of whole outputs", "sentences"), "r": ("recall of the first 75 bytes", "documents")}
 FORCED = "the reference forced as output; a word is linked to the source word with the largest weight"
 
 
@@ -126,11 +120,8 @@ def references(data: Encoded, split: str = "test") -> list[list[str]]:
 
 def _texts(data: Encoded, tokens: Iterable[Sequence[str]], pairs: Sequence[Pair]) -> list[str]:
     """The texts of output tokens, one row for each pair."""
-    language = data.languages["target"]
-    return [
-        output_text(row, data.options, language, source=pair.source, digits=data.digits)
-        for row, pair in zip(tokens, pairs, strict=True)
-    ]
+    how = {"options": data.options, "language": data.languages["target"], "digits": data.digits}
+    return [output_text(row, source=pair.source, **how) for row, pair in zip(tokens, pairs, strict=True)]
 
 
 def dev_outputs(model: nn.Module, data: Encoded, share: slice = slice(None)) -> list[str]:
@@ -163,8 +154,8 @@ def dev_scores(net: nn.Module, data: Encoded, metric: str, rank: int, world: int
 def ceiling(test: Encoded, scores: Sequence[str]) -> str:
     """A sentence about how well the test references score after they are encoded and decoded, as no output can do better.
 
-    It warns if encoding and decoding cost a score more than half a point. Short texts are no loss: the references
-    themselves, not encoded, then score below 100 too.
+    It warns if encoding and decoding cost a score more than half a point. Short texts do not count: for them, the
+    references themselves, not encoded, score below 100 too.
     """
     split, symbols, language = test.splits["test"], [*SPECIAL, *test.target_vocab], test.languages["target"]
     texts = _texts(test, ([symbols[j] for j in row] for row in split.target), split.pairs)
@@ -191,7 +182,7 @@ def evaluation(
 
     Args:
         test: an encoding with the split "test".
-        hypotheses: the outputs for that split, in order (`tasks.seq2seq.decode.decode`).
+        hypotheses: the outputs for that split, in order (`tasks.seq2seq.search.decode`).
         name: name of the test set, used as the prefix of the metrics.
     """
     pairs, language = test.splits["test"].pairs, test.languages["target"]
@@ -200,9 +191,8 @@ def evaluation(
     values |= attention_metrics(hypotheses)
     if "attention" in scores:
         values |= attention_shape(hypotheses)
-    found = Evaluation(
-        {f"{name}/{k}": float(v) for k, v in values.items()}, {f"{name}/{k}": v for k, v in signatures.items()}
-    )
+    metrics = {f"{name}/{k}": float(v) for k, v in values.items()}
+    found = Evaluation(metrics, {f"{name}/{k}": v for k, v in signatures.items()})
     found.predictions = records(test, hypotheses, texts, sentences, name, keep_attention)
     found.attention = {f"{name}/{h.index}": h.attention for h in hypotheses[:keep_attention]}
     return found

@@ -1,21 +1,18 @@
 """Options of translation and summarization, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number, text
 
 KIND = "pairs"
 SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
-SELECTING = ("bleu", "chrf")  # of greedy outputs for dev: what `train.best_metric` may name besides scores of the loss
-LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
+SELECTING = ("bleu", "chrf")  # of greedy dev outputs: allowed in `train.best_metric`, besides scores of the loss
+LOOKS = ("attention", "repetition")  # not the quality of outputs, but how they attend, repeat and drop words
 TOKENIZERS = ("none", "raw", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
-_SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped"
+_SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: repeated and dropped words"
 _LENGTH = "score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016"
 
 
@@ -38,8 +35,7 @@ def score_name() -> Any:
     return dataclasses.field(metadata={"kind": dataclasses.replace(known, read=read)})
 
 
-@dataclass
-@stated("task/toy", "task")
+@defaults("task/toy", "task")
 class Task:
     """Sentence pairs: the model generates an output text for a source text."""
 
@@ -48,8 +44,7 @@ class Task:
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-@stated("task/toy", "encode")
+@defaults("task/toy", "encode")
 class Encode:
     """How texts are turned into ids."""
 
@@ -70,7 +65,7 @@ class Encode:
         low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
     )
     filter_dev: bool = flag(
-        help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs never"
+        help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs are always kept"
     )
 
     def problems(self) -> list[str]:
@@ -81,12 +76,11 @@ class Encode:
         return []
 
 
-@dataclass
-@stated("task/toy", "decode")
+@defaults("task/toy", "decode")
 class Decode:
     """Beam search. OpenNMT 2017: length none, stop best, beam 5, 100 tokens. fairseq: length average, stop all."""
 
-    beam: int = integer(low=1, high=1000, help="hypotheses kept a step")
+    beam: int = integer(low=1, high=1000, help="hypotheses kept per step")
     max_len_a: float = number(
         low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
@@ -94,7 +88,7 @@ class Decode:
         low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
     length: str = choice(REQUIRED, "average", "none", "wu", help=_LENGTH)
-    len_penalty: float = number(low=-10, high=10, help="with length=average or wu; larger favours long outputs")
+    len_penalty: float = number(low=-10, high=10, help="with length=average or wu: larger values favour long outputs")
     coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(
         REQUIRED,
@@ -103,7 +97,7 @@ class Decode:
         help="all: when as many have ended as the beam holds; best: when the best one has ended",
     )
     replace_unk: bool = flag(help="an unknown output word becomes the source word with the largest attention")
-    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; changes the speed alone")
+    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; affects only the speed")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

@@ -11,8 +11,6 @@ DROP-score: of the source words that are aligned to a word of the reference, the
 word of the output. The alignments come from `tasks.seq2seq.aligner`, trained on the training pairs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -23,21 +21,20 @@ from repro.protocol import Metric
 from tasks.seq2seq.aligner import Aligner
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.search import Hypothesis
-from tasks.seq2seq.vocabulary import join_subwords
+from tasks.seq2seq.tokenize import join_subwords
 
 LONGEST_LOOP = 4  # words
 
 
 ENDS = f"output words that end a repetition of the 1 to {LONGEST_LOOP} words before"
+COVERED = "min(attention over all steps, 1), mean over source tokens"
 ALIGNED = "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-and"
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2"),
         Metric("drop_score", "%", -1, 2, None, ALIGNED),
-        Metric(
-            "source_coverage", "share", 1, 3, None, "min(attention over all steps, 1), mean over source tokens", None
-        ),
+        Metric("source_coverage", "share", 1, 3, None, COVERED, None),
         Metric("loops", "per 1000 words", -1, 2, None, ENDS),
     )
 }

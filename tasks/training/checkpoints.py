@@ -5,8 +5,6 @@ checkpoint is kept in case the last one is damaged. torch stores a CRC-32 of eve
 every file is checked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

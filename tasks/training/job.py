@@ -1,7 +1,5 @@
 """A training job: what is trained, on which batches, and where its checkpoints go."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -20,7 +18,7 @@ AHEAD = 10  # batches that a thread collates while an update is computed
 
 
 class Parts(Protocol):
-    """What a training gets from fairseq (see `tasks.fairseq_plugin.parts.Parts`). It can be pickled."""
+    """What training needs from fairseq (see `tasks.fairseq_plugin.parts.Parts`). It can be pickled."""
 
     @property
     def config(self) -> dict[str, Any]: ...

@@ -4,8 +4,6 @@ An interrupted run ends with the same weights as an uninterrupted one: every upd
 updates), the order of the batches with (seed, epoch), and a checkpoint stores the number of updates made in the epoch.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping
@@ -182,7 +180,7 @@ class Training:
         self.epoch, self.done = state["epoch"], state["done"]
         if self.history:
             self.good = f"epoch {self.history[-1]['epoch']:.0f}: dev/loss {self.history[-1]['dev/loss']:.4g}"
-            self.monitor.epoch_done(self.history)  # rewrites the file of learning curves, which may be damaged
+            self.monitor.epoch_done(self.history)  # the file of learning curves may be damaged, so it is rewritten
         self.monitor.note(f"resuming from epoch {self.epoch}, update {self.trainer.updates}")
 
     def _save(self) -> None:
@@ -201,9 +199,8 @@ class Training:
         asked = signals.asked()
         if self.world == 1 or (self.trainer.device.type == "cuda" and not due):
             return asked if self.world == 1 else None
-        votes = torch.tensor(
-            [asked is not None, asked is not None and not asked.save], device=self.trainer.device
-        ).int()
+        mine = [asked is not None, asked is not None and not asked.save]
+        votes = torch.tensor(mine, device=self.trainer.device).int()
         torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
         stop, lost = votes.tolist()
         return asked or signals.Stop("another process of the training was asked to stop", not lost) if stop else None

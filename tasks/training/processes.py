@@ -5,8 +5,6 @@ the configuration specifies. The number of processes is still part of a cell's i
 summation and the units that dropout selects. Tested with CPU processes; docs/guides/cluster.md lists what was run on GPUs.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import signal
@@ -62,9 +60,8 @@ def spread(job: Job, monitor: Monitor) -> None:
     whole = processes * every * size
     monitor.note(f"{processes} processes x {every} batches x {size} {unit} make an update of {whole}")
     if job.cuda and processes > torch.cuda.device_count():
-        raise ValueError(
-            f"train.processes={processes} needs as many GPUs; this machine has {torch.cuda.device_count()}"
-        )
+        has = f"this machine has {torch.cuda.device_count()}"
+        raise ValueError(f"train.processes={processes} needs as many GPUs; {has}")
     said = torch.multiprocessing.get_context("spawn").Queue()
     method = f"tcp://127.0.0.1:{_free_port()}"
     named = own_mappings.pinned(job.config.get("plugins"))

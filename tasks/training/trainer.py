@@ -15,8 +15,6 @@ used here because of these differences:
 * fairseq's Trainer skips the batch if memory runs out. Here the training ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator
@@ -33,7 +31,7 @@ from tasks.config.schedules import SCHEDULES
 from tasks.training.job import Job
 
 READ_EVERY = 20  # updates
-SMALLEST_SCALE = 1e-4  # of the loss in fp16; below it, no gradient is finite
+SMALLEST_SCALE = 1e-4  # smallest loss scale in fp16; if it is too large, no gradient is finite
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -74,9 +72,8 @@ class Trainer:
         self.optimizer = job.parts.optimizer(self.parameters, job.cuda or self.scaler.is_enabled())
         made = SCHEDULES[config["schedule"]["name"]]
         options = read(made.Options, {k: v for k, v in config["schedule"].items() if k != "name"}, "schedule")
-        self.schedule = made(
-            options, config["optim"]["lr"], epoch_updates * config["train"]["max_epochs"], epoch_updates
-        )
+        total = epoch_updates * config["train"]["max_epochs"]
+        self.schedule = made(options, config["optim"]["lr"], total, epoch_updates)
         self.updates = 0
         self.pending: list[Logged] = []
 
@@ -175,9 +172,8 @@ class Trainer:
             columns.append(self.scaler._get_scale_async().double().expand(len(pending)))  # type: ignore[union-attr]
         values = torch.stack(columns).tolist()
         if self.scaler.is_enabled() and values.pop()[0] < SMALLEST_SCALE:
-            raise FloatingPointError(
-                f"fp16 overflows even at a loss scale of {SMALLEST_SCALE:g}: set train.precision=bf16"
-            )
+            told = f"fp16 overflows even at a loss scale of {SMALLEST_SCALE:g}"
+            raise FloatingPointError(f"{told}: set train.precision=bf16")
         for i, one in enumerate(pending):
             one.log |= {name: column[i] for name, column in zip(names, values)}
             one.measured = self.criterion.measured({name: float(value) for name, value in one.log.items()})

@@ -17,8 +17,6 @@ annotators gave it. The official accuracy averages over the ten ways to leave ou
 and the same values are the training targets.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -171,11 +169,9 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     words = vocabulary(seen)
     answers = vocabulary(Counter(q.answer for q in kept["train"]), options.min_answer_count)
     if not answers:
-        raise DataError(
-            "nothing is left to train on",
-            f"{len(kept['train'])} questions, no answer given at least {options.min_answer_count} times",
-            "lower encode.min_answer_count or raise data.limits.train",
-        )
+        where = f"{len(kept['train'])} questions, no answer given at least {options.min_answer_count} times"
+        step = "lower encode.min_answer_count or raise data.limits.train"
+        raise DataError("nothing is left to train on", where, step)
     key = _key(splits, images, options)
 
     def build(folder: Path) -> dict[str, Any]:
@@ -260,9 +256,8 @@ def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Enco
     if options.vectors is not None:
         path = Path(options.vectors)
         if not path.is_file():
-            raise DataUnavailable(
-                "the word vectors are missing", str(path), "set encode.vectors=FILE, or null for random vectors"
-            )
+            step = "set encode.vectors=FILE, or null for random vectors"
+            raise DataUnavailable("the word vectors are missing", str(path), step)
         settings["vectors"] = sha256_of(path)
     unreadable = sorted({q.image for questions in splits.values() for q in questions if q.image in images.bad})
     content = {split: content_sha256(questions) for split, questions in splits.items()}

@@ -1,7 +1,5 @@
 """VQA accuracy in percent, overall and by answer type, and the evaluation of a model on a test set."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -70,7 +68,7 @@ def evaluation(
 
     Args:
         name: name of the test set, used as the prefix of the metrics.
-        keep: number of questions whose attention is kept, the first ones: "<name>/<number>" [columns, rows], weights
+        keep: number of the first questions whose attention is kept: "<name>/<number>" [columns, rows], weights
             per image region; "discrete/<number>" [L]; for a density, also "mu/..." and "sigma/..."; for a mixture,
             also "pi/...".
         done: called with the share of questions answered.

@@ -1,16 +1,11 @@
 """Options of visual question answering, apart from those of data, model and mapping."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from tasks.config.options import REQUIRED, flag, integer, listing, stated, text
+from tasks.config.options import REQUIRED, defaults, flag, integer, listing, text
 
 KIND = "questions"
 
 
-@dataclass
-@stated("task/vqa", "task")
+@defaults("task/vqa", "task")
 class Task:
     """Answering questions about images."""
 
@@ -18,12 +13,11 @@ class Task:
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-@stated("task/vqa", "encode")
+@defaults("task/vqa", "encode")
 class Encode:
     """How questions are turned into numbers."""
 
-    max_tokens: int = integer(low=1, high=10_000, help="words kept of a question")
+    max_tokens: int = integer(low=1, high=10_000, help="words kept per question")
     min_answer_count: int = integer(
         low=1, high=1_000_000, help="answers given less often in training are not in the vocabulary"
     )
@@ -31,9 +25,8 @@ class Encode:
     by_image: bool = flag(help="keep an image's questions in one batch of training, so that a CNN reads it once")
 
 
-@dataclass
-@stated("task/vqa", "decode")
+@defaults("task/vqa", "decode")
 class Decode:
     """How a test set is answered."""
 
-    batch_size: int = integer(low=1, high=1_000_000, help="questions answered at once; changes the speed alone")
+    batch_size: int = integer(low=1, high=1_000_000, help="questions answered at once; affects only the speed")

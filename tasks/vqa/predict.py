@@ -1,7 +1,5 @@
 """Predicts answers to the questions of a split, with the model's attention to the images; plain torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 from tasks.data.examples import Examples, padded
 from tasks.data.progress import Done, untold
 from tasks.vqa.encode import Encoded, Split
-from tasks.vqa.models._image import Reduced, cell_weights
+from tasks.vqa.models._layers import Reduced, cell_weights
 
 
 def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
@@ -55,7 +53,7 @@ def order(image: np.ndarray, seed: int, epoch: int, by_image: bool) -> np.ndarra
 class Questions(Examples):
     """The questions of a split.
 
-    Batches consist of places, and are made once. Which question takes a place depends on (seed, epoch), so that every
+    Batches consist of places and are made once. (seed, epoch) determines which question takes a place, so every
     epoch has new batches, and a resumed epoch has the same batches as in an uninterrupted run. The epoch is stored in
     shared memory, because the data workers of fairseq-train outlive an epoch.
     """

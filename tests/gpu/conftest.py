@@ -4,8 +4,6 @@ With TRITON_INTERPRET=1 the same tests run small on a CPU, in Triton's interpret
 does that. The tests of kernels need torch, triton, numpy and pytest; those of training need fairseq and are skipped without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

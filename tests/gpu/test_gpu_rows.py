@@ -1,7 +1,5 @@
 """Every row kernel, forward and backward, against the reference in float64 on the CPU."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

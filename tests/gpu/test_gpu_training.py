@@ -1,7 +1,5 @@
 """Training on a GPU: every model runs our kernels, no step makes the host wait, and losses follow those of the CPU."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

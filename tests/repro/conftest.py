@@ -1,7 +1,5 @@
 """Cells of the family in fake_family.py."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import os
@@ -124,6 +122,7 @@ def tools():
     return Tools(compose, lambda config: MODULE, with_data, unavailable=(fake_family.DataMissing,))
 
 
+COLUMN = {"grid": "g", "select": {"metric": "dev/score"}}
 PAGE = {
     "title": "A table",
     "rows": [
@@ -131,12 +130,14 @@ PAGE = {
         {"label": "tuned", "published": "tuned", "mapping": "sparsegen_lin", "grids": {"g": {"lam": [-1.0, 0.0, 0.5]}}},
     ],
     "columns": {
-        "a": {"label": "A", "grid": "g", "select": {"metric": "dev/score"}, "show": [{"metric": "test/score", "label": "score"}]},
-        "b": {"label": "B", "grid": "g", "overrides": ["task.shift=5"], "select": {"metric": "dev/score"},
-              "show": [{"metric": "test/score", "label": "s"}]},
+        "a": COLUMN | {"label": "A", "show": [{"metric": "test/score", "label": "score"}]},
+        "b": COLUMN | {"label": "B", "overrides": ["task.shift=5"], "show": [{"metric": "test/score", "label": "s"}]},
     },
-    "profiles": {"demo": {"columns": ["a", "b"], "seeds": [1, 2]}, "paper": {"columns": ["a"], "seeds": [1], "comparable": True}},
-}  # fmt: skip
+    "profiles": {
+        "demo": {"columns": ["a", "b"], "seeds": [1, 2]},
+        "paper": {"columns": ["a"], "seeds": [1], "comparable": True},
+    },
+}
 
 
 @pytest.fixture

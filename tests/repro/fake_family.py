@@ -1,7 +1,5 @@
 """A family without a model: what it measures is a function of its configuration. For tests of the machinery around families."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal
@@ -140,10 +138,8 @@ def evaluate(config, folder: Path, test: TestSet, monitor) -> Evaluation:
     rows = [{"index": i, "sentence": {"score": score + (-1) ** i}} for i in range(12)]
     name = "elsewhere" if behaviour == "wrong set" else test.name
     other = float("nan") if behaviour == "half a number" else score / 2
-    return Evaluation(
-        {f"{name}/score": score, f"{name}/other": other}, {f"{name}/score": "fake|v2"}, rows, {"p": torch.eye(2)},
-        {"answers.json": f"[{score}]".encode()},
-    )  # fmt: skip
+    scores, answers = {f"{name}/score": score, f"{name}/other": other}, {"answers.json": f"[{score}]".encode()}
+    return Evaluation(scores, {f"{name}/score": "fake|v2"}, rows, {"p": torch.eye(2)}, answers)
 
 
 def ran(cell, store) -> list[tuple[str, str]]:

@@ -1,7 +1,5 @@
 """An experiment's store written without training anything, and a report's page taken apart."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from html.parser import HTMLParser

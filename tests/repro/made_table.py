@@ -1,7 +1,5 @@
 """A table's store made by hand: a fixed mapping and one with a grid, two seeds; `made` is a fixture (conftest.py)."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 
@@ -15,28 +13,25 @@ from repro.protocol import Prepared, TestSet
 from repro.tables import build as tables
 
 COLUMN = {
-    "label": "A | B & C_1", "grid": "g", "select": {"metric": "dev/accuracy", "mode": "max"},
+    "label": "A | B & C_1",
+    "grid": "g",
+    "select": {"metric": "dev/accuracy", "mode": "max"},
     "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "test/attention_support", "label": "support"}],
     "published": [{"label": "FR-EN (paper)", "dataset": "D", "metrics": ["BLEU"], "against": ["test/bleu"]}],
-}  # fmt: skip
+}
 RECORDS = [
     {"mapping": "softmax", "dataset": "D", "metric": "BLEU", "value": 36.38, "decimals": 2},
     {"mapping": "tuned", "dataset": "D", "metric": "BLEU", "value": 36.9, "decimals": 1},
 ]
 AMBIGUOUS = [RECORDS[0], RECORDS[1] | {"ambiguous": "Columns may be swapped."}]
-FACTS = {
-    "name": "toy", "provenance": "generated", "sizes": {"train": 1200, "test": 40}, "sha256": "abcdef0123456789", "notes": ["Read me."],
-}  # fmt: skip
-BASELINES = {
-    "lead": {"test/bleu": 12.345, "test/words": 8}, "constant": {"test/bleu": 1.0, "test/text": "hello there"}, "nearest neighbour": {"test/bleu": 29.7},
-}  # fmt: skip
+FACTS = {"name": "toy", "provenance": "generated", "sha256": "abcdef0123456789", "notes": ["Read me."]}
+FACTS |= {"sizes": {"train": 1200, "test": 40}}
+BASELINES = {"lead": {"test/bleu": 12.345, "test/words": 8}, "constant": {"test/bleu": 1.0, "test/text": "hello there"}}
+BASELINES |= {"nearest neighbour": {"test/bleu": 29.7}}
 
 # (row, lam, seed) -> dev accuracy, test BLEU; the best dev point (lam=0.5) is not the best test point
 SOFTMAX = {(0, None, 1): (60.0, 30.0), (0, None, 2): (61.0, 31.0)}
-TUNED = {
-    (1, 0.0, 1): (70.0, 39.0), (1, 0.0, 2): (50.0, 41.0),
-    (1, 0.5, 1): (65.0, 33.0), (1, 0.5, 2): (66.0, 35.0),
-}  # fmt: skip
+TUNED = {(1, 0.0, 1): (70.0, 39.0), (1, 0.0, 2): (50.0, 41.0), (1, 0.5, 1): (65.0, 33.0), (1, 0.5, 2): (66.0, 35.0)}
 ONE = {(0, None, 1): (60.0, 30.0), (1, 0.0, 1): (1.0, 2.0)}
 
 
@@ -46,14 +41,12 @@ def made(store, config):
 
     def make(scores=None, comparable=False, facts=FACTS, unavailable=None, best=None, examples=None, **provenance):
         scores = SOFTMAX | TUNED if scores is None else scores
-        page = {
-            "title": "A table: 100% & more", "footers": ["Mind the gap."], "deviations": ["a small model"],
-            "rows": [{"label": "softmax", "published": "softmax", "mapping": "softmax"},
-                     {"label": "tuned", "published": "tuned", "mapping": "m"}],
-            "columns": {"a": COLUMN, "b": COLUMN | {"label": "Gigaword"}},
-            "profiles": {p: {"columns": ["a", "b"] if unavailable else ["a"], "seeds": sorted({s for *_, s in scores}), "comparable": p == "paper"}
-                         for p in ("demo", "paper")},
-        }  # fmt: skip
+        page = {"title": "A table: 100% & more", "footers": ["Mind the gap."], "deviations": ["a small model"]}
+        named = ("softmax", "softmax"), ("tuned", "m")
+        page["rows"] = [{"label": label, "published": label, "mapping": mapping} for label, mapping in named]
+        page["columns"] = {"a": COLUMN, "b": COLUMN | {"label": "Gigaword"}}
+        used = {"columns": ["a", "b"] if unavailable else ["a"], "seeds": sorted({s for *_, s in scores})}
+        page["profiles"] = {p: used | {"comparable": p == "paper"} for p in ("demo", "paper")}
         plan = Plan(
             read(page, "fake", "paper" if comparable else "demo"), unavailable={1: unavailable} if unavailable else {}
         )

@@ -5,8 +5,6 @@ for a while, lets both finish and holds the store against one where nobody distu
 eight workers and hundreds of cells, kills a process every second, starts the command again, and so on until all is done.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
@@ -26,19 +24,23 @@ sys.path.insert(0, str(ROOT))
 from repro.files import read_json  # noqa: E402
 from repro.store import Store, locks  # noqa: E402
 
-TOY = ["task=toy", "data.limits={train: 64, dev: 16, test: 8}", "train.max_epochs=4", "train.batch_size=4", "model.embed_dim=8",
-       "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=8", "runtime.save_minutes=0.005"]  # fmt: skip
+TOY = """train.max_epochs=4 train.batch_size=4 model.embed_dim=8 model.hidden_dim=8 model.layers=1 decode.beam=2
+    decode.max_len_b=8 runtime.save_minutes=0.005""".split()
+TOY += ["task=toy", "data.limits={train: 64, dev: 16, test: 8}"]
 MULTILABEL = ["task=multilabel", "data.sizes={train: 120, dev: 40, test: 60}", "task.tune.penalties=[0.1,0.001]"]
 QUICK = ["task=multilabel", "data.sizes={train: 60, dev: 20, test: 20}", "task.tune.penalties=[0.1]"]
+SHOW = {name: {"metric": f"test/{name}", "label": name} for name in ("bleu", "f1")}
+SHOW["loss"] = {"metric": "dev/loss", "label": "loss"}
+TUNED = {"label": "multilabel", "show": [SHOW["f1"]]}
 PAGE = {
     "title": "A storm",
     "rows": [{"label": m, "mapping": m} for m in ("softmax", "sparsemax", "sparsehourglass")],
     "columns": {
-        "toy": {"label": "toy", "overrides": TOY, "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/loss", "label": "loss"}]},
-        "multilabel": {"label": "multilabel", "overrides": MULTILABEL, "show": [{"metric": "test/f1", "label": "F1"}]},
+        "toy": {"label": "toy", "overrides": TOY, "show": [SHOW["bleu"], SHOW["loss"]]},
+        "multilabel": TUNED | {"overrides": MULTILABEL},
     },
     "profiles": {"demo": {"columns": ["toy", "multilabel"], "seeds": [1, 2]}},
-}  # fmt: skip
+}
 EVERY, WORKERS, RETRIES = 1.0, 8, 2  # of `many`: seconds between kills
 COMMANDS = 40  # of `many`: so many kills of cells to one of the command
 COUNTING = """
@@ -63,10 +65,10 @@ def page(name: str, size: int) -> dict[str, Any]:
     """Of "storm" the first `size` rows; of "many" `size` cells that are quickly trained."""
     if name == "storm":
         return PAGE | {"rows": PAGE["rows"][:size]}  # type: ignore[index]
-    column = {"label": "multilabel", "overrides": QUICK, "show": [{"metric": "test/f1", "label": "F1"}]}
     rows = [{"label": m, "mapping": m} for m in ("softmax", "sparsemax")]
     demo = {"columns": ["multilabel"], "seeds": list(range(1, size // 2 + 1))}
-    return {"title": "Many", "rows": rows, "columns": {"multilabel": column}, "profiles": {"demo": demo}}
+    columns = {"multilabel": TUNED | {"overrides": QUICK}}
+    return {"title": "Many", "rows": rows, "columns": columns, "profiles": {"demo": demo}}
 
 
 def command(store: str, name: str, size: int) -> int:
@@ -86,10 +88,8 @@ def command(store: str, name: str, size: int) -> int:
 def start(store: Path, size: int, name: str = "storm") -> subprocess.Popen:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with (store.parent / f"{store.name}.log").open("a") as log:
-        return subprocess.Popen(
-            [sys.executable, str(Path(__file__)), str(store), name, str(size)], stdout=log, stderr=log, start_new_session=True,
-            env=environment,
-        )  # fmt: skip
+        line = [sys.executable, str(Path(__file__)), str(store), name, str(size)]
+        return subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True, env=environment)
 
 
 def numbers(store: Store) -> dict[str, Any]:

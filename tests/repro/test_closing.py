@@ -8,10 +8,8 @@ import re
 import pytest
 from made_report import ROWS, Made
 
-from repro.plan.experiment import ExperimentError, read
 from repro.tables.build import build
 from tasks.commands import driver
-from tasks.config import compose
 
 
 @pytest.fixture
@@ -51,9 +49,3 @@ def test_the_rows_that_an_experiment_names_are_drawn_for_the_best_example_of_the
 
 def test_rows_that_are_not_run_are_not_drawn(drawn):
     assert drawn(["nobody"])[1] == "No row is left to draw: nobody.\n"
-
-
-def test_a_drawn_row_is_a_row_of_the_experiment():
-    page = compose.page("experiment", "demo") | {"draw": ["softmax", "sparsmax"]}
-    with pytest.raises(ExperimentError, match=r"draw names 'sparsmax', which is no row .did you mean 'sparsemax'"):
-        read(page, "demo", "demo")

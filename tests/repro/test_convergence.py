@@ -3,8 +3,6 @@
 A row still learns if its mean curve is shown to rise; more seeds make that surer, not likelier.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -45,14 +43,13 @@ def test_a_curve_says_whether_it_has_converged(scores, state, why):
     assert judge(lower, None, None, replace(ACCURACY, better=-1)) == Convergence(state, why), "lower is better"
 
 
-@pytest.mark.parametrize(
-    "best, epochs, state, why",
-    [
-        (4.0, 6, CONVERGED, "best epoch 4 of 6"), (1.0, 2, UNKNOWN, "best epoch 1 of 2, fewer than 3"), (6.0, 6, UNKNOWN, "best epoch 6 of 6, no curve"),
-        (None, 6, UNKNOWN, "the best epoch is not recorded"), (3.0, None, UNKNOWN, "the best epoch is not recorded"),
-        (7.0, 6, UNKNOWN, "the best epoch is not recorded"), (float("nan"), 6, UNKNOWN, "the best epoch is not recorded"),
-    ],
-)  # fmt: skip
+LOST = "the best epoch is not recorded"
+NO_CURVE = [(4.0, 6, CONVERGED, "best epoch 4 of 6"), (1.0, 2, UNKNOWN, "best epoch 1 of 2, fewer than 3")]
+NO_CURVE += [(6.0, 6, UNKNOWN, "best epoch 6 of 6, no curve")]
+NO_CURVE += [(*lost, UNKNOWN, LOST) for lost in ((None, 6), (3.0, None), (7.0, 6), (float("nan"), 6))]
+
+
+@pytest.mark.parametrize("best, epochs, state, why", NO_CURVE)
 def test_without_a_curve_only_an_earlier_best_epoch_shows_it(best, epochs, state, why):
     assert judge((), best, epochs, ACCURACY) == Convergence(state, why)
 
@@ -94,17 +91,9 @@ def test_a_cell_is_judged_by_the_score_that_picks_its_epoch(tmp_path):
     ],
 )  # fmt: skip
 def test_of_a_model_at_chance_it_is_not_known(tmp_path, system, score, chance, n, by, state):
-    tests, trivial = (
-        {"test": {"sizes": {"test": n}}} if n else {},
-        {system: {f"test/{by}": chance, "test/text": "always x"}},
-    )
-    trained = cell(tmp_path, metrics={f"test/{by}": score}, baselines=trivial, tests=tests)
-    found = of(
-        {"train": {"max_epochs": 3, "best_metric": by}},
-        trained,
-        KNOWN,
-        [2.0, 1.0, 2.0][:: 1 if by == "accuracy" else -1],
-    )
+    trivial, tests = {f"test/{by}": chance, "test/text": "always x"}, {"test": {"sizes": {"test": n}}} if n else {}
+    trained = cell(tmp_path, metrics={f"test/{by}": score}, baselines={system: trivial}, tests=tests)
+    found = of({"train": {"max_epochs": 3, "best_metric": by}}, trained, KNOWN, [2.0, 1.0, 2.0])
     assert found.state == state and ("no better than a constant answer" in found.text) is (state == UNKNOWN)
     assert found.text.startswith("yes" if state == CONVERGED else "not known")
 
@@ -121,13 +110,12 @@ def test_a_row_has_converged_when_all_its_cells_have():
 RISING, REST = [40.0, 41.0, 42.0, 43.0, 44.0], [40.0, 43.0, 44.0, 44.1, 43.9]
 
 
-@pytest.mark.parametrize(
-    "curves, sign, learns",
-    [
-        ([RISING] * 3, 1, True), ([[c + s / 9 for c in RISING] for s in range(3)], 1, True), ([REST] * 3, 1, False), ([RISING] * 3, -1, False),
-        ([REST, REST, RISING], 1, False), ([[-v for v in RISING], [-v * 1.1 for v in RISING], [-v for v in RISING]], -1, True), ([RISING], 1, True),
-    ],
-)  # fmt: skip
+SPREAD, FALLING = [[c + s / 9 for c in RISING] for s in range(3)], [[-v * s for v in RISING] for s in (1, 1.1, 1)]
+LEARNS = [([RISING] * 3, 1), (SPREAD, 1), (FALLING, -1), ([RISING], 1)]
+RESTS = [([REST] * 3, 1), ([RISING] * 3, -1), ([REST, REST, RISING], 1)]
+
+
+@pytest.mark.parametrize("curves, sign, learns", [*((*one, True) for one in LEARNS), *((*one, False) for one in RESTS)])
 def test_a_row_still_learns_if_its_mean_curve_is_shown_to_rise(curves, sign, learns):
     assert learning(curves, sign) is learns
 
@@ -147,16 +135,11 @@ def test_a_row_that_has_converged_is_rarely_doubted_and_one_that_learns_is_found
 
 def test_what_a_claim_may_doubt(tmp_path):
     (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,3.0,16.1\n2,1.2,33.7\n3,1.3,40.1\n")
-    row = [SimpleNamespace(folder=tmp_path)] * 2
+    row, lost = ([SimpleNamespace(folder=folder)] * 2 for folder in (tmp_path, tmp_path / "none"))
     judged = Convergence(CONVERGED, "best epoch 2 of 3")
     assert doubt(judged, row, "accuracy", KNOWN) == LEARNING, "the curve of the score that picks the epoch decides"
     assert doubt(Convergence(LEARNING), row, "loss", KNOWN) == LEARNING, "a loss that falls"
-    assert doubt(judged, [SimpleNamespace(folder=tmp_path / "none")], "loss", KNOWN) == ""
+    assert doubt(judged, lost, "loss", KNOWN) == doubt(Convergence(""), lost, "loss", KNOWN) == "", "one without epochs"
     for state in (LEARNING, UNKNOWN):
-        assert doubt(Convergence(state), [SimpleNamespace(folder=tmp_path / "none")], "loss", KNOWN) == state, (
-            "no curve"
-        )
+        assert doubt(Convergence(state), lost, "loss", KNOWN) == state, "no curve"
     assert doubt(Convergence(UNKNOWN, "no better than a constant answer"), row, "accuracy", KNOWN) == UNKNOWN
-    assert doubt(Convergence(""), [SimpleNamespace(folder=tmp_path / "none")], "loss", KNOWN) == "", (
-        "a fit without epochs"
-    )

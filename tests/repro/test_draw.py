@@ -1,7 +1,5 @@
 """Pictures: heat maps show exact zeros and equal weights, curves and dots show the numbers of the cells."""
 
-from __future__ import annotations
-
 import base64
 import re
 from dataclasses import replace

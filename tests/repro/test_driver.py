@@ -62,17 +62,14 @@ def test_a_run_prints_its_table_and_the_next_ones_make_what_is_missing(planned, 
     cell.entry(store).path("weights.safetensors").write_text("x")
     assert reproduce.Driver(planned(), store).run() == 0
     said = capfd.readouterr()
-    assert "what is stored is damaged" in said.err and "1 cells run, 1 reused, 0 failed" in said.out
+    assert "its stored files are damaged" in said.err and "1 cells run, 1 reused, 0 failed" in said.out
     assert reproduce.Driver(planned(), store).run() == 0
     assert "0 cells run, 2 reused, 0 failed" in capfd.readouterr().out
 
 
-def test_before_any_data_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_be(
-    tmp_path, monkeypatch, capfd
-):
-    monkeypatch.setattr(
-        reproduce, "ASSUMED", replace(reproduce.ASSUMED, others={"translation_demo": (8_000, 90)}, slowness=lambda: 2.0)
-    )
+def test_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_be(tmp_path, monkeypatch, capfd):
+    assumed = replace(reproduce.ASSUMED, others={"translation_demo": (8_000, 90)}, slowness=lambda: 2.0)
+    monkeypatch.setattr(reproduce, "ASSUMED", assumed)
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
     todo = reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
     assert not todo.plans[0].slots and not todo.preparation.results and not todo.preparation.running

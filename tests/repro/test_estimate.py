@@ -1,7 +1,5 @@
 """Plans before any data: what counts as done, the assumed hours of the rest; what is said of running cells."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import fake_family
@@ -66,10 +64,8 @@ def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store)
 def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(experiment, tools, store, monkeypatch):
     (slots,) = plans.outline([experiment()], tools, ["train.max_epochs=3"])
     rates = estimates.Rates(others={"fake_demo": (1000, 360)}, slowness=lambda: 2.0)
-    assert estimates.hours(slots[0].config, rates) == (
-        pytest.approx(0.6),
-        "assumed, 12 minutes an epoch of fake_demo on one core",
-    )
+    told = "assumed, 12 minutes an epoch of fake_demo on one core"
+    assert estimates.hours(slots[0].config, rates) == (pytest.approx(0.6), told)
     few = {**slots[0].config, "data": {"name": "invented", "limits": {"train": 500}}}
     assert estimates.hours(few, rates)[0] == pytest.approx(0.3)
     longer = {"train": slots[0].config["train"] | {"max_epochs": 4}}
@@ -78,16 +74,11 @@ def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(exp
     known = estimates.records.read(store).records
     assert len(known) == 2 and {r.config["mapping"]["name"] for r in known} == {"softmax"}
     paces = estimates._paces([replace(r, seconds=seconds) for r, seconds in zip(known, (300, 500))])
-    kind = "2 finished cell(s) of fake"
-    assert estimates.hours(slots[0].config, rates, paces) == (
-        pytest.approx(300 / 3600),
-        f"measured, 2 minutes an epoch in {kind}",
-    )
+    told = "measured, 2 minutes an epoch in 2 finished cell(s) of fake"
+    assert estimates.hours(slots[0].config, rates, paces) == (pytest.approx(300 / 3600), told)
     monkeypatch.setattr(estimates, "_paces", lambda known: paces)
     told = estimates.estimate([("x", w) for w in slots], store, rates)
-    assert told.total.hours == pytest.approx(16 * 300 / 3600), (
-        "another mapping takes as long, before one of its own has ended"
-    )
+    assert told.total.hours == pytest.approx(16 * 300 / 3600), "before one of its own has ended, as another mapping"
     assert "about 1.3 hours of cells (measured)" in told.text("")
     assert estimates.hours({**slots[0].config, "data": {"name": "other"}}, rates, paces)[1].startswith("assumed")
 

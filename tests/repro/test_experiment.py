@@ -1,7 +1,5 @@
 """An experiment's page is typed: what is misspelt or points nowhere is named, with the nearest name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import fake_family
@@ -64,6 +62,7 @@ def put(*path_and_value):
         (put("profiles", "demo", "comparabel", True), ["comparabel", "'comparable'"]),
         (put("profiles", {}), ["profile='demo' is unknown"]),
         (put("title", 3), ["title=3 must be text"]),
+        (put("draw", ["plain", "tunde"]), ["draw names 'tunde'", "did you mean 'tuned'"]),
         (put("columns", "a", "published", [{"label": "p", "dataset": "D", "metrics": ["X"], "against": ["test/scores"]}]),
          ["'test/scores', which is not shown", "'test/score'"]),
         (put("columns", "a", "published", [{"label": "p", "dataset": "D", "metrics": ["X", "Y"], "against": ["test/score"]}]),
@@ -88,10 +87,11 @@ def test_everything_wrong_is_told_at_once(experiment):
         experiment(change)
 
 
-@pytest.mark.parametrize(
-    "metric, said",
-    [("test/scroe", "did you mean 'score'"), ("tset/score", "did you mean 'test'"), ("duc2004/score", "not a test set of this column"), ("blue", "not measured")],
-)  # fmt: skip
+UNKNOWN = {"test/scroe": "did you mean 'score'", "tset/score": "did you mean 'test'"}
+UNKNOWN |= {"duc2004/score": "not a test set of this column", "blue": "not measured"}
+
+
+@pytest.mark.parametrize("metric, said", UNKNOWN.items())
 def test_metrics_that_nobody_measures(experiment, metric, said):
     column = experiment(put("columns", "a", "show", 0, "metric", metric)).columns[0]
     (problem,) = experiments.check(column, fake_family.METRICS)
@@ -111,19 +111,15 @@ RECORDS = [{"mapping": row, "dataset": "Corpus", "metric": "BLEU"} for row in ("
 GROUP = {"label": "p", "dataset": "Corpus", "metrics": ["BLEU"], "against": ["test/score"]}
 
 
-@pytest.mark.parametrize(
-    "row, group, said",
-    [
-        ("theirs", {}, []),
-        (
-            "their",
-            {},
-            ["rows.plain.published names mapping 'their' (did you mean 'theirs'?)", "t.yaml has theirs, tuned"],
-        ),
-        ("theirs", {"dataset": "Korpus"}, ["columns.a.published names dataset 'Korpus' (did you mean 'Corpus'?)"]),
-        ("theirs", {"metrics": ["ROUGE"]}, ["columns.a.published names metric 'ROUGE'", "has BLEU"]),
-    ],
-)
+LOOSE = [
+    ("theirs", {}, []),
+    ("their", {}, ["rows.plain.published names mapping 'their' (did you mean 'theirs'?)", "has theirs, tuned"]),
+    ("theirs", {"dataset": "Korpus"}, ["columns.a.published names dataset 'Korpus' (did you mean 'Corpus'?)"]),
+    ("theirs", {"metrics": ["ROUGE"]}, ["columns.a.published names metric 'ROUGE'", "has BLEU"]),
+]
+
+
+@pytest.mark.parametrize("row, group, said", LOOSE)
 def test_what_the_paper_does_not_print_is_named(experiment, row, group, said):
     def change(page):
         page["published"] = "t"

@@ -1,7 +1,5 @@
 """Launchers over cells of the fake family: what is begun again, what is not, and which GPU a worker gets. Slurm: tests/slurm."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """One writer a folder: of many claimants one wins, the dead lose what they held, the living keep it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing as mp
 import os

@@ -1,7 +1,5 @@
 """Loggers beside a cell: what they hear, and that trouble with them is nobody else's."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,13 +1,12 @@
 """Two rows are compared on the seeds and the test examples that both have: against scipy, sacrebleu and sums by hand."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
+from scores_oracles import bleu, permuted
 
 from repro.files import write_json
 from repro.identity import Results
@@ -67,23 +66,18 @@ def test_a_seed_without_the_score_counts_in_no_part(row):
     expected = stats.sem((values(OURS) - values(THEIRS)).mean(0))
     assert paired.error(ours, theirs, "test/score", SCORE) == pytest.approx(expected)
     assert paired.by_examples(ours, theirs, "test/score", SCORE) is None, "of two and of three seeds"
-    indices = [*OURS[1]]
-    assert paired.value(ours.results, "test/score", SCORE).error == pytest.approx(
-        stats.sem(values(OURS, indices=indices).mean(0))
-    )
+    expected = stats.sem(values(OURS, indices=[*OURS[1]]).mean(0))
+    assert paired.value(ours.results, "test/score", SCORE).error == pytest.approx(expected)
 
 
 def test_examples_are_tested_by_pairs(row):
     rng = np.random.default_rng(1)
     a, b = rng.normal(0.4, 1, (2, 10)), rng.normal(0, 1, (2, 10))
     ours, theirs = (row({s: dict(enumerate(of)) for s, of in enumerate(rows)}) for rows in (a, b))
-    exact = stats.permutation_test(
-        (a.mean(0), b.mean(0)), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", n_resamples=np.inf
-    ).pvalue  # fmt: skip
+    exact = permuted(a.mean(0), b.mean(0))
     assert paired.by_examples(theirs, ours, "test/score", SCORE) == pytest.approx(exact, abs=0.04)
     shifted = row({s: {i + 4: v for i, v in enumerate(of)} for s, of in enumerate(a)})  # a[:, i] is example i + 4
-    one, other = a[:, :6].mean(0), b[:, 4:].mean(0)
-    fewer = stats.permutation_test((one, other), lambda x, y: np.mean(x - y), permutation_type="samples").pvalue
+    fewer = permuted(a[:, :6].mean(0), b[:, 4:].mean(0))
     assert paired.by_examples(theirs, shifted, "test/score", SCORE) == pytest.approx(fewer, abs=0.04)
 
 
@@ -110,23 +104,12 @@ def test_a_value_of_few_seeds_has_the_error_over_its_examples(row, seeds, known)
     one = row({s: OURS[s] for s in seeds})
     found = paired.value(one.results, "test/score", SCORE, "missing")
     expected = stats.sem(values(OURS, seeds, (0, 1, 2, 9)).mean(0)) if known else 0
-    assert (
-        found.error == pytest.approx(expected)
-        and found.note == ""
-        and found.runs == [np.mean([*OURS[s].values()]) for s in seeds]
-    )
+    assert (found.error, found.note) == (pytest.approx(expected), "")
+    assert found.runs == [np.mean([*OURS[s].values()]) for s in seeds]
     for few, expected in (({0: 2.0}, 0), ({0: 2.0, 1: 4.0}, 1)):
         assert paired.value(row({1: few}).results, "test/score", SCORE).error == expected
     nothing = paired.value(row({1: OURS[1]}, {}).results, "test/score", SCORE, "missing")
     assert (nothing.runs, nothing.error, nothing.note) == ([], 0, "missing")
-
-
-def bleu(rows):
-    """sacrebleu's score of summed statistics."""
-    from sacrebleu.metrics import BLEU as METRIC
-
-    hits, totals, (length, reference) = np.split(np.sum(rows, 0).astype(int), [4, 8])
-    return METRIC.compute_bleu([*hits], [*totals], length, reference, smooth_method="exp").score
 
 
 def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
@@ -134,25 +117,20 @@ def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
     rng = np.random.default_rng(2)
     lengths = np.array([[6] * 8, [12] * 8])[..., None]
     totals = lengths - np.arange(4)
-    a, b = (
-        np.concatenate([rng.binomial(totals, [p, p / 2, p / 6, 0]), totals, lengths, lengths + 1], -1)
-        for p in (0.6, 0.5)
-    )  # [seeds, sentences, 10]
-    scores = [[bleu(seed) for seed in rows] for rows in (a, b)]
-    rows = [
-        row({s: dict(enumerate(of.tolist())) for s, of in enumerate(rows)}, dict(enumerate(of)), "bleu_statistics", "test/bleu")
-        for rows, of in zip((a, b), scores)
-    ]  # fmt: skip
+    hits = ([p, p / 2, p / 6, 0] for p in (0.6, 0.5))
+    a, b = (np.concatenate([rng.binomial(totals, p), totals, lengths, lengths + 1], -1) for p in hits)
+    scores, keys = [bleu(rows.sum(1)) for rows in (a, b)], ("bleu_statistics", "test/bleu")  # of [seeds, sentences, 10]
+    each = [{s: dict(enumerate(of.tolist())) for s, of in enumerate(rows)} for rows in (a, b)]
+    rows = [row(examples, dict(enumerate(of)), *keys) for examples, of in zip(each, scores)]
     observed, differences = np.subtract(*np.mean(scores, 1)), []
     for swaps in itertools.product([False, True], repeat=8):
         swap = np.array(swaps)[:, None]
-        sides = [[bleu(np.where(swap, y, x)) for x, y in zip(*pair)] for pair in ((a, b), (b, a))]
-        differences.append(np.subtract(*np.mean(sides, 1)))
+        differences.append(np.subtract(*(bleu(np.where(swap, y, x).sum(1)).mean() for x, y in ((a, b), (b, a)))))
     exact = np.mean(np.abs(differences) >= abs(observed) - 1e-9)
     assert 0.01 < exact < 0.3
     assert paired.by_examples(rows[1], rows[0], "test/bleu", BLEU) == pytest.approx(exact, abs=0.02)
     drawn = rng.integers(0, 8, (600, 8))
-    again = [[np.mean([bleu(seed[i]) for seed in of]) for i in drawn] for of in (a, b)]
+    again = [[bleu(of[:, i].sum(1)).mean() for i in drawn] for of in (a, b)]
     error = paired.error(*rows, "test/bleu", BLEU)
     assert error == pytest.approx(np.std(np.subtract(*again)), rel=0.15)
     assert paired.value(rows[0].results, "test/bleu", BLEU).error == pytest.approx(np.std(again[0]), rel=0.15)

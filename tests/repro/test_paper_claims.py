@@ -1,14 +1,14 @@
 """A paper's claim is supported or contradicted only if the intervals of the differences show it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fnmatch import fnmatch
 
 import numpy as np
 import pytest
+import yaml
 from made_table import SOFTMAX, TUNED
+from scipy import stats
 
 from repro.plan.experiment import ExperimentError
 from repro.tables import build as tables
@@ -33,32 +33,35 @@ def of_runs(claim, runs, **options):
     return tried(claim, {"a": {"softmax": dict.fromkeys(seeds, 0.0), "tuned": dict(zip(seeds, runs))}}, **options)
 
 
-@pytest.mark.parametrize(
-    "kind, margin, runs, word",
-    [
-        ("equivalence", 1.0, (0.2, -0.1, 0.1), SUPPORTED), ("equivalence", 1.0, (0.2, -2.0, 2.0), OPEN),
-        ("equivalence", 1.0, (2.0, 2.1, 1.9), CONTRADICTED), ("equivalence", 1.0, (-2.0, -2.1, -1.9), CONTRADICTED),
-        ("noninferiority", 1.0, (-0.2, 0.1, -0.1), SUPPORTED), ("noninferiority", 1.0, (5.0, 5.1, 5.2), SUPPORTED),
-        ("noninferiority", 1.0, (-2.0, -2.1, -1.9), CONTRADICTED), ("noninferiority", 1.0, (-1.1, -0.9, -1.0), OPEN),
-        ("superiority", 0.1, (0.2, 0.3, 0.25), SUPPORTED), ("superiority", 0.1, (0.2, -0.3, 0.25), OPEN),
-        ("superiority", 0.5, (-0.2, -0.3, -0.25), CONTRADICTED), ("superiority", 0.5, (0.01, -0.01, 0.0), EXCLUDED),
-        ("superiority", 0.5, (0.1, 0.11, 0.09), OPEN), ("superiority", 1.0, (9.0, 9.1), OPEN), ("superiority", 1.0, (9.0,), OPEN), ("superiority", 1.0, (), OPEN),
-        ("superiority", 1.0, (0.2, float("nan")), OPEN), ("superiority", 1.0, (0.2, 0.2, 0.2), OPEN),
-    ],
-)  # fmt: skip
-def test_outcomes(kind, margin, runs, word):
+BETTER, WORSE, SAME = (0.2, 0.3, 0.25), (-2.0, -2.1, -1.9), (0.2, -0.1, 0.1)
+LEFT_OPEN = [(9.0, 9.1), (9.0,), (), (0.2, float("nan")), (0.2, 0.2, 0.2)]
+OUTCOMES = [
+    ("equivalence", 1.0, SUPPORTED, [SAME]),
+    ("equivalence", 1.0, OPEN, [(0.2, -2.0, 2.0)]),
+    ("equivalence", 1.0, CONTRADICTED, [(2.0, 2.1, 1.9), WORSE]),
+    ("noninferiority", 1.0, SUPPORTED, [(-0.2, 0.1, -0.1), (5.0, 5.1, 5.2)]),
+    ("noninferiority", 1.0, CONTRADICTED, [WORSE]),
+    ("noninferiority", 1.0, OPEN, [(-1.1, -0.9, -1.0)]),
+    ("superiority", 0.1, SUPPORTED, [BETTER]),
+    ("superiority", 0.1, OPEN, [(0.2, -0.3, 0.25)]),
+    ("superiority", 0.5, CONTRADICTED, [(-0.2, -0.3, -0.25)]),
+    ("superiority", 0.5, EXCLUDED, [(0.01, -0.01, 0.0)]),
+    ("superiority", 0.5, OPEN, [(0.1, 0.11, 0.09)]),
+    ("superiority", 1.0, OPEN, LEFT_OPEN),
+]
+
+
+@pytest.mark.parametrize("kind, margin, word, runs", [(*of, one) for *of, runs in OUTCOMES for one in runs])
+def test_outcomes(kind, margin, word, runs):
     claim = replace(BASE, test=kind, margin=margin)
     assert of_runs(claim, runs).outcome == word
     assert of_runs(replace(claim, direction="lower"), [-r for r in runs]).outcome == word, "the mirror image"
 
 
 def test_without_an_error_of_the_examples_the_interval_is_that_of_a_paired_t_test():
-    from scipy import stats as reference
-
-    a, b = [30.0, 31.0, 29.5, 30.5], [30.4, 31.1, 30.2, 30.6]
-    found = of_runs(replace(BASE, test="superiority"), [y - x for x, y in zip(a, b)])
-    low, high = reference.ttest_rel(b, a).confidence_interval(0.95)
-    part = found.part
+    a, b = np.array([30.0, 31.0, 29.5, 30.5]), np.array([30.4, 31.1, 30.2, 30.6])
+    found = of_runs(replace(BASE, test="superiority"), (b - a).tolist())
+    (low, high), part = stats.ttest_rel(b, a).confidence_interval(0.95), found.part
     assert (part.low, part.high, part.n) == (pytest.approx(low), pytest.approx(high), 4)
     assert part.text(2) == f"{found.outcome} (+0.33 [-0.13, +0.78], n = 4)"
 
@@ -68,10 +71,8 @@ def test_a_gain_counts_from_half_the_effect_of_the_paper(printed, word):
     """The interval ends at .34 and .29: a gain of .5 is excluded, and one of .15, half the paper's, is not."""
     claim = replace(BASE, test="superiority", margin=0.5, printed=printed)
     assert of_runs(claim, (0.1, 0.3, 0.2, -0.2)).outcome == word
-    assert (
-        of_runs(replace(claim, direction="lower", printed=printed and -printed), (-0.1, -0.3, -0.2, 0.2)).outcome
-        == word
-    )
+    mirrored = replace(claim, direction="lower", printed=printed and -printed)
+    assert of_runs(mirrored, (-0.1, -0.3, -0.2, 0.2)).outcome == word
 
 
 @pytest.mark.parametrize("kind", ["equivalence", "noninferiority"])
@@ -88,28 +89,23 @@ def test_the_smallest_effect_that_shows_is_shown_in_four_of_five_simulated_exper
     runs = rng.normal(0, 0.6, (4000, 5))
     of = [statistics.mean_of(list(one), 0.0) for one in runs]
     true = float(np.mean([one.shows for one in of]))
-    assert np.mean([one.mean + true - (one.mean - one.interval(0.9)[0]) > 0 for one in of]) == pytest.approx(
-        0.8, abs=0.05
-    )
+    shown = [one.mean + true - (one.mean - one.interval(0.9)[0]) > 0 for one in of]
+    assert np.mean(shown) == pytest.approx(0.8, abs=0.05)
 
 
 def test_runs_are_compared_without_pairs_and_all_of_them_count():
-    from scipy import stats as reference
-
     mine, theirs = [30.4, 31.1, 30.2], [30.0, 31.0, 29.5, 30.5, 30.1]
     scores = {"a": {"tuned": dict(enumerate(mine)), "softmax": dict(enumerate(theirs))}}
     (part,) = tried(replace(TESTED, test="superiority"), scores).parts
-    low, high = reference.ttest_ind(mine, theirs, equal_var=False).confidence_interval(0.95)
+    low, high = stats.ttest_ind(mine, theirs, equal_var=False).confidence_interval(0.95)
     assert (part.low, part.high, part.seeds) == (pytest.approx(low), pytest.approx(high), "3 and 5")
     turned = {"a": {"tuned": dict(enumerate(mine[::-1])), "softmax": {s + 7: v for s, v in enumerate(theirs)}}}
-    assert tried(replace(TESTED, test="superiority"), turned).part.low == pytest.approx(low), (
-        "names of seeds mean nothing"
-    )
+    again = tried(replace(TESTED, test="superiority"), turned)
+    assert again.part.low == pytest.approx(low), "names of seeds mean nothing"
     used = []
     evidence = Evidence({BLEU: scores}, lambda *of: used.append(of) or 0.5)
-    assert outcome_of(TESTED, evidence).part.low < low and used == [
-        ("a", BLEU, "tuned", "softmax", [0, 1, 2], [0, 1, 2, 3, 4])
-    ]
+    assert outcome_of(TESTED, evidence).part.low < low
+    assert used == [("a", BLEU, "tuned", "softmax", [0, 1, 2], [0, 1, 2, 3, 4])]
 
 
 def test_differences_are_paired_by_seed_and_pooled_over_columns():
@@ -157,37 +153,33 @@ def test_rows_are_compared_with_a_number_and_as_ratios():
     assert tried(replace(ratio, margin=9.0), scores).outcome == OPEN
 
 
-BETTER, WORSE, SAME = (0.2, 0.3, 0.25), (-2.0, -2.1, -1.9), (0.2, -0.1, 0.1)
+# kind of claim, runs -> row that still learns -> outcome
+LEARNING = {
+    ("superiority", BETTER): {"tuned": SUPPORTED, "softmax": OPEN, "other": SUPPORTED},
+    ("superiority", WORSE): {"tuned": OPEN, "softmax": CONTRADICTED},
+    ("equivalence", SAME): {"tuned": OPEN, "softmax": OPEN},
+    ("equivalence", WORSE): {"softmax": OPEN},
+    ("noninferiority", WORSE): {"softmax": CONTRADICTED},
+}
+DOUBTED = [(*of, learning, word) for of, rows in LEARNING.items() for learning, word in rows.items()]
 
 
-@pytest.mark.parametrize(
-    "kind, runs, learning, word",
-    [
-        ("superiority", BETTER, "tuned", SUPPORTED), ("superiority", BETTER, "softmax", OPEN), ("superiority", WORSE, "tuned", OPEN),
-        ("superiority", WORSE, "softmax", CONTRADICTED), ("superiority", BETTER, "other", SUPPORTED), ("equivalence", SAME, "tuned", OPEN),
-        ("equivalence", SAME, "softmax", OPEN), ("equivalence", WORSE, "softmax", OPEN), ("noninferiority", WORSE, "softmax", CONTRADICTED),
-    ],
-)  # fmt: skip
-def test_a_row_that_still_learns_leaves_a_claim_open_where_more_training_could_undo_the_outcome(
-    kind, runs, learning, word
-):
+@pytest.mark.parametrize("kind, runs, learning, word", DOUBTED)
+def test_a_row_that_still_learns_leaves_a_claim_open_where_training_could_undo_the_outcome(kind, runs, learning, word):
     claim = replace(BASE, test=kind, margin=0.1 if kind == "superiority" else 1.0)
     doubts = {"a": {learning: "still learning"}}
     found = of_runs(claim, runs, doubts=doubts, better=1)
     assert (found.outcome, found.part.why) == (word, "still learning" if word == OPEN else "")
     lower = of_runs(replace(claim, direction="lower"), [-r for r in runs], doubts=doubts, better=-1)
     assert lower.outcome == word, "the mirror image"
-    assert of_runs(claim, runs, doubts=doubts).outcome == (word if learning == "other" else OPEN), (
-        "a score that training may move either way"
-    )
+    either_way = of_runs(claim, runs, doubts=doubts)  # a score that training may move
+    assert either_way.outcome == (word if learning == "other" else OPEN)
     assert of_runs(replace(claim, convergence=False), runs, doubts=doubts).outcome != OPEN
 
 
 def test_the_worth_of_attention_is_measured_in_its_own_score_and_blocks_only_support():
     seeds = range(3)
-    for runs, uniform, word in (
-        (SAME, 60.0, SUPPORTED), (SAME, 68.0, OPEN), (WORSE, 68.0, CONTRADICTED)
-    ):  # fmt: skip
+    for runs, uniform, word in ((SAME, 60.0, SUPPORTED), (SAME, 68.0, OPEN), (WORSE, 68.0, CONTRADICTED)):
         scores = {"a": {"softmax": dict.fromkeys(seeds, 0.5), "tuned": {s: 0.5 + r for s, r in zip(seeds, runs)}}}
         claim = replace(BASE, worth=3.0, worth_metric="test/accuracy")
         worth = {"test/accuracy": {"a": {"softmax": {0: 70.0}, UNIFORM: {0: uniform}}}}
@@ -195,8 +187,7 @@ def test_the_worth_of_attention_is_measured_in_its_own_score_and_blocks_only_sup
 
 
 def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
-    seeds = range(4)
-    runs = ((0.1, 0.0, -0.1, 0.05), (3.0, 3.1, 2.9, 3.0), (3.0, -3.0, 1.0, -1.0))
+    seeds, runs = range(4), ((0.1, 0.0, -0.1, 0.05), (3.0, 3.1, 2.9, 3.0), (3.0, -3.0, 1.0, -1.0))
     near, far, wide = (dict(zip(seeds, of_seeds)) for of_seeds in runs)
     claim = replace(BASE, rows=("near", "other"))
 
@@ -229,22 +220,18 @@ def test_a_trend_is_page_s_test():
 
 
 def test_a_trend_over_a_grid_takes_the_columns_as_blocks():
-    from scipy.stats import page_trend_test
-
     falling = {"a": [9.0, 7.0, 8.0, 3.0, 2.0], "b": [19.0, 18.0, 17.0, 16.0, 15.0]}
     values = ["-1", "-0.5", "0", "0.5", "10"]
     scores = {c: {v: {1: y} for v, y in reversed(list(zip(values, of)))} for c, of in falling.items()}
     claim = replace(BASE, test="trend", against=(), grid="lam", pooled=True, direction="lower")
     found = tried(claim, scores)
-    assert page_trend_test([of[::-1] for of in falling.values()]).pvalue < 0.01
+    assert stats.page_trend_test([of[::-1] for of in falling.values()]).pvalue < 0.01
     assert (found.outcome, found.part.n, found.part.effect) == (SUPPORTED, 2, -5.5), "sorted by value, not by name"
     assert tried(replace(claim, direction="higher"), scores).outcome == CONTRADICTED
     assert tried(claim, {"a": scores["a"]}).outcome == OPEN, "one block"
 
 
 def test_in_most_cases_is_a_sign_test_over_columns():
-    from scipy.stats import binomtest
-
     claim = replace(BASE, test="most", pooled=True, columns=("*",))
 
     def settings(better, worse):
@@ -253,7 +240,7 @@ def test_in_most_cases_is_a_sign_test_over_columns():
 
     for better, worse, word in ((21, 2, SUPPORTED), (12, 11, OPEN), (2, 21, CONTRADICTED)):
         found = tried(claim, settings(better, worse))
-        ends = binomtest(better, 23).proportion_ci(0.95)
+        ends = stats.binomtest(better, 23).proportion_ci(0.95)
         assert (found.outcome, found.part.n) == (word, 23)
         assert (found.part.low, found.part.high) == pytest.approx((100 * ends.low, 100 * ends.high))
 
@@ -281,27 +268,18 @@ def test_measures_that_disagree_decide_nothing():
 def test_an_outcome_that_a_change_made_counts_only_if_new_seeds_confirm_it():
     old = Change(OPEN, "the margin was too large", seeds=(0, 1, 2))
     claim = replace(BASE, test="superiority", margin=0.1)
-    runs = (0.2, 0.3, 0.25)
-    plain, same, changed = (
-        of_runs(replace(claim, history=h), runs) for h in ((), (old, replace(old, outcome=SUPPORTED)), (old,))
-    )
-    assert [(o.outcome, o.seen, o.counts) for o in (plain, same, changed)] == [
-        (SUPPORTED, False, True), (SUPPORTED, False, True), (SUPPORTED, True, False)
-    ]  # fmt: skip
-    new = of_runs(replace(claim, history=(old,)), (*runs, 0.3, 0.2, 0.4))
+    more = (*BETTER, 0.3, 0.2, 0.4)
+    histories = ((), (old, replace(old, outcome=SUPPORTED)), (old,))
+    found = [of_runs(replace(claim, history=history), BETTER) for history in histories]
+    assert {o.outcome for o in found} == {SUPPORTED}
+    assert [(o.seen, o.counts) for o in found] == [(False, True), (False, True), (True, False)]
+    new = of_runs(replace(claim, history=(old,)), more)
     assert (new.seen, new.confirmed, new.counts) == (True, True, True)
-    other = of_runs(replace(claim, history=(old,)), (*runs, 0.3, -0.2, 0.0))
-    assert not other.counts
-    worth = replace(claim, history=(old,), worth=0.1)
-    rows = {
-        "a": {
-            UNIFORM: {0: -1.0},
-            "softmax": dict.fromkeys(range(6), 0.0),
-            "tuned": dict(enumerate((*runs, 0.3, 0.2, 0.4))),
-        }
-    }
-    assert tried(worth, rows).counts, "uniform attention need not be run again"
-    unknown = of_runs(replace(claim, history=(replace(old, seeds=()),)), (*runs, 0.3, 0.2, 0.4))
+    assert not of_runs(replace(claim, history=(old,)), (*BETTER, 0.3, -0.2, 0.0)).counts
+    rows = {UNIFORM: {0: -1.0}, "softmax": dict.fromkeys(range(6), 0.0), "tuned": dict(enumerate(more))}
+    worth = tried(replace(claim, history=(old,), worth=0.1), {"a": rows})
+    assert worth.counts, "uniform attention need not be run again"
+    unknown = of_runs(replace(claim, history=(replace(old, seeds=()),)), more)
     assert unknown.seen and not unknown.counts, "which seeds had been seen is not known"
     open_now = of_runs(replace(claim, history=(replace(old, outcome=SUPPORTED),)), (0.2, -0.3, 0.25))
     assert (open_now.outcome, open_now.seen, open_now.confirmed) == (OPEN, True, False), "no run confirms what is open"
@@ -350,23 +328,28 @@ def test_a_table_shows_its_claims(made):
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []
 
 
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        ({"tset": "trend"}, r"claim 1\.tset is unknown \(did you mean 'test'\?\)"), ({"rows": []}, "rows must be given"),
-        ({"test": "equality"}, "allowed: equivalence, noninferiority, superiority, trend, most"), ({"metrics": []}, "metrics must be given"),
-        ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "must be above 0"), ({"against": []}, "needs either the rows"),
-        ({"value": 100.0}, "either the rows"), ({"grid": "lam"}, "needs test=trend and one row"),
-        ({"history": [{"outcome": "x"}]}, r"history\.why must be given"),
-    ],
-)  # fmt: skip
+WRONG = {
+    "tset: trend": r"claim 1\.tset is unknown \(did you mean 'test'\?\)",
+    "test: equality": "allowed: equivalence, noninferiority, superiority, trend, most",
+    "rows: []": "rows must be given",
+    "metrics: []": "metrics must be given",
+    "direction: up": "allowed: higher, lower",
+    "margin: 0": "must be above 0",
+    "against: []": "needs either the rows",
+    "value: 100.0": "either the rows",
+    "grid: lam": "needs test=trend and one row",
+    "history: [{outcome: x}]": r"history\.why must be given",
+}
+
+
+@pytest.mark.parametrize("change, said", WRONG.items())
 def test_a_file_with_errors_is_refused(change, said):
     one = {"claim": "c", "place": "p", "experiment": "e", "rows": ["r"], "metrics": ["m"]}
     one |= {"test": "equivalence", "margin": 1.0, "against": ["x"]}
     wanted = Claim("c", "p", "e", ("r",), ("m",), "equivalence", ("x",), 1.0, paper="page")
     assert read({"claims": [one]}, "page") == [wanted]
     with pytest.raises(ExperimentError, match=said):
-        read({"claims": [one | change]}, "page")
+        read({"claims": [one | yaml.safe_load(change)]}, "page")
 
 
 SHIPPED = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]

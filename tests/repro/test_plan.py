@@ -1,7 +1,5 @@
 """From rows, columns, grids and seeds to cells: all configurations checked first, each data set prepared once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time
@@ -127,9 +125,8 @@ def test_each_data_set_is_prepared_once(experiment, tools, tmp_path, workers):
         page["columns"]["b"]["overrides"] = ["data.content=b"]
 
     trace = tmp_path / "trace"
-    both = fake_family.planned(
-        [experiment(change), experiment(change)], tools, [f"data.trace={trace}"], workers=workers
-    )
+    twice = [experiment(change), experiment(change)]
+    both = fake_family.planned(twice, tools, [f"data.trace={trace}"], workers=workers)
     lines = [line.split() for line in trace.read_text().splitlines()]
     assert sorted(content for *_, content in lines) == ["a", "b"] and [len(p.slots) for p in both] == [16, 16]
     here = str(os.getpid()) in {pid for pid, *_ in lines}
@@ -176,13 +173,10 @@ def test_a_plan_is_made_when_its_data_are_ready(experiment, tools, tmp_path):
     assert [line.split()[-1] for line in trace.read_text().splitlines()] == ["a"]
 
 
-def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end_with_the_preparation(
-    experiment, tools, monkeypatch
-):
+def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end(experiment, tools, monkeypatch):
     real = fake_family.prepare
-    monkeypatch.setattr(
-        fake_family, "prepare", lambda c, p: time.sleep(60 * (c["data"]["content"] == "b")) or real(c, p)
-    )
+    late = lambda c, p: time.sleep(60 * (c["data"]["content"] == "b")) or real(c, p)  # noqa: E731
+    monkeypatch.setattr(fake_family, "prepare", late)
     first = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"]))
     second = experiment(lambda page: page["columns"]["a"].update(overrides=["data.content=b"]))
     started, before = time.monotonic(), set(multiprocessing.active_children())
@@ -192,8 +186,6 @@ def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end_wit
         assert preparation.plan(0).slots and len(preparation.running) == 1
         ours = set(multiprocessing.active_children()) - before
         assert len(ours) == 2
-    while any(
-        child.is_alive() for child in ours
-    ):  # not join: a thread of the pool may reap the process at the same time
+    while any(child.is_alive() for child in ours):  # not join: a thread of the pool may reap it at the same time
         assert time.monotonic() - started < 30
         time.sleep(0.01)

@@ -1,7 +1,5 @@
 """The report in a real browser: at the width of a desk and of a telephone, in light and in dark."""
 
-from __future__ import annotations
-
 import pytest
 from chromium import BINARY, Chromium
 from made_report import Made

@@ -1,33 +1,17 @@
 """Spread and significance against scipy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
 import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
+from sacrebleu.significance import PairedTest
 from scipy import stats
+from scores_oracles import bleu, permuted
 
+from repro.tables import statistics as st
 from repro.tables.blocks import Value
-from repro.tables.statistics import (
-    brackets,
-    corpus_bleu,
-    example_error,
-    holm,
-    interval,
-    mean_of,
-    over_examples,
-    paired_bleu_randomization,
-    paired_randomization,
-)
-
-
-def exact(a, b) -> float:
-    return stats.permutation_test(
-        (np.asarray(a), np.asarray(b)), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
-        vectorized=True, n_resamples=np.inf,
-    ).pvalue  # fmt: skip
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.4, 0.8, 1.5])
@@ -39,124 +23,117 @@ def test_p_value_agrees_with_the_exact_test(shift, ties):
         a, b = a.round(), b.round()
         a[:4] = b[:4]
     trials = 20_000
-    theirs, mine = exact(a, b), paired_randomization(a, b, trials=trials)
+    theirs, mine = permuted(a, b), st.paired_randomization(a, b, trials=trials)
     error = 4 * math.sqrt(theirs * (1 - theirs) / trials) + 1 / trials
     assert abs(mine - theirs) <= error
-    assert paired_randomization(b, a, trials=trials) == pytest.approx(mine, abs=2 * error)
-    assert mine == paired_randomization(a, b, trials=trials) != paired_randomization(a, b[::-1], trials=trials)
+    assert st.paired_randomization(b, a, trials=trials) == pytest.approx(mine, abs=2 * error)
+    assert mine == st.paired_randomization(a, b, trials=trials) != st.paired_randomization(a, b[::-1], trials=trials)
 
 
 def test_p_value_at_the_ends():
-    assert paired_randomization([1, 2, 3], [1, 2, 3]) == 1.0
-    assert paired_randomization([], []) == 1.0
-    assert paired_randomization(range(100, 200), range(100), trials=500) == pytest.approx(1 / 501)
-    assert paired_randomization([1.0], [0.0], trials=500) == 1.0  # a single pair can show nothing
+    assert st.paired_randomization([1, 2, 3], [1, 2, 3]) == 1.0
+    assert st.paired_randomization([], []) == 1.0
+    assert st.paired_randomization(range(100, 200), range(100), trials=500) == pytest.approx(1 / 501)
+    assert st.paired_randomization([1.0], [0.0], trials=500) == 1.0  # a single pair can show nothing
     with pytest.raises(ValueError, match="3 and 2"):
-        paired_randomization([1, 2, 3], [1, 2])
+        st.paired_randomization([1, 2, 3], [1, 2])
 
 
 def test_summary_is_mean_and_sample_deviation():
     values = [27.1, 26.4, 28.0]
-    found = mean_of(values)
+    found = st.mean_of(values)
     assert found.mean == pytest.approx(np.mean(values))
     assert found.std == pytest.approx(np.std(values, ddof=1))
     assert found.n == 3
     assert found.text() == "27.17 ±0.80" and found.text(1) == "27.2 ±0.8"
-    assert (one := mean_of([3.14159])).std is None and one.text() == "3.14", "no spread"
+    assert (one := st.mean_of([3.14159])).std is None and one.text() == "3.14", "no spread"
     with pytest.raises(ValueError, match="no values"):
-        mean_of([])
+        st.mean_of([])
 
 
 def test_the_interval_of_a_mean_is_scipy_s():
     values = [27.1, 26.4, 28.0, 27.7]
-    found = mean_of(values)
+    found = st.mean_of(values)
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (found.mean - found.half(), found.mean + found.half()) == pytest.approx((low, high))
-    assert brackets(found.interval(), 3) == f"[{low:.3f}, {high:.3f}]"
-    assert brackets(found.interval(), 2, "+", 27.0) == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
-    wide = mean_of([1.0, 2.0, 12.0])
+    assert st.brackets(found.interval(), 3) == f"[{low:.3f}, {high:.3f}]"
+    assert st.brackets(found.interval(), 2, "+", 27.0) == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
+    wide = st.mean_of([1.0, 2.0, 12.0])
     assert wide.interval()[0] < 0 and wide.interval(within=(0, 100)) == (0, wide.interval(0.95)[1])
-    cut = brackets(wide.interval(within=(0, 6)), 1, "+", 3.0)
+    cut = st.brackets(wide.interval(within=(0, 6)), 1, "+", 3.0)
     assert cut == "[-3.0, +3.0]", "the bounds of a difference are shifted with it"
-    assert mean_of([1.0]).interval() == (1.0, 1.0) and Value("m", [1.0, 2.0]).prediction() == ""
+    assert st.mean_of([1.0]).interval() == (1.0, 1.0) and Value("m", [1.0, 2.0]).prediction() == ""
 
 
 def test_the_prediction_interval_holds_one_more_run():
     values = [27.1, 26.4, 28.0, 27.7]
     error = np.std(values, ddof=1) * math.sqrt(1 + 1 / 4)
     low, high = stats.t.interval(0.95, 3, np.mean(values), error)
-    assert mean_of(values).interval(0.95, new=True) == pytest.approx((low, high))
+    assert st.mean_of(values).interval(0.95, new=True) == pytest.approx((low, high))
     assert Value("m", values, 3, within=(0, 29)).prediction() == f"[{low:.3f}, 29.000]" and high > 29
     drawn = np.random.default_rng(3).normal(size=(2000, 4))
-    hits = [low < one < high for *seen, one in drawn.tolist() for low, high in [mean_of(seen).interval(0.95, new=True)]]
+    hits = [
+        low < one < high for *seen, one in drawn.tolist() for low, high in [st.mean_of(seen).interval(0.95, new=True)]
+    ]
     assert 0.935 < np.mean(hits) < 0.965  # 2000 draws at 95 %: standard error .5 %
 
 
-@pytest.mark.parametrize("bleu", [False, True])
-def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_examples(bleu):
+DRAWS = {"vectorized": False, "n_resamples": 600, "random_state": 8}
+
+
+@pytest.mark.parametrize("of_bleu", [False, True])
+def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_examples(of_bleu):
     """Of two seeds that differ by 15, Student's t is more than four times as wide."""
     rng = np.random.default_rng(7)
-    if bleu:
+    if of_bleu:
         totals = np.tile([9, 8, 7, 6], (2, 80, 1))
         hits = rng.binomial(totals, [0.5, 0.2, 0.05, 0.0])
         examples = np.concatenate([hits, totals, np.full((2, 80, 2), 9)], -1).astype(float)
-        score = lambda index: bleu_of(examples[:, index].sum(1)).mean()  # noqa: E731
+        score = lambda index: bleu(examples[:, index].sum(1)).mean()  # noqa: E731
     else:
         examples = 100.0 * (rng.random((2, 80)) < [[0.9], [0.75]])
         score = lambda index: examples[:, index].mean()  # noqa: E731
-    drawn = stats.bootstrap(
-        (np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="percentile"
-    )
-    error = example_error(examples)
+    drawn = stats.bootstrap((np.arange(80),), score, method="percentile", **DRAWS)
+    error = st.example_error(examples)
     assert error == pytest.approx(drawn.standard_error, rel=0.1)
     mean = score(np.arange(80))
-    assert over_examples(mean, error) == pytest.approx(drawn.confidence_interval, abs=0.4 * error)
-    found = mean_of([mean - 7.5, mean + 7.5], error)
+    assert st.over_examples(mean, error) == pytest.approx(drawn.confidence_interval, abs=0.4 * error)
+    found = st.mean_of([mean - 7.5, mean + 7.5], error)
     assert found.printed == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=0.01)
     assert np.ptp(found.interval(0.95)) > 4 * np.ptp(found.printed)
-    three = mean_of([mean, mean + 1, mean + 2], error)
+    three = st.mean_of([mean, mean + 1, mean + 2], error)
     assert three.printed == three.interval(0.95)
-    assert over_examples(99.0, 2.0, (0, 100))[1] == 100 and over_examples(99.0, 0.0) is None
-    assert interval((-1.0, 2.0), 3, 1) == " [-1.0, +2.0]" and interval(None, 1, 1) == ""
-    assert interval((-1.0, 2.0), 2, 1) == " [-1.0, +2.0] over test examples"
-    assert mean_of([mean], error).certain and mean_of([mean, mean + 1]).printed is None
+    assert st.over_examples(99.0, 2.0, (0, 100))[1] == 100 and st.over_examples(99.0, 0.0) is None
+    assert st.interval((-1.0, 2.0), 3, 1) == " [-1.0, +2.0]" and st.interval(None, 1, 1) == ""
+    assert st.interval((-1.0, 2.0), 2, 1) == " [-1.0, +2.0] over test examples"
+    assert st.mean_of([mean], error).certain and st.mean_of([mean, mean + 1]).printed is None
 
 
-@pytest.mark.parametrize("bleu", [False, True])
-def test_the_error_of_a_difference_is_that_of_paired_examples(bleu):
+@pytest.mark.parametrize("of_bleu", [False, True])
+def test_the_error_of_a_difference_is_that_of_paired_examples(of_bleu):
     """The values of two rows vary together, so their difference varies less than either row."""
     rng = np.random.default_rng(9)
-    if bleu:
+    if of_bleu:
         totals = np.tile([9, 8, 7, 6], (2, 80, 1))
         hits = rng.binomial(totals, 0.3 + 0.4 * rng.random((2, 80, 1)))
         a, b = (np.concatenate([h, totals, np.full((2, 80, 2), 9)], -1).astype(float) for h in (hits, hits * 2 // 3))
-        score = lambda index: (bleu_of(a[:, index].sum(1)) - bleu_of(b[:, index].sum(1))).mean()  # noqa: E731
-        drawn = stats.bootstrap(
-            (np.arange(80),), score, vectorized=False, n_resamples=600, random_state=8, method="basic"
-        )
-        assert example_error(a, b) == pytest.approx(drawn.standard_error, rel=0.15)
+        score = lambda index: (bleu(a[:, index].sum(1)) - bleu(b[:, index].sum(1))).mean()  # noqa: E731
+        drawn = stats.bootstrap((np.arange(80),), score, method="basic", **DRAWS)
+        assert st.example_error(a, b) == pytest.approx(drawn.standard_error, rel=0.15)
     else:
         a = rng.normal(size=(2, 5))
         b = a + rng.normal(0, 0.1, (2, 5))
-        assert example_error(a, b) == pytest.approx(stats.sem((a - b).mean(0)))
-    assert example_error(a, b) == pytest.approx(example_error(b, a)) and example_error(a, a) == 0
-    assert example_error(a, b) < 0.6 * min(example_error(a), example_error(b))
+        assert st.example_error(a, b) == pytest.approx(stats.sem((a - b).mean(0)))
+    assert st.example_error(a, b) == pytest.approx(st.example_error(b, a)) and st.example_error(a, a) == 0
+    assert st.example_error(a, b) < 0.6 * min(st.example_error(a), st.example_error(b))
 
 
 def test_the_degrees_of_freedom_are_welch_s_for_an_error_that_is_known():
     """A second sample so large that its variance is certain has the error over test examples."""
     values, other = np.array([27.1, 26.4, 28.0]), np.tile([-1.0, 1.0], 10**6) * 400
-    found = mean_of(values.tolist(), float(stats.sem(other)))
+    found = st.mean_of(values.tolist(), float(stats.sem(other)))
     welch = stats.ttest_ind(values, other, equal_var=False).confidence_interval(0.95)
     assert found.interval(0.95) == pytest.approx(welch, rel=1e-5) and 2.1 < found.df < 50
-
-
-def bleu_of(sums):
-    """Corpus BLEU by sacrebleu, with its default smoothing, for each row of `sums`: [rows, 10]."""
-    from sacrebleu.metrics import BLEU
-
-    counts = [[*map(int, s)] for s in sums]
-    return np.array([BLEU.compute_bleu(c[:4], c[4:8], c[8], c[9], smooth_method="exp").score for c in counts])
 
 
 def test_corpus_bleu_is_sacrebleu_s_also_without_a_hit_or_a_word():
@@ -165,7 +142,7 @@ def test_corpus_bleu_is_sacrebleu_s_also_without_a_hit_or_a_word():
     totals = np.maximum(lengths[:, None] - np.arange(4), 0)
     hits = rng.binomial(totals, rng.choice([0.0, 0.1, 0.4, 1.0], (2000, 4)))
     sums = np.column_stack([hits, totals, lengths, rng.integers(0, 15, 2000)]).astype(float)
-    np.testing.assert_allclose(corpus_bleu(sums), expected := bleu_of(sums), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(st.corpus_bleu(sums), expected := bleu(sums), rtol=1e-12, atol=1e-12)
     assert 0.1 < np.mean(expected > 0) < 0.9 and np.mean((expected > 0) & (hits == 0).any(1)) > 0.1
 
 
@@ -175,19 +152,14 @@ def test_holm_s_correction_is_the_closed_test_of_bonferroni_s():
     for _ in range(20):
         p = dict(enumerate(rng.random(5) ** 3))
         sets = [s for k in range(1, 6) for s in itertools.combinations(p, k)]
-        for i, adjusted in holm(p).items():
+        for i, adjusted in st.holm(p).items():
             assert adjusted == pytest.approx(max(min(1.0, len(s) * min(p[j] for j in s)) for s in sets if i in s))
-    assert holm({}) == {}
+    assert st.holm({}) == {}
 
 
 def test_bleu_s_permutation_test_is_sacrebleu_s():
-    from sacrebleu.metrics import BLEU
-    from sacrebleu.significance import PairedTest
-
     rng = np.random.default_rng(6)
-    words = np.array(
-        ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "house", "and", "big", "small", "red", "blue"]
-    )
+    words = np.array("the a cat dog sat ran on under mat house and big small red blue".split())
     references = [" ".join(rng.choice(words, 9)) for _ in range(60)]
 
     def system(wrong: float) -> list[str]:
@@ -198,12 +170,10 @@ def test_bleu_s_permutation_test_is_sacrebleu_s():
         test = PairedTest(list(outputs.items()), {"BLEU": BLEU()}, [references], test_type="ar", n_samples=trials)
         theirs = test()[1]["BLEU"][1].p_value
         found = [BLEU()._extract_corpus_statistics(lines, [references]) for lines in outputs.values()]
-        rows = [
-            np.array([[[*r[2:10], r[0], r[1]] for r in one]], float) for one in found
-        ]  # ours: hits, totals, lengths
-        mine = paired_bleu_randomization(rows[1], rows[0], trials=trials)
+        rows = [np.array([[[*r[2:10], *r[:2]] for r in one]], float) for one in found]  # hits, totals, lengths
+        mine = st.paired_bleu_randomization(rows[1], rows[0], trials=trials)
         assert abs(mine - theirs) <= 4 * math.sqrt(2 * max(theirs, 1 / trials) / trials)
     assert rows[1][..., 3].sum() == 0 and theirs < 0.05, "no hit of four words"
-    assert paired_bleu_randomization(rows[0], rows[0]) == 1.0
+    assert st.paired_bleu_randomization(rows[0], rows[0]) == 1.0
     with pytest.raises(ValueError, match="equal shapes"):
-        paired_bleu_randomization(rows[0], rows[0][:, :-1])
+        st.paired_bleu_randomization(rows[0], rows[0][:, :-1])

@@ -1,7 +1,5 @@
 """Folders of cells: never half-written, one writer each, clear errors when the disk says no."""
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing as mp
@@ -177,9 +175,8 @@ print(entry.path("metrics.json").read_text().split(), os.listdir(entry.evaluatio
 
 def test_full_file_system(tmp_path):
     """A real one, of 256 KiB in a mount namespace of a child."""
-    command = (
-        f'mount -t tmpfs -o size=256k none "{tmp_path}" && echo up && exec "{sys.executable}" -c "$CODE" "{tmp_path}"'
-    )
+    mount = f'mount -t tmpfs -o size=256k none "{tmp_path}"'
+    command = f'{mount} && echo up && exec "{sys.executable}" -c "$CODE" "{tmp_path}"'
     environment = os.environ | {"CODE": FILL, "PYTHONPATH": os.pathsep.join([str(p) for p in sys.path if p])}
     if shutil.which("unshare") is None:
         pytest.skip("no unshare command here")

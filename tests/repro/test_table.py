@@ -70,9 +70,7 @@ def test_a_row_without_its_cells_is_shown_as_such(made, word):
         assert next(x for x in lines if x.strip(" |").startswith("tuned")).count(word) == 2
 
 
-@pytest.mark.parametrize(
-    "broken", [(1, 0.5, 2), (1, 0.0, 1)], ids=["a seed of the chosen point", "a point of the grid"]
-)
+@pytest.mark.parametrize("broken", [(1, 0.5, 2), (1, 0.0, 1)], ids=["of the chosen point", "of the grid"])
 def test_a_row_with_some_cells_failed_says_so(made, broken):
     """A mean of fewer seeds, or the best of fewer points, must not look like the whole."""
     plan, store = made({**SOFTMAX, **TUNED, broken: None})
@@ -129,12 +127,12 @@ VERSIONS["processor A, AVX2 and B, AVX512"] = {"machine": {"cpu": "B, AVX512"}}
 @pytest.mark.parametrize("said, changed", VERSIONS.items())
 def test_cells_of_different_versions_are_reported(made, said, changed):
     plan, store = made(packages={"torch": "2.4"}, kernels="aaaa", machine={"cpu": "A, AVX2"})
-    assert not any("what made them" in f for f in tables.build(plan, store, RECORDS).footers)
+    assert not any("cells differ" in f for f in tables.build(plan, store, RECORDS).footers)
     entry = plan.slots[0].entry(store)
     write_json(entry.path("provenance.json"), read_json(entry.path("provenance.json")) | changed)
     entry.finish()
     footers = tables.build(plan, store, RECORDS).footers
-    assert [f for f in footers if "what made them" in f] == [f"Cells differ in what made them: {said}."]
+    assert [f for f in footers if "cells differ" in f] == [f"The cells differ in: {said}."]
 
 
 def test_baselines_stand_below(made):
@@ -204,9 +202,8 @@ def test_markdown_is_a_table(made):
     rows = [x for x in lines if x.startswith("|")]
     rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
     assert {x.replace("\\|", "").count("|") for x in rows} == {8}
-    assert (
-        further[0] == "| mapping | n | difference | shown over seeds |" and further[2] == "| tuned | 2 | +3.50 | no |"
-    )
+    assert further[0] == "| mapping | n | difference | shown over seeds |"
+    assert further[2] == "| tuned | 2 | +3.50 | no |"
     assert further[3] == "| mapping | BLEU | support |" and further[5] == "| softmax | 30.00, 31.00 | 3.0, 4.0 |"
     assert rows[0] == "| mapping | n | ours BLEU | ours support | ours converged | FR-EN (paper) BLEU | verdict |"
     assert rows[2] == f"| {' | '.join(ROW)} |"
@@ -238,9 +235,8 @@ def test_csv_holds_every_number_at_full_precision(made):
 def test_latex_is_escaped_and_rectangular(made):
     text = render.to_latex(tables.build(*made(), RECORDS))
     assert r"\caption{A table: 100\% \& more: A | B \& C\_1" in text and r"30.50 $\pm$0.71" in text
-    rows = [
-        [cell.strip() for cell in x[:-2].replace(r"\&", "").split("&")] for x in text.splitlines() if x.endswith(r"\\")
-    ]
+    lines = [line[:-2].replace(r"\&", "").split("&") for line in text.splitlines() if line.endswith(r"\\")]
+    rows = [[cell.strip() for cell in line] for line in lines]
     assert rows[0] == [*HEADERS[:2], *(f"ours {h}" for h in HEADERS[2:5]), "FR-EN (paper) BLEU", "verdict"]
     assert rows[1] == [cell.replace("±", r"$\pm$") for cell in ROW] and {len(row) for row in rows} == {7}
     for begin, end in (("\\begin{table}", "\\end{table}"), ("\\begin{tabular}", "\\end{tabular}")):

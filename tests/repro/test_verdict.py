@@ -1,7 +1,5 @@
 """A verdict is given where everything is as in the paper, and nowhere else; in the metric's own unit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -25,8 +23,8 @@ RECORD = {"mapping": "plain", "dataset": "D", "metric": "S", "value": 49.8, "dec
 
 def records(row=None, data=None, chosen=(), **record):
     """The page of printed numbers with another row, data set or record."""
-    page = {"rows": {"plain": {"mapping": "softmax"} | (row or {})}, "chosen": chosen,
-            "datasets": {"D": {"data": "invented", "S": "score"} | (data or {})}, "results": [RECORD | record]}  # fmt: skip
+    page = {"rows": {"plain": {"mapping": "softmax"} | (row or {})}, "chosen": chosen, "results": [RECORD | record]}
+    page["datasets"] = {"D": {"data": "invented", "S": "score"} | (data or {})}
     return with_rows(page)
 
 
@@ -101,8 +99,9 @@ def test_the_tolerance_is_in_the_metric_s_own_unit():
     assert judge(of(0.90, 0.901), Published(0.10, 2, "F1", "d"), f1).word == MISSED
     assert judge(of(0.902, 0.901), Published(0.90, 2, "F1", "d"), f1).word == REPRODUCED
     assert judge(of(36.81, 36.80), PRINTED, replace(BLEU, tolerance=0.7)).word == MISSED
-    for ours, printed, metric in (((0.36, 0.37), 36.0, f1), ((36.0, 36.1), 0.36, BLEU), ((36.0, 36.1), 360.0, BLEU),
-                                  ((81.6, 81.7), 0.8166, replace(BLEU, unit="%")), ((0.81, 81.0), 0.81, f1)):  # fmt: skip
+    apart = [((0.36, 0.37), 36.0, f1), ((36.0, 36.1), 0.36, BLEU), ((36.0, 36.1), 360.0, BLEU)]
+    apart += [((81.6, 81.7), 0.8166, replace(BLEU, unit="%")), ((0.81, 81.0), 0.81, f1)]
+    for ours, printed, metric in apart:
         found = judge(of(*ours), replace(PRINTED, value=printed), metric)
         assert found.word == APART and "is not in the unit of" in found.text
 
@@ -132,13 +131,10 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(provenance, "code_version", lambda: {"commit": "cafe", "dirty": False})
 
-    def make(
-        change=lambda page: None, overrides=(), profile="paper", records=RECORDS, before=lambda levels: None
-    ) -> Verdict | None:
+    def make(change=lambda page: None, overrides=(), profile="paper", records=RECORDS, before=lambda levels: None):
         def page_of(page):
-            page["columns"]["a"]["published"] = [
-                {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
-            ]
+            printed = {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
+            page["columns"]["a"]["published"] = [printed]
             page["profiles"]["paper"]["seeds"] = [1, 2, 3]
             del page["rows"][1:]
             change(page)
@@ -149,8 +145,7 @@ def judged(experiment, tools, store, tmp_path, monkeypatch):
             run(cell, store)
         first = plan.at(0, 0)
         before([(cell.entry(store), *(cell.evaluation(store, t) for t in cell.tests)) for cell in first])
-        (verdict,) = build(plan, store, records).blocks[0].rows[0].verdicts
-        return verdict
+        return build(plan, store, records).blocks[0].rows[0].verdicts[0]
 
     return make
 
@@ -160,12 +155,8 @@ def test_the_paper_s_setting_gets_a_verdict(judged):
     assert judged() == Verdict(REPRODUCED, ("90 % interval [49.6, 50.0] within 49.8 ± 1",))
 
 
-HARMLESS = (
-    "runtime.threads=2",
-    "+paths.outputs=x",
-    "logger.name=csv",
-    "++launcher.name=local",
-)  # where and how it runs
+# where and how it runs
+HARMLESS = ("runtime.threads=2", "+paths.outputs=x", "logger.name=csv", "++launcher.name=local")
 
 
 @pytest.mark.parametrize(
@@ -183,10 +174,7 @@ def test_a_verdict_is_about_the_number_and_not_about_where_it_was_run(judged, op
 PAPER = {"columns": ["a"], "seeds": [1]}
 SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/score")]
 TYPED = ("~decode.beam=1", "+data.limits=10", "data.content=mine")
-IN_THE_PAGE = {
-    "+train.max_epochs=1": "the experiment sets train.max_epochs",
-    "data.limits=9": "the experiment sets data.limits",
-}
+IN_THE_PAGE = {f"{key}=1": f"the experiment sets {key.lstrip('+')}" for key in ("+train.max_epochs", "data.limits")}
 IN_THE_PAGE |= {"data.shortfalls=200 of 900 pairs": "200 of 900 pairs", "data.test_shortfalls=generated": "generated"}
 
 
@@ -290,8 +278,6 @@ def test_what_the_run_leaves_in_doubt_is_inconclusive(judged, change, options, w
 
 def test_a_shortfall_that_was_stored_still_counts(judged, store, monkeypatch):
     """The loader of today may say less than the one that the cell was trained with."""
-    import fake_family
-
     judged(column(overrides=["data.shortfalls=a part"]))
     real = fake_family.prepare
     monkeypatch.setattr(fake_family, "prepare", lambda config, progress: replace(real(config, progress), shortfalls=()))

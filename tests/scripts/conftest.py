@@ -1,7 +1,5 @@
 """scripts/train.py as a user calls it, on cells of seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

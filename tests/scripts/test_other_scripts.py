@@ -1,7 +1,5 @@
 """The further commands: what they print, their help, and scripts/reproduce.py before it runs anything."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -19,15 +17,14 @@ from tasks.config.request import REPRODUCE, Request
 ROOT = Path(__file__).resolve().parents[2]
 
 
+TYPED = {"reproduce-table9": "reproduce-table2 reproduce-table3 reproduce-figure5"}
+TYPED |= {
+    wrong: f"did you mean {near}?" for wrong, near in (("setpu", "setup"), ("reproduce-tabel2", "reproduce-table2"))
+}
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("reproduce-table9", "reproduce-table2 reproduce-table3 reproduce-figure5"),
-        ("setpu", "no such target (did you mean setup?)"),
-        ("reproduce-tabel2", "no such target (did you mean reproduce-table2?)"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "said"), TYPED.items())
 def test_a_target_that_does_not_exist_gets_the_nearest_and_those_of_the_tables(typed, said):
     command = ["make", "--no-print-directory", typed]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -3,8 +3,6 @@
 Each table runs in one process, for starting one takes longer than refusing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

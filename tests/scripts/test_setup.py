@@ -1,7 +1,5 @@
 """`make setup`: what it refuses, with which next step; what it installs, from where; when it has nothing to do."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib.util
 import os
@@ -20,6 +18,8 @@ from tests.conftest import ROOT
 
 SPEC = importlib.util.spec_from_file_location("setup", ROOT / "scripts" / "setup.py")
 LOCK = "torch==2 \\\n    --hash=sha256:0\ntriton==3 \\\n    --hash=sha256:0\nnumpy==2 ; x \\\n    --hash=sha256:0\n"
+LOCKS = {"pyproject.toml": "", "requirements.lock": LOCK, "requirements-fairseq.lock": "fairseq-fixed==1"}
+LOCKS["requirements-dev.lock"] = "uv==1 \\\n    --hash=sha256:0\nruff==1 \\\n    --hash=sha256:0\n"
 
 
 @pytest.fixture
@@ -30,8 +30,7 @@ def setup(tmp_path, monkeypatch):
     module.asked, module.has_uv = [], True
     place(module, monkeypatch, tmp_path / "a checkout")
     module.ROOT.mkdir()
-    for name, text in (("pyproject.toml", ""), ("requirements.lock", LOCK), ("requirements-fairseq.lock", "fairseq-fixed==1"),
-                       ("requirements-dev.lock", "uv==1 \\\n    --hash=sha256:0\nruff==1 \\\n    --hash=sha256:0\n")):  # fmt: skip
+    for name, text in LOCKS.items():
         (module.ROOT / name).write_text(text)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(50e9))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path))
@@ -56,8 +55,9 @@ def setup(tmp_path, monkeypatch):
 
 
 def place(module, monkeypatch, root):
-    for name, path in (("ROOT", root), ("VENV", root / ".venv"), ("PYTHON", root / ".venv/bin/python"), ("UV", root / ".venv/bin/uv")):  # fmt: skip
-        monkeypatch.setattr(module, name, path)
+    monkeypatch.setattr(module, "ROOT", root)
+    for name, path in (("VENV", ""), ("PYTHON", "bin/python"), ("UV", "bin/uv")):
+        monkeypatch.setattr(module, name, root / ".venv" / path)
 
 
 def build(module, *groups, **failing):
@@ -205,13 +205,8 @@ def test_fairseq_has_a_second_source(setup, monkeypatch, tmp_path):
 def test_a_failed_step_and_ctrl_c_end_with_the_next_step(tmp_path, stopped, status, said):
     """The script itself, with a uv that fails, and a venv without pip, which takes seconds to make."""
     (tmp_path / "scripts").mkdir()
-    for name in (
-        "scripts/setup.py",
-        "pyproject.toml",
-        "requirements.lock",
-        "requirements-dev.lock",
-        "requirements-fairseq.lock",
-    ):
+    locks = (f"requirements{kind}.lock" for kind in ("", "-dev", "-fairseq"))
+    for name in ("scripts/setup.py", "pyproject.toml", *locks):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()

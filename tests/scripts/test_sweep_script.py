@@ -1,7 +1,5 @@
 """Sweeps and comparisons as a user calls them: processes of their own, exit status, files."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
@@ -66,15 +64,16 @@ def optuna():
     importlib.import_module("matplotlib.backends.backend_svg")
 
 
+OPTUNA = ("hydra/sweeper=optuna", "hydra.sweeper.n_jobs=1", "mapping=sparsegen_lin")
+
+
 @pytest.mark.usefixtures("optuna")
 @pytest.mark.slow
 def test_a_stored_study_is_resumed(train, tmp_path):
     if (installed := metadata.version("sqlalchemy")).split(".")[0] != "1":
         pytest.skip(f"optuna 2.10 cannot store a study by SQLAlchemy {installed}; it needs one below 2")
-    asked = [
-        "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_jobs=1", f"hydra.sweeper.storage=sqlite:///{tmp_path / 'study.db'}",
-        "hydra.sweeper.study_name=mine", "mapping=sparsegen_lin", "mapping.lam=interval(-1.0,0.9)",
-    ]  # fmt: skip
+    asked = ["-m", *OPTUNA, "hydra.sweeper.study_name=mine", "mapping.lam=interval(-1.0,0.9)"]
+    asked += [f"hydra.sweeper.storage=sqlite:///{tmp_path / 'study.db'}"]
     for more, trials in ((2, 2), (1, 3)):
         done = train(*asked, f"hydra.sweeper.n_trials={more}", f"sweep=stored{trials}")
         assert done.returncode == 0, done.stderr
@@ -86,10 +85,8 @@ def test_a_stored_study_is_resumed(train, tmp_path):
 @pytest.mark.usefixtures("optuna")
 @pytest.mark.parametrize(("values", "finished"), [("0.5,2.0", 1), ("2.0,3.0", 0)])
 def test_a_failed_trial_does_not_end_optunas_study(train, outputs, values, finished):
-    done = train(
-        "-m", "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=1",
-        "hydra.sweeper.direction=maximize", "mapping=sparsegen_lin", f"mapping.lam=choice({values})", f"sweep=failing{finished}",
-    )  # fmt: skip
+    asked = ("hydra/sweeper/sampler=grid", "hydra.sweeper.n_trials=2", "hydra.sweeper.direction=maximize")
+    done = train("-m", *OPTUNA, *asked, f"mapping.lam=choice({values})", f"sweep=failing{finished}")
     assert done.returncode == 2 and done.stderr.count("lam=") >= 2 - finished and "Traceback" not in done.stderr, (
         done.stderr
     )

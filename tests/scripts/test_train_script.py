@@ -1,7 +1,5 @@
 """The entry points as a user calls them: a process of their own, real arguments, exit status and what is printed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ Debian's packages slurm-wlm and munge; root, for slurmd. SlurmUser is root, proc
 its own user: no cgroups, no systemd, no account in a database.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The storm's measure of a store lies beside the tests of the store."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The mapping reads its orders from files in FLAGS while it runs: `hold-3.0` (in t
 first checkpoint), `raise-4.0`. They change how long a cell takes, never what it computes.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

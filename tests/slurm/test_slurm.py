@@ -1,7 +1,5 @@
 """A sweep on a real Slurm under every fault; `make test-slurm`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Attention by its definition in float64, with any mapping, and which keys a query sees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import entmax

@@ -1,11 +1,10 @@
 """Every test that takes ``kernel`` runs once per implementation of the row operations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 import sparse_attention as sa
+from sparse_attention import registry
 from sparse_attention.fused import choice
 
 
@@ -35,5 +34,7 @@ def short(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def seeded():
+def alone(monkeypatch):
+    """Random numbers begin anew, and what a test registers ends with it."""
     torch.manual_seed(0)
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))

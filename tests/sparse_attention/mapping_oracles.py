@@ -1,7 +1,5 @@
 """The optimisation problems themselves, handed to solvers that know nothing of this package."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import qpsolvers

@@ -1,7 +1,5 @@
 """torch.compile of an encoder with a mapping: one graph, the same numbers, and at most 1.5 times softmax's time to compile."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

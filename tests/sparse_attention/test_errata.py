@@ -1,7 +1,5 @@
 """The demonstrations of the papers' errata run, and the page lists them all."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

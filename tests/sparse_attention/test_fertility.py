@@ -1,7 +1,5 @@
 """Attention whose words can be used up: the loop property, bounds that just fit or do not, gradients through the steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -15,9 +13,7 @@ def drawn(rows: int, n: int, steps: int, seed: int = 1) -> torch.Tensor:
     """Whole fertilities [rows, n] that sum to the number of steps."""
     generator = torch.Generator().manual_seed(seed)
     words = torch.randint(n, (rows, steps), generator=generator)
-    return torch.zeros(rows, n, dtype=torch.float64).scatter_add_(
-        1, words, torch.ones(rows, steps, dtype=torch.float64)
-    )
+    return torch.nn.functional.one_hot(words, n).sum(1).double()
 
 
 def run(name: str, scores: torch.Tensor, fertility: torch.Tensor, mask: torch.Tensor | None = None, **params):
@@ -89,9 +85,7 @@ def test_what_cannot_be_is_told(name):
     scores, fertility = torch.randn(2, 3, 4), torch.tensor([[2.0] * 4, [0.5] * 4])
     p, _ = run(name, scores[:, :2], fertility)  # the second row just fits two steps
     torch.testing.assert_close(p[1].sum(0), fertility[1])
-    with pytest.raises(
-        ValueError, match=r"remaining fertility is too small: bounds of row \(1,\) sum to .*model.sink=true"
-    ):
+    with pytest.raises(ValueError, match=r"remaining fertility is too small: bounds of row \(1,\).*model.sink=true"):
         run(name, scores, fertility)
     with pytest.raises(ValueError, match=r"contain -1"):
         run(name, scores, -torch.ones(2, 4))

@@ -1,7 +1,5 @@
 """Values against independent solvers, another package, and hand-computed cases."""
 
-from __future__ import annotations
-
 import math
 
 import mapping_oracles as oracle
@@ -135,9 +133,8 @@ def test_bounds_that_no_distribution_fits_are_named(kernel, name):
 
 def test_values_printed_elsewhere(kernel):
     x = t(np.array([1, 2.1, 1.9]))
-    assert torch.allclose(
-        sa.fusedmax(x, lam=0.1), t(np.array([0, 0.5, 0.5])), atol=1e-12
-    )  # README of the authors' code
+    authors = t(np.array([0, 0.5, 0.5]))  # README of their code
+    assert torch.allclose(sa.fusedmax(x, lam=0.1), authors, atol=1e-12)
     z = t(np.array([-1, -0.2, -0.9]))
     assert torch.allclose(sa.sparsecone(z, q=0.1), t(np.array([0.536, 0, 0.464])), atol=5e-4)
     assert sa.sparsehourglass(z, q=0.1).argmax() == 1
@@ -163,14 +160,9 @@ def test_sparsehourglass_is_the_cone_of_the_mirror_point(kernel):
 def test_special_cases_of_sparsegen(kernel):
     """Laha et al. 2018, sec. 3.1: softmax, spherical softmax and sum-normalisation are sparsegen with lam = 1 - sum g."""
     z = torch.rand(50, 6, dtype=torch.float64) + 0.1
-    for f, expected in (
-        (torch.exp, z.softmax(-1)),
-        (torch.square, sa.spherical_softmax(z)),
-        (lambda v: v, sa.sum_normalization(z)),
-    ):
-        g = f(z)
-        lam = 1 - g.sum(-1)
-        assert torch.allclose(sa.sparsegen_lin(g, lam=lam), expected, atol=1e-12)
+    known = ((z.exp(), z.softmax(-1)), (z.square(), sa.spherical_softmax(z)), (z, sa.sum_normalization(z)))
+    for g, expected in known:
+        assert torch.allclose(sa.sparsegen_lin(g, lam=1 - g.sum(-1)), expected, atol=1e-12)
 
 
 def test_pgd_reaches_the_exact_solution_and_its_published_tolerance_does_not():

@@ -1,7 +1,5 @@
 """sa.nn.replace changes only how a module attends: weights, hooks, names and wrappers stay; all modules or none."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 
@@ -69,13 +67,13 @@ def test_replacing_changes_only_how_a_module_attends(change, kind):
     model, x = nn.ModuleDict({"attend": attend}).eval(), torch.randn(2, 5, 16).double()
     rows = x, x, x[..., : attend.vdim]
 
+    ours = ("_reads_out_proj", "_forward_pre_hooks")
+
     def state():
         return {
             **{name: (id(p), p.requires_grad) for name, p in model.named_parameters()},
             **{name: id(part) for name, part in model.named_modules() if not name.startswith("attend.mapping")},
-            **{
-                name: id(x) for name, x in vars(attend).items() if name not in ("_reads_out_proj", "_forward_pre_hooks")
-            },
+            **{name: id(x) for name, x in vars(attend).items() if name not in ours},
             "hooks": [hook for hook in attend._forward_pre_hooks.values() if hook is not sa.nn._unfused],
         }
 

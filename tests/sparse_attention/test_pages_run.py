@@ -1,7 +1,5 @@
 """The code of pages about the library runs from top to bottom and prints what the pages show."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
@@ -10,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
-from sparse_attention import registry
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
@@ -30,14 +26,6 @@ def own(mapping: Any) -> bool:
     p = mapping(torch.cat((torch.randn(50, 6), torch.full((1, 6), 0.1))), mask=mask)
     sums = (p[:, ~mask] == 0).all() and torch.allclose(p.sum(-1), torch.ones(51))
     return bool(sums and torch.allclose(p[-1, mask], torch.tensor(0.25)) and (p[:, mask] == 0).any())
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays(monkeypatch):
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 @pytest.mark.parametrize("page", CHECKS)

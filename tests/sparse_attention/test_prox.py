@@ -1,7 +1,5 @@
 """Proximal operators against quadratic programmes, their conditions of optimality, and finite differences."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

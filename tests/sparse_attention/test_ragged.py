@@ -1,7 +1,5 @@
 """Mappings over jagged tensors agree with the loop over single sequences, in values and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

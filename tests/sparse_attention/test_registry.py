@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import inspect
 import math
@@ -14,12 +12,6 @@ from torch import nn
 
 import sparse_attention as sa
 from sparse_attention import registry
-
-
-@pytest.fixture
-def scratch(monkeypatch):
-    """Registrations of a test end with it."""
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
 
 
 def test_names_and_specs():
@@ -63,10 +55,7 @@ def test_modules_have_the_parameters_of_the_function():
         theirs = {n: p.default for n, p in inspect.signature(function).parameters.items() if n in own}
         assert list(own) == list(theirs) == [p.name for p in sa.spec(name).params]
         assert all(theirs[n] == p.default for n, p in own.items() if n not in ("bounds", "groups"))
-        assert (
-            made.__name__ == "".join(part.capitalize() for part in name.split("_"))
-            and sa.spec(name).summary in made.__doc__
-        )
+        assert made.__name__ == "".join(map(str.capitalize, name.split("_"))) and sa.spec(name).summary in made.__doc__
         assert type(sa.make(name)) is made is getattr(sa, made.__name__) and issubclass(made, sa.Mapping)
     m = sa.Pnormmax(1.3, gamma=2)
     assert (m.p, m.gamma, m.solver) == (1.3, 2.0, "exact")
@@ -139,7 +128,7 @@ def test_ranges_hold_for_modules_functions_and_tensors(kernel, name, parameter, 
     assert kernel == "reference" or dx[1].isnan().all()
 
 
-def test_a_function_from_outside_gets_the_whole_contract(scratch):
+def test_a_function_from_outside_gets_the_whole_contract():
     @sa.register("powermax", paper="none")
     def powermax(scores, mask, power=2.0):
         """Powers, normalised."""
@@ -181,14 +170,13 @@ def entry_points():
     return [*attention, *modules, *others, transformers.register, transformers.use]
 
 
-def test_no_mapping_of_others_can_use_a_name_of_attention(scratch):
+def test_no_mapping_of_others_can_use_a_name_of_attention():
     arguments = [x for entry in entry_points() for x in inspect.signature(entry).parameters.values()]
     assert {x.name for x in arguments if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)} <= {*registry.OWNED, "self"}
     for name in (*registry.OWNED, "training", "forward"):
         space = {"nn": nn}
-        exec(
-            f"def mine(x, keep, {name}=1.0): ...\nclass Mine(nn.Module):\n  def __init__(self, {name}=1.0): ...", space
-        )
+        exec(f"def mine(x, keep, {name}=1.0): ...", space)
+        exec(f"class Mine(nn.Module):\n  def __init__(self, {name}=1.0): ...", space)
         for thing in (space["mine"], space["Mine"])[: 2 if name in registry.OWNED else 1]:
             with pytest.raises(ValueError, match=rf"mine: {name} cannot be the name of a parameter.*cu_seqlens, "):
                 sa.register("mine", params=[sa.Param(name)])(thing)
@@ -197,7 +185,7 @@ def test_no_mapping_of_others_can_use_a_name_of_attention(scratch):
     assert "mine" not in sa.names()
 
 
-def test_a_function_with_dim_that_ignores_its_mask_is_refused(scratch):
+def test_a_function_with_dim_that_ignores_its_mask_is_refused():
     with pytest.raises(ValueError, match=r"lossy .* 0\.\d+ "):
 
         @sa.register("lossy")
@@ -217,7 +205,7 @@ def test_a_function_with_dim_that_ignores_its_mask_is_refused(scratch):
     assert {"careful", "elsewhere"} <= set(sa.names())
 
 
-def test_over_something_else_the_arguments_are_handed_on(scratch):
+def test_over_something_else_the_arguments_are_handed_on():
     @sa.register("chain", kind="structured", over="sequence", inputs=("transitions",), paper="ours")
     def chain(scores, transitions, mask=None, gamma=1.0):
         return torch.softmax(scores / gamma + transitions, -1)
@@ -228,7 +216,7 @@ def test_over_something_else_the_arguments_are_handed_on(scratch):
 
 
 @pytest.fixture
-def coverage(scratch):
+def coverage():
     @sa.register("coverage", inputs=("fertility",))
     class Coverage(nn.Module):
         """Softmax of what is left."""
@@ -284,7 +272,7 @@ def test_a_mapping_without_memory_keeps_its_inputs_as_the_state():
     assert sa.make("sparsemax").start(mask) == {}
 
 
-def test_a_class_from_outside(scratch):
+def test_a_class_from_outside():
     @sa.register("warmmax", summary="learned temperature")
     class Warmmax(nn.Module):
         def __init__(self, start=1.0):
@@ -299,6 +287,8 @@ def test_a_class_from_outside(scratch):
     assert torch.allclose(m(x, mask=mask), sa.softmax(x * 2, mask=mask), atol=1e-6)
     m(x, mask=mask)[0, 0].backward()
     assert torch.isfinite(m.inner.scale.grad) and "start=2.0" in repr(m)
+    with pytest.raises(ValueError):  # a class says itself what it learns
+        sa.register("warmermax", params=(sa.Param("start", learned=(0.0, 1.0)),), summary="refused")(Warmmax)
 
 
 def test_learned_parameters_belong_to_the_module():
@@ -335,15 +325,6 @@ def test_a_hyperparameter_given_as_learned():
         fixed.alpha = "learned"
     with pytest.raises(ValueError, match="alpha_logit"):
         m.alpha = 1.2
-
-
-def test_a_class_says_itself_what_it_learns(scratch):
-    with pytest.raises(ValueError):
-
-        @sa.register("warmermax", params=(sa.Param("start", learned=(0.0, 1.0)),), summary="refused")
-        class Warmermax(nn.Module):
-            def __init__(self, start=1.0):
-                super().__init__()
 
 
 def test_choosing_kernels():

@@ -1,7 +1,5 @@
 """Top-k and top-p against enumeration of all sets."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

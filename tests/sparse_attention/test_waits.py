@@ -1,27 +1,18 @@
 """What a GPU would be waited for: nothing in a mapping, its checks included; what is computed there is the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from syncs import syncs
 from torch.profiler import ProfilerActivity, profile
 
 import sparse_attention as sa
-from sparse_attention.mappings.continuous import (
-    BetaGaussian,
-    ContinuousAttention1d,
-    GaussianBasis1d,
-    GaussianBasis2d,
-    continuous_softmax,
-    continuous_sparsemax,
-)
+from sparse_attention.mappings import continuous as ct
 from sparse_attention.rows import shape
 
 # Operations that hand a value, or a size that depends on values, to the host. As torch's profiler sees them: a mode would
 # take the mappings another way.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "unique_consecutive")
-LINE, PLANE = GaussianBasis1d.linspaced(16), GaussianBasis2d.grid(5, 5, 0.01)
+LINE, PLANE = ct.GaussianBasis1d.linspaced(16), ct.GaussianBasis2d.grid(5, 5, 0.01)
 
 
 def waits(work):
@@ -42,7 +33,7 @@ def density(function, basis):
     return work
 
 
-LAYER = ContinuousAttention1d(LINE, alpha=2.0, query_dim=5)
+LAYER = ct.ContinuousAttention1d(LINE, alpha=2.0, query_dim=5)
 
 
 def layer():
@@ -64,18 +55,18 @@ def bounded(mapping):
 
 
 def plane():
-    return [continuous_softmax(torch.full((3, 2), 0.4), 0.05 * torch.eye(2).expand(3, 2, 2), PLANE)]
+    return [ct.continuous_softmax(torch.full((3, 2), 0.4), 0.05 * torch.eye(2).expand(3, 2, 2), PLANE)]
 
 
 def mass():
     mu = torch.tensor([[0.1], [0.5], [0.9]])
-    return [BetaGaussian(mu, torch.full((3, 1), 0.1)).pdf(torch.linspace(0, 1, 4))]
+    return [ct.BetaGaussian(mu, torch.full((3, 1), 0.1)).pdf(torch.linspace(0, 1, 4))]
 
 
 WORKS = {
     "BetaGaussian": mass,
-    "continuous_softmax": density(continuous_softmax, LINE),
-    "continuous_sparsemax": density(continuous_sparsemax, LINE),
+    "continuous_softmax": density(ct.continuous_softmax, LINE),
+    "continuous_sparsemax": density(ct.continuous_sparsemax, LINE),
     "continuous_softmax on the plane": plane,
     "ContinuousAttention1d": layer,
     "constrained_softmax": bounded(sa.constrained_softmax),
@@ -105,9 +96,9 @@ def test_rows_out_of_range_become_nan_where_an_error_would_wait(monkeypatch):
     for mapping in (sa.constrained_softmax, sa.constrained_sparsemax):
         p = mapping(torch.zeros(3, 3), u)
         assert p[[0, 2]].isnan().all() and torch.allclose(p[1], torch.full((3,), 1 / 3))
-    r = continuous_sparsemax(torch.full((2,), 0.5), torch.tensor([-1.0, 0.1]), LINE)
+    r = ct.continuous_sparsemax(torch.full((2,), 0.5), torch.tensor([-1.0, 0.1]), LINE)
     assert r[0].isnan().all() and r[1].isfinite().all()
-    p = BetaGaussian(torch.full((2,), 0.5), torch.tensor([-1.0, 0.1])).pdf(torch.tensor(0.5))
+    p = ct.BetaGaussian(torch.full((2,), 0.5), torch.tensor([-1.0, 0.1])).pdf(torch.tensor(0.5))
     assert p[0].isnan() and p[1].isfinite()
-    r = continuous_softmax(torch.full((2, 2), 0.5), torch.stack([-torch.eye(2), 0.1 * torch.eye(2)]), PLANE)
+    r = ct.continuous_softmax(torch.full((2, 2), 0.5), torch.stack([-torch.eye(2), 0.1 * torch.eye(2)]), PLANE)
     assert r[0].isnan().all() and r[1].isfinite().all()

@@ -1,7 +1,5 @@
 """A value in the place of another is refused with a sentence that names what was probably meant; dim at construction."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 
@@ -14,6 +12,7 @@ import sparse_attention as sa
 X = torch.randn(3, 4)
 MASK = X < 9
 WRONG = [
+    (lambda: sa.sparsemax([1.0, 2.0]), TypeError, r"scores is a list, not a tensor; convert it with torch\.as_tensor"),
     (lambda: sa.sparsemax(torch.arange(3)), TypeError, r"scores have dtype torch.int64.*scores.float"),
     (lambda: sa.softmax(X, mask=MASK.to("meta")), ValueError, r"the mask is on meta .* pass mask.to\('cpu'\)"),
     (lambda: sa.fusedmax(X, mask=MASK[0, :2]), ValueError, r"mask of shape \(2,\) does not broadcast"),
@@ -22,11 +21,7 @@ WRONG = [
     (lambda: sa.pnormmax(X, p=torch.tensor(1.5), solver="pgd"), ValueError, "learn them"),
     (lambda: sa.sparse_attention(X, [[1.0]], X), TypeError, "k is a list, not a tensor"),
     (lambda: sa.sparsemax(X, dim=2), IndexError, "ange"),
-    (
-        lambda: sa.fusedmax(X, 0.1),
-        TypeError,
-        r"fusedmax\(scores, dim, lam, gamma, mask\): dim=0.1 .* did you mean lam=0.1\?",
-    ),
+    (lambda: sa.fusedmax(X, 0.1), TypeError, r"fusedmax\(scores, dim, lam, .*: dim=0.1 .* did you mean lam=0.1\?"),
     (lambda: sa.fusedmax(X, 1.0), TypeError, r"did you mean lam=1.0\?"),  # 1.0 == 1 == X.ndim - 1
     (lambda: sa.entmax(X, 1.5), TypeError, r"did you mean alpha=1.5\?"),
     (lambda: sa.sparsegen_lin(X, 0.3), TypeError, r"sparsegen_lin.* did you mean lam=0.3\?"),
@@ -46,11 +41,7 @@ WRONG = [
     (lambda: sa.sparsemax(X, mask=MASK.float()), TypeError, "must be boolean.*which is added: mask == 0"),
     (lambda: sa.sparsemax(X, mask=MASK.long()), TypeError, "must be boolean.*from lengths: torch.arange"),
     (lambda: sa.sparse_attention(X, X, X, is_causal=True), TypeError, "torch's name; here it is causal"),
-    (
-        lambda: sa.sparse_attention(X, X, X, MASK),
-        TypeError,
-        r"mapping is a tensor of shape \(3, 4\); pass a mask by name",
-    ),
+    (lambda: sa.sparse_attention(X, X, X, MASK), TypeError, r"mapping is a tensor of shape \(3, 4\); pass a mask"),
     (lambda: sa.sparsmax, AttributeError, r"did you mean 'sparsemax'\?"),
     (lambda: sa.Sparsemax(1), TypeError, r"did you mean Sparsemax\(dim=1\)\?.* or gamma=1.0 for a gamma of 1"),
     (lambda: sa.Softmax(-1), TypeError, r"did you mean Softmax\(dim=-1\)\?"),
@@ -59,11 +50,7 @@ WRONG = [
     (lambda: sa.Sparsemax(dim=0.5), TypeError, "dim=0.5 is not a whole number"),
     (lambda: sa.Tvmax(dim=1), ValueError, "tvmax has no parameter 'dim'"),
     (lambda: sa.losses.sparsemax_loss(X, torch.tensor([0, 1, 2]), 0.5), TypeError, "dim=0.5|'float'"),
-    (
-        lambda: sa.losses.fenchel_young(X, torch.tensor([0, 1, 2]), sa.Sparsemax(dim=0)),
-        ValueError,
-        "give the loss dim=0",
-    ),
+    (lambda: sa.losses.fenchel_young(X, torch.arange(3), sa.Sparsemax(dim=0)), ValueError, "give the loss dim=0"),
 ]
 
 
@@ -112,7 +99,11 @@ def test_modules_have_a_dimension(name):
     m = sa.make(name, dim=1)
     assert torch.equal(m(x, **inputs), sa.spec(name).function(x, dim=1, **inputs))
     assert torch.equal(m(x, dim=-1, **inputs), sa.make(name)(x, **inputs))
-    assert m.dim == pickle.loads(pickle.dumps(m)).dim == 1 and "dim=1" in repr(m) and "dim" not in repr(sa.make(name))
+    again = pickle.loads(pickle.dumps(m))
+    assert m.dim == again.dim == 1 and again.spec is m.spec and repr(again) == repr(m)
+    shown = {parameter: value for parameter, value in m.params.items() if value is not None}
+    assert all(f"{parameter}={value!r}" in repr(m) for parameter, value in ({"dim": 1} | shown).items())
+    assert "dim" not in repr(sa.make(name))
     mask = torch.rand(2, 4, 3) > 0.3
     assert (m(x, mask, **(inputs | {"bounds": torch.tensor(1.0)} if "bounds" in inputs else inputs))[~mask] == 0).all()
     assert inspect.signature(type(m)).parameters["dim"].kind is inspect.Parameter.KEYWORD_ONLY

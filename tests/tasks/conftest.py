@@ -1,7 +1,5 @@
 """Finished cells of every family, so small that each trains within seconds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_vqa2 import write_vqa2
@@ -13,10 +11,8 @@ TEXTS = "data.limits={train:60,dev:20,test:12} encode.vectors=null model.embed_d
 TEXTS += ["task.keep_attention=12"]
 _REVIEWS = ["task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8"]
 _SELF = "model=imdb_transformer_small model.ff_dim=8 model.heads=2 model.layers=1".split()
-_PAIRS = (
-    "task=toy data.limits={train:48,dev:16,test:8} model=transformer_small model.hidden_dim=8 model.ff_dim=8".split()
-)
-_PAIRS += "model.layers=1 model.heads=2 optim=adam schedule=inverse_sqrt decode.beam=2 decode.max_len_b=8".split()
+_PAIRS = "task=toy data.limits={train:48,dev:16,test:8} model=transformer_small".split()
+_PAIRS += "model.hidden_dim=8 model.ff_dim=8 model.layers=1 model.heads=2 optim=adam schedule=inverse_sqrt decode.beam=2 decode.max_len_b=8".split()
 _PAIRS += "mapping=entmax encode.tokenizer=moses_lower encode.subword=bpe encode.vocab_size=60".split()
 _VQA2 = "task=vqa data=vqa2 data.dev_share=0.2 encode.min_answer_count=2 model.embed_dim=8 model.heads=2".split()
 _VQA2 += "model.layers=1 model.flat_mlp_dim=8".split()

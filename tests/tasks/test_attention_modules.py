@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -15,7 +13,7 @@ ROWS = [n for n in ROWS if not sa.spec(n).inputs and not sa.spec(n).stateful] + 
 MODULES = [
     lambda: attention.Attention(attention.DotScores(), "sparsemax"),
     lambda: attention.Attention(attention.GeneralScores(6, 6), "sparsemax"),
-    lambda: attention.AdditiveAttention(6, 6, 5, sa.make("sparsemax")),
+    lambda: attention.Attention(attention.AdditiveScores(6, 6, 5), sa.make("sparsemax")),
 ]
 
 

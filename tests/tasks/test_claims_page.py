@@ -41,7 +41,7 @@ def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
     head, first, second = text.split("<details ")
     assert "| [Is it as good?](#claim-7) | +.5 BLEU | +0.02 [-0.21, +0.25] BLEU (3) | yes |" in head
     assert "| [And that?](#claim-8) | +.5 BLEU | " in head and "not decided: two seeds decide nothing |" in head
-    assert "In one sentence: it holds that it is as good; not decided: that is too." in head
+    assert "Supported: it is as good; not decided: that is too." in head
     assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
     assert "<summary>7. <b>supported</b>: “as good”</summary>" in first and "> “as good” (section 4)" in first
     assert "](results/figures/claims/claim_7.svg)" in first and "+0.10, -0.10, +0.05" in first
@@ -60,7 +60,7 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     now = "Version 2, today: supported, *re-analysed after seeing the data*."
     said = [
         "| not decided yet (yes)\\* |",
-        "sentence: not decided: it is as good\\*.",
+        "\nNot decided: it is as good\\*.",
         "<b>supported*</b>",
         "0 are decided: none. 1 more have an outcome",
     ]

@@ -1,7 +1,5 @@
 """A cell exported as a folder that stands alone, read back, refused when damaged; what stays of a finished training."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -61,9 +59,8 @@ def needed(*names: str) -> set[str]:
     return found
 
 
-OTHERS = [
-    pytest.param(n, marks=pytest.mark.slow) for n in ("transformer", "vectors", "reviews", "esim", "vqa", "multilabel")
-]
+OTHERS = ("transformer", "vectors", "reviews", "esim", "vqa", "multilabel")
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
 
 
 @pytest.mark.parametrize("name", ["pairs", *OTHERS])
@@ -97,9 +94,7 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
         assert done.returncode == 1 and not done.stdout and "line 2:" in done.stderr
 
 
-def test_nothing_of_the_machine_goes_along_and_the_best_weights_alone_stay(
-    exported, prepared_cell, ran, tiny, tmp_path
-):
+def test_nothing_of_the_machine_goes_along_and_the_best_weights_stay(exported, prepared_cell, ran, tiny, tmp_path):
     folder, cell, entry = exported("pairs")
     store = str(entry.folder.parents[3])
     for path in folder.rglob("*"):

@@ -1,7 +1,5 @@
 """The papers' figures from trained cells, and the table of properties: what is drawn or printed, what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

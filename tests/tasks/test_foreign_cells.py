@@ -1,8 +1,6 @@
 """Cells that came from someone else: whole by their hashes, and senseless or with code of their own. Nothing of them runs, and one
 sentence names what is wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import io
@@ -73,18 +71,17 @@ def changed(folder, place, change):
     seal(folder)
 
 
+def narrowed(state):
+    return {name: value[..., :1].clone() for name, value in state.items()}
+
+
 PAGE, WEIGHTS, METRICS = "config.yaml", "weights.safetensors", "metrics.json"
 # kind -> (what is changed and how, words of the sentence, whether compare.py can still show its scores)
 KINDS = {
     "no encoding": ("encoding", None, "encoding", True),
     "an encoding without options": ("encoding/encoding.json", b"{}", "options", True),
     "a short dictionary": ("encoding/dict.source.txt", b"a 1\nb 1\n", "size mismatch", True),
-    "weights of other shapes": (
-        WEIGHTS,
-        lambda s: {k: v[..., :1].clone() for k, v in s.items()},
-        "size mismatch",
-        True,
-    ),
+    "weights of other shapes": (WEIGHTS, narrowed, "size mismatch", True),
     "a weight is missing": (WEIGHTS, lambda s: s.pop(first(s)) is None, "Missing key", True),
     "weights that are nan": (WEIGHTS, lambda s: s[first(s)].fill_(torch.nan) is None, "not finite", True),
     "weights that are none": (WEIGHTS, b"evil", "", True),
@@ -146,9 +143,7 @@ def forget(stem):
         sys.modules.pop(name)
 
 
-@pytest.mark.parametrize(
-    "place", [pytest.param(p, marks=pytest.mark.slow) if p != "in the cell" else p for p in PLACES]
-)
+@pytest.mark.parametrize("place", [pytest.param(p, marks=[pytest.mark.slow] * (p != "in the cell")) for p in PLACES])
 def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, place, tmp_path, capsys, command):
     store, folder = received
     named, where = (text.format(folder=folder, root=tmp_path) for text in PLACES[place])

@@ -31,9 +31,9 @@ def test_a_cell_is_found_by_whatever_names_it(trained):
     numbers = ("toy/softmax,mapping.gamma=1", "toy/softmax,seed=1.0")  # may be written otherwise
     assert {find_cell(outputs, name) for name in (*names, *numbers)} == {folder}
     for what, said in (
-        ("toy/softmax,mapping.gamma=1.5", "fits none"),
+        ("toy/softmax,mapping.gamma=1.5", "matches none"),
         ("nothing", "no finished cell of 'nothing' in .*; finished cells: toy/softmax, toy/sparsemax"),
-        ("", "it fits cells/toy"),
+        ("", "it matches cells/toy"),
     ):
         with pytest.raises(NoCell, match=said):
             find_cell(outputs, what)
@@ -46,14 +46,14 @@ def test_several_that_a_filter_fits_are_listed_with_what_differs(learned, traine
         shutil.copytree(place, one.entry(Store(tmp_path)).folder)
     with pytest.raises(NoCell) as refused:
         find_cell(tmp_path, "toy/softmax,seed=1")
-    assert "fits 2 cells" in str(refused.value)
+    assert "matches 2 cells" in str(refused.value)
     for one, metric in ((cell, "accuracy"), (other, "loss")):
         assert f"  {one.training_id}  train.best_metric={metric}" in str(refused.value).splitlines()
         found = find_cell(tmp_path, f"toy/softmax,train.best_metric={metric},seed=1")
         assert found == one.entry(Store(tmp_path)).folder
-    with pytest.raises(NoCell, match=r"fits none of these:(\n.*train\.best_metric=\w+){2}"):
+    with pytest.raises(NoCell, match=r"matches none of these:(\n.*train\.best_metric=\w+){2}"):
         find_cell(tmp_path, "toy/softmax,seed=2")
-    with pytest.raises(NoCell, match=r"'sed' is no key .*did you mean 'seed'"):
+    with pytest.raises(NoCell, match=r"'sed' is not a key .*did you mean 'seed'"):
         find_cell(tmp_path, "toy/softmax,sed=2")
 
 
@@ -76,7 +76,7 @@ def test_only_finished_cells_are_suggested(trained, tmp_path):
 def test_commands_take_a_cell_with_conditions(trained, command, tmp_path, monkeypatch, capsys, name):
     """Each help names the form TASK/MAPPING,KEY=VALUE."""
     more = [str(tmp_path / "made") if name == "export" else "decode.beam=1", f"paths.outputs={trained[1]}"]
-    for cell, status, said in (("toy/sparsemax,seed=1", 0, ""), ("toy/sparsemax,seed=2", 2, "fits none of these")):
+    for cell, status, said in (("toy/sparsemax,seed=1", 0, ""), ("toy/sparsemax,seed=2", 2, "matches none of these")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
         assert command(name, cell, *more) == status
         told = capsys.readouterr()

@@ -126,7 +126,7 @@ def test_lines_of_every_kind_and_those_that_cannot_be_read(used, capsys):
             lines.parsed(raw, used(name)[0])
     capsys.readouterr()
     assert lines.parsed("\ufeffä b\r\n\nc".encode(), used("pairs")[0]) == ["ä b", "", "c"]
-    assert capsys.readouterr() == ("", "line 2 is empty: its output answers no input\n")
+    assert capsys.readouterr() == ("", "line 2 is empty, so its output has no meaning\n")
     assert lines.parsed(b"a\tb\n", used("entailment")[0]) == [("a", "b")]
     assert lines.parsed(b"a\tb\n", used("sentiment")[0]) == ["a\tb"]
     model = used("multilabel")[0]

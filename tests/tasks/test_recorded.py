@@ -1,7 +1,5 @@
 """Records and the pages that are written from them: what was edited comes back, and a wrong record is refused."""
 
-from __future__ import annotations
-
 import re
 import shutil
 
@@ -15,11 +13,7 @@ from tasks.commands import recorded, results
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
-PAGE = """# Results
-
-Seven of 10 words of prose.
-
-"""
+PAGE = "# Results\n\nSeven of 10 words of prose.\n\n"
 SHOW = [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/accuracy", "label": "acc."}]
 EXPERIMENT = {"title": "A toy: two mappings", "profiles": {"demo": {"columns": ["toy"], "seeds": [1]}}}
 EXPERIMENT["rows"] = [{"label": mapping, "mapping": mapping} for mapping in ("softmax", "sparsemax")]
@@ -209,6 +203,4 @@ def test_the_prose_of_a_page_is_short_and_has_no_number_that_was_typed():
             ends = re.findall(r"\.\s+[A-Z].*", prose)[3 if page.parent.name == "sweeps" else 2 :]
             wrong += [(page.name, found) for found in (*ends, *re.findall(r"\d*\.?\d+", prose))]
     assert wrong == [] and len(PAGES) > 25
-    assert [one for one in results.BY_HAND if not [*recorded.RESULTS.glob(one)]] == [], (
-        "listed files that are not there"
-    )
+    assert all([*recorded.RESULTS.glob(one)] for one in results.BY_HAND), "listed files that are not there"

@@ -1,7 +1,5 @@
 """A command line is read once: its own keys, the overrides with their values, and what is refused by its key."""
 
-from __future__ import annotations
-
 import pytest
 
 from tasks.config.options import ConfigError, quoted
@@ -10,9 +8,7 @@ from tests.refusals import refused
 
 
 def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
-    request = Request.read(
-        ["-m", "task=toy", "mapping=softmax,fusedmax", "seed=1,2", "sweep=mine", "grid=paper"], TRAIN
-    )
+    request = Request.read("-m task=toy mapping=softmax,fusedmax seed=1,2 sweep=mine grid=paper".split(), TRAIN)
     assert (request.sweep, request.grid, request.many, request.plan) == ("mine", "paper", True, False)
     assert request.overrides == ("task=toy", "mapping=softmax,fusedmax", "seed=1,2")
     assert request.keys["mapping"].texts == ("mapping=softmax", "mapping=fusedmax") and request.task == "task=toy"

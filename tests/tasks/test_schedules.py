@@ -1,7 +1,5 @@
 """Learning rates against sequences written by hand, also across a resume."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

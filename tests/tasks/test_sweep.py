@@ -90,7 +90,7 @@ def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
 
 
 ERRORS = """
-mapping=glob(fo*) | fits nothing | fusedmax; mapping.gamma=interval(0,1) | optuna; mapping=fusedmx,softmax | 'fusedmax'
+mapping=glob(fo*) | matches nothing | fusedmax; mapping.gamma=interval(0,1) | optuna; mapping=fusedmx,softmax | 'fusedmax'
 optim.lr=-1,-2 | optim.lr=-1 | optim.lr=-2; mapping=glob(*) train.max_epochs=0 | train.max_epochs=0
 experiment=demo grid=paper | grid=paper | experiment; experiment=demo mapping=oscarmax | no row of mapping=oscarmax
 mapping=softmax,fusedmax mapping.lamda=1,2 | mapping.lamda is not a parameter of softmax, fusedmax | 'lam'

@@ -1,7 +1,5 @@
 """scripts/try.py: what it chooses by the size of the data, and what it refuses; tests/tasks/data/test_own_page.py runs it."""
 
-from __future__ import annotations
-
 import re
 from itertools import permutations
 

@@ -39,7 +39,7 @@ from .attention_shape import ALPHAS, Given, Gradients, Shape, given, layout, pai
 from .memory import address, dense
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
-_POWERS = {2.0: 1, 1.5: 2}  # of decoding: p = (s - tau)_+^power
+_POWERS = {2.0: 1, 1.5: 2}  # in decoding: p = (s - tau)_+^power
 ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # dtypes in decoding
 
 _library: ctypes.CDLL | None = None
@@ -135,7 +135,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, decoding: bool = Fals
 
 
 def spans_of(mask: Tensor) -> Tensor | None:
-    """The spans int64 [..., 2] of a mask, bool [..., m] on the CPU; None if the keys of some row are not together, or if
+    """The spans int64 [..., 2] of a mask, bool [..., m] on the CPU; None if the keys of some row are not contiguous, or if
     there is no library."""
     library = _load()
     mask = dense(mask)

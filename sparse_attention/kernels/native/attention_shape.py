@@ -1,4 +1,4 @@
-"""What a call of the fused attention is about, as its C++ side reads it, and what is kept of it for the gradient."""
+"""The arguments of a fused attention call in the form that C++ reads, and the part kept for the gradient."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Given:
 
 
 def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
-    """Where the numbers of ``x``, broadcastable to ``[*lead, n, m]``, are in memory.
+    """The memory layout of ``x``, broadcastable to ``[*lead, n, m]``.
 
-    Returns the place of each head's first one, int64 with one value for each index of ``lead``, and the steps to the next
+    Returns the offset of each head's first number, int64 with one value for each index of ``lead``, and the steps to the next
     query and to the next key; 0 for dimensions that are broadcast.
     """
     x = x.reshape(*[1] * (len(lead) + 2 - x.ndim), *x.shape)
@@ -68,7 +68,7 @@ def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
 
 
 def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:
-    """``x [..., m or 1]`` with a query's keys side by side in memory."""
+    """``x [..., m or 1]`` with a query's keys adjacent in memory."""
     x = x.detach().to(dtype).resolve_neg()
     x = x if x.ndim > 1 else x.unsqueeze(0)
     return x if x.shape[-1] == m and x.stride(-1) == 1 else x.expand(*x.shape[:-1], m).contiguous()

@@ -1,4 +1,4 @@
-"""Decoding on the CPU: attention of one query a head to a cache of float32, bfloat16 or float16 (``src/attention_decode.h``)."""
+"""Decoding on the CPU: attention of one query per head to a cache of float32, bfloat16 or float16 (``src/attention_decode.h``)."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
         raise InvalidType(f"{given} dtype {x.dtype} for {dtype}; convert it", key="dtype", value=x.dtype)
     if x.numel() != count:
         raise InvalidValue(f"{given} shape {shape} where {count} values belong", key="shape", value=shape)
-    dense(x)  # raises an error if the memory is the problem
+    dense(x)  # raises the error if memory is missing
     raise InvalidValue(f"{given} strides {strides} for shape {shape}; pass dense(x)", key="strides", value=strides)
 
 

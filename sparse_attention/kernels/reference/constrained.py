@@ -24,7 +24,7 @@ def constrained_sparsemax_forward(x: Tensor, bounds: Tensor) -> tuple[Tensor, tu
     u = u.clamp(max=1.0)
     z = rows.z.clamp(min=-1e300)
     points = torch.cat((z, z - u), -1)
-    # As tau decreases, the slope grows by 1 where a position starts to rise and drops by 1 where it reaches its bound.
+    # As tau decreases, the slope grows by 1 when a position starts to rise and drops by 1 when it reaches its bound.
     change = torch.cat((torch.ones_like(z), -torch.ones_like(z)), -1).masked_fill(
         ~torch.cat((rows.keep, rows.keep), -1), 0.0
     )

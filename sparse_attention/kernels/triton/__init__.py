@@ -74,7 +74,7 @@ given_up: dict[str, LaunchFailed] = {}  # the operations whose kernels did not s
 
 
 def give_up(op: str, error: LaunchFailed) -> None:
-    """Compute ``op`` without Triton from now on, with a warning. Raises the error if Triton was asked for by name."""
+    """Compute ``op`` without Triton from now on, with a warning. Raises the error if Triton was chosen by name."""
     if active() == "triton":
         raise error
     if op not in given_up:
@@ -135,7 +135,7 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
         try:
             kernel[(programs,)](*arguments, **constants)
         except Exception as error:
-            if "CUDA" in str(error):  # of the device, not of this start
+            if "CUDA" in str(error):  # an error of the device, not of this launch
                 raise
             raise LaunchFailed(f"{kernel.fn.__name__} did not start ({type(error).__name__}: {error})") from error
 

@@ -23,10 +23,10 @@ from torch import Tensor
 from .. import triton as rows
 from ..native.attention_shape import layout
 
-ALPHAS = (1.1, 2.0)  # where float32 is enough
-WIDEST = 256  # the most channels; wider blocks do not fit into the memory of a multiprocessor
+ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
+WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
 
-TENSORS = 11  # of `Saved`
+TENSORS = 11  # number of tensors in `Saved`
 _FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
 # Up to this many queries of a group, without gradients, their scores are stored; see ``decoding_kernels``
 _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
@@ -58,7 +58,7 @@ class Saved(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Those of q, k and v in their dtype; in float32 those of the bias, the alphas [H], and the scales, slopes and sinks."""
+    """Gradients: of q, k and v in their dtype; in float32 of the bias, the alphas [H], and the scales, slopes and sinks."""
 
     q: Tensor
     k: Tensor
@@ -71,7 +71,7 @@ class Gradients(NamedTuple):
 
 
 def _block(q: Tensor, v: Tensor, laden: bool) -> tuple[int, int]:
-    """The queries and keys of a block: of those tried, the largest whose numbers stay in registers.
+    """The numbers of queries and keys of a block: of the sizes tried, the largest that fits into registers.
 
     laden: there are alphas, scales, slopes, a bias or a mask.
     """
@@ -107,7 +107,7 @@ def forward(
     save: bool = True,
     **given: Any,
 ) -> tuple[Tensor, Saved | None]:
-    """q [H, n, d], k [G, m, d] and v [G, m, e]; out [H, n, e] has q's dtype. The groups of k and v may be apart in memory.
+    """q [H, n, d], k [G, m, d] and v [G, m, e]; out [H, n, e] has q's dtype. The groups of k and v need not be adjacent in memory.
 
     given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes,
     sinks, lead, and block, the numbers of queries and keys computed together.
@@ -246,7 +246,7 @@ def _together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
-    """The lengths [H] behind which a mask of keys, the same for all queries, hides everything: no block there is looked at."""
+    """The lengths [H] after which a mask of keys, the same for all queries, hides everything: blocks there are skipped."""
     if (mask.ndim > 1 and mask.shape[-2] > 1) or mask.shape[-1] != m:
         return lengths
     ends = (mask * torch.arange(1, m + 1, device=mask.device)).amax(-1)

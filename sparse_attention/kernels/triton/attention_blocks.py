@@ -8,7 +8,7 @@ import triton.language as tl
 from .rows import power
 
 SPARSEMAX, ENTMAX15, ANY, EACH = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-PART, WHOLE = tl.constexpr(1), tl.constexpr(2)  # flags of blocks with support; in whole ones, all rows see all keys
+PART, WHOLE = tl.constexpr(1), tl.constexpr(2)  # flags of blocks with support; in WHOLE blocks, all rows see all keys
 SCALE, SLOPE, SINK = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)  # bits of FORMS
 SIZES = ["n", "m", "repeat", "room", "per_head"]  # one compiled kernel for all values
 
@@ -117,7 +117,7 @@ def along_rows(a, b, RIGHT: tl.constexpr):
 
 @triton.jit
 def largest_of(a, b):
-    """The maximum, or NaN if one is NaN: tl.max would drop it, and a row with NaN would pass for a sound one."""
+    """The maximum, or NaN if one is NaN: tl.max would drop it, and a row with NaN would look valid."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -186,7 +186,7 @@ def head_of(inputs, head, rows, n, m, form: tl.constexpr):
 
 @triton.jit
 def blocks_seen(seen, m, KEYS: tl.constexpr):
-    """Of the keys that rows see: the first and the end; then the first and the end of the blocks in which all rows see all."""
+    """The first and the end of the keys that rows see; then the first and the end of the blocks in which all rows see all keys."""
     start, stop = seen
     least = tl.min(tl.where(start < stop, start, m), 0)
     end = tl.max(stop, 0)
@@ -235,7 +235,7 @@ def scores(q, k, rows, columns, n, m, seen, weights, FREE: tl.constexpr, form: t
 
 @triton.jit
 def distances(rows, columns, n, m):
-    """How many places apart queries and keys are; the last query stands at the last key."""
+    """The distance of queries and keys; the last query is at the position of the last key."""
     return tl.abs(rows[:, None] + (m - n) - columns[None, :]).to(tl.float32)
 
 

@@ -73,8 +73,8 @@ def attend_forward(
         sink = tl.load(sinks_ptr + head) / r + tl.zeros([ROWS], tl.float32)
         one = tl.where((tl.arange(0, KEYS) == 0)[None, :], sink[:, None], one)
         top = sink
-    # Blocks in which something is hidden come first, then whole ones, backwards from the query's own place: where keys are
-    # most alike nearby, the bound is soon so high that most blocks need no further look.
+    # Blocks in which something is hidden come first, then whole ones, backwards from the query's own position: if nearby
+    # keys are the most similar, the bound is soon so high that most blocks are skipped.
     for part in tl.static_range(START, 3 - (BIAS > 0)):
         begin, turns, turned = first, tl.cdiv(whole - first, KEYS), 0
         if part == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Numbers for whose values no kernel is compiled anew. n is not among them: rows of whole 16 entries are read faster.
+# Changing these numbers does not recompile a kernel. n is not among them: rows of a multiple of 16 are read faster.
 SIZES = ["rows", "size1", "size2", "s0", "s1", "s2"]
 
 

@@ -15,11 +15,8 @@ and v. Sources: Chen et al. 2017, without trees; Niculae et al. 2018 for the two
 also score where they start and end).
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,7 +25,7 @@ from torch import Tensor, nn
 from sparse_attention.structured.rows import Solution
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import BiLstm
 
@@ -36,16 +33,15 @@ TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
 
 
-@dataclass
-@stated("model/esim")
+@defaults("model/esim")
 class Options:
     """The sizes of Chen et al. 2017."""
 
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
-    hidden_dim: int = integer(low=1, high=16384, help="LSTMs (a direction), projection, classifier")
-    bandwidth: int = integer(low=0, high=1000, help="of sequences: longer distances share one score")
+    hidden_dim: int = integer(low=1, high=16384, help="units of the LSTMs (per direction), projection and classifier")
+    bandwidth: int = integer(low=0, high=1000, help="for sequences: all longer distances share one score")
     dropout: float = number(low=0, below=1, help="dropout on word vectors, compared words and pooled texts")
     word_dropout: float = number(low=0, below=1, help="share of words read as unknown in training")
 
@@ -75,10 +71,7 @@ class Model(WordModel):
         words of the second; and, when not training, {"measures": {name: [B]}}, see `measures`.
         """
         (a, b), masks, (p, q), found = self.aligned(texts, lengths, structures=not self.training)
-        v = [
-            self._pooled(x, c, *of)
-            for x, c, *of in ((a, p @ b, masks[0], lengths[0]), (b, q @ a, masks[1], lengths[1]))
-        ]
+        v = [self._pooled(*of) for of in zip((a, b), (p @ b, q @ a), masks, lengths)]
         hidden = torch.tanh(self.classifier(self.dropout(torch.cat(v, -1))))
         extra: dict[str, Any] = {"attention": {"premise": q.sum(1) / masks[1].sum(1, keepdim=True)}}
         if not self.training:

@@ -11,11 +11,8 @@ With a density, the option `discrete` may name a discrete mapping to combine it 
 section 4; sizes from the authors' code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,9 +28,9 @@ from sparse_attention.mappings.continuous import (
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number
 from tasks.data.symbols import PAD
-from tasks.layers.attention import AdditiveAttention, AdditiveScores
+from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.lstm import BiLstm
 from tasks.layers.words import density_alpha, density_on_words
 
@@ -41,8 +38,7 @@ TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
 
 
-@dataclass
-@stated("model/imdb_bilstm")
+@defaults("model/imdb_bilstm")
 class Options:
     """Sizes from the authors' code; the paper does not state them."""
 
@@ -50,23 +46,23 @@ class Options:
         REQUIRED,
         "none",
         names=row_mappings,
-        help="with a density: discrete mapping that gives it its moments and is added",
+        help="with a density: the discrete mapping that gives its moments and whose context is added",
     )
     rbf: int = integer(
         low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper"
     )
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
     start_variance: float = number(
         low=0,
         high=1000,
         help="variance of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
     )
-    ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
+    ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
     positions: str = choice(
         REQUIRED, *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
     )
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     hidden_dim: int = integer(low=1, high=16384, help="LSTM size per direction")
@@ -119,7 +115,7 @@ class Model(WordModel):
         self.combined = self.alpha is not None and options.discrete != "none"
         basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
         if self.alpha is None:
-            self.attend: nn.Module = AdditiveAttention(None, dim, options.score_dim, mapping)
+            self.attend: nn.Module = Attention(AdditiveScores(None, dim, options.score_dim), mapping)
         elif self.combined:
             self.scores = AdditiveScores(None, dim, options.score_dim)
             fit = {key: getattr(options, key) for key in ("ridge", "moment_match", "positions")}

@@ -5,31 +5,27 @@
     p    = mapping(w' tanh(W h_l + b)),  c = sum_l p_l h_l            as in `imdb_bilstm`: the place "attention"
     y ~ softmax(U c + d)
 
-No weights of the self-attention are asked for, so that `sa.sparse_attention` takes the path that stores no matrix of words times words.
-In a paper about IMDB there is no such model; it shows what sparse attention costs over a document.
+The weights of the self-attention are not requested, so `sa.sparse_attention` takes the path that stores no words x words matrix.
+The papers have no such model; it shows what sparse attention costs over a document.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
-from tasks.layers.attention import AdditiveAttention
+from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.transformer import Layer, initialise, positions
 
 TEXTS = 1  # per example
 PLACES = {"encoder": Place(unnormalised=True), "attention": Place()}
 
 
-@dataclass
-@stated("model/imdb_transformer_small")
+@defaults("model/imdb_transformer_small")
 class Options:
     """Sizes for one core."""
 
@@ -39,7 +35,7 @@ class Options:
     )
     ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
     heads: int = integer(low=1, high=1024)
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     dropout: float = number(
@@ -64,7 +60,7 @@ class Model(WordModel):
         self.project = nn.Linear(self.vectors.dim, H)
         self.layers = nn.ModuleList(Layer(options, mappings["encoder"]) for _ in range(options.layers))
         self.norm = nn.LayerNorm(H) if options.pre_norm else nn.Identity()
-        self.attend = AdditiveAttention(None, H, H, mappings["attention"])
+        self.attend = Attention(AdditiveScores(None, H, H), mappings["attention"])
         self.output = nn.Linear(H, len(encoded.classes))
         for part in (self.project, *self.layers):
             initialise(part)

@@ -13,11 +13,8 @@ P, and to y, the output of its hypothesis selector, which both attention and cla
 C++ code the dropout on y has no effect, because it is called before the selector's forward pass; ours takes effect.)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,23 +22,22 @@ from torch import Tensor, nn
 
 from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import EOS, PAD
-from tasks.layers.attention import AdditiveAttention
+from tasks.layers.attention import AdditiveScores, Attention
 
 TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row",))}
 
 
-@dataclass
-@stated("model/snli_attentive")
+@defaults("model/snli_attentive")
 class Options:
     """The sizes of the C++ code."""
 
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones have their own")
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
-    hidden_dim: int = integer(low=1, high=16384, help="projection, GRUs, scores, classifier")
+    hidden_dim: int = integer(low=1, high=16384, help="units of the projection, GRUs, scores and classifier")
     dropout: float = number(low=0, below=1, help="dropout on the word vectors and on the hypothesis state")
     word_dropout: float = number(
         low=0, below=1, help="share of words read as unknown in training; not in the paper's model"
@@ -80,7 +76,7 @@ class Model(WordModel):
         self.project = nn.Linear(self.vectors.dim, size)
         self.premise, self.hypothesis = Gru(size, size), Gru(size, size)
         self.start = nn.Parameter(torch.zeros(size))
-        self.attend = AdditiveAttention(size, size, size, mapping=mappings["attention"])
+        self.attend = Attention(AdditiveScores(size, size, size), mappings["attention"])
         self.classifier = nn.Linear(2 * size, size)
         self.output = nn.Linear(size, len(encoded.classes))
         self._initialize()

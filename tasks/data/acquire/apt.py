@@ -6,8 +6,6 @@ train on the same texts; a machine without a Debian mirror or without Debian's k
 files after every update; only network settings (proxies and the like) are copied from them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

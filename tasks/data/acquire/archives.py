@@ -1,7 +1,5 @@
 """List, read and unpack untrusted zip and tar archives. Damage and names outside the target folder raise errors."""
 
-from __future__ import annotations
-
 import lzma
 import struct
 import tarfile

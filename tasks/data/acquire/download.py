@@ -4,8 +4,6 @@ This is our own code because pooch and huggingface_hub (2.4) restart an interrup
 some of our files have 13 GB.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import re
@@ -107,7 +105,7 @@ def _version(part: Path) -> Path:
 
 
 def _rest_of(url: str, part: Path, sha256: str | None, secret: Mapping[str, str]) -> urllib.request.Request:
-    """The request for what `part` lacks of the file, or for the whole file if its version is unknown."""
+    """The request for the bytes that `part` lacks, or for the whole file if its version is unknown."""
     have = part.stat().st_size if part.exists() else 0
     version = _version(part).read_text(encoding="utf-8") if have and _version(part).exists() else None
     request = urllib.request.Request(url)
@@ -134,7 +132,7 @@ def _receive(
     with response:
         resumed = response.status == 206
         if resumed and not re.match(rf"bytes {have}-", response.headers.get("Content-Range", f"bytes {have}-")):
-            raise urllib.error.URLError(f"asked from byte {have}, got {response.headers['Content-Range']}")
+            raise urllib.error.URLError(f"requested data from byte {have}, got {response.headers['Content-Range']}")
         length = response.headers.get("Content-Length")
         total = None if length is None else int(length) + (have if resumed else 0)
         tag = response.headers.get("ETag")

@@ -10,8 +10,6 @@ A source in a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> patte
 commit and stored at first use.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import os
@@ -132,7 +130,7 @@ class _Hub:
         place = ", ".join(map(str, paths))
         try:
             stream = datasets.Dataset.from_parquet(list(map(str, paths)), streaming=True)
-            for i, row in enumerate(stream.reshard()):  # row groups; else Arrow holds the whole file
+            for i, row in enumerate(stream.reshard()):  # row groups; otherwise Arrow keeps the whole file
                 wrong = next((k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)), "")
                 missing = f"no {wrong}, or one that is not of type {self.fields[wrong].__name__}" if wrong else None
                 if problem := missing or check(row):

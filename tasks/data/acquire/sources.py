@@ -11,8 +11,6 @@ A manifest without `sources` has one source, which is described by `kind` and `g
 and it is read as a zip file. Nothing is installed, imported or run.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

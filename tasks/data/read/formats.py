@@ -9,8 +9,6 @@ A text that is too long is not an error: `tasks.data.dataset` leaves out its rec
 defined here.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import csv
@@ -47,7 +45,7 @@ def _zstd(path: Path, mode: str) -> Any:
     return CompressedInputStream(str(path), "zstd")
 
 
-Fields = Mapping[str, type | tuple[type, ...]]  # of a JSON object: name -> its type or types
+Fields = Mapping[str, type | tuple[type, ...]]  # fields of a JSON object: name -> type or types
 _PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
 _PACKED |= {b"\xfd7zXZ\x00": ("xz", lzma.open), b"(\xb5/\xfd": ("zstd", _zstd)}
 # Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.
@@ -96,7 +94,7 @@ def too_long(text: str) -> bool:
 
 @contextmanager
 def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file for reading its bytes; decompressed, and as UTF-8 if they begin with another mark, if `unpack`.
+    """Open a file to read its bytes; with `unpack`, they are decompressed and converted from UTF-16 or UTF-32 to UTF-8.
 
     Raises DataUnavailable if the file is missing, and DataError if it cannot be read.
     """
@@ -152,14 +150,14 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
 
 
 def _conversion(raw: bytes, path: Path) -> str:
-    """The command that makes UTF-8 of a file; `raw` has bytes that are not."""
+    """The command that converts a file to UTF-8; `raw` has bytes that are not UTF-8."""
     from charset_normalizer import from_bytes
 
     with suppress(DataError), opened(path) as stream:
         raw = stream.read(1 << 17) + raw
     found = from_bytes(raw)
     best = [m for m in found if m.encoding == "cp1252" and m.coherence > found[0].coherence - 0.05] or [*found]
-    name = best[0].encoding.upper().replace("_", "-") if best else "CP1252"  # Western, where others look as likely
+    name = best[0].encoding.upper().replace("_", "-") if best else "CP1252"  # Western, if others seem equally likely
     return f"{_iconv(name, path)}, if it is {name}"
 
 
@@ -186,7 +184,7 @@ def numbered(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def lines_of(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
-    """As `numbered`, of an open file, which may be blank. Characters that some readers treat as line ends are counted."""
+    """Like `numbered`, for an open file, which may be blank. Characters that some readers treat as line ends are counted."""
     byte, number, met = 0, 0, Counter[str]()
     for number, raw in enumerate(stream, 1):
         text = decode(raw, path, line=number, byte=byte)
@@ -265,7 +263,7 @@ def dialect(path: Path, delimiter: str) -> dict[str, Any]:
 
     Where tabs are usual, a cell is the text between two tabs, unless the file shows that its cells are in quotes.
     """
-    with counting():  # the reader itself counts what these lines hold
+    with counting():  # the reader itself counts the contents of these lines
         lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
     if named := _SEPARATOR.fullmatch(lines[0]):
         return {"delimiter": named[1]}
@@ -282,10 +280,10 @@ def dialect(path: Path, delimiter: str) -> dict[str, Any]:
 
 
 def _quoted(path: Path, first: Sequence[str]) -> bool:
-    """Whether cells between tabs are in quotes, and not texts with quotes of their own.
+    """Whether cells between tabs are quoted, rather than texts that contain quotes.
 
-    R puts quotes around the names of the columns and all texts. Others put them around cells that have quotes, which
-    are then doubled: of the file's cells with quotes, all are so, and some have doubled ones.
+    R puts quotes around the names of the columns and all texts. Others put them around cells that contain quotes,
+    which are then doubled: every cell with quotes is quoted, and some contain doubled quotes.
     """
     rows = [[bool(_CELL.fullmatch(cell)) for cell in line.rstrip("\n").split("\t")] for line in first]
     if all(rows[0]) and len(rows) > 2 and any(map(all, zip(*rows))):
@@ -305,28 +303,28 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
     """
     csv.field_size_limit(min(LONGEST_TEXT, sys.maxsize))
     lines = (f"{text}\n" for _, text in numbered(path))
-    first = [_SEPARATOR.sub("\n", line) for line in islice(lines, 1)]  # Excel's way to name the delimiter
+    first = [_SEPARATOR.sub("\n", line) for line in islice(lines, 1)]  # Excel's line that names the delimiter
     reader = csv.reader(chain(first, lines), strict=True, **dialect)
     expected = f"columns {', '.join(columns)}" if columns else "a table"
     try:
         head, empty = next(filter(None, reader)), True
         if missing := [name for name in columns if name not in head]:
-            held = f"the head line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
+            held = f"the header line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
             raise damaged(path, held, expected, line=1, value=missing)
         if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
-            said = f"the head line has {', '.join(twice)[:200]} twice"
+            said = f"the header line has {', '.join(twice)[:200]} twice"
             raise damaged(path, said, "different columns", line=1, value=twice)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
         for cells in filter(None, reader):  # blank lines are skipped
             if not needed <= len(cells) <= len(head):
-                n, line, expected = len(cells), reader.line_num, f"{len(head)} as in the head line"
+                n, line, expected = len(cells), reader.line_num, f"{len(head)} as in the header line"
                 raise damaged(path, f"{n} cells", expected, line=line, value=n)
             yield reader.line_num, dict(zip(head, cells))
             empty = False
         if empty:
-            raise damaged(path, "a head line alone", f"rows of {expected}")
+            raise damaged(path, "only a header line", f"rows of {expected}")
     except StopIteration:
-        raise damaged(path, "no head line", expected, line=1) from None
+        raise damaged(path, "no header line", expected, line=1) from None
     except csv.Error as error:
         line, problem, step = max(reader.line_num, 1), f"not a row of a table ({error})", AGAIN
         if "field limit" in str(error):

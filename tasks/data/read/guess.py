@@ -4,8 +4,6 @@ The guess is made from the names of the columns and from all rows of the file, o
 Whatever the user sets is taken as it is. A file that fits nothing, or several things, is refused.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ SOURCES = {"source", "src", "input", "article", "document"}
 SUMMARIES = {"summary", "headline", "title", "synopsis", "highlights"}
 TARGETS = {"target", "tgt", "trg", "output", "translation", "reference"} | SUMMARIES
 LABELS = {"label", "class", "category", "stars", "rating", "sentiment", "relation", "gold_label"}
-TAGS = LABELS | {"labels", "tags", "topics", "categories", "genres", "classes", "emotions"}  # of several labels
+TAGS = LABELS | {"labels", "tags", "topics", "categories", "genres", "classes", "emotions"}  # several labels
 LANGUAGES = set("ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja".split())
 LANGUAGES |= set("ka kk ko lt lv mk ms nb nl no pl pt ro ru sk sl sq sr sv sw ta th tr uk ur vi zh".split())
 # a file with two such columns has pairs, and a tsv file that begins with them a header
@@ -40,8 +38,8 @@ CERTAIN = LABELS | {"text", "source", "target"} | NAMES.keys()
 REGION = re.compile(r"[-_]([a-z]{2}|\d{3}|hans|hant|latn|cyrl|arab|deva)$")
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:e[-+]?\d+)?", re.I)
 MOST_CLASSES, LONGEST_CLASS = 100, 40
-ROWS_OF_A_CLASS = 4  # fewest rows per value, on average, in a column that is taken for a class
-NOT_TEXT = (".ids", ".idx")  # beside the texts of a corpus; not Indonesian
+ROWS_OF_A_CLASS = 4  # a class column has at least this many rows per value, on average
+NOT_TEXT = (".ids", ".idx")  # files next to the texts of a corpus; not Indonesian
 OF_FEATURES = (".arff", ".svmlight", ".svm")
 
 
@@ -53,7 +51,7 @@ class Guess:
         kind: pairs, summaries (pairs with a column named like a summary), text or texts (one or two, with a class).
         options: the name of the data set and the options to set, as in configs/data.
         said: the guess in words.
-        otherwise: how to say otherwise.
+        otherwise: how to correct the guess.
     """
 
     kind: str
@@ -125,9 +123,9 @@ def guess(path: str | None, options: Mapping[str, Any], wanted: str | None = Non
 
 
 def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:
-    """The guess for a folder with `train.en` and `train.fr`, or for x of x.en and x.fr; None if there are no such files.
+    """The guess for a folder with `train.en` and `train.fr`, or for `x` if there are x.en and x.fr; None without such files.
 
-    The folder of x.en and x.fr may be named instead, if it has no other such files.
+    The folder may be named instead of `x` if it has no other such files.
     """
     there: dict[str, set[str]] = {}
     sides = [*settings.values(), *SIDES]
@@ -184,7 +182,7 @@ def _made(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
 
 
 def _headed(columns: Sequence[Column], ending: str, settings: Mapping[str, Any]) -> bool:
-    """Whether the names of the columns, which stand in the first line of a csv or tsv file, are names and no record."""
+    """Whether the first line of a csv or tsv file holds column names, not a record."""
     names = [c.name for c in columns]
     set_by_user = [value for key, value in settings.items() if key not in ("limits", "drop")]
     asked = {one for value in set_by_user for one in (value if isinstance(value, list) else [value])}
@@ -252,7 +250,7 @@ def _decided(
         raise _other(file, "several labels for each text", f"task=multilabel data=features {ways}")
     free = [c for c in columns if c.name != label]
     texts = [c.name for c in free if c.kind == "text"]
-    if not texts or (label is None and len(columns) == 2):  # then single words are texts too
+    if not texts or (label is None and len(columns) == 2):  # in this case, single words are texts too
         texts = [c.name for c in free if c.kind == "word" or (c.kind in ("text", "class") and label is None)]
     sides = wanted is None and len(texts) == 2 and {name.lower() for name in texts} <= SIDES
     if label is None or sides:
@@ -279,7 +277,7 @@ def _label(file: Path, columns: Sequence[Column], wanted: str | None) -> str | N
 def _table(file: Path, columns: Sequence[Column], texts: Sequence[str], label: str) -> Guess:
     if not 1 <= len(texts) <= 2:
         step = f"name one or two: {setting(text=texts[:2], label=label)}" if texts else "add a column of texts"
-        raise _refused(file, f"has {len(texts) or 'no'} columns of texts beside the class {label}", columns, step)
+        raise _refused(file, f"has {len(texts) or 'no'} columns of texts besides the class {label}", columns, step)
     values = sorted(next(c for c in columns if c.name == label).values)
     classes = ", ".join(values[:5]) + (", ..." if values[5:] else "")
     options = {"name": "table", "text": list(texts), "label": label}

@@ -4,8 +4,6 @@ Features have mean 0 and variance 1 on train. As in Laha et al., constant featur
 out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from tasks.data.read.formats import damaged, numbered
 from tasks.data.records import Labelled
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
-LARGEST = 1e150  # largest feature value: a column's variance sums the squares
+LARGEST = 1e150  # largest feature value, so that the variance of a column does not overflow
 CORRECT = "correct the file, or the options data.* that say how it is read"
 NUMBER = f"a number between -{LARGEST:g} and {LARGEST:g}"
 
@@ -53,7 +51,7 @@ def finite(cell: str) -> float:
 
 
 def feature(cell: str, path: Path, line: int, what: str = "", step: str = CORRECT) -> float:
-    """The value of a feature in a file. Raises DataError unless it is as `finite` demands."""
+    """The value of a feature in a file. Raises DataError unless `finite` accepts it."""
     try:
         return finite(cell)
     except ValueError as error:
@@ -96,7 +94,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
     if wrong := [name for name in labels if set(kinds.get(name) or ()) != {"0", "1"}]:
         raise damaged(path, f"it lacks labels: {', '.join(wrong)}", "an attribute {0,1} for each label")
     if len(kinds) == len(labels):
-        raise damaged(path, "it has labels only", "features beside them")
+        raise damaged(path, "it has labels only", "features too")
     columns: list[list[float]] = [[] for _ in kinds]
     for number, row in lines:
         cells = _cells(row)

@@ -1,7 +1,5 @@
 """Parallel text files read on demand: one sentence per line, millions of lines, little memory."""
 
-from __future__ import annotations
-
 import io
 import mmap
 from collections import deque
@@ -27,7 +25,7 @@ class FileLines(View):
         offsets: [lines + 1] int64, the byte at which each line starts, and the end of the last one.
     """
 
-    unpack = True  # whether a file that begins as compressed data do is one
+    unpack = True  # whether a file that looks compressed is
 
     def __init__(self, path: Path, offsets: np.ndarray) -> None:
         self.path, self.offsets = path, offsets
@@ -45,7 +43,7 @@ class FileLines(View):
         return len(self.offsets) - 1
 
     def record(self, i: int) -> Any:
-        """The bytes of line i; a subclass returns what they stand for."""
+        """The bytes of line i; a subclass returns what they represent."""
         return self.content()[self.offsets[i] : self.offsets[i + 1]].removesuffix(b"\n")
 
     def __getstate__(self):  # a memory map cannot be sent to a worker process, which opens it again
@@ -107,7 +105,7 @@ class LinePairs(View):
 def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
     """The first file with one of the `names`, plain or with .gz added, in one of the `places`.
 
-    Raises DataError if there is no such file; the next step is `get`.
+    Raises DataError, with `get` as the next step, if there is no such file.
     """
     for folder in places:
         for name in names:

@@ -5,8 +5,6 @@ A path is either one table, or a folder with the table of each split: `train.csv
 no quoting: a cell is the text between two tabs.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,14 +20,14 @@ from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import ENOUGH, normalized, split_by_content
+from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.read.splits import place as place_of
 from tasks.data.records import clean, subset
 
-RECIPE = 1  # increased when the same files would give other records or splits
-SPLIT_RECIPE = 2  # of a single file with texts beyond ASCII, which another rule split before
+RECIPE = 1  # increased when the same files would give different records or splits
+SPLIT_RECIPE = 2  # for a single file with non-ASCII texts, which an earlier rule split differently
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
-NO_DEV = ("train", "test")  # a folder with these alone: dev is split from train
+NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 UNLABELLED = "unsup"  # the folder of texts without a class in the IMDB archive
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
@@ -107,7 +105,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     others = {*place.iterdir()} - {file for files in by_split.values() for file in files}
     ends = {end for one in layouts for end in one} - {"", ".txt"}
     if "dev" not in by_split and any(ending(p) in ends or (("",) in layouts and is_table(p)) for p in others):
-        missing = [split for split in SPLITS if split not in by_split]  # another name may mean dev
+        missing = [split for split in SPLITS if split not in by_split]  # dev may have another name
     if not by_split:  # the only pair such as x.en and x.fr
         stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in place.iterdir()}
         pairs = [files for stem in stems for one in layouts if len(one) == 2 and (files := _there(place, stem, one))]
@@ -175,7 +173,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def objects(path: Path, columns: Mapping[str, tuple[type, ...]]) -> Iterator[tuple[int | None, str, dict[str, Any]]]:
-    """Line, place and content of each record of a table; `columns`: those that it must have -> types of their values."""
+    """Line, place and content of each record of a table; `columns`: required column -> types of its values."""
     if form := dialect(path):
         yield from ((line, "", row) for line, row in table(path, tuple(columns), **form))
         return
@@ -186,7 +184,7 @@ def objects(path: Path, columns: Mapping[str, tuple[type, ...]]) -> Iterator[tup
 
 
 def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
-    """Line, place and content of each record of a file or folder that is no csv or tsv file."""
+    """Line, place and content of each record of a file or folder that is not a csv or tsv file."""
     if ending(path) == ".jsonl":
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     elif ending(path) == ".txt":
@@ -198,7 +196,7 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     elif ending(path) == ".json":
         loaded = formats.parse_json(formats.read_text(path), path)
         if not isinstance(loaded, list) or not loaded:
-            raise damaged(path, "no list at its top", "a list of objects", step=STEP)
+            raise damaged(path, "its top level is not a list", "a list of objects", step=STEP)
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
     elif path.is_file() or (path / "state.json").is_file():
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
@@ -211,7 +209,7 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
 
 
 def _arrow(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, or of a data set that the package datasets saved; a class's name instead of its number."""
+    """The rows of a Parquet file, or of a data set saved by the package datasets; classes by name instead of number."""
     import datasets
     from pyarrow import parquet
 
@@ -233,7 +231,7 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def joined(values: Iterable[str]) -> str:
-    """The sign that joins several labels in one cell, as in a|b, if most of the labels occur in other cells too; else ""."""
+    """The separator of several labels in one cell, as in a|b, if most of the labels occur in other cells too; else ""."""
     for sign in "|;,":
         cells = [[part.strip() for part in value.split(sign)] for value in set(values)]
         times = Counter(part for parts in cells for part in set(parts))
@@ -256,7 +254,7 @@ def several(path: Path, text: str, label: str, separator: str | None) -> Iterato
 
 
 def cell(value: str | float | bool | None) -> str:
-    """A value of JSON as the cell of a table: "4" for 4.0, "true" for true, "" for null."""
+    """A JSON value as the cell of a table: "4" for 4.0, "true" for true, "" for null."""
     if isinstance(value, float):
         return str(int(value) if value.is_integer() else value)
     return "" if value is None else clean(value) if isinstance(value, str) else str(value).lower()
@@ -274,7 +272,7 @@ def filled(rows: Iterator[Row], texts: slice) -> Iterator[Row]:
 def sources(files: Files, *read: Any, texts: Sequence[str] = ()) -> dict[str, Any]:
     """Map each split to its source, in the form that `tasks.data.dataset.make` accepts.
 
-    `read`: options that affect the records; `texts`: of a single file to split. Splits with equal files are counted.
+    `read`: options that affect the records; `texts`: those of a single file to split. Splits with equal files are counted.
     """
     recipe = RECIPE if all(map(str.isascii, texts)) else SPLIT_RECIPE
     stamps = {split: [recipe, [stamp(path) for path in paths], *read] for split, paths in files.items()}
@@ -296,8 +294,8 @@ def split(
 ) -> tuple[dict[str, Sequence[Any]], str]:
     """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
 
-    Of a folder without dev, train is split: the tenth that would be dev and test becomes dev. `texts` are those of the
-    records; they are one text if they differ only in case, digits or punctuation. The split is stored below `root`.
+    In a folder without dev, train is split: the tenth that would be dev and test becomes dev. `texts` are those of the
+    records; texts that differ only in case, digits or punctuation count as equal. The split is stored below `root`.
 
     Returns the records of each split, and a sentence for the footer, which warns of the second case. Raises DataError
     if there are too few texts for three splits.
@@ -309,7 +307,7 @@ def split(
     once, key = [texts[own[0]] for own in numbers], fingerprint(source, ENOUGH)
     path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
-    parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
+    parts = cached_parts(kept, key, progress, ([] for _ in once), once, [once])
     refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
     note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):

@@ -1,11 +1,9 @@
 """Shared parts of the sentence-pair data sets: options, limits on the number of words, and cached rows and splits."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from tasks.data.dataset import Limited
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file, remembered
 from tasks.data.progress import Progress
-from tasks.data.read.splits import Parts
+from tasks.data.read.splits import Parts, split_by_content
 from tasks.data.records import Pair
 
 Rows = list[list[str]]
@@ -119,11 +117,13 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
     return rows, about
 
 
-def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Progress) -> Parts:
-    """A split, remembered at `path` for this key."""
+def cached_parts(
+    path: Path, key: str, progress: Progress, keys: Iterable[Any], names: Sequence[str], texts: Sequence[Sequence[str]]
+) -> Parts:
+    """The split of `split_by_content`, remembered at `path` for this `key`; `keys` are read only to make it."""
 
     def made() -> dict[str, Any]:
         progress.say(f"splitting {path.parent.name}, near-duplicates together")
-        return dataclasses.asdict(make())
+        return dataclasses.asdict(split_by_content(list(keys), names, texts))
 
     return Parts(**remembered(path, key, made))

@@ -11,8 +11,6 @@ texts. If a near-duplicate pair still ends up in two splits, the training text (
 text) is left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence
@@ -25,20 +23,20 @@ import numpy as np
 
 SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
-LARGEST_SHARE = 0.005  # of all texts, in a group joined by near-duplicates
+LARGEST_SHARE = 0.005  # largest share of all texts in one group of near-duplicates
 # Scripts without spaces between words: Chinese and Japanese; Thai, Lao, Burmese, Khmer, Javanese. Their n-grams, n = 2 or 3, are words.
 HAN = "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 SOUTHEAST = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua980-\ua9df"
 UNSPACED = re.compile(f"([{HAN}]+)|[{SOUTHEAST}]+")
 _SIGNS = re.compile(r"(?<=[^\W_])([^\w\s]+)|[^\w\s]|_")
-ENOUGH = 500  # items; with fewer, a split without items is due to their number, not to their likeness
+ENOUGH = 500  # items; with fewer, a split may be empty by chance, not because texts are alike
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Item numbers of each split, items left out (near an item in another split), and the size of the largest group.
+    """Numbers of the items of each split and of those left out (near an item in another split); size of the largest group.
 
-    `alike` is 0, or the number of items that were near an item in another split, too many to be left out.
+    `alike`: number of items near an item in another split, if they are too many to leave out; otherwise 0.
     """
 
     train: list[int]
@@ -63,7 +61,7 @@ class Parts:
 
 def normalized(text: str) -> str:
     """Key by which texts are compared: Unicode NFC, without case; letters and their marks only, a 0 for a run of digits."""
-    if text.isascii():  # has no combining marks to look for, so this is 2.5 times as fast
+    if text.isascii():  # no combining marks, so this is 2.5 times as fast
         bare = re.sub(r"[\W_]+", " ", text.lower())
     else:
         bare = _SIGNS.sub(_marks, normalize("NFC", text).casefold())
@@ -180,7 +178,7 @@ def _word_matrix(texts: Sequence[str]) -> tuple[Any, np.ndarray]:
 
 
 def place(key: str) -> float:
-    """A number in [0, 1) by which a key is assigned to a split; it depends on the key alone."""
+    """A number in [0, 1) by which a key is assigned to a split; it depends only on the key."""
     return int(_digest(key)[:12], 16) / 16**12
 
 

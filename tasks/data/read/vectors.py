@@ -1,7 +1,5 @@
 """Initial word vectors, read from a file in GloVe's text format or computed from word counts in the training texts."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
@@ -67,7 +65,7 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
 def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: int) -> np.ndarray:
     """Vectors [words, dim] float32 of the words, from their co-occurrence counts: positive PMI and truncated SVD.
 
-    Neighbours within five words count 1 / distance. Other words are removed first, and equal texts count once (a
+    Neighbours within five words count 1 / distance. Unwanted words are removed first, and equal texts count once (a
     premise occurs in several pairs). Contexts are smoothed with the power .75, singular values are raised to the power
     1/2, and rows are scaled to the same length: options of Levy, Goldberg & Dagan 2015, which we did not tune. The
     result is deterministic up to rounding, and up to the sign of a component whose largest entries tie. Raises

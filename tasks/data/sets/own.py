@@ -7,15 +7,12 @@ table   csv, tsv or JSON with columns for one or two texts and a class
 A single file is split by content.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, listing, near, option, stated
+from tasks.config.options import REQUIRED, defaults, listing, near, option
 from tasks.config.options import text as word
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.manifests import local
@@ -30,15 +27,14 @@ from tasks.data.records import Example, Pair, clean, subset
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 
-@dataclass
-@stated("data/files")
+@defaults("data/files")
 class Pairs(Translated, Limited):
     """Names of the two sides; if both languages are the same, the sides are named source and target."""
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
-    source_lang: str = word(help="language code: the rules of Moses, and what the files or columns are called")
+    source_lang: str = word(help="language code; selects Moses' rules and names the files or columns")
     target_lang: str = word(help="language of the targets, like source_lang")
-    source: str | None = word(optional=True, help="what they are called instead; a tsv file then has a head line")
+    source: str | None = word(optional=True, help="name of files or columns instead; a tsv file then has a header")
     target: str | None = word(optional=True, help="column of the targets, like source")
 
     def problems(self) -> list[str]:
@@ -97,20 +93,20 @@ def _two_columns(path: Path) -> Iterator[own.Row]:
     """Read a tsv file without a header line."""
     form = own.dialect(path)
     if form["delimiter"] == "\t" and not form.get("quoting"):
-        step = "add a head line, and set data.source and data.target to its names"
+        step = "add a header line, and set data.source and data.target to its names"
         raise damaged(path, "its cells are in quotes", "source, tab, target", line=1, step=step)
     for number, line in numbered(path):
         if not line.strip():
             continue  # as in tables, blank lines are skipped
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
-            parts, headed = len(row.cells), "for a head line set data.source and data.target to its names"
-            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no head line; {headed}", parts)
+            parts, headed = len(row.cells), "for a header line set data.source and data.target to its names"
+            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no header line; {headed}", parts)
         yield row
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-# Labels that mean that there is none.
+# Labels that mean a missing label.
 MISSING = {"-", "?", "nan", "NaN", "NAN", "NA", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 
 
@@ -121,7 +117,7 @@ def columns() -> Any:
         names = [value] if isinstance(value, str) else value
         listed = isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names)
         if not listed or not 1 <= len(names) <= 2 or len(set(names)) < len(names):
-            raise ValueError("must be the name of a column, or two different ones as [premise,hypothesis]")
+            raise ValueError("must be a column name, or two different names such as [premise,hypothesis]")
         return list(names)
 
     return option(REQUIRED, list, read, "columns of texts")
@@ -138,8 +134,7 @@ def names(help: str) -> Any:
     return option(REQUIRED, list, read, help)
 
 
-@dataclass
-@stated("data/table")
+@defaults("data/table")
 class Table(Limited):
     """Columns of a table."""
 

@@ -9,8 +9,6 @@ Readers return questions in file order. Nothing is skipped silently: questions t
 (`tasks.data.read.formats`).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
@@ -150,7 +148,7 @@ def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:
     loaded = parse_json(read_text(path), path)
     entries = loaded.get(key) if isinstance(loaded, dict) else None
     if not isinstance(entries, list):
-        raise damaged(path, f"no list {key!r} at its top", f'{{"{key}": [..]}}')
+        raise damaged(path, f"its top level has no list {key!r}", f'{{"{key}": [..]}}')
     for i, entry in enumerate(entries):
         check_fields(entry, fields, path, f"{key}[{i}] ")
     return entries
@@ -187,8 +185,7 @@ class Pictured(Limited):
     image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
 
 
-@dataclass
-@stated("data/vqa2")
+@defaults("data/vqa2")
 class Vqa2(Pictured):
     """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
 
@@ -203,9 +200,8 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     folder = fetched or folder_of(options.path, manifest["get"])
     within = sources.folders_in(folder) if fetched else [folder]
     name = "v2_OpenEnded_mscoco_{}2014_questions.json", "v2_mscoco_{}2014_annotations.json"
-    files = {
-        part: [find_file(within, (one.format(part),), manifest["get"]) for one in name] for part in ("train", "val")
-    }
+    names = {part: [one.format(part) for one in name] for part in ("train", "val")}
+    files = {part: [find_file(within, (one,), manifest["get"]) for one in pair] for part, pair in names.items()}
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
     def read(progress: Progress) -> Splits:
@@ -231,8 +227,7 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
 SUBSET = {"train": "train", "dev": "valid", "test": "test"}
 
 
-@dataclass
-@stated("data/vqa2_subset")
+@defaults("data/vqa2_subset")
 class Subset(Mirrored):
     """48,061 train, 8,977 dev and 2,962 test questions with ten answers each."""
 
@@ -252,12 +247,11 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
     return make(manifest, KIND, read, title, sources=origin, limits=options.limits, cut=limited, about=about)
 
 
-@dataclass
-@stated("data/easy_vqa")
+@defaults("data/easy_vqa")
 class EasyVqa(Pictured):
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only questions")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 
@@ -281,12 +275,11 @@ def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Pr
 NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
 
 
-@dataclass
-@stated("data/nlvr")
+@defaults("data/nlvr")
 class Nlvr(Pictured, Mirrored):
     """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only sentences")
 
 
 def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress) -> DataSet:

@@ -4,16 +4,13 @@ imdb              IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et
 rotten_tomatoes   sentences and snippets of reviews, rotten or fresh, from a wheel; replaces IMDB in the demo
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import integer, number, stated
+from tasks.config.options import defaults, integer, number
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
 from tasks.data.acquire.sources import fetch_wheel
@@ -24,7 +21,7 @@ from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
 from tasks.data.read.formats import decode, read_text, size_of, table
 from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.read.splits import normalized
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -36,8 +33,7 @@ _LABELS = {"neg": 0, "pos": 1}
 Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 
-@dataclass
-@stated("data/imdb")
+@defaults("data/imdb")
 class Imdb(Limited):
     """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
@@ -140,8 +136,7 @@ RECIPE = 2  # increased when the same file would give other examples or splits
 LABELS = {"rotten": 0, "fresh": 1}
 
 
-@dataclass
-@stated("data/rotten_tomatoes")
+@defaults("data/rotten_tomatoes")
 class Snippets(Limited):
     """About 12,700 snippets of about 22 words."""
 
@@ -153,13 +148,9 @@ def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: P
     read_rows = (row for _, row in table(folder / manifest["member"], columns))
     labelled = (row for row in read_rows if row["category"] in LABELS and row["text"].strip())
     rows = list({normalized(row["text"]): row for row in labelled}.values())
-
-    def split():
-        texts = [row["text"] for row in rows]
-        keys = [[("film", row["movie_name"]), normalized(row["text"])] for row in rows]
-        return split_by_content(keys, texts, [texts])
-
-    parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
+    texts, path = [row["text"] for row in rows], root / "rotten_tomatoes" / "split.json"
+    keys = ([("film", row["movie_name"]), normalized(row["text"])] for row in rows)
+    parts = cached_parts(path, f"{RECIPE} {manifest['sha256']}", progress, keys, texts, [texts])
 
     def read(progress: Progress) -> Splits:
         return parts.of([Example((row["text"],), LABELS[row["category"]]) for row in rows])

@@ -4,16 +4,13 @@ snli       the published files, or the hub
 snli_20k   20,000 training pairs with SNLI's own dev and test sets, from a mirror
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import stated
+from tasks.config.options import defaults
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
@@ -33,8 +30,7 @@ _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 _STARRED = re.compile(r"\*([^*]+)\*")
 
 
-@dataclass
-@stated("data/snli")
+@defaults("data/snli")
 class Snli(Limited):
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
@@ -61,7 +57,7 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
             splits[split] = list(read_published(path, marked))
         return splits
 
-    # less a head line
+    # without a header line
     lines = {s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()}
     hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     title, whole = f"SNLI 1.0, {', '.join(p.name for p in files.values())}", manifest["lines"].items()
@@ -122,7 +118,7 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
 def read_highlights(path: Path) -> dict[str, frozenset[str]]:
     """Map each pairID of an e-SNLI csv file to the highlighted premise words, in lower case.
 
-    Highlighted words stand between stars in any annotator's `Sentence1_marked_*` column. Raises DataError if the file
+    Highlighted words are between stars in any annotator's `Sentence1_marked_*` column. Raises DataError if the file
     does not have those columns.
     """
     highlights = {}
@@ -149,8 +145,7 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-@dataclass
-@stated("data/snli_20k")
+@defaults("data/snli_20k")
 class Subset(Mirrored):
     """About 20,000 train, 9,842 dev and 9,824 test pairs."""
 

@@ -8,14 +8,11 @@ reuters21578    from a mirror: the title from the first paragraph. It replaces G
 Gigaword and DUC are read as released by Rush et al. 2015 in their archive sumdata.
 """
 
-from __future__ import annotations
-
 import html
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import stated
+from tasks.config.options import defaults
 from tasks.data.acquire import hub
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
@@ -23,7 +20,7 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import count, damaged, json_lines, read_text
 from tasks.data.read.lines import folder_of, line_pairs
 from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts
-from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.read.splits import normalized
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
@@ -36,8 +33,7 @@ GIGAWORD = {
 DUC = {"test": (("input.txt",), *((f"task1_ref{k}.txt",) for k in range(4)))}
 
 
-@dataclass
-@stated("data/gigaword")
+@defaults("data/gigaword")
 class Sumdata(Limited):
     """Gigaword: 3,803,957 train, 189,651 dev and 1,951 test pairs, tokenised, lower-cased, and with # for digits.
 
@@ -74,8 +70,7 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
     return make(manifest, KIND, lambda progress: splits, title, **more)
 
 
-@dataclass
-@stated("data/scitldr")
+@defaults("data/scitldr")
 class Scitldr(Bounded, Mirrored):
     """1,992 train, 619 dev and 618 test papers, in the published splits."""
 
@@ -108,8 +103,7 @@ def _pairs(path: Path) -> list[Pair]:
 RECIPE = 2  # increased when the same files would give other pairs or splits
 
 
-@dataclass
-@stated("data/reuters21578")
+@defaults("data/reuters21578")
 class Reuters(Bounded, Mirrored):
     """About 15,500 articles."""
 
@@ -120,12 +114,9 @@ def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Pro
     rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
     pairs = [Pair(body, (title,)) for body, title in rows]
     bodies = [body for body, _ in rows]
-
-    def split():
-        keys = [[("body", normalized(body)), ("title", normalized(title))] for body, title in rows]
-        return split_by_content(keys, [f"{body}\t{title}" for body, title in rows], [bodies])
-
-    parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
+    keys = ([("body", normalized(body)), ("title", normalized(title))] for body, title in rows)
+    names, path = [f"{body}\t{title}" for body, title in rows], root / "reuters21578" / "split.json"
+    parts = cached_parts(path, fingerprint(RECIPE, hashes), progress, keys, names, [bodies])
 
     def read(progress: Progress) -> Splits:
         return {split: options.within(some) for split, some in parts.of(pairs).items()}

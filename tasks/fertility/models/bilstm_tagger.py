@@ -1,22 +1,18 @@
-"""The tagger of `tasks.seq2seq.tagger` as an architecture. It has no attention, so `mapping` is ignored."""
-
-from __future__ import annotations
+"""The tagger of `tasks.layers.lstm` as an architecture. It has no attention, so `mapping` is ignored."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from tasks.config.models import Place
-from tasks.config.options import integer, number, stated
-from tasks.seq2seq.tagger import Tagger
+from tasks.config.options import defaults, integer, number
+from tasks.layers.lstm import Tagger
 
 PLACES: dict[str, Place] = {}
 
 
-@dataclass
-@stated("model/bilstm_tagger")
+@defaults("model/bilstm_tagger")
 class Options:
     """Options of the tagger of Malaviya et al. 2018."""
 

@@ -18,8 +18,6 @@ All losses are convex. The hinges are piecewise linear; for these, L-BFGS has no
 start at a kink (see `fit`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,16 +68,13 @@ class Output:
             raise ValueError(f"mapping={self.mapping} has no multilabel loss; mappings that have one: {known}")
         if self.loss not in ("auto", *allowed):
             choices = ", ".join(["auto", *allowed])
-            raise ValueError(
-                f"task.loss={self.loss!r} does not go with mapping={self.mapping}; allowed there: {choices}"
-            )
+            told = f"task.loss={self.loss!r} does not go with mapping={self.mapping}"
+            raise ValueError(f"{told}; allowed there: {choices}")
         if self.loss == "auto":
             object.__setattr__(self, "loss", allowed[0])
         if self.loss in ("log", "huber", "hinge") and float(self.params.get("gamma", 1.0)) != 1.0:
-            raise ValueError(
-                f"loss {self.loss} is defined for mapping.gamma=1, not {self.params['gamma']}; "
-                "use task.loss=fenchel_young"
-            )
+            told = f"loss {self.loss} is defined for mapping.gamma=1, not {self.params['gamma']}"
+            raise ValueError(f"{told}; use task.loss=fenchel_young")
 
     @property
     def dense(self) -> bool:

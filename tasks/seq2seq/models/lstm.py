@@ -13,15 +13,11 @@ Training and search share the same code. A stateful mapping (`start`, `step`) ke
 under keys that begin with "mapping."; teacher forcing also passes this state from step to step.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import KINDS, Attention, make_scores
 from tasks.layers.lstm import Lstm, packed
@@ -31,8 +27,7 @@ STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 
 
-@dataclass
-@stated("model/lstm_opennmt")
+@defaults("model/lstm_opennmt")
 class Options:
     """OpenNMT's encoder-decoder, with its defaults of May 2017."""
 
@@ -47,7 +42,7 @@ class Options:
     embed_dropout: float = number(low=0, below=1, help="dropout on the word vectors; 0 in OpenNMT")
     init_range: float = number(above=0, high=10, help="all parameters start uniform in [-r, r]")
     share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")
-    residual: bool = flag(help="attend to encoder states plus word vectors: a short cut for copying; not in the papers")
+    residual: bool = flag(help="attend to encoder states plus word vectors: a shortcut for copying; not in the papers")
     score_scale: float = number(above=0, high=1e6, help="factor on the attention scores; 1 in the papers")
 
     def problems(self) -> list[str]:
@@ -148,7 +143,7 @@ class Model(nn.Module):
         return self.generator(features), weights
 
     def compile_step(self) -> None:
-        """Compile the decoder's step with torch.compile, for variable lengths (the first step takes about a minute)."""
+        """Compile the decoder's step with torch.compile, for variable lengths (the first call takes about a minute)."""
         torch._dynamo.config.allow_rnn = True  # otherwise every LSTM breaks the graph
         self._advance = torch.compile(self._advance, dynamic=True)  # type: ignore[method-assign]
 

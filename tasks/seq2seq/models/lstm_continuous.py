@@ -15,10 +15,7 @@ The attention that a step returns, which is used for statistics and for copying 
 sigma and the density from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +31,7 @@ from sparse_attention.mappings.continuous import (
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
 from tasks.layers.words import density_alpha, density_on_words
 from tasks.seq2seq.models import lstm
 
@@ -43,24 +40,23 @@ ON_THE_LINE = ("continuous_softmax", "continuous_sparsemax", "continuous_biweigh
 Tensors = dict[str, Tensor]
 
 
-@dataclass
-@stated("model/lstm_continuous")
+@defaults("model/lstm_continuous")
 class Options(lstm.Options):
     """The options of `lstm` and the regression's; N and the widths are those of the paper for translation."""
 
     discrete: str = choice(
-        REQUIRED, names=row_mappings, help="mapping that gives the density its moments; its context is added"
+        REQUIRED, names=row_mappings, help="mapping that gives the moments of the density and whose context is added"
     )
     rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper")
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
-    ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
+    ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
     positions: str = choice(REQUIRED, *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
 
     def problems(self) -> list[str]:
         found = super().problems()
         if not self.mask_padding:
-            found.append("mask_padding=false is not possible: the density lies over the words of the source alone")
+            found.append("mask_padding=false is not possible: the density covers only the words of the source")
         try:
             GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
         except (ValueError, TypeError) as error:
@@ -93,8 +89,9 @@ class Model(lstm.Model):
         memory = super().encode(src_tokens, src_lengths)
         B, N = len(src_tokens), len(self.basis)
         each = torch.eye(N, dtype=memory["states"].dtype, device=src_tokens.device).expand(B, N, N)
+        regression = position_weights(each, memory["mask"], self.basis, self.options.ridge)
         return memory | {
-            "regression": position_weights(each, memory["mask"], self.basis, self.options.ridge),
+            "regression": regression,
             "positions": document_positions(memory["mask"], self.options.positions),
         }
 

@@ -9,12 +9,9 @@ the scores also depend on the attention that each position has received so far (
 OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import safetensors.torch
@@ -23,26 +20,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.config.models import Place, nodes_at
-from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import BOS, PAD
+from tasks.layers.lstm import Tagger
 from tasks.seq2seq.fertility import FERTILITIES, TAGGER, TYPES
 from tasks.seq2seq.models import lstm
-from tasks.seq2seq.tagger import Tagger
 
 PLACES = {"cross": Place(over=("row",), provides=("fertility",), stateful=True)}
 Tensors = dict[str, Tensor]
-_ROWS = "constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger"
+_ROWS = "constant; guided: largest count of the word type in training; actual: of the pair; predicted: by a tagger"
 
 
-@dataclass
-@stated("model/lstm_fertility")
+@defaults("model/lstm_fertility")
 class Options(lstm.Options):
     """The options of `lstm`, and those of the fertilities."""
 
     fertility: str = choice(REQUIRED, *FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
     constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
-    sink: bool = flag(help="a further position of infinite fertility")
-    coverage: bool = flag(help="scores see the attention that a position has received")
+    sink: bool = flag(help="add a position with infinite fertility")
+    coverage: bool = flag(help="scores depend on the attention that a position has received")
     tagger_dim: int = integer(
         low=1, high=16384, help="with fertility=predicted: size of the tagger's word vectors and LSTMs"
     )
@@ -69,15 +65,14 @@ class Model(lstm.Model):
         """
         kind = self.options.fertility
         if kind != "constant" and folder is None:
-            raise ValueError(
-                f"fertility={kind} is learned from data that we encoded; use scripts/train.py, or --fertility constant"
-            )
+            told = f"fertility={kind} is learned from data that we encoded"
+            raise ValueError(f"{told}; use scripts/train.py, or --fertility constant")
         if kind == "guided":
             self.of_type.copy_(torch.from_numpy(np.load(folder / TYPES)))
         elif kind == "predicted":
             self.tagger.load_state_dict(safetensors.torch.load_file(folder / TAGGER))
 
-    def train(self, mode: bool = True) -> Model:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.options.fertility == "predicted":
             self.tagger.eval()

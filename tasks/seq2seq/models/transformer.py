@@ -14,15 +14,12 @@ Training and search share the same code: the state holds the keys and values of 
 uses a causal mask. For a mapping over rows, masked positions and positions that do not exist yet are equivalent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number, stated
+from tasks.config.options import defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.transformer import Cache, Layer, initialise, positions
 
@@ -30,8 +27,7 @@ PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=Tru
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 
 
-@dataclass
-@stated("model/transformer_base")
+@defaults("model/transformer_base")
 class Options:
     """Sizes of encoder and decoder; the defaults are those of the base model of Vaswani et al. 2017."""
 
@@ -53,9 +49,8 @@ class Options:
         if self.hidden_dim % 2:
             found.append(f"hidden_dim={self.hidden_dim} must be even: a position is half sines, half cosines")
         if self.share_embeddings and not self.share_output:
-            found.append(
-                "share_output=false is not possible with share_embeddings=true, which shares all three matrices"
-            )
+            shares = "share_embeddings=true, which shares all three matrices"
+            found.append(f"share_output=false is not possible with {shares}")
         return found
 
 
@@ -76,12 +71,10 @@ class Model(nn.Module):
         self.target_embed = nn.Embedding(target_size, H, PAD)
         self.dropout = nn.Dropout(options.dropout)
         self.encoder = nn.ModuleList(Layer(options, mappings["encoder"]) for _ in range(options.layers))
-        self.decoder = nn.ModuleList(
-            Layer(options, mappings["decoder"], mappings["cross"]) for _ in range(options.layers)
-        )
-        self.encoder_norm, self.decoder_norm = (
-            nn.LayerNorm(H) if options.pre_norm else nn.Identity() for _ in range(2)
-        )
+        both = mappings["decoder"], mappings["cross"]
+        self.decoder = nn.ModuleList(Layer(options, *both) for _ in range(options.layers))
+        norms = (nn.LayerNorm(H) if options.pre_norm else nn.Identity() for _ in range(2))
+        self.encoder_norm, self.decoder_norm = norms
         self.generator = nn.Linear(H, target_size, bias=False)
         if options.share_embeddings:
             if source_size != target_size:

@@ -6,14 +6,11 @@
 
 `reduce` (AttFlat in the authors' code) scores every word or image region with a small MLP, turns the scores into
 weights, and computes the weighted sum. Martins et al. 2020, section 4, replace only the weights of the *image*. This is
-the place "image", which accepts a mapping over rows, a mapping over grids, or a density (`_image.py`). The co-attention
+the place "image", which accepts a mapping over rows, a mapping over grids, or a density (`_layers.py`). The co-attention
 layers and the question keep their softmax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,19 +23,17 @@ from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
 from tasks.config.models import Place, mappings_at, row_mappings
-from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
+from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import Lstm
 from tasks.layers.words import density_alpha
-from tasks.vqa.models._image import ImageReduction, Reduced
-from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
+from tasks.vqa.models._layers import ImageReduction, Layer, QuestionReduction, Reduced, Scorer, SmallCnn
 
 PLACES = {"image": Place(over=("row", "grid", "density"))}
 NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
 
 
-@dataclass
-@stated("model/mcan_small")
+@defaults("model/mcan_small")
 class Options:
     """Sizes and attention; the defaults are those of the paper's MCAN small."""
 
@@ -48,11 +43,11 @@ class Options:
     ff_dim: int = integer(low=1, high=131_072)
     dropout: float = number(low=0, below=1)
     embed_dim: int = integer(low=1, high=16384, help="size of word vectors; with encode.vectors, it must be theirs")
-    flat_mlp_dim: int = integer(low=1, high=16384, help="hidden units of the MLP that scores words and cells")
+    flat_mlp_dim: int = integer(low=1, high=16384, help="hidden units of the MLP that scores words and regions")
     flat_out_dim: int = integer(low=1, high=131_072)
-    discrete: str = choice(REQUIRED, names=row_mappings, help="discrete mapping whose moments a density takes")
+    discrete: str = choice(REQUIRED, names=row_mappings, help="discrete mapping that gives the moments of a density")
     basis_side: int = integer(low=1, high=100, help="basis functions per axis")
-    basis_variance: float = number(above=0, high=100, help="their covariance is this times the identity")
+    basis_variance: float = number(above=0, high=100, help="covariance of the basis functions: this times the identity")
     ridge: float = number(above=0, high=1e6, help="ridge penalty of the regression on the basis functions")
     pad_positions: str = choice(
         REQUIRED, *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"
@@ -142,10 +137,8 @@ def problems(config: Mapping[str, Any]) -> list[str]:
         except ValueError as error:
             found.append(f"mapping={name}: {error}")
     elif model["discrete"] != "softmax":
-        found.append(
-            f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none: "
-            f"set mapping={model['discrete']}, or a continuous one"
-        )
+        told = f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none"
+        found.append(f"{told}: set mapping={model['discrete']}, or a continuous one")
     if config["data"].get("input") == "pixels" and not model["cnn_channels"]:
         found.append(f"data.input=pixels needs {NO_CNN}")
     return found

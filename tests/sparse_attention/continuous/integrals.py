@@ -1,7 +1,5 @@
 """Integrals of densities by rules that share nothing with the package."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

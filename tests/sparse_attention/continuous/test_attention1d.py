@@ -1,7 +1,5 @@
 """The closed forms on the line against adaptive quadrature, the generalised covariance and finite differences."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,19 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integrals import line, t64
 
-from sparse_attention.mappings.continuous import (
-    BetaGaussian,
-    GaussianBasis1d,
-    continuous_attention_1d,
-    continuous_softmax,
-    continuous_sparsemax,
-    from_canonical,
-    rho,
-    to_canonical,
-)
+from sparse_attention.mappings import continuous as ct
 
 ALPHAS = [1.0, 4 / 3, 1.5, 2.0]
-BASIS = GaussianBasis1d(
+BASIS = ct.GaussianBasis1d(
     torch.tensor([0.0, 0.25, 0.5, 1.0, 0.1, 0.9, 0.5], dtype=torch.float64),
     torch.tensor([0.1, 0.1, 0.1, 0.1, 0.5, 0.5, 0.03], dtype=torch.float64),
 )
@@ -43,8 +32,8 @@ def bump(density, function, centre, width):
     ("mu", "sigma_sq"), [(0.3, 0.04), (0.9, 0.5), (0.5, 1e-6), (0.1, 1e-3), (2.0, 0.01), (0.25, 30.0), (-0.4, 1e-9)]
 )
 def test_forward_equals_quadrature(alpha, mu, sigma_sq):
-    r = continuous_attention_1d(t64(mu), t64(sigma_sq), BASIS, alpha)
-    d = BetaGaussian(t64(mu), t64(sigma_sq), alpha)
+    r = ct.continuous_attention_1d(t64(mu), t64(sigma_sq), BASIS, alpha)
+    d = ct.BetaGaussian(t64(mu), t64(sigma_sq), alpha)
     centres, widths = (x.tolist() for x in BASIS.tensors())
     exact = [bump(d, lambda t, p: p, c, w) for c, w in zip(centres, widths)]
     assert np.allclose(r.numpy(), exact, rtol=1e-10, atol=1e-10)
@@ -54,10 +43,10 @@ def test_forward_equals_quadrature(alpha, mu, sigma_sq):
 def test_jacobian_is_the_generalised_covariance(alpha):
     """Eq. 18 by quadrature of Eq. 17: |p|^(2-alpha) (E[phi psi] - E[phi] E[psi]) under the escort density."""
     mu, sigma_sq = t64(0.35), t64(0.06)
-    d = BetaGaussian(mu, sigma_sq, alpha)
+    d = ct.BetaGaussian(mu, sigma_sq, alpha)
     escorts = [lambda t, p, n=power: t**n * p ** (2 - alpha) for power in range(3)]
     norm, *phi = (line(d, escort) for escort in escorts)
-    jacobian = torch.autograd.functional.jacobian(lambda t: rho(t, BASIS, alpha), to_canonical(mu, sigma_sq))
+    jacobian = torch.autograd.functional.jacobian(lambda t: ct.rho(t, BASIS, alpha), ct.to_canonical(mu, sigma_sq))
     for j, (c, w) in enumerate(zip(*(x.tolist() for x in BASIS.tensors()))):
         psi, *both = (bump(d, escort, c, w) for escort in escorts)
         for i in (0, 1):
@@ -68,30 +57,30 @@ def test_jacobian_is_the_generalised_covariance(alpha):
 def test_gradients(alpha):
     mu = t64([0.3, 0.9, 0.5]).requires_grad_()
     sigma_sq = t64([0.04, 1.5, 1e-3]).requires_grad_()
-    f = lambda m, s: continuous_attention_1d(m, s, BASIS, alpha)  # noqa: E731
+    f = lambda m, s: ct.continuous_attention_1d(m, s, BASIS, alpha)  # noqa: E731
     assert torch.autograd.gradcheck(f, (mu, sigma_sq))
     assert torch.autograd.gradgradcheck(f, (mu[:2], sigma_sq[:2]))
-    theta = to_canonical(mu, sigma_sq).detach()[:2].requires_grad_()
-    assert torch.autograd.gradcheck(lambda t: rho(t, BASIS, alpha), theta)
+    theta = ct.to_canonical(mu, sigma_sq).detach()[:2].requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: ct.rho(t, BASIS, alpha), theta)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
 @pytest.mark.parametrize("ratio", [0.02, 0.09, 0.11, 0.24, 0.26, 0.49, 0.51])
 def test_no_seam_between_moments_and_quadrature(alpha, ratio):
     """Value and gradient stay 1e-9 right on both sides of the widths where the rule changes."""
-    basis = GaussianBasis1d(t64([0.2, 0.9]), t64([1.0, 1.0]))
+    basis = ct.GaussianBasis1d(t64([0.2, 0.9]), t64([1.0, 1.0]))
     a = t64(ratio)
     # sigma^2 for this half width; then int C (1 - y^2)^k psi(mu + a y) dy by 60 Gauss points
     k = round(1 / (alpha - 1))
     constant = math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
-    unit = float(BetaGaussian(t64(0.0), t64(1.0), alpha).half_width())
+    unit = float(ct.BetaGaussian(t64(0.0), t64(1.0), alpha).half_width())
     sigma_sq = ((a / unit) ** (alpha + 1)).requires_grad_()
     mu = t64(0.35).requires_grad_()
     y, w = np.polynomial.legendre.leggauss(60)
     z = 0.35 + ratio * y[:, None] - np.array([[0.2, 0.9]])
     psi = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     weight = (w * constant * (1 - y**2) ** k)[:, None]
-    r = continuous_attention_1d(mu, sigma_sq, basis, alpha)
+    r = ct.continuous_attention_1d(mu, sigma_sq, basis, alpha)
     assert np.allclose(r.detach().numpy(), (weight * psi).sum(0), rtol=1e-11)
     for j in range(2):
         by_mu, by_sigma = torch.autograd.grad(r[j], (mu, sigma_sq), retain_graph=True)
@@ -105,8 +94,8 @@ def test_no_seam_between_moments_and_quadrature(alpha, ratio):
 def test_float32_input_loses_only_the_last_rounding(mu, log_sigma_sq, alpha):
     mu32 = torch.tensor(mu, dtype=torch.float32)
     s32 = torch.tensor(math.exp(log_sigma_sq), dtype=torch.float32)
-    r32 = continuous_attention_1d(mu32, s32, BASIS, alpha)
-    r64 = continuous_attention_1d(mu32.double(), s32.double(), BASIS, alpha)
+    r32 = ct.continuous_attention_1d(mu32, s32, BASIS, alpha)
+    r64 = ct.continuous_attention_1d(mu32.double(), s32.double(), BASIS, alpha)
     assert r32.dtype == torch.float32
     assert torch.allclose(r32.double(), r64, rtol=1e-7, atol=1e-12)
     assert (r64 >= -1e-12).all() and (r64 <= 1 / (0.03 * math.sqrt(2 * math.pi)) + 1e-9).all()
@@ -115,29 +104,29 @@ def test_float32_input_loses_only_the_last_rounding(mu, log_sigma_sq, alpha):
 def test_shapes_and_nan_rows():
     mu = torch.rand(2, 3, 1)
     sigma_sq = torch.full((5,), 0.1)
-    assert continuous_sparsemax(mu, sigma_sq, BASIS).shape == (2, 3, 5, 7)
-    assert continuous_sparsemax(torch.zeros(0), torch.zeros(0), BASIS).shape == (0, 7)
-    r = continuous_sparsemax(t64([0.2, math.nan, 0.4]), t64([0.1, 0.1, math.nan]), BASIS)
+    assert ct.continuous_sparsemax(mu, sigma_sq, BASIS).shape == (2, 3, 5, 7)
+    assert ct.continuous_sparsemax(torch.zeros(0), torch.zeros(0), BASIS).shape == (0, 7)
+    r = ct.continuous_sparsemax(t64([0.2, math.nan, 0.4]), t64([0.1, 0.1, math.nan]), BASIS)
     assert not r[0].isnan().any() and r[1:].isnan().all()
-    mu, sigma_sq = from_canonical(to_canonical(t64(0.3), t64(0.2)))
+    mu, sigma_sq = ct.from_canonical(ct.to_canonical(t64(0.3), t64(0.2)))
     assert float(mu) == pytest.approx(0.3) and float(sigma_sq) == pytest.approx(0.2)
 
 
 def test_errors_name_value_set_and_step():
     one = torch.ones(())
     with pytest.raises(ValueError, match=r"alpha=1.7 .*allowed: 1 .*4/3.*BetaGaussian"):
-        continuous_attention_1d(one, one, BASIS, 1.7)
+        ct.continuous_attention_1d(one, one, BASIS, 1.7)
     with pytest.raises(ValueError, match=r"sigma_sq must be positive, got -1.0"):
-        continuous_softmax(one, -one, BASIS)
+        ct.continuous_softmax(one, -one, BASIS)
     with pytest.raises(ValueError, match="multiple of 2"):
-        GaussianBasis1d.linspaced(33)
+        ct.GaussianBasis1d.linspaced(33)
     with pytest.raises(ValueError, match="positive standard deviations"):
-        GaussianBasis1d([0.0], [0.0])
+        ct.GaussianBasis1d([0.0], [0.0])
 
 
 def test_whole_numbers_give_the_default_type_and_halves_stay():
     ones = torch.tensor([0, 1])
-    r = continuous_attention_1d(ones, torch.tensor([1, 1]), BASIS)
+    r = ct.continuous_attention_1d(ones, torch.tensor([1, 1]), BASIS)
     assert r.dtype == torch.float32 and (r > 0).all()
-    assert torch.allclose(r, continuous_attention_1d(ones.float(), torch.ones(2), BASIS))
-    assert continuous_attention_1d(ones.bfloat16(), torch.ones(2).bfloat16(), BASIS).dtype == torch.bfloat16
+    assert torch.allclose(r, ct.continuous_attention_1d(ones.float(), torch.ones(2), BASIS))
+    assert ct.continuous_attention_1d(ones.bfloat16(), torch.ones(2).bfloat16(), BASIS).dtype == torch.bfloat16

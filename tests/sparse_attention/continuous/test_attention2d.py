@@ -1,7 +1,5 @@
 """The planar transform against two-dimensional quadrature, its two rules against each other, and finite differences."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -12,21 +10,12 @@ from hypothesis import strategies as st
 from integrals import plane, t64
 from scipy.stats import multivariate_normal
 
-from sparse_attention.mappings.continuous import (
-    GaussianBasis2d,
-    MultivariateBetaGaussian,
-    TruncatedParaboloid,
-    continuous_attention_2d,
-    continuous_sparsemax,
-    matched_covariance,
-    rho_2d,
-    to_canonical_2d,
-)
+from sparse_attention.mappings import continuous as ct
 
 ALPHAS = [1.0, 4 / 3, 1.5, 2.0]
-GRID = GaussianBasis2d.grid()  # the published setting: 10 x 10, Sigma_j = .001 I
-SMALL = GaussianBasis2d.grid(3, 2, (0.02, 0.05))
-MIXED = GaussianBasis2d(
+GRID = ct.GaussianBasis2d.grid()  # the published setting: 10 x 10, Sigma_j = .001 I
+SMALL = ct.GaussianBasis2d.grid(3, 2, (0.02, 0.05))
+MIXED = ct.GaussianBasis2d(
     torch.tensor([[0.1, 0.2], [0.8, 0.4], [0.5, 0.5]], dtype=torch.float64),
     torch.tensor(
         [[[0.02, 0.01], [0.01, 0.03]], [[0.5, 0.0], [0.0, 0.01]], [[4.0, 1.0], [1.0, 9.0]]], dtype=torch.float64
@@ -41,38 +30,33 @@ def covariances(count, scale, seed=0):
     return scale * (m @ m.mT), torch.rand(count, 2, dtype=torch.float64, generator=rng)
 
 
+RULES = [(1e-5, (24, 60)), (1e-3, (24, 60)), (0.01, (60, 200)), pytest.param(0.08, (120, 400), marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
-@pytest.mark.parametrize(
-    ("scale", "points"),
-    [
-        (1e-5, (24, 60)),
-        (1e-3, (24, 60)),
-        (0.01, (60, 200)),
-        pytest.param(0.08, (120, 400), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("scale", "points"), RULES)
 def test_both_rules_equal_a_brute_force_rule(alpha, scale, points):
     """The brute-force rule itself errs by less than 1e-13 of the largest r with these points."""
     v, mu = covariances(2, scale)
-    sigma = matched_covariance(v, alpha)
-    slices = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="slices")
-    angular = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="angular")
-    single = continuous_attention_2d(mu.float(), sigma.float(), GRID, alpha)
+    sigma = ct.matched_covariance(v, alpha)
+    slices = ct.continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="slices")
+    angular = ct.continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="angular")
+    single = ct.continuous_attention_2d(mu.float(), sigma.float(), GRID, alpha)
     assert single.dtype == torch.float32
     for i in range(2):
-        exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), GRID, points=points)
+        exact = plane(ct.MultivariateBetaGaussian(mu[i], sigma[i], alpha), GRID, points=points)
         assert np.allclose(slices[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
         assert np.allclose(angular[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
-        rounded = MultivariateBetaGaussian(mu[i].float().double(), sigma[i].float().double(), alpha)
+        rounded = ct.MultivariateBetaGaussian(mu[i].float().double(), sigma[i].float().double(), alpha)
         assert np.allclose(single[i].numpy(), plane(rounded, GRID, points=points), rtol=0, atol=1e-6 * exact.max())
 
 
 @pytest.mark.parametrize(("alpha", "basis"), [(1.0, GRID), *((alpha, MIXED) for alpha in ALPHAS)])
 def test_any_basis(alpha, basis):
     v, mu = covariances(4, 0.05, seed=2)
-    sigma = matched_covariance(v, alpha)
-    r = continuous_attention_2d(mu, sigma, basis, alpha)
-    r32 = continuous_attention_2d(mu.float(), sigma.float(), basis, alpha)
+    sigma = ct.matched_covariance(v, alpha)
+    r = ct.continuous_attention_2d(mu, sigma, basis, alpha)
+    r32 = ct.continuous_attention_2d(mu.float(), sigma.float(), basis, alpha)
     centres, spread = basis.tensors()
     close = {"rtol": 1e-11, "atol": 1e-12} if alpha == 1 else {"rtol": 1e-9, "atol": 1e-11}
     for i in range(4):
@@ -80,7 +64,7 @@ def test_any_basis(alpha, basis):
             around = (spread + sigma[i]).expand(len(centres), 2, 2)
             exact = [multivariate_normal.pdf(mu[i], c, s) for c, s in zip(centres, around)]
         else:
-            exact = plane(MultivariateBetaGaussian(mu[i], sigma[i], alpha), basis)
+            exact = plane(ct.MultivariateBetaGaussian(mu[i], sigma[i], alpha), basis)
         assert np.allclose(r[i].numpy(), exact, **close)
         assert np.allclose(r32[i].numpy(), exact, rtol=1e-4, atol=1e-6 * np.max(exact))  # the inputs' own rounding
 
@@ -91,9 +75,9 @@ def test_gradient_is_the_generalised_covariance(alpha):
     7.1.
     """
     v, mu = covariances(1, 0.02, seed=7)
-    sigma = matched_covariance(v, alpha)[0]
+    sigma = ct.matched_covariance(v, alpha)[0]
     mu = mu[0]
-    d = MultivariateBetaGaussian(mu, sigma, alpha)
+    d = ct.MultivariateBetaGaussian(mu, sigma, alpha)
     escort = lambda t, p: p ** (2 - alpha)  # noqa: E731
     phi1 = lambda t, p: escort(t, p)[..., None] * t  # noqa: E731
     phi2 = lambda t, p: escort(t, p)[..., None, None] * t[..., :, None] * t[..., None, :]  # noqa: E731
@@ -101,11 +85,11 @@ def test_gradient_is_the_generalised_covariance(alpha):
     psi = plane(d, SMALL, escort)
     by_theta1 = plane(d, SMALL, phi1) - psi[:, None] * plane(d, None, phi1) / norm
     by_theta2 = plane(d, SMALL, phi2) - psi[:, None, None] * plane(d, None, phi2) / norm
-    theta1, theta2 = to_canonical_2d(mu, sigma)
-    for basis in (SMALL, GaussianBasis2d(*SMALL.tensors())):
+    theta1, theta2 = ct.to_canonical_2d(mu, sigma)
+    for basis in (SMALL, ct.GaussianBasis2d(*SMALL.tensors())):
         rule = "slices" if basis is SMALL else "angular"
         j1, j2 = torch.autograd.functional.jacobian(
-            lambda a, b, basis=basis, rule=rule: rho_2d(a, b, basis, alpha, quadrature=rule), (theta1, theta2)
+            lambda a, b, basis=basis, rule=rule: ct.rho_2d(a, b, basis, alpha, quadrature=rule), (theta1, theta2)
         )
         tolerance = 1e-9
         assert np.allclose(j1.numpy(), by_theta1, atol=tolerance)
@@ -123,7 +107,7 @@ def test_finite_differences(alpha, rule):
 
     def f(m, root):
         sigma = 0.05 * root @ root.mT + 0.02 * torch.eye(2)
-        return continuous_attention_2d(m, sigma, basis, alpha, quadrature=rule, n_angles=120)
+        return ct.continuous_attention_2d(m, sigma, basis, alpha, quadrature=rule, n_angles=120)
 
     assert torch.autograd.gradcheck(f, (mu, root))
     if alpha in (1.0, 2.0):
@@ -133,7 +117,7 @@ def test_finite_differences(alpha, rule):
 def test_the_authors_angle_zero_lies_along_the_symmetric_root():
     """Their rule, written out: t = mu + u S^(1/2) (cos v, sin v), 100 angles with both ends. The root matters: one counts twice."""
     v = t64([[[0.03, 0.015], [0.015, 0.03]], [[0.02, -0.008], [-0.008, 0.01]]])
-    mu, sigma = t64([[0.4, 0.7], [0.5, 0.45]]), matched_covariance(v, 2.0)
+    mu, sigma = t64([[0.4, 0.7], [0.5, 0.45]]), ct.matched_covariance(v, 2.0)
     values, vectors = torch.linalg.eigh(v)
     root = vectors @ torch.diag_embed(values.sqrt()) @ vectors.mT
     root = math.sqrt(6) * root  # the covariance of the disk's density is I / 6
@@ -144,16 +128,16 @@ def test_the_authors_angle_zero_lies_along_the_symmetric_root():
     t = mu[:, None, None] + u[None, None, :, None] * (root @ circle).mT[:, :, None]  # [B, K, U, 2]
     psi = GRID.evaluate(t)  # [B, K, U, N]
     expected = torch.einsum("bkun,u->bn", psi, weight * u * (1 - u**2)) * (2 / math.pi) * (2 * math.pi / 100)
-    found = continuous_sparsemax(mu, sigma, GRID, quadrature="paper-code")
+    found = ct.continuous_sparsemax(mu, sigma, GRID, quadrature="paper-code")
     assert torch.allclose(found, expected, rtol=0, atol=1e-8 * expected.abs().max().item())
 
 
 def test_how_far_off_the_authors_rule_is():
     """4.4 %, 2.2 % and 1 % of the largest r for V = .1 I, .03 I, .001 I, by the angle that counts twice alone."""
     v, mu = t64([0.1, 0.03, 0.001])[:, None, None] * torch.eye(2), t64([0.5, 0.5])
-    sigma = matched_covariance(v, 2.0)
-    good, paper = (continuous_sparsemax(mu, sigma, GRID, quadrature=rule) for rule in ("auto", "paper-code"))
-    distinct = continuous_attention_2d(mu, sigma, GRID, quadrature="angular", n_angles=100)
+    sigma = ct.matched_covariance(v, 2.0)
+    good, paper = (ct.continuous_sparsemax(mu, sigma, GRID, quadrature=rule) for rule in ("auto", "paper-code"))
+    distinct = ct.continuous_attention_2d(mu, sigma, GRID, quadrature="angular", n_angles=100)
     errors = [(r - good).abs().amax(-1) / good.amax(-1) for r in (paper, distinct)]
     assert errors[0].tolist() == pytest.approx([0.0438, 0.0217, 0.0096], rel=0.02) and errors[1].max() < 1e-4
 
@@ -163,46 +147,46 @@ def test_how_far_off_the_authors_rule_is():
 def test_error_bound_of_the_angles_holds(log_scale, correlation, ratio, alpha):
     off = 0.98 * correlation * math.sqrt(ratio)
     v = 10**log_scale * t64([[1.0, off], [off, ratio]])
-    mu, sigma = t64([0.31, 0.77]), matched_covariance(v, alpha)
-    exact = continuous_attention_2d(mu, sigma, GRID, alpha, n_angles=6000)
-    chosen = continuous_attention_2d(mu, sigma, GRID, alpha)
+    mu, sigma = t64([0.31, 0.77]), ct.matched_covariance(v, alpha)
+    exact = ct.continuous_attention_2d(mu, sigma, GRID, alpha, n_angles=6000)
+    chosen = ct.continuous_attention_2d(mu, sigma, GRID, alpha)
     assert (chosen - exact).abs().max() < 1e-11 * exact.abs().max()
 
 
 def test_grid_is_recognised_in_any_order():
     order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
     centres, spread = GRID.tensors()
-    shuffled = GaussianBasis2d(centres[order], spread)
-    assert shuffled.separable and not GaussianBasis2d(centres[:99], spread).separable
-    assert not GaussianBasis2d(centres, spread + 0.0001).separable
+    shuffled = ct.GaussianBasis2d(centres[order], spread)
+    assert shuffled.separable and not ct.GaussianBasis2d(centres[:99], spread).separable
+    assert not ct.GaussianBasis2d(centres, spread + 0.0001).separable
     v, mu = covariances(3, 0.05)
     assert torch.allclose(
-        continuous_sparsemax(mu, v, shuffled), continuous_sparsemax(mu, v, GRID)[:, order], atol=1e-14
+        ct.continuous_sparsemax(mu, v, shuffled), ct.continuous_sparsemax(mu, v, GRID)[:, order], atol=1e-14
     )
 
 
 def test_density_far_away_or_enormous():
-    far = continuous_sparsemax(t64([30.0, -20.0]), 0.01 * torch.eye(2, dtype=torch.float64), GRID)
+    far = ct.continuous_sparsemax(t64([30.0, -20.0]), 0.01 * torch.eye(2, dtype=torch.float64), GRID)
     assert far.abs().max() < 1e-300
-    wide = continuous_sparsemax(t64([0.5, 0.5]), 1e4 * torch.eye(2, dtype=torch.float64), GRID)
-    peak = float(TruncatedParaboloid(t64([0.5, 0.5]), 1e4 * torch.eye(2, dtype=torch.float64)).pdf(t64([0.5, 0.5])))
+    wide = ct.continuous_sparsemax(t64([0.5, 0.5]), 1e4 * torch.eye(2, dtype=torch.float64), GRID)
+    peak = float(ct.TruncatedParaboloid(t64([0.5, 0.5]), 1e4 * torch.eye(2, dtype=torch.float64)).pdf(t64([0.5, 0.5])))
     assert torch.allclose(wide, torch.full_like(wide, peak), rtol=1e-2)
 
 
 def test_shapes_nan_rows_and_errors():
     eye = torch.eye(2)
-    assert continuous_sparsemax(torch.rand(3, 1, 2), 0.1 * eye.expand(4, 2, 2), GRID).shape == (3, 4, 100)
-    assert continuous_sparsemax(torch.zeros(0, 2), torch.zeros(0, 2, 2), GRID).shape == (0, 100)
+    assert ct.continuous_sparsemax(torch.rand(3, 1, 2), 0.1 * eye.expand(4, 2, 2), GRID).shape == (3, 4, 100)
+    assert ct.continuous_sparsemax(torch.zeros(0, 2), torch.zeros(0, 2, 2), GRID).shape == (0, 100)
     for basis in (SMALL, MIXED):
-        r = continuous_sparsemax(t64([[0.5, 0.5], [math.nan, 0.5]]), 0.1 * eye.double(), basis)
+        r = ct.continuous_sparsemax(t64([[0.5, 0.5], [math.nan, 0.5]]), 0.1 * eye.double(), basis)
         assert r[0].isfinite().all() and r[1].isnan().all()
     with pytest.raises(ValueError, match="number 1 is not positive definite"):
-        continuous_sparsemax(torch.zeros(2, 2), torch.stack([eye, -eye]), GRID)
+        ct.continuous_sparsemax(torch.zeros(2, 2), torch.stack([eye, -eye]), GRID)
     with pytest.raises(ValueError, match="quadrature='polar' is not one of auto, slices, angular, paper-code"):
-        continuous_sparsemax(torch.zeros(2), eye, GRID, quadrature="polar")
+        ct.continuous_sparsemax(torch.zeros(2), eye, GRID, quadrature="polar")
     with pytest.raises(ValueError, match="needs centres on a grid"):
-        continuous_sparsemax(torch.zeros(2), eye, MIXED, quadrature="slices")
+        ct.continuous_sparsemax(torch.zeros(2), eye, MIXED, quadrature="slices")
     with pytest.raises(ValueError, match=r"mu \[..., 2\]"):
-        continuous_sparsemax(torch.zeros(3), eye, GRID)
+        ct.continuous_sparsemax(torch.zeros(3), eye, GRID)
     with pytest.raises(ValueError, match="symmetric positive definite"):
-        GaussianBasis2d(torch.zeros(1, 2), -eye)
+        ct.GaussianBasis2d(torch.zeros(1, 2), -eye)

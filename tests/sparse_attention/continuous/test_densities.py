@@ -1,7 +1,5 @@
 """Densities on the line and in n dimensions against quadrature, root finding and sampling statistics."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,34 +9,22 @@ from integrals import line, plane, t64
 from scipy import optimize, stats
 from scipy.integrate import quad
 
-from sparse_attention.mappings.continuous import (
-    BetaGaussian,
-    Biweight,
-    Gaussian,
-    Laplace,
-    LocationScale,
-    MultivariateBetaGaussian,
-    MultivariateGaussian,
-    Triangular,
-    Triweight,
-    TruncatedParabola,
-    matched_covariance,
-)
+from sparse_attention.mappings import continuous as ct
 
 
 def cosh_family(mu, sigma):
-    return LocationScale(t64(mu), t64(sigma), torch.cosh, torch.sinh)
+    return ct.LocationScale(t64(mu), t64(sigma), torch.cosh, torch.sinh)
 
 
 LINE = {
-    "gaussian": Gaussian(t64(0.3), t64(0.04)),
-    "parabola": TruncatedParabola(t64(0.3), t64(0.04)),
-    "biweight": Biweight(t64(-0.2), t64(0.5)),
-    "triweight": Triweight(t64(1.0), t64(2.0)),
-    "alpha1.2": BetaGaussian(t64(0.0), t64(0.1), alpha=1.2),
-    "alpha3": BetaGaussian(t64(0.1), t64(0.7), alpha=3.0),
-    "laplace": Laplace(t64(0.4), t64(0.3)),
-    "triangular": Triangular(t64(0.4), t64(0.3)),
+    "gaussian": ct.Gaussian(t64(0.3), t64(0.04)),
+    "parabola": ct.TruncatedParabola(t64(0.3), t64(0.04)),
+    "biweight": ct.Biweight(t64(-0.2), t64(0.5)),
+    "triweight": ct.Triweight(t64(1.0), t64(2.0)),
+    "alpha1.2": ct.BetaGaussian(t64(0.0), t64(0.1), alpha=1.2),
+    "alpha3": ct.BetaGaussian(t64(0.1), t64(0.7), alpha=3.0),
+    "laplace": ct.Laplace(t64(0.4), t64(0.3)),
+    "triangular": ct.Triangular(t64(0.4), t64(0.3)),
     "cosh": cosh_family(0.2, 0.6),
 }
 
@@ -76,7 +62,7 @@ def test_beta_gaussian_solves_the_regularised_prediction_map(alpha):
         return quad(lambda t: ((alpha - 1) * max(-tau - t * t / (2 * sigma_sq), 0)) ** k, -a, a)[0] - 1
 
     tau = optimize.brentq(mass, -50, -1e-6, xtol=1e-14)
-    d = BetaGaussian(t64(0.0), t64(sigma_sq), alpha)
+    d = ct.BetaGaussian(t64(0.0), t64(sigma_sq), alpha)
     assert float(d.tau) == pytest.approx(tau, rel=1e-8)
     assert float(d.half_width()) == pytest.approx(math.sqrt(-2 * tau * sigma_sq), rel=1e-8)
     # Prop. 1: tau = A_alpha - 1/(alpha - 1), with the printed A_alpha an escort expectation of f.
@@ -89,14 +75,14 @@ def test_beta_gaussian_solves_the_regularised_prediction_map(alpha):
 def test_location_scale_contains_the_parabola_and_the_triangle():
     t = torch.linspace(-2, 2, 101, dtype=torch.float64)
     sigma = 0.7
-    cubic = LocationScale(t64(0.1), t64(sigma), lambda x: x**3 / 6, lambda x: x**2 / 2)
+    cubic = ct.LocationScale(t64(0.1), t64(sigma), lambda x: x**3 / 6, lambda x: x**2 / 2)
     assert cubic.a == pytest.approx(1.5 ** (1 / 3), abs=1e-14)
     # The parameter of the parabola is sigma^3, not sigma^2.
-    assert torch.allclose(cubic.pdf(t), TruncatedParabola(t64(0.1), t64(sigma**3)).pdf(t), atol=1e-13)
-    square = LocationScale(t64(0.1), t64(sigma), lambda x: x**2 / 2, lambda x: x)
-    assert torch.allclose(square.pdf(t), Triangular(t64(0.1), t64(sigma**2)).pdf(t), atol=1e-13)
+    assert torch.allclose(cubic.pdf(t), ct.TruncatedParabola(t64(0.1), t64(sigma**3)).pdf(t), atol=1e-13)
+    square = ct.LocationScale(t64(0.1), t64(sigma), lambda x: x**2 / 2, lambda x: x)
+    assert torch.allclose(square.pdf(t), ct.Triangular(t64(0.1), t64(sigma**2)).pdf(t), atol=1e-13)
     with pytest.raises(ValueError, match="strictly convex"):
-        LocationScale(t64(0.0), t64(1.0), lambda x: x, torch.ones_like)
+        ct.LocationScale(t64(0.0), t64(1.0), lambda x: x, torch.ones_like)
 
 
 @pytest.mark.parametrize("name", LINE)
@@ -114,10 +100,10 @@ def test_samples_follow_the_density(name):
 
 def test_samples_carry_gradients():
     mu, s2 = t64([0.1, 0.4]).requires_grad_(), t64([0.2, 0.3]).requires_grad_()
-    x = TruncatedParabola(mu, s2).rsample((50000,), generator=torch.Generator().manual_seed(0))
+    x = ct.TruncatedParabola(mu, s2).rsample((50000,), generator=torch.Generator().manual_seed(0))
     by_mu, by_s2 = torch.autograd.grad(((x - mu.detach()) ** 2).mean(0).sum(), (mu, s2))
     # E (t - m)^2 = a^2 / 5, so d / d sigma^2 = 2/3 variance / sigma^2 and d / d mu = 0 at mu = m.
-    expected = 2 / 3 * TruncatedParabola(mu, s2).variance / s2
+    expected = 2 / 3 * ct.TruncatedParabola(mu, s2).variance / s2
     assert torch.allclose(by_s2, expected.detach(), rtol=0.03)
     assert by_mu.abs().max() < 0.01
 
@@ -125,11 +111,11 @@ def test_samples_carry_gradients():
 @pytest.mark.parametrize("bad", [0.0, -1.0])
 def test_wrong_parameters_are_named(bad):
     with pytest.raises(ValueError, match=r"sigma_sq must be positive, got"):
-        TruncatedParabola(t64(0.0), t64(bad))
+        ct.TruncatedParabola(t64(0.0), t64(bad))
     with pytest.raises(ValueError, match=r"b must be positive"):
-        Triangular(t64(0.0), t64(bad))
+        ct.Triangular(t64(0.0), t64(bad))
     with pytest.raises(ValueError, match=r"alpha=0.5 is out of range: alpha >= 1"):
-        BetaGaussian(t64(0.0), t64(1.0), alpha=0.5)
+        ct.BetaGaussian(t64(0.0), t64(1.0), alpha=0.5)
 
 
 SIGMA2 = [[0.09, 0.03], [0.03, 0.05]]
@@ -141,7 +127,7 @@ def polar(d, function):
 
 @pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3, 1.25])
 def test_planar_family_equals_quadrature(alpha):
-    d = MultivariateBetaGaussian(t64([0.2, 0.7]), t64(SIGMA2), alpha)
+    d = ct.MultivariateBetaGaussian(t64([0.2, 0.7]), t64(SIGMA2), alpha)
     assert polar(d, lambda t, p: p) == pytest.approx(1, abs=1e-10)
     centred = lambda t: t - d.loc.numpy()  # noqa: E731
     cov = polar(d, lambda t, p: p[..., None, None] * centred(t)[..., :, None] * centred(t)[..., None, :])
@@ -151,15 +137,15 @@ def test_planar_family_equals_quadrature(alpha):
         assert tsallis == pytest.approx(float(d.entropy(a)), abs=1e-9)
     shannon = polar(d, lambda t, p: -p * np.log(np.maximum(p, 1e-300)))
     assert shannon == pytest.approx(float(d.entropy(1)), abs=1e-5)
-    matched = MultivariateBetaGaussian(d.loc, matched_covariance(d.covariance, alpha), alpha)
+    matched = ct.MultivariateBetaGaussian(d.loc, ct.matched_covariance(d.covariance, alpha), alpha)
     assert torch.allclose(matched.sigma, d.sigma, atol=1e-13)
 
 
 def test_one_dimension_agrees_with_the_line():
     t = torch.linspace(-1, 2, 31, dtype=torch.float64)
     for alpha in (1.0, 4 / 3, 2.0, 2.5):
-        line = BetaGaussian(t64(0.4), t64(0.2), alpha)
-        general = MultivariateBetaGaussian(t64([0.4]), t64([[0.2]]), alpha)
+        line = ct.BetaGaussian(t64(0.4), t64(0.2), alpha)
+        general = ct.MultivariateBetaGaussian(t64([0.4]), t64([[0.2]]), alpha)
         assert torch.allclose(line.pdf(t), general.pdf(t.unsqueeze(-1)), atol=1e-13)
         for a in (1, 1.5, 2):
             assert float(line.entropy(a)) == pytest.approx(float(general.entropy(a)), abs=1e-12)
@@ -170,7 +156,7 @@ def test_one_dimension_agrees_with_the_line():
 def test_sampled_moments(n, alpha):
     rng = torch.Generator().manual_seed(n)
     m = torch.randn(n, n, dtype=torch.float64, generator=rng)
-    d = MultivariateBetaGaussian(torch.ones(n, dtype=torch.float64), 0.2 * (m @ m.T) + 0.1 * torch.eye(n), alpha)
+    d = ct.MultivariateBetaGaussian(torch.ones(n, dtype=torch.float64), 0.2 * (m @ m.T) + 0.1 * torch.eye(n), alpha)
     x = d.sample((60000,), generator=rng)
     scale = d.covariance.diagonal().max()
     assert (x.mean(0) - d.mean).abs().max() < 5 * (scale / 60000).sqrt()
@@ -181,18 +167,18 @@ def test_sampled_moments(n, alpha):
 
 
 def test_multivariate_gaussian_equals_scipy():
-    d = MultivariateGaussian(t64([0.2, 0.7]), t64(SIGMA2))
+    d = ct.MultivariateGaussian(t64([0.2, 0.7]), t64(SIGMA2))
     reference = stats.multivariate_normal([0.2, 0.7], SIGMA2)
     t = np.random.default_rng(0).normal(size=(7, 2))
     assert np.allclose(d.pdf(torch.from_numpy(t)).numpy(), reference.pdf(t), rtol=1e-12)
     assert float(d.entropy()) == pytest.approx(reference.entropy())
     with pytest.raises(ValueError, match="not positive definite"):
-        MultivariateGaussian(t64([0.0, 0.0]), -torch.eye(2, dtype=torch.float64))
+        ct.MultivariateGaussian(t64([0.0, 0.0]), -torch.eye(2, dtype=torch.float64))
 
 
 def test_densities_are_differentiable():
     t = t64([0.1, 0.35, 0.6])
     mu, s2 = t64(0.3).requires_grad_(), t64(0.05).requires_grad_()
     for alpha in (1.0, 4 / 3, 2.0):
-        assert torch.autograd.gradcheck(lambda m, s, a=alpha: BetaGaussian(m, s, a).pdf(t), (mu, s2))
-        assert torch.autograd.gradcheck(lambda m, s, a=alpha: BetaGaussian(m, s, a).entropy(1), (mu, s2))
+        assert torch.autograd.gradcheck(lambda m, s, a=alpha: ct.BetaGaussian(m, s, a).pdf(t), (mu, s2))
+        assert torch.autograd.gradcheck(lambda m, s, a=alpha: ct.BetaGaussian(m, s, a).entropy(1), (mu, s2))

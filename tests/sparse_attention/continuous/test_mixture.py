@@ -1,29 +1,11 @@
 """Moment matching against the densities' own moments; weighted EM against scikit-learn on repeated points."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from sklearn.mixture import GaussianMixture
 
-from sparse_attention.mappings.continuous import (
-    BetaGaussian,
-    GaussianBasis1d,
-    GaussianBasis2d,
-    MultivariateBetaGaussian,
-    continuous_softmax,
-    continuous_sparsemax,
-    document_positions,
-    fit_mixture,
-    match_moments_1d,
-    match_moments_2d,
-    matched_covariance,
-    mixture_expectation,
-    positions_1d,
-    positions_2d,
-    select_mixture,
-)
+from sparse_attention.mappings import continuous as ct
 
 
 def random_weights(batch, length, seed=0):
@@ -34,47 +16,47 @@ def random_weights(batch, length, seed=0):
 @pytest.mark.parametrize("alpha", [1.0, 4 / 3, 1.5, 2.0, 3.0])
 def test_matched_densities_have_the_moments(alpha):
     p = random_weights(5, 12)
-    t = positions_1d(12)
-    mu, sigma_sq = match_moments_1d(p, t, alpha)
-    d = BetaGaussian(mu, sigma_sq, alpha)
+    t = ct.positions_1d(12)
+    mu, sigma_sq = ct.match_moments_1d(p, t, alpha)
+    d = ct.BetaGaussian(mu, sigma_sq, alpha)
     mean = np.array([np.average(t.numpy(), weights=w) for w in p.numpy()])
     variance = np.array([np.cov(t.numpy(), aweights=w, ddof=0) for w in p.numpy()])
     assert np.allclose(d.mean.numpy(), mean, atol=1e-13) and np.allclose(d.variance.numpy(), variance, rtol=1e-10)
-    grid = positions_2d(3, 4)
-    mu2, sigma2 = match_moments_2d(p, grid, alpha, floor=0.0)
-    d2 = MultivariateBetaGaussian(mu2, sigma2, alpha)
+    grid = ct.positions_2d(3, 4)
+    mu2, sigma2 = ct.match_moments_2d(p, grid, alpha, floor=0.0)
+    d2 = ct.MultivariateBetaGaussian(mu2, sigma2, alpha)
     for i, w in enumerate(p.numpy()):
         assert np.allclose(d2.covariance[i].numpy(), np.cov(grid.numpy().T, aweights=w, ddof=0), rtol=1e-9)
 
 
 def test_paper_code_takes_the_variance_for_the_parameter():
-    p, t = random_weights(3, 9), positions_1d(9)
-    _, exact = match_moments_1d(p, t, 2.0)
-    _, paper = match_moments_1d(p, t, 2.0, mode="paper-code")
+    p, t = random_weights(3, 9), ct.positions_1d(9)
+    _, exact = ct.match_moments_1d(p, t, 2.0)
+    _, paper = ct.match_moments_1d(p, t, 2.0, mode="paper-code")
     assert torch.allclose(exact, 2 / 3 * (5 * paper) ** 1.5)
     with pytest.raises(ValueError, match="is not one of exact, paper-code"):
-        match_moments_1d(p, t, 2.0, mode="tp")
+        ct.match_moments_1d(p, t, 2.0, mode="tp")
 
 
 def test_peaked_and_empty_weights_stay_positive_definite():
     one_hot = torch.zeros(2, 12)
     one_hot[0, 5] = 1.0
-    mu, sigma_sq = match_moments_1d(one_hot.half(), positions_1d(12), 2.0)
+    mu, sigma_sq = ct.match_moments_1d(one_hot.half(), ct.positions_1d(12), 2.0)
     assert mu.dtype == torch.float32 and (sigma_sq > 0).all()
-    _, sigma = match_moments_2d(one_hot, positions_2d(3, 4), 2.0)
+    _, sigma = ct.match_moments_2d(one_hot, ct.positions_2d(3, 4), 2.0)
     assert (torch.linalg.eigvalsh(sigma.double()) > 0).all()
 
 
 def test_document_positions():
     mask = torch.tensor([[True, True, False, True], [True, False, False, False], [False] * 4])
-    assert document_positions(mask).tolist()[0] == pytest.approx([1 / 6, 0.5, 0, 5 / 6])
-    assert document_positions(mask, "linspace").tolist()[0] == [0, 0.5, 0, 1]
-    assert document_positions(mask, "right_edge").tolist()[0] == pytest.approx([1 / 3, 2 / 3, 0, 1])
+    assert ct.document_positions(mask).tolist()[0] == pytest.approx([1 / 6, 0.5, 0, 5 / 6])
+    assert ct.document_positions(mask, "linspace").tolist()[0] == [0, 0.5, 0, 1]
+    assert ct.document_positions(mask, "right_edge").tolist()[0] == pytest.approx([1 / 3, 2 / 3, 0, 1])
     for kind in ("cell_centre", "linspace", "right_edge"):
-        at = document_positions(mask, kind)
+        at = ct.document_positions(mask, kind)
         assert at.isfinite().all() and (at[2] == 0).all()
     with pytest.raises(ValueError, match="is not one of cell_centre"):
-        document_positions(mask, "centre")
+        ct.document_positions(mask, "centre")
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -84,17 +66,11 @@ def test_weighted_em_equals_sklearn_on_repeated_points(n):
     t = rng.random((30, n))
     counts = rng.integers(1, 9, size=30)
     start = t[:3]
-    reference = GaussianMixture(
-        3,
-        max_iter=7,
-        tol=0.0,
-        reg_covar=1e-6,
-        weights_init=np.full(3, 1 / 3),
-        means_init=start,
-        precisions_init=np.repeat(np.eye(n)[None] / 0.02, 3, axis=0),
-    ).fit(np.repeat(t, counts, axis=0))
+    begin = {"weights_init": np.full(3, 1 / 3), "precisions_init": np.repeat(np.eye(n)[None] / 0.02, 3, axis=0)}
+    reference = GaussianMixture(3, max_iter=7, tol=0.0, reg_covar=1e-6, means_init=start, **begin)
+    reference.fit(np.repeat(t, counts, axis=0))
     p = torch.from_numpy(counts / counts.sum()).unsqueeze(0)
-    m = fit_mixture(
+    m = ct.fit_mixture(
         p, torch.from_numpy(t), 3, iterations=7, initial_variance=0.02, means=torch.from_numpy(start).unsqueeze(0)
     )
     assert np.allclose(m.pi[0], reference.weights_, atol=1e-9)
@@ -109,44 +85,46 @@ def bump(centre, grid, width=0.05):
 
 
 def test_selection_finds_the_number_of_modes():
-    grid = positions_2d(14, 14)
+    grid = ct.positions_2d(14, 14)
     one, two = bump([0.5, 0.5], grid, 0.1), bump([0.2, 0.2], grid) + bump([0.8, 0.7], grid)
     three = two + bump([0.2, 0.8], grid)
     p = torch.stack([one, two, three])
     p = p / p.sum(-1, keepdim=True)
-    m = select_mixture(p, grid, restarts=8, iterations=30, generator=torch.Generator().manual_seed(0))
+    m = ct.select_mixture(p, grid, restarts=8, iterations=30, generator=torch.Generator().manual_seed(0))
     assert m.components.tolist() == [1, 2, 3]
     assert torch.allclose(m.pi.sum(-1), torch.ones(3, dtype=torch.float64))
     assert m.pi.shape == (3, 4) and (m.pi[0, 1:] == 0).all()
     # no penalty: more components never lose
-    free = select_mixture(p, grid, restarts=8, iterations=30, penalty=0.0, generator=torch.Generator().manual_seed(0))
+    free = ct.select_mixture(
+        p, grid, restarts=8, iterations=30, penalty=0.0, generator=torch.Generator().manual_seed(0)
+    )
     assert (free.log_likelihood >= m.log_likelihood - 1e-12).all() and free.components[1] > 2
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_expectation_of_a_mixture_is_the_mixture_of_expectations(alpha):
-    grid, basis = positions_2d(5, 6), GaussianBasis2d.grid(4, 4, 0.02)
-    m = fit_mixture(random_weights(2, 30), grid, 3, 4, generator=torch.Generator().manual_seed(0))
-    f = continuous_softmax if alpha == 1 else continuous_sparsemax
+    grid, basis = ct.positions_2d(5, 6), ct.GaussianBasis2d.grid(4, 4, 0.02)
+    m = ct.fit_mixture(random_weights(2, 30), grid, 3, 4, generator=torch.Generator().manual_seed(0))
+    f = ct.continuous_softmax if alpha == 1 else ct.continuous_sparsemax
     expected = sum(
-        m.pi[:, k, None] * f(m.mu[:, k], matched_covariance(m.covariance[:, k], alpha), basis) for k in range(3)
+        m.pi[:, k, None] * f(m.mu[:, k], ct.matched_covariance(m.covariance[:, k], alpha), basis) for k in range(3)
     )
-    assert torch.allclose(mixture_expectation(m, basis, alpha), expected, atol=1e-12)
-    line = fit_mixture(random_weights(2, 9), positions_1d(9).unsqueeze(-1), 2, 4)
-    assert mixture_expectation(line, GaussianBasis1d.linspaced(6), alpha).shape == (2, 6)
+    assert torch.allclose(ct.mixture_expectation(m, basis, alpha), expected, atol=1e-12)
+    line = ct.fit_mixture(random_weights(2, 9), ct.positions_1d(9).unsqueeze(-1), 2, 4)
+    assert ct.mixture_expectation(line, ct.GaussianBasis1d.linspaced(6), alpha).shape == (2, 6)
 
 
 def test_em_is_differentiable_and_survives_empty_rows():
-    grid = positions_2d(3, 3)
+    grid = ct.positions_2d(3, 3)
     logits = torch.randn(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     start = grid[[0, 4]].expand(2, 2, 2)
 
     def f(z):
-        m = fit_mixture(torch.softmax(z, -1), grid, 2, 3, initial_variance=0.05, means=start)
-        return mixture_expectation(m, GaussianBasis2d.grid(2, 2, 0.1))
+        m = ct.fit_mixture(torch.softmax(z, -1), grid, 2, 3, initial_variance=0.05, means=start)
+        return ct.mixture_expectation(m, ct.GaussianBasis2d.grid(2, 2, 0.1))
 
     assert torch.autograd.gradcheck(f, logits)
-    empty = fit_mixture(torch.zeros(1, 9), grid, 2, 3)
+    empty = ct.fit_mixture(torch.zeros(1, 9), grid, 2, 3)
     assert (empty.pi == 0).all() and empty.mu.isfinite().all()
     with pytest.raises(ValueError, match="components=10 must lie between 1 and the number of positions, 9"):
-        fit_mixture(torch.zeros(1, 9), grid, 10)
+        ct.fit_mixture(torch.zeros(1, 9), grid, 10)

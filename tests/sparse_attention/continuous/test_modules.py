@@ -1,7 +1,5 @@
 """The attention layers: contexts by hand, batching, padding, gradients, options; and the registry's names."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools
@@ -18,32 +16,10 @@ from torch.utils._pytree import tree_leaves
 import sparse_attention as sa
 import sparse_attention.registry as registry
 from sparse_attention.kernels.reference import rows as reference_rows
-from sparse_attention.mappings.continuous import (
-    BetaGaussian,
-    ContinuousAttention1d,
-    ContinuousAttention2d,
-    DiscreteContinuousAttention1d,
-    GaussianBasis1d,
-    GaussianBasis2d,
-    Mixture,
-    MultimodalAttention2d,
-    continuous_attention_2d,
-    continuous_entmax,
-    continuous_softmax,
-    continuous_sparsemax,
-    gauss,
-    match_moments_2d,
-    mixture_expectation,
-    positions_1d,
-    positions_2d,
-    rho_2d,
-    ridge_matrix_1d,
-    ridge_matrix_2d,
-    to_canonical_2d,
-)
+from sparse_attention.mappings import continuous as ct
 from sparse_attention.rows import shape
 
-BASIS = GaussianBasis1d.linspaced(16)
+BASIS = ct.GaussianBasis1d.linspaced(16)
 
 
 def softmax(scores, mask, dim):
@@ -62,14 +38,14 @@ def batch(seed=0):
 def test_context_is_the_integral_of_the_value_function(alpha):
     """c = int p(t) B psi(t) dt, with B fitted on the words of each document alone."""
     values, mask = batch()
-    layer = ContinuousAttention1d(BASIS, alpha)
+    layer = ct.ContinuousAttention1d(BASIS, alpha)
     mu, sigma_sq = torch.tensor([0.3, 0.6, 0.5]), torch.tensor([0.02, 0.1, 0.05])
     context, info = layer(values, mask, params=(mu, sigma_sq))
     t = torch.linspace(-4, 5, 180001, dtype=torch.float64)
     psi = BASIS.evaluate(t)
     for i, length in enumerate((11, 6, 1)):
-        b = values[i, :length].double().mT @ ridge_matrix_1d(length, BASIS)  # [D, N]
-        p = BetaGaussian(mu[i].double(), sigma_sq[i].double(), alpha).pdf(t)
+        b = values[i, :length].double().mT @ ct.ridge_matrix_1d(length, BASIS)  # [D, N]
+        p = ct.BetaGaussian(mu[i].double(), sigma_sq[i].double(), alpha).pdf(t)
         expected = torch.trapezoid(p.unsqueeze(-1) * (psi @ b.mT), t, dim=0)
         assert torch.allclose(context[i].double(), expected, atol=1e-5)
     assert info.position_weights.shape == (3, 11) and (info.position_weights[~mask] == 0).all()
@@ -77,7 +53,7 @@ def test_context_is_the_integral_of_the_value_function(alpha):
 
 def test_result_does_not_depend_on_the_batch_or_on_padding_values():
     values, mask = batch()
-    layer = DiscreteContinuousAttention1d(softmax, BASIS)
+    layer = ct.DiscreteContinuousAttention1d(softmax, BASIS)
     scores = torch.randn(3, 11, generator=torch.Generator().manual_seed(1))
     together, _ = layer(values, mask, scores)
     dirty = values.masked_fill(~mask.unsqueeze(-1), math.nan)
@@ -93,13 +69,15 @@ def test_result_does_not_depend_on_the_batch_or_on_padding_values():
 def test_combined_is_the_sum_of_its_parts():
     values, mask = batch()
     scores = torch.randn(3, 11)
-    combined, info = DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")(values, mask, scores)
+    combined, info = ct.DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")(
+        values, mask, scores
+    )
     p = softmax(scores, mask, -1)
-    alone, _ = ContinuousAttention1d(BASIS, 2.0, moment_match="paper-code")(values, mask, weights=p)
+    alone, _ = ct.ContinuousAttention1d(BASIS, 2.0, moment_match="paper-code")(values, mask, weights=p)
     assert torch.allclose(combined, (p.unsqueeze(1) @ values).squeeze(1) + alone, atol=1e-6)
     assert torch.equal(info.discrete, p)
     # sigma^2 is the raw variance in this mode
-    t = positions_1d(11).float()
+    t = ct.positions_1d(11).float()
     variance = (p[0] * t.square()).sum() - (p[0] * t).sum().square()
     assert torch.allclose(info.sigma[0], variance, atol=1e-6)
 
@@ -107,7 +85,7 @@ def test_combined_is_the_sum_of_its_parts():
 def test_several_queries_per_example():
     values, mask = batch()
     scores = torch.randn(3, 4, 11)
-    layer = DiscreteContinuousAttention1d(softmax, BASIS)
+    layer = ct.DiscreteContinuousAttention1d(softmax, BASIS)
     context, info = layer(values, mask, scores)
     assert context.shape == (3, 4, 5) and info.r.shape == (3, 4, 16)
     for step in range(4):
@@ -120,7 +98,7 @@ def test_fully_masked_rows_are_zero_without_gradient():
     mask = mask.clone()
     mask[2] = False
     values, scores = values.requires_grad_(), torch.randn(3, 11).requires_grad_()
-    context, _ = DiscreteContinuousAttention1d(softmax, BASIS)(values, mask, scores)
+    context, _ = ct.DiscreteContinuousAttention1d(softmax, BASIS)(values, mask, scores)
     assert (context[2] == 0).all()
     context.square().sum().backward()
     assert (values.grad[2] == 0).all() and (scores.grad[2] == 0).all()
@@ -131,7 +109,7 @@ def test_fully_masked_rows_are_zero_without_gradient():
 def test_predictor_learns_where_to_look(alpha):
     """A document carries its answer at one place, named by the query: the layer has to move mu there."""
     torch.manual_seed(0)
-    layer = ContinuousAttention1d(GaussianBasis1d.linspaced(32, (0.05, 0.2)), alpha, query_dim=1)
+    layer = ct.ContinuousAttention1d(ct.GaussianBasis1d.linspaced(32, (0.05, 0.2)), alpha, query_dim=1)
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
     where = torch.randint(3, 17, (64,))
     values = torch.zeros(64, 20, 1)
@@ -152,11 +130,11 @@ def test_predictor_learns_where_to_look(alpha):
 def test_planar_layer_by_hand():
     values = torch.randn(2, 196, 3)
     weights = torch.softmax(2 * torch.randn(2, 196), -1)
-    layer = ContinuousAttention2d()
+    layer = ct.ContinuousAttention2d()
     context, info = layer(values, weights=weights)
-    mu, sigma = match_moments_2d(weights, positions_2d(14, 14))
-    r = continuous_sparsemax(mu, sigma, GaussianBasis2d.grid())
-    g = ridge_matrix_2d(14, 14, GaussianBasis2d.grid())
+    mu, sigma = ct.match_moments_2d(weights, ct.positions_2d(14, 14))
+    r = ct.continuous_sparsemax(mu, sigma, ct.GaussianBasis2d.grid())
+    g = ct.ridge_matrix_2d(14, 14, ct.GaussianBasis2d.grid())
     expected = torch.einsum("bld,ln,bn->bd", values.double(), g, r.double())
     assert torch.allclose(context.double(), expected, atol=1e-4)
     given, _ = layer(values, params=(mu, sigma))
@@ -165,17 +143,17 @@ def test_planar_layer_by_hand():
     mask[:, 100:] = False
     _, info = layer(values, mask, weights=weights)
     assert (info.position_weights[~mask] == 0).all()
-    legacy = ContinuousAttention2d(quadrature="paper-code")(values, weights=weights)[0]
+    legacy = ct.ContinuousAttention2d(quadrature="paper-code")(values, weights=weights)[0]
     assert 1e-4 < (legacy - context).abs().max() / context.abs().max() < 0.3
     with refused(ValueError, key="values", value=196, allowed=(7, 7)):
-        ContinuousAttention2d((7, 7))(values, weights=weights)
+        ct.ContinuousAttention2d((7, 7))(values, weights=weights)
 
 
 def test_multimodal_layer_trains_and_selects():
     values = torch.randn(2, 36, 3)
     logits = torch.randn(2, 36, requires_grad=True)
-    layer = MultimodalAttention2d(
-        (6, 6), GaussianBasis2d.grid(5, 5, 0.01), generator=torch.Generator().manual_seed(0), max_components=3
+    layer = ct.MultimodalAttention2d(
+        (6, 6), ct.GaussianBasis2d.grid(5, 5, 0.01), generator=torch.Generator().manual_seed(0), max_components=3
     )
     counts = set()
     for _ in range(12):
@@ -191,7 +169,7 @@ def test_multimodal_layer_trains_and_selects():
 
 def test_the_multimodal_layer_evaluates_each_example_alone_and_always_alike():
     values, weights = torch.randn(5, 36, 3), torch.softmax(3 * torch.randn(5, 36), -1)
-    layer = MultimodalAttention2d((6, 6), GaussianBasis2d.grid(5, 5, 0.01)).eval()
+    layer = ct.MultimodalAttention2d((6, 6), ct.GaussianBasis2d.grid(5, 5, 0.01)).eval()
     context, info = layer(values, weights=weights)
     assert torch.equal(layer(values, weights=weights)[0], context) and info.mixture.components.max() > 1
     for i in range(5):
@@ -202,7 +180,7 @@ def test_attention_along_a_line_keeps_its_determinant_in_float32():
     weights = torch.zeros(2, 196)
     weights[0, [0, 195]] = 0.5
     weights[1, torch.arange(14) * 15] = 1 / 14
-    layer = ContinuousAttention2d()
+    layer = ct.ContinuousAttention2d()
     single = layer(torch.randn(2, 196, 3), weights=weights)[1]
     double = layer(torch.randn(2, 196, 3, dtype=torch.float64), weights=weights.double())[1]
     assert single.r.dtype == single.sigma.dtype == torch.float32
@@ -211,7 +189,7 @@ def test_attention_along_a_line_keeps_its_determinant_in_float32():
 
 def test_masks_and_weights_that_do_not_fit_are_refused():
     values, weights = torch.randn(2, 36, 3), torch.softmax(torch.randn(2, 36), -1)
-    plane, line = ContinuousAttention2d((6, 6), GaussianBasis2d.grid(5, 5, 0.01)), ContinuousAttention1d(BASIS)
+    plane, line = ct.ContinuousAttention2d((6, 6), ct.GaussianBasis2d.grid(5, 5, 0.01)), ct.ContinuousAttention1d(BASIS)
     for layer in (plane, line):
         with refused(TypeError, key="mask", value=torch.float32):
             layer(values, torch.ones(2, 36), weights=weights)
@@ -220,13 +198,13 @@ def test_masks_and_weights_that_do_not_fit_are_refused():
         with refused(ValueError, key="weights", value=(2, 30), allowed=(2, 36)):
             layer(values, weights=weights[:, :30])
     with refused(ValueError, key="ridge", value=-1.0):
-        ContinuousAttention1d(BASIS, ridge=-1.0)
+        ct.ContinuousAttention1d(BASIS, ridge=-1.0)
     with pytest.raises(ValueError):
-        ContinuousAttention2d(alpha=1.5, quadrature="paper-code")
+        ct.ContinuousAttention2d(alpha=1.5, quadrature="paper-code")
 
 
 def test_layers_copy_save_and_cast():
-    layer = ContinuousAttention1d(BASIS, query_dim=4)
+    layer = ct.ContinuousAttention1d(BASIS, query_dim=4)
     clone = copy.deepcopy(layer)
     clone.load_state_dict(layer.state_dict())
     assert set(layer.state_dict()) == {"predictor.linear.weight", "predictor.linear.bias"}
@@ -242,33 +220,28 @@ def test_layers_copy_save_and_cast():
 
 def test_options_and_sources_are_checked_together():
     with refused(ValueError) as caught:
-        ContinuousAttention1d(BASIS, 1.7, pad_positions="yes", moment_match="tp")
+        ct.ContinuousAttention1d(BASIS, 1.7, pad_positions="yes", moment_match="tp")
     found = {e.key: e.value for e in caught.value.errors}
     assert found == {"alpha": 1.7, "pad_positions": "yes", "moment_match": "tp"}
     assert all(f"{key}={value!r}" in str(caught.value) for key, value in found.items())
     values, _ = batch()
     with refused(ValueError, value=(), allowed=("query", "params", "weights")):
-        ContinuousAttention1d(BASIS)(values)
+        ct.ContinuousAttention1d(BASIS)(values)
     with pytest.raises(ValueError):
-        ContinuousAttention1d(BASIS)(values, query=torch.zeros(3, 2))
+        ct.ContinuousAttention1d(BASIS)(values, query=torch.zeros(3, 2))
     with refused(ValueError, key="quadrature", value="x"):
-        ContinuousAttention2d(quadrature="x")
+        ct.ContinuousAttention2d(quadrature="x")
 
 
 def test_registry_knows_the_transforms():
     names = registry.names("continuous")
     alphas = {name: registry.make(name).alpha for name in names}
-    assert alphas == {
-        "continuous_softmax": 1.0,
-        "continuous_triweight": 4 / 3,
-        "continuous_biweight": 1.5,
-        "continuous_sparsemax": 2.0,
-        "continuous_mixture": 1.0,
-    }
+    known = {"softmax": 1.0, "triweight": 4 / 3, "biweight": 1.5, "sparsemax": 2.0, "mixture": 1.0}
+    assert alphas == {f"continuous_{name}": alpha for name, alpha in known.items()}
     assert all(registry.spec(n).over == "density" and registry.spec(n).kind == "continuous" for n in names)
     mu, sigma_sq = torch.tensor([0.4]), torch.tensor([0.1])
     for name in set(names) - {"continuous_mixture"}:
-        wanted = continuous_entmax(mu, sigma_sq, BASIS, alphas[name])
+        wanted = ct.continuous_entmax(mu, sigma_sq, BASIS, alphas[name])
         assert torch.equal(registry.make(name)(mu, sigma_sq, BASIS), wanted)
         assert torch.equal(registry.spec(name).function(mu, sigma_sq, BASIS), wanted)
     with refused(ValueError, key="quadrature", value="polar"):
@@ -276,17 +249,17 @@ def test_registry_knows_the_transforms():
     with refused(ValueError, key="max_components", value=2.5, allowed="a whole number, max_components >= 1"):
         registry.make("continuous_mixture", max_components=2.5)
     weights = torch.softmax(torch.randn(2, 36), -1)
-    basis = GaussianBasis2d.grid(5, 5, 0.01)
-    layer = MultimodalAttention2d((6, 6), basis, max_components=3).eval()
-    r = registry.make("continuous_mixture", max_components=3)(weights, positions_2d(6, 6), basis)
+    basis = ct.GaussianBasis2d.grid(5, 5, 0.01)
+    layer = ct.MultimodalAttention2d((6, 6), basis, max_components=3).eval()
+    r = registry.make("continuous_mixture", max_components=3)(weights, ct.positions_2d(6, 6), basis)
     assert torch.allclose(r, layer(torch.randn(2, 36, 4), weights=weights)[1].r, atol=1e-6)
 
 
 def test_the_default_basis_and_numbers_of_components():
-    assert ContinuousAttention1d().basis == GaussianBasis1d.linspaced(64) != GaussianBasis1d.linspaced(62)
+    assert ct.ContinuousAttention1d().basis == ct.GaussianBasis1d.linspaced(64) != ct.GaussianBasis1d.linspaced(62)
     with refused(ValueError, key="max_components", value=0):
-        MultimodalAttention2d(max_components=0)
-    assert MultimodalAttention2d(max_components=1).max_components == 1
+        ct.MultimodalAttention2d(max_components=0)
+    assert ct.MultimodalAttention2d(max_components=1).max_components == 1
 
 
 def step(layer, n, dtype, how):
@@ -295,13 +268,8 @@ def step(layer, n, dtype, how):
     values = torch.randn(2, n, 3, dtype=dtype, requires_grad=grad)
     if how == "weights":
         given = {"weights": torch.softmax(torch.randn(2, n, dtype=dtype, requires_grad=grad), -1)}
-    elif isinstance(layer, ContinuousAttention1d):
-        given = {
-            "params": (
-                torch.rand(2, dtype=dtype, requires_grad=grad),
-                torch.full((2,), 0.1, dtype=dtype, requires_grad=grad),
-            )
-        }
+    elif isinstance(layer, ct.ContinuousAttention1d):
+        given = {"params": tuple(x.to(dtype).requires_grad_(grad) for x in (torch.rand(2), torch.full((2,), 0.1)))}
     else:
         sigma = (0.05 * torch.eye(2, dtype=dtype)).repeat(2, 1, 1).requires_grad_(grad)
         given = {"params": (torch.rand(2, 2, dtype=dtype, requires_grad=grad), sigma)}
@@ -326,10 +294,10 @@ class NoFloat64(TorchDispatchMode):
 def test_a_first_call_in_inference_mode_does_not_stop_training(alpha, dtype, how, mode):
     n = next(SIZES)  # not cached yet
     made = [
-        lambda: ContinuousAttention2d((n, 3), GaussianBasis2d.grid(n, 3, 0.01 + n / 1e4), alpha),
-        lambda: ContinuousAttention2d((n, 3), GaussianBasis2d(torch.rand(n, 2), torch.eye(2) / 50), alpha),
-        lambda: ContinuousAttention1d(GaussianBasis1d.linspaced(2 * n), alpha),
-        lambda: MultimodalAttention2d((n, 3), GaussianBasis2d.grid(n, 3, 0.02 + n / 1e4), alpha),
+        lambda: ct.ContinuousAttention2d((n, 3), ct.GaussianBasis2d.grid(n, 3, 0.01 + n / 1e4), alpha),
+        lambda: ct.ContinuousAttention2d((n, 3), ct.GaussianBasis2d(torch.rand(n, 2), torch.eye(2) / 50), alpha),
+        lambda: ct.ContinuousAttention1d(ct.GaussianBasis1d.linspaced(2 * n), alpha),
+        lambda: ct.MultimodalAttention2d((n, 3), ct.GaussianBasis2d.grid(n, 3, 0.02 + n / 1e4), alpha),
     ][: 4 if how == "weights" else 3]
     for make in made:
         with torch.inference_mode():
@@ -339,29 +307,28 @@ def test_a_first_call_in_inference_mode_does_not_stop_training(alpha, dtype, how
 
 
 def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
-    for mode in (
-        lambda: torch.device("meta"),
-        lambda: FakeTensorMode(allow_non_fake_inputs=True),
-        torch.inference_mode,
-    ):
+    fake, meta = partial(FakeTensorMode, allow_non_fake_inputs=True), partial(torch.device, "meta")
+    cpu = torch.device("cpu")
+    for mode in (meta, fake, torch.inference_mode):
         n, kept = next(SIZES), []
         for around in (mode, contextlib.nullcontext):
             with around():
-                kept += [*gauss.jacobi(n, 1), *gauss.jacobi_on(torch.device("cpu"), n, 1), ridge_matrix_1d(n, BASIS)]
+                kept += [*ct.gauss.jacobi(n, 1), *ct.gauss.jacobi_on(cpu, n, 1), ct.ridge_matrix_1d(n, BASIS)]
         assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[5:])
 
 
 def test_more_than_two_dimensions_are_refused():
     mu, sigma = torch.rand(2, 3), torch.eye(3).expand(2, 3, 3)
-    plane, line = GaussianBasis2d.grid(3, 3), BASIS
+    plane, line = ct.GaussianBasis2d.grid(3, 3), BASIS
+    mixture = ct.Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0])
     for call in (
-        lambda: continuous_softmax(mu, sigma, plane),
-        lambda: continuous_attention_2d(mu, sigma, plane, 1.0),
-        lambda: rho_2d(mu, sigma, plane),
-        lambda: to_canonical_2d(mu, sigma),
-        lambda: continuous_softmax(mu, sigma, line),
-        lambda: match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
-        lambda: mixture_expectation(Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0]), plane),
+        lambda: ct.continuous_softmax(mu, sigma, plane),
+        lambda: ct.continuous_attention_2d(mu, sigma, plane, 1.0),
+        lambda: ct.rho_2d(mu, sigma, plane),
+        lambda: ct.to_canonical_2d(mu, sigma),
+        lambda: ct.continuous_softmax(mu, sigma, line),
+        lambda: ct.match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
+        lambda: ct.mixture_expectation(mixture, plane),
     ):
         with pytest.raises(ValueError, match=r"on the plane|for the plane|do not fit"):
             call()
@@ -370,8 +337,8 @@ def test_more_than_two_dimensions_are_refused():
 def test_devices_without_float64(monkeypatch):
     """As if the CPU were one: only float32 comes back, and top_p and the reference do not use float64 at all."""
     weights, n = torch.softmax(torch.randn(2, 16), -1), 4
-    layers = [ContinuousAttention2d((n, n), GaussianBasis2d.grid(n, n), a) for a in (1.0, 2.0)]
-    layers += [MultimodalAttention2d((n, n), GaussianBasis2d.grid(n, n)).eval(), ContinuousAttention1d(BASIS)]
+    layers = [ct.ContinuousAttention2d((n, n), ct.GaussianBasis2d.grid(n, n), a) for a in (1.0, 2.0)]
+    layers += [ct.MultimodalAttention2d((n, n), ct.GaussianBasis2d.grid(n, n)).eval(), ct.ContinuousAttention1d(BASIS)]
     values, grid = torch.randn(2, 16, 3), torch.randn(2, 4, 4)
     rows = [partial(sa.top_p, mass=0.6), sa.sparsemax, partial(sa.constrained_softmax, bounds=0.4, lower=0.1)]
     expected = [layer(values, weights=weights)[0] for layer in layers], sa.tvmax(grid), [f(grid) for f in rows]

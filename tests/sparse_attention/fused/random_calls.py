@@ -1,7 +1,5 @@
 """Random calls of attention, and what they should give."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 
@@ -9,14 +7,8 @@ import torch
 from attention_oracles import bisected, distances, formula, named, visible
 from torch import Tensor
 
-OTHERS = [
-    ("sparsemax", {"gamma": 0.5}),
-    ("sparsegen_lin", {"lam": 0.3}),
-    ("sparsehourglass", {}),
-    ("fusedmax", {"lam": 0.3, "gamma": 0.5}),
-    ("fusedmax", {"lam": 0.0}),
-    ("softmax", {"gamma": 2.0}),
-]
+OTHERS = [("sparsemax", {"gamma": 0.5}), ("sparsegen_lin", {"lam": 0.3}), ("sparsehourglass", {})]
+OTHERS += [("fusedmax", {"lam": 0.3, "gamma": 0.5}), ("fusedmax", {"lam": 0.0}), ("softmax", {"gamma": 2.0})]
 ALPHAS = [2.0, 1.5, 1.3, 1.05, 1.1, 1.7, 1.95, 2.5, 4.0]
 
 

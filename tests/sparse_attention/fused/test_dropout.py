@@ -1,7 +1,5 @@
 """Dropout in the fused kernel: which weights it drops, and that forward and gradients are those of the formula with these."""
 
-from __future__ import annotations
-
 import entmax
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Windows, ALiBi, biases and sinks of sa.sparse_attention at their limits; test_fuzz.py has them in every combination."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from attention_oracles import distances, formula, named, visible

@@ -1,8 +1,6 @@
 """Random calls of sa.sparse_attention against the formula in float64 with the entmax package's bisection, or the mapping
 on rows: outputs, weights, and the gradients of every tensor. `make test-all` draws thousands."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from random_calls import chosen, exact_output

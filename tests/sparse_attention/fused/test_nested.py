@@ -1,7 +1,5 @@
 """Attention of jagged tensors agrees with the loop over single sequences, in values and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,24 +7,12 @@ import sparse_attention as sa
 from sparse_attention.fused import nested
 
 LENGTHS, OTHERS = (40, 0, 7, 35, 40, 1, 100), (30, 4, 0, 35, 30, 2, 60)
-MAPPINGS = {
-    "sparsemax": {},
-    "softmax": {},
-    "entmax": {"alpha": torch.tensor([1.3, 1.5, 1.7, 2.0])},
-    "fusedmax": {"lam": 0.1},
-    "oscarmax": {},
-    "sigmoid": {},
-}
+MAPPINGS = {name: {} for name in ("sparsemax", "softmax", "oscarmax", "sigmoid")}
+MAPPINGS |= {"entmax": {"alpha": torch.tensor([1.3, 1.5, 1.7, 2.0])}, "fusedmax": {"lam": 0.1}}
 HEADS = torch.tensor([0.1, 0.2, 0.3, 0.4])
-FORMS = {
-    "plain": {},
-    "causal": {"causal": True},
-    "window": {"window": (3, 3)},
-    "slopes": {"slopes": HEADS},
-    "causal slopes": {"slopes": HEADS, "causal": True},
-    "sink": {"sink": HEADS},
-    "scale": {"scale": HEADS},
-}
+FORMS = {"plain": {}, "causal": {"causal": True}, "window": {"window": (3, 3)}}
+FORMS |= {name: {name: HEADS} for name in ("slopes", "sink", "scale")}
+FORMS |= {"causal slopes": {"slopes": HEADS, "causal": True}}
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -1,7 +1,5 @@
 """One rule on every path: a weight of exactly 0 keeps its value out, NaN and infinity too; and shapes where there are no values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -14,13 +12,8 @@ def tensors(dtype=torch.float32):
     return [torch.randn(s, generator=make).to(dtype) for s in ((2, 4, 33, 64), (2, 2, 40, 64), (2, 2, 40, 8))]
 
 
-NAN_RULE = [
-    ("sparsemax", {}),
-    ("entmax", {"alpha": 1.5}),
-    ("entmax", {"alpha": 1.3}),
-    ("fusedmax", {"lam": 0.1}),
-    ("softmax", {}),
-]
+NAN_RULE = [("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}), ("softmax", {})]
+NAN_RULE += [("fusedmax", {"lam": 0.1})]
 
 
 def spoilt(q, k, v, name, params, told, kernels="auto", weights=False):
@@ -38,11 +31,8 @@ def spoilt(q, k, v, name, params, told, kernels="auto", weights=False):
 def test_what_hidden_keys_hold_never_matters(name, params, told, short):
     q, k, v = tensors()
     keep = (torch.arange(40) < torch.tensor([[40], [30]]))[:, None, None].expand(2, 1, 33, 40)
-    given = (
-        {"mask": keep.contiguous()}
-        if told == "mask"
-        else {"lengths": torch.tensor([40, 30]), "causal": "causal" in told}
-    )
+    lengths = {"lengths": torch.tensor([40, 30]), "causal": "causal" in told}
+    given = {"mask": keep.contiguous()} if told == "mask" else lengths
     dirty_k, dirty_v = k.clone(), v.clone()
     dirty_k[1, :, 33] = dirty_v[1, :, 31] = torch.nan
     dirty_v[1, 0, 35], dirty_v[1, 0, 36] = torch.inf, -torch.inf
@@ -101,20 +91,14 @@ def test_what_only_the_gradients_meet(name, params, short):
 @pytest.mark.parametrize(("name", "params"), NAN_RULE, ids=str)
 def test_shapes_on_meta_and_of_fake_tensors(name, params):
     def check(q, k, v, device):
-        for given in (
-            {},
-            {"causal": True},
-            {"lengths": torch.full((2,), 3, device=device)},
-            {"mask": torch.ones(33, 40, dtype=torch.bool, device=device)},
-        ):
+        keys = {"lengths": torch.full((2,), 3, device=device)}
+        mask = {"mask": torch.ones(33, 40, dtype=torch.bool, device=device)}
+        for given in ({}, {"causal": True}, keys, mask):
             out = sa.sparse_attention(q, k, v, name, **given, **params)
             assert out.shape == (2, 4, 33, 8) and out.dtype == q.dtype and out.device.type == device
             out, p = sa.sparse_attention(q, k, v, name, need_weights=True, **given, **params)
-            assert (
-                p.shape == (2, 4, 33, 40)
-                and p.device.type == device
-                and sa.fused.plan(q, k, v, name, **given, **params).path
-            )
+            assert (p.shape, p.device.type) == ((2, 4, 33, 40), device)
+            assert sa.fused.plan(q, k, v, name, **given, **params).path
             (q.grad,) = torch.autograd.grad(out.sum(), q)
             assert q.grad.shape == q.shape
 

@@ -1,7 +1,5 @@
 """sa.sparse_attention against the formula in float64, whatever way it takes; masks, groups, gradients, what is refused."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import warnings
@@ -63,19 +61,12 @@ def theirs(q, k, v, name, mask=None, bias=None):
     return sa.integrations.sdpa.scaled_dot_product_attention(q, k, v, attn_mask, enable_gqa=True, mapping=name)
 
 
-FAST = {
-    ("softmax", True, "slopes"),
-    ("sparsemax", False, "plain"),
-}
+FAST = {("softmax", True, "slopes"), ("sparsemax", False, "plain")}
+GRAPHS = itertools.product(("softmax", "sparsemax", "sigmoid"), (False, True), ("plain", "slopes"))
+GRAPHS = [pytest.param(*one, marks=[] if one in FAST else pytest.mark.slow) for one in GRAPHS]
 
 
-@pytest.mark.parametrize(
-    ("name", "causal", "form"),
-    [
-        pytest.param(*one, marks=[] if one in FAST else pytest.mark.slow)
-        for one in itertools.product(("softmax", "sparsemax", "sigmoid"), (False, True), ("plain", "slopes"))
-    ],
-)
+@pytest.mark.parametrize(("name", "causal", "form"), GRAPHS)
 def test_a_recorded_graph_takes_other_lengths(name, causal, form):
     form = {"slopes": torch.tensor([0.5, 0.25])} if form == "slopes" else {}
 
@@ -306,12 +297,8 @@ def test_what_is_refused_says_what_to_do(wrong, error, says):
             sa.fused.plan(q, k, v, **wrong)
 
 
-SHARED = [
-    ("top_k", {"k": 3}),
-    ("sparsehourglass", {"q": 2.0}),
-    ("sparsecone", {"q": torch.tensor([0.5, 2.0, 1.0, 3.0])}),
-    ("sigmoid", {"bias": -1.0}),
-]
+SHARED = [("top_k", {"k": 3}), ("sparsehourglass", {"q": 2.0}), ("sigmoid", {"bias": -1.0})]
+SHARED += [("sparsecone", {"q": torch.tensor([0.5, 2.0, 1.0, 3.0])})]
 
 
 @pytest.mark.parametrize(("name", "params"), SHARED, ids=str)

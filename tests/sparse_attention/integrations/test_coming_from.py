@@ -1,7 +1,5 @@
 """docs/start/coming_from.md: every line of the tables runs, and both columns give the same numbers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ten architectures of transformers in depth: padding, caches, windows, biases, sinks, weights; what `register` refuses."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import sys
@@ -119,17 +117,11 @@ def test_a_long_cache_is_read_at_the_support(monkeypatch):
     assert len(reads) == 2 * 5 and max(float((p == 0).float().mean()) for p in reads) > 0.5
 
 
+HELD = [*((name, "sparsemax") for name in ("llama", "gpt2", "mistral", "gpt_oss")), ("llama", "fusedmax")]
+
+
 @pytest.mark.parametrize("hidden", [0, 3], ids=["whole", "left padded"])
-@pytest.mark.parametrize(
-    ("name", "mapping"),
-    [
-        ("llama", "sparsemax"),
-        ("gpt2", "sparsemax"),
-        ("mistral", "sparsemax"),
-        ("gpt_oss", "sparsemax"),
-        ("llama", "fusedmax"),
-    ],
-)
+@pytest.mark.parametrize(("name", "mapping"), HELD)
 def test_a_held_cache_changes_nothing(name, mapping, hidden):
     """Windows (mistral, gpt_oss), learned sinks (gpt_oss), mappings without a kernel; beams reorder the cache."""
     model, given = made(name, mapping), inputs(name, hidden, left=True)
@@ -174,11 +166,8 @@ def test_weights_are_given_when_asked_for(name):
     model, given = made(name, "sparsemax"), inputs(name, 3)
     with torch.no_grad():
         asked, plain = out(model, name, given, output_attentions=True), out(model, name, given)
-    found = [
-        p
-        for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-        for p in getattr(asked, key, None) or ()
-    ]
+    keys = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    found = [p for key in keys for p in getattr(asked, key, None) or ()]
     assert torch.allclose(asked[0], plain, atol=1e-4 * float(plain.abs().max()))  # the fused way and the composed
     assert len(found) == (6 if name in BOTH else 2)
     for p in found:
@@ -204,13 +193,8 @@ def test_the_fused_kernel_is_told_causality_and_lengths(monkeypatch):
         made("llama")(**inputs("llama", 3, left=True))
         made("bert")(**inputs("bert", 3))
         made("bert")(input_ids=WORDS)
-    assert seen[::2] == [
-        (True, True, None),
-        (True, True, [9, 6]),
-        (False, False, None),
-        (True, False, [9, 6]),
-        (True, False, None),
-    ]
+    assert [one[:2] for one in seen[::2]] == [(True, True)] * 2 + [(False, False)] + [(True, False)] * 2
+    assert [lengths for *_, lengths in seen[::2]] == [None, [9, 6], None, [9, 6], None]
 
 
 def test_a_mask_that_was_written_to_is_read():

@@ -1,7 +1,5 @@
 """Exported graphs give in onnxruntime what the mappings give in torch; what cannot be exported says so."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 
@@ -15,19 +13,11 @@ from sparse_attention.kernels.reference import graph, structured
 FREE = torch.export.Dim.DYNAMIC
 SHAPES = [(1, 1), (2, 1), (3, 17), (5, 2), (4, 9)]
 ROWS = [n for n in sa.names() if sa.spec(n).over == "row" and not sa.spec(n).stateful]
-PARAMS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in ROWS),
-    ("entmax", {"alpha": 0.5}),
-    ("entmax", {"alpha": 1.3}),
-    ("entmax", {"alpha": 3.0}),
-    ("entmax", {"alpha": "learned"}),
-    ("entmax", {"alpha": torch.tensor(2.5)}),
-    ("pnormmax", {"p": 1.1, "gamma": 0.5}),
-    ("fusedmax", {"lam": torch.tensor(0.3)}),
-    ("oscarmax", {"lam": torch.tensor(0.3)}),
-    ("oscarmax", {"lam": 0.1, "mode": "paper"}),
-    ("group_sparsemax", {"groups": 2}),
-]
+ALPHAS = (0.5, 1.3, 3.0, "learned", torch.tensor(2.5))
+PARAMS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ROWS]
+PARAMS += [("entmax", {"alpha": alpha}) for alpha in ALPHAS] + [("pnormmax", {"p": 1.1, "gamma": 0.5})]
+PARAMS += [(name, {"lam": torch.tensor(0.3)}) for name in ("fusedmax", "oscarmax")]
+PARAMS += [("oscarmax", {"lam": 0.1, "mode": "paper"}), ("group_sparsemax", {"groups": 2})]
 FAST = ["sparsemax"]
 
 
@@ -78,15 +68,12 @@ def drawn(name: str, case: int, size: int) -> tuple[Tensor, ...]:
     return x, keep, 1.5 * u / (u * keep).sum(-1, keepdim=True).clamp(min=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        pytest.param(
-            n, p, marks=[] if n in FAST and not p else pytest.mark.slow, id=f"{n}-{'-'.join(map(str, p.values()))}"
-        )
-        for n, p in PARAMS
-    ],
-)
+def case(name: str, params: dict[str, Any]) -> Any:
+    marks = [] if name in FAST and not params else pytest.mark.slow
+    return pytest.param(name, params, marks=marks, id=f"{name}-{'-'.join(map(str, params.values()))}")
+
+
+@pytest.mark.parametrize(("name", "params"), [case(*one) for one in PARAMS])
 def test_every_mapping_over_rows(name, params):
     size = params.get("groups", 1)  # rows are multiples
     m = sa.make(name, **({"groups": 1} if "groups" in sa.spec(name).inputs else {}) | params)
@@ -116,14 +103,8 @@ def test_the_older_exporter_keeps_lengths_free(name):
         lambda x: sa.sparse_attention(4 * x, x, x) if name == "attention" else m(x.transpose(2, 3)), m
     ).eval()
     file = io.BytesIO()
-    torch.onnx.export(
-        attends,
-        (torch.randn(2, 3, 7, 8),),
-        file,
-        dynamo=False,
-        input_names=["x"],
-        dynamic_axes={"x": {0: "batch", 2: "n"}},
-    )
+    free = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch", 2: "n"}}}
+    torch.onnx.export(attends, (torch.randn(2, 3, 7, 8),), file, dynamo=False, **free)
     session = runtime.InferenceSession(file.getvalue())
     for batch, n in ((1, 1), (3, 5), (2, 12)):
         x = torch.randn(batch, 3, n, 8)
@@ -132,19 +113,12 @@ def test_the_older_exporter_keeps_lengths_free(name):
         )
 
 
-FORMS: dict[str, dict[str, Any]] = {
-    "sparsemax": {},
-    "softmax": {"mapping": "softmax"},
-    "fusedmax": {"mapping": "fusedmax"},
-    "window": {"window": (3, 0)},
-    "slopes": {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0])},
-    "sink": {"mapping": "entmax", "sink": torch.tensor([0.0, 1.0, -1.0, 0.5])},
-    "scale": {
-        "mapping": "entmax",
-        "alpha": torch.tensor([1.2, 1.5, 2.0, 3.0]),
-        "scale": torch.tensor([0.2, 0.4, 0.8, 1.6]),
-    },
-}
+FORMS: dict[str, dict[str, Any]] = {"sparsemax": {}, "window": {"window": (3, 0)}}
+FORMS |= {name: {"mapping": name} for name in ("softmax", "fusedmax")}
+FORMS["slopes"] = {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0])}
+FORMS["sink"] = {"mapping": "entmax", "sink": torch.tensor([0.0, 1.0, -1.0, 0.5])}
+FORMS["scale"] = {"mapping": "entmax", "scale": torch.tensor([0.2, 0.4, 0.8, 1.6])}
+FORMS["scale"]["alpha"] = torch.tensor([1.2, 1.5, 2.0, 3.0])
 
 
 @pytest.mark.slow
@@ -301,11 +275,7 @@ def test_script_refuses_with_the_way_out():
     def attends(x: Tensor) -> Tensor:
         return sa.sparse_attention(x, x, x)
 
-    for thing, name in (
-        (direct, "sparsemax"),
-        (sa.make("entmax"), "entmax"),
-        (attends, "sparse_attention"),
-        (nn.Sequential(sa.make("top_k")), "top_k"),
-    ):
+    things = {"sparsemax": direct, "entmax": sa.make("entmax"), "sparse_attention": attends}
+    for name, thing in (things | {"top_k": nn.Sequential(sa.make("top_k"))}).items():
         with pytest.raises(NotImplementedError, match=f"torch.jit.script cannot compile {name}; record"):
             torch.jit.script(thing)

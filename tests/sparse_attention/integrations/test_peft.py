@@ -1,7 +1,5 @@
 """PEFT's adapters on replaced models: before and after `sa.nn.replace`, merged, saved, loaded, several, switched."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

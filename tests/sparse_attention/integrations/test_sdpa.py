@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -120,12 +118,8 @@ def test_shapes_broadcast_as_in_torch(name, q, k, v, grouped):
 )
 def test_half_precision(dtype, mask):
     q, k, v = (x.detach().to(dtype) for x in made(64, 64))
-    seen = {
-        None: None,
-        "bool": torch.rand(64, 64) < 0.5,
-        "own": torch.randn(64, 64).to(dtype),
-        "single": torch.randn(64, 64),
-    }[mask]
+    masks = {"bool": torch.rand(64, 64) < 0.5, "own": torch.randn(64, 64).to(dtype), "single": torch.randn(64, 64)}
+    seen = masks.get(mask)
     for name, (ours, f) in MAPPINGS.items():
         out = sdpa.scaled_dot_product_attention(q, k, v, seen, **ours)
         if name == "softmax":
@@ -248,14 +242,11 @@ def test_use_replaces_the_function_in_code_of_others():
         torch.testing.assert_close(compiled(q, k, v), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "compiled"),
-    [
-        *((name, False) for name in MAPPINGS),
-        ("sparsemax", True),
-        *(pytest.param(name, True, marks=pytest.mark.slow) for name in ("softmax", "entmax")),
-    ],
-)
+CALLS = [*((name, False) for name in MAPPINGS), ("sparsemax", True)]
+CALLS += [pytest.param(name, True, marks=pytest.mark.slow) for name in ("softmax", "entmax")]
+
+
+@pytest.mark.parametrize(("name", "compiled"), CALLS)
 def test_use_leaves_calls_that_name_their_mapping(name, compiled):
     q, k, v = made(6, 6)
     ours, f = MAPPINGS[name]
@@ -351,16 +342,13 @@ def branches(x):
     return torch.cond(x.sum() > 0, lambda x: F.scaled_dot_product_attention(x, x, x), lambda x: x.clone(), (x,))
 
 
-@pytest.mark.parametrize(
-    ("f", "why"),
-    [
-        (Own.apply, "OwnBackward recomputes"),
-        (lambda x: checkpoint.checkpoint(Own.apply, x, use_reentrant=False), "OwnBackward recomputes"),
-        (torch.compile(lambda x: Own.apply(x), backend="eager"), "OwnBackward recomputes"),
-        (branches, "cond runs functions in a graph of its own"),
-    ],
-    ids=["function", "checkpoint", "compiled", "cond"],
-)
+RECOMPUTED = [Own.apply, lambda x: checkpoint.checkpoint(Own.apply, x, use_reentrant=False)]
+RECOMPUTED += [torch.compile(lambda x: Own.apply(x), backend="eager")]
+UNREACHED = [*((f, "OwnBackward recomputes") for f in RECOMPUTED)]
+UNREACHED += [(branches, "cond runs functions in a graph of its own")]
+
+
+@pytest.mark.parametrize(("f", "why"), UNREACHED, ids=["function", "checkpoint", "compiled", "cond"])
 def test_attention_that_no_block_can_reach_is_refused(f, why):
     x = made(4, 4)[0].detach().requires_grad_()
     with pytest.raises(RuntimeError, match=why), sdpa.use("sparsemax"):

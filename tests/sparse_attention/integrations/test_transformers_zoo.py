@@ -1,8 +1,6 @@
 """Tiny random models of transformers' architectures: softmax through the interface equals eager attention, a sparse training
 step reaches queries and keys, and after `use` no attention computes softmax. The slow test tries every architecture."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Configurations of transformers' models in small sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

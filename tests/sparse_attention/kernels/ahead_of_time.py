@@ -3,8 +3,6 @@
 `python tests/sparse_attention/kernels/ahead_of_time.py attention 90` prints the numbers of docs/reference/gpu.md for the installed Triton.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -26,17 +24,9 @@ from sparse_attention.kernels.triton import attention
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
 STACK = 512  # bytes of a thread: more are registers spilled to memory
-TYPES = {
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float64: "fp64",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-}
+FLOATS = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+INTEGERS = {torch.int8: "i8", torch.uint8: "u8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
+TYPES = FLOATS | INTEGERS
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
@@ -96,17 +86,10 @@ def attend(d: int, dtype: torch.dtype, alpha: float = 2.0, n: int = 256, **given
     attention.gradients(q, q, k, k, saved, given.get("bias"))
 
 
-MAPPINGS = (
-    ("softmax", {"gamma": 1.0}),
-    ("sparsemax", {"gamma": 1.0}),
-    ("entmax", {"alpha": 1.5}),
-    ("entmax", {"alpha": 1.3}),
-    ("pnormmax", {"p": 1.5, "gamma": 1.0}),
-    ("sparsecone", {"q": 3.0}),
-    ("sparsehourglass", {"q": 0.5}),
-    ("fusedmax", {"lam": 0.1, "gamma": 1.0}),
-    ("oscarmax", {"lam": 0.1, "gamma": 1.0}),
-)
+MAPPINGS = [(name, {"gamma": 1.0}) for name in ("softmax", "sparsemax")]
+MAPPINGS += [("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}), ("pnormmax", {"p": 1.5, "gamma": 1.0})]
+MAPPINGS += [("sparsecone", {"q": 3.0}), ("sparsehourglass", {"q": 0.5})]
+MAPPINGS += [(name, {"lam": 0.1, "gamma": 1.0}) for name in ("fusedmax", "oscarmax")]
 WIDTHS = (32, 64, 80, 96, 128, 256)
 
 
@@ -133,18 +116,14 @@ def attention_cases() -> Iterator[Case]:
     spans, lengths = torch.zeros(1, 256, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     learned = {"scales": torch.empty(2, 256), "slopes": torch.empty(2), "sinks": torch.empty(2)}
     for dtype, d in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 128)):
+        each = {"alphas": torch.tensor([1.2, 1.7]), "bias": torch.empty(256), "mask": spans[0, :, :1] == 0}
         forms: dict[str, dict[str, Any]] = {
             "1.5": {"alpha": 1.5},
             "1.3": {"alpha": 1.3},
             "spans": {"spans": spans, "lengths": lengths, "sinks": torch.empty(2)},
             "learned": {"alpha": 1.5, "causal": True, **learned},
             "bias": {"alpha": 1.5, "bias": torch.empty(2, 256, 256, dtype=dtype), "causal": True},
-            "each": {
-                "alpha": 0.0,
-                "alphas": torch.tensor([1.2, 1.7]),
-                "bias": torch.empty(256),
-                "mask": spans[0, :, :1] == 0,
-            },
+            "each": {"alpha": 0.0, **each},
         }
         for name, given in forms.items():
             yield from launches(f"{TYPES[dtype]} d={d} {name}", partial(attend, d, dtype, **given))
@@ -169,12 +148,8 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
     order = [p.name for p in case.kernel.params]
     signature |= dict.fromkeys([*ones, *constants], "constexpr")
     attrs = {(order.index(n),): [["tt.divisibility", 16]] for n, (_, _, by16) in zip(names, case.arguments) if by16}
-    source = ASTSource(
-        fn=case.kernel,
-        signature={n: signature[n] for n in order},
-        attrs=attrs,
-        constexprs={(order.index(n),): v for n, v in (constants | ones).items()},
-    )
+    known = {(order.index(n),): v for n, v in (constants | ones).items()}
+    source = ASTSource(case.kernel, {n: signature[n] for n in order}, constexprs=known, attrs=attrs)
     started = time.monotonic()
     compiled = triton.compile(
         source, target=GPUTarget("cuda", capability, 32), options={k: v for k, v in case.constants if k in OPTIONS}
@@ -221,12 +196,8 @@ def main(of: str, capability: int, only: str = "") -> None:
             if "error" in at:
                 print(f"| {at['name']} | {at['label']} | {at['error']} |", flush=True)
                 continue
-            print(
-                "|",
-                " | ".join(str(at[k]) for k in ("name", "label", "warps", "registers", "stack", "shared", "copies")),
-                f"| {at['seconds']:.1f} |",
-                flush=True,
-            )
+            cells = [str(at[k]) for k in ("name", "label", "warps", "registers", "stack", "shared", "copies")]
+            print(f"| {' | '.join(cells)} | {at['seconds']:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 Generic solvers wherever one exists: scipy's root finder and isotonic regression, DAQP for the TV prox.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ctypes import c_int
 

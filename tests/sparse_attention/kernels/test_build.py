@@ -1,7 +1,5 @@
 """Building on first use: many processes at once, damaged files, homes that cannot be written, no compiler."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
@@ -113,14 +111,10 @@ def test_processes_build_at_once_then_damage_is_repaired_ahead_of_use(root: Path
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path, isa: str) -> None:
     environment = os.environ | {"SPARSE_ATTENTION_NATIVE_ISA": isa, "SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        + [str(Path(__file__).with_name(f"test_{name}.py")) for name in ("native", "masked", "fused_attention")],
-        env=environment | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=1500,
-    )
+    files = [str(Path(__file__).with_name(f"test_{name}.py")) for name in ("native", "masked", "fused_attention")]
+    command, env = "-m pytest -q -p no:cacheprovider".split(), environment | {"PYTHONPATH": str(root)}
+    given = {"capture_output": True, "text": True, "timeout": 1500}
+    done = subprocess.run([sys.executable, *command, *files], env=env, **given)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "passed" in done.stdout and "skipped" not in done.stdout
 

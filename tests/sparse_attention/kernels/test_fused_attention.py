@@ -1,7 +1,5 @@
 """The fused attention on the CPU against the composition in float64: values, support, gradients; adversarial inputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,15 +38,7 @@ def composition(
     return formula(mapped, q, k, v, seen(q.shape[0], q.shape[1], k.shape[1], causal, lengths), scale)
 
 
-def compare(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    alpha: Alpha,
-    scale: float | None = None,
-    causal: bool = False,
-    lengths: Tensor | None = None,
-) -> None:
+def compare(q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale=None, causal: bool = False, lengths=None) -> None:
     """Values, support and gradients, to what float32 can hold of the scores."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
     assert attention.refusal(q, k, v, given(alpha)["alpha"]) is None
@@ -190,11 +180,7 @@ def test_scores_that_are_not_finite(alpha: Alpha) -> None:
     assert saved is not None and torch.equal(dense_weights(saved)[:, :, kept] > 0, p > 0)
 
     k[0, 7, 0] = 0.5
-    for bad in (
-        torch.nan,
-        torch.inf,
-        *[3e38] * (given(alpha)["alpha"] > 1.2),
-    ):  # the kernel's scores are times alpha - 1
+    for bad in (torch.nan, torch.inf, *[3e38] * (given(alpha)["alpha"] > 1.2)):  # its scores are times alpha - 1
         one = q.clone()
         one[0, 3] = bad
         out, saved = attention.forward(one, k.abs() * 4, v, **given(alpha), scale=1.0)

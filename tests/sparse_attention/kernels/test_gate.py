@@ -1,7 +1,5 @@
 """The speed gate: it fails on a slow form, only after every try, and its cases compute what torch's calls compute."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -12,12 +10,8 @@ from benchmarks import gate
 
 def test_recording_and_checking(monkeypatch, tmp_path, capsys, command):
     """The smallest ratio of all tries counts; the cases that have passed are not tried again."""
-    ratios = {
-        "a noisy": [3.0, 1.3, 1.1],
-        "a slow": [1.3, 1.2, 1.16, 1.4],
-        "a quiet": [0.9],
-        "b": [2.0, 8.0, 1.0, 3.0, 4.0, 2.0],
-    }
+    ratios = {"a noisy": [3.0, 1.3, 1.1], "a slow": [1.3, 1.2, 1.16, 1.4], "a quiet": [0.9]}
+    ratios["b"] = [2.0, 8.0, 1.0, 3.0, 4.0, 2.0]
     monkeypatch.setattr(gate, "CASES", dict.fromkeys(ratios))
     monkeypatch.setattr(gate, "FILE", tmp_path / "gate.json")
     monkeypatch.setattr(gate, "TRIES", 4)

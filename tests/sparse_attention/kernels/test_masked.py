@@ -1,7 +1,5 @@
 """Masks and hyperparameters row by row in the C++ kernels: against each row alone, differences, and the reference."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Native code sees addresses alone: every entry gives on views what it gives on copies, and refuses what does not fit."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

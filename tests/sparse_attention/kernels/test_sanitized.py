@@ -1,7 +1,5 @@
 """The C++ kernels under the address and undefined behaviour sanitizers, for every instruction set of this machine."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -12,19 +10,14 @@ from sparse_attention.kernels.native import build
 FLAGS = ["-O1", "-g", "-march=native", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-std=c++17"]
 
 
+SOURCES = [("sanitized.cpp", "float", 30_000), ("sanitized.cpp", "double", 30_000)]
+SOURCES += [("sanitized_attention.cpp", "float", 1000)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "ctype", "least"),
-    [
-        ("sanitized.cpp", "float", 30_000),
-        ("sanitized.cpp", "double", 30_000),
-        ("sanitized_attention.cpp", "float", 1000),
-    ],
-)
+@pytest.mark.parametrize(("source", "ctype", "least"), SOURCES)
 @pytest.mark.parametrize("isa", ["auto", "avx2", "portable"])
-def test_no_kernel_reads_or_writes_beyond_its_arrays(
-    tmp_path: Path, source: str, ctype: str, least: int, isa: str
-) -> None:
+def test_no_kernel_reads_or_writes_beyond_its_arrays(tmp_path: Path, source, ctype, least, isa) -> None:
     compiler = next((c for c in (["g++"], ["clang++"]) if build._version(c)), None)
     if compiler is None:
         pytest.skip("no C++ compiler here")

@@ -1,7 +1,5 @@
 """The wheel: it holds the library alone, and works with torch alone, without a compiler."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -9,19 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from alone import HEAD
 
-ALONE = """
-import importlib.abc, sys
-
-class Alone(importlib.abc.MetaPathFinder):  # an interpreter with torch and what torch requires
-    known = {*sys.stdlib_module_names, *"torch torchgen functorch typing_extensions sympy mpmath networkx filelock fsspec jinja2".split()}
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in self.known | {"sparse_attention"}:
-            raise ModuleNotFoundError(f"No module named {name!r}")
-
-sys.meta_path.insert(0, Alone())
-import torch
-import sparse_attention as sa
+CHECK = """
 assert sa.__file__.startswith(sys.argv[1]), sa.__file__
 x = torch.tensor([[1.0, 2.1, 1.9]])
 assert torch.allclose(sa.fusedmax(x, lam=0.1), torch.tensor([[0.0, 0.5, 0.5]]), atol=1e-6)
@@ -52,12 +40,7 @@ def test_the_source_distribution_builds_without_a_network_and_a_compiler(root: P
         assert {name for name in packed.namelist() if ".dist-info/" not in name} == files
         assert "sparse_attention/py.typed" in files
         packed.extractall(site)
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(site)],
-        env=nothing | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    command, env = [sys.executable, "-c", HEAD + CHECK, str(site)], nothing | {"PYTHONPATH": str(site)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["sparse_attention.kernels.reference"]

@@ -1,7 +1,5 @@
 """All structures written down, and the problem over them handed to a solver that knows nothing of this package."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Factors given by an oracle: one of n, at most k, trees, a user's own; the same solver for all."""
 
-from __future__ import annotations
-
 import entmax
 import numpy as np
 import pytest

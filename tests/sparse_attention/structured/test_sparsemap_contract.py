@@ -1,7 +1,5 @@
 """What the mappings keep in either kernels: shapes, types, NaN, far scores, second derivatives, transforms, errors."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

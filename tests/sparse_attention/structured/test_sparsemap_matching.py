@@ -1,7 +1,5 @@
 """sparsemap_matching against all matchings: values, gradients, ties, masks."""
 
-from __future__ import annotations
-
 import pytest
 import scipy.optimize
 import torch

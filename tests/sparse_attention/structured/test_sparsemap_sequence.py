@@ -1,7 +1,5 @@
 """sparsemap_sequence against all sequences: values, gradients, ties, masks; and its dense counterpart."""
 
-from __future__ import annotations
-
 import itertools
 
 import entmax
@@ -39,13 +37,8 @@ def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
     """Also at ties: 0 everywhere, equal positions, equal states. The hull of the structures with weight is then smaller than
     the face, and a gradient by them alone is wrong."""
     t = torch.zeros(3, 3, dtype=F64)
-    for x in (
-        torch.zeros(4, 3),
-        torch.ones(1, 3).expand(4, 3),
-        randn(1, 3).expand(4, 3),
-        randn(4, 3),
-        randn(4, 1).expand(4, 3),
-    ):
+    alike = (torch.ones(1, 3), randn(1, 3), randn(4, 1))
+    for x in (torch.zeros(4, 3), *(one.expand(4, 3) for one in alike), randn(4, 3)):
         x, g = x.to(F64).contiguous().requires_grad_(), randn(4, 3, seed=9)
         p, q = sa.sparsemap_sequence(x, t), entmax.sparsemax(x, dim=-1)
         assert torch.allclose(p, q, atol=1e-12)

@@ -1,7 +1,5 @@
 """sparsemap_tree against all trees and networkx: values, gradients, ties, masks."""
 
-from __future__ import annotations
-
 import networkx as nx
 import pytest
 import torch
@@ -24,12 +22,8 @@ def best(x):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_gradients_of_trees_by_differences_also_with_ties(kernel, n):
-    for x in (
-        0.1 * randn(n, n),
-        randn(n, n),
-        4 * randn(n, n),
-        *(torch.eye(n, dtype=F64) * root for root in (0.2, -0.2)),
-    ):
+    roots = (torch.eye(n, dtype=F64) * root for root in (0.2, -0.2))
+    for x in (*(scale * randn(n, n) for scale in (0.1, 1, 4)), *roots):
         assert differentiated(sa.sparsemap_tree, x)
 
 

@@ -1,7 +1,5 @@
 """SparseMAP's losses against the programme over all structures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.optimize

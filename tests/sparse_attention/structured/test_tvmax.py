@@ -1,7 +1,5 @@
 """TVmax against quadratic programmes (prox and joint problem) and against fusedmax; derivatives, masks, certificate."""
 
-from __future__ import annotations
-
 import math
 import sys
 

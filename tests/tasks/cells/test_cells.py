@@ -1,7 +1,5 @@
 """Cells of each family, and with mappings that have a state, from configuration to scores: what is measured is declared."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Fixtures for the classification tasks: encoded generated texts, and models on them."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Encoding against reference rules, tiny texts by hand, vector files, damage to the cache, further test sets."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -10,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.classification import encode as module
-from tasks.classification.encode import (
-    encode,
-    encode_test,
-    keep_encoding,
-    open_encoded,
-    shortfalls,
-    wordpunct,
-    wordpunct_br,
-)
+from tasks.classification.encode import encode, encode_test, keep_encoding, open_encoded, wordpunct, wordpunct_br
 from tasks.classification.options import Encode
 from tasks.config.options import OptionsError, read
 from tasks.data import DataError, DataSet
@@ -57,9 +47,10 @@ def test_words_are_cut_as_wordpunct_does_and_no_character_is_lost(text):
     assert wordpunct_br("good.<br /><br>bad<BR/>end") == ["good", ".", "<br>", "<br>", "bad", "<br>", "end"]
 
 
-@pytest.mark.parametrize(
-    "words, characters", [("हिन्दी है ।", 5), ("می\u200cبیند .", 7), ("cafe\u0301 !", 5), ("今天 好", 3), ("_a² ½", 4)]
-)
+MARKED = [("हिन्दी है ।", 5), ("می\u200cبیند .", 7), ("cafe\u0301 !", 5), ("今天 好", 3), ("_a² ½", 4)]
+
+
+@pytest.mark.parametrize("words, characters", MARKED)
 def test_marks_stay_in_their_words(words, characters):
     text = words if characters < 5 else words.replace(" ।", "।").replace(" .", ".").replace(" !", "!")
     assert wordpunct(text) == words.split() and "".join(module.characters(text)) == "".join(text.split())
@@ -157,7 +148,7 @@ def test_pretrained_vectors(tmp_path):
     found = encoded(tmp_path, vectors=str(file), min_count=2)
     assert found.vocabulary == ["b", "a"]  # a is rare and has a vector; zebra is in no training text
     assert found.vectors.tolist() == [[4, 5, 6]] and found.vector_rows.tolist() == [FIRST + 1]
-    assert shortfalls(found.options, found) == ["a file of 5 word vectors of 3 dimensions instead of GloVe 840B"]
+    assert module.shortfalls(found.options, found) == ["a file of 5 word vectors of 3 dimensions instead of GloVe 840B"]
     file.write_text("a 4 5 7\n" * 2)
     again = encoded(tmp_path, vectors=str(file), min_count=2)
     assert again.vectors.tolist() == [[4, 5, 7]] and again.sha256 != found.sha256
@@ -168,11 +159,11 @@ def test_pretrained_vectors(tmp_path):
     with pytest.raises(DataError, match="missing"):
         encoded(tmp_path, vectors=str(tmp_path / "none.txt"))
     found = encoded(tmp_path)  # only GloVe 840B is no shortfall
-    assert shortfalls(found.options, found) == ["random word vectors instead of GloVe 840B"]
-    assert "counted in the training texts" in shortfalls(Encode(vectors="ppmi"), found)[0]
+    assert module.shortfalls(found.options, found) == ["random word vectors instead of GloVe 840B"]
+    assert "counted in the training texts" in module.shortfalls(Encode(vectors="ppmi"), found)[0]
     for words, dim, wrong in ((2_196_017, 300, False), (2_196_017, 100, True), (400_000, 300, True)):
         found.report["vector_file"] = [words, dim]
-        assert bool(shortfalls(Encode(vectors="glove.txt"), found)) == wrong
+        assert bool(module.shortfalls(Encode(vectors="glove.txt"), found)) == wrong
 
 
 def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):

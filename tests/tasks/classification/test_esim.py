@@ -1,7 +1,5 @@
 """ESIM: nothing depends on padding or batching, every alignment learns, structures are those of the library, measures."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from differences import along_a_random_direction

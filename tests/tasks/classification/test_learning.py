@@ -1,7 +1,5 @@
 """Training: every kind of attention learns, one that cannot choose does not; a test set's scores, faithfulness too."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

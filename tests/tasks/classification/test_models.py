@@ -1,7 +1,5 @@
 """The classifiers: nothing depends on padding or batching, gradients reach every parameter, reference computations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -228,9 +226,8 @@ def test_options_that_do_not_fit_are_named_before_any_data():
 def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch):
     from tasks.classification import models as room
 
-    (tmp_path / "mine.py").write_text(
-        "from tasks.classification.models.imdb_transformer import PLACES, Model, Options\n"
-    )
+    code = "from tasks.classification.models.imdb_transformer import PLACES, Model, Options\n"
+    (tmp_path / "mine.py").write_text(code)
     monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
     assert models.names("classification") == ["esim", "imdb_bilstm", "imdb_transformer", "mine", "snli_attentive"]
     data = toy("toy_reviews")

@@ -1,7 +1,5 @@
 """Fixtures of the data room."""
 
-from __future__ import annotations
-
 import pytest
 
 from tasks.data import NullProgress, open_data

@@ -1,7 +1,5 @@
 """Small good files of every format that the loaders read, and bad ones to put in their place."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -20,7 +18,7 @@ from small_vqa2 import picture
 
 from tasks.data import NullProgress, load_manifest, open_data
 from tasks.data.read.vectors import read_vectors
-from tasks.data.sets import libreoffice_help
+from tasks.data.sets import debian
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def vectors(path: Path) -> Any:
 
 
 def pages(path: Path) -> Any:
-    return list(libreoffice_help.help_paragraphs(path.parent))
+    return list(debian.help_paragraphs(path.parent))
 
 
 HELP, CRITICS = "text/shared/a.html", bz2.compress(TOMATOES)

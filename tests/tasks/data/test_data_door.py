@@ -1,7 +1,5 @@
 """The front door: what is refused before any data are read, fallback, fingerprints, shortfalls, fetch."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import os

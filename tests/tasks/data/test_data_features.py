@@ -39,7 +39,7 @@ def test_an_interrupted_store_continues_with_what_is_missing(tmp_path):
     assert partly.rows(np.array([0]))[:, 0, 0].tolist() == [1]
     second, progress = Counting(), NullProgress()
     store = write(tmp_path, LAYOUT, second, progress)
-    assert second.calls == 2 and progress.lines == ["1 of 3 shards are there already"]
+    assert second.calls == 2 and progress.lines == ["1 of 3 shards exist already"]
     assert store.rows(np.array([6, 0, 4, 0])).dtype == np.float16
     assert store.rows(np.array([6, 0, 4, 0]))[:, 5, 3].tolist() == [7, 1, 5, 1]
     assert store.bad == {"b": "damaged"} and store.sha256 != partly.sha256

@@ -1,7 +1,5 @@
 """Files and entries of the cache appear whole or not at all; encoding by several processes gives the same bytes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -102,9 +100,8 @@ def test_pairs_keep_to_their_bounds():
     pairs = {(s, t): Pair(" a" * s, (" b" * t, "c")) for s in range(1, 7) for t in range(1, 6)}
     assert allowed.within(pairs.values()) == [pairs[s, t] for s in (2, 3, 4) for t in (3, 4, 5)]
     assert allowed.bounds() == [allowed.min_words, allowed.max_words]
-    assert allowed.shortfall() == [
-        "only pairs of at least 2 words a source, at least 3 words a target, at most 4 words a source"
-    ]
+    least = "at least 2 words a source, at least 3 words a target"
+    assert allowed.shortfall() == [f"only pairs of {least}, at most 4 words a source"]
     assert free.within(pairs.values()) == list(pairs.values()) and free.shortfall() == []
 
 

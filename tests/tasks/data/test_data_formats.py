@@ -1,7 +1,5 @@
 """Published formats of sentence pairs and alignments on small files and mirrors, and what is missing of a paper's data."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
@@ -10,7 +8,7 @@ from made_mirror import CAPTIONS
 from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
-from tasks.data.sets.aligned import read_pharaoh, read_pud
+from tasks.data.sets.translation import read_pharaoh, read_pud
 
 
 def read(found):

@@ -1,7 +1,5 @@
 """The hub against a stand-in of it on the loopback: its sets, its faults, and the cache without a network."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """Questions about images: published formats, real files where there are any, damaged ones; images from folders and archives."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile

@@ -1,7 +1,5 @@
 """The one place where files are read: what good files give in every dress, limits and counts (damage: test_data_strangers)."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

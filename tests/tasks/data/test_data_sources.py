@@ -1,7 +1,5 @@
 """Sources in the order of a manifest, against a server on the loopback; what was fetched is verified and used."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

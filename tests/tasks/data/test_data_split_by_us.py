@@ -1,7 +1,5 @@
 """Text that we cut into pairs and split ourselves: package descriptions, help pages, Reuters; no near-duplicate in two splits."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 
@@ -10,8 +8,7 @@ import pytest
 from tasks.data import DataError, NullProgress
 from tasks.data.read.splits import normalized
 from tasks.data.sets import debian
-from tasks.data.sets.debian import Description, description_rows
-from tasks.data.sets.libreoffice_help import aligned_rows, help_paragraphs
+from tasks.data.sets.debian import Description, aligned_rows, description_rows, help_paragraphs
 from tasks.data.sets.summaries import reuters_pairs
 
 FOO = " Foo is a library that does many good things\n for all of us today.\n"

@@ -136,17 +136,18 @@ def test_no_near_pair_is_on_two_sides_and_no_group_swallows_the_corpus():
     assert f"{len(parts.left_out):,} left out" in parts.note("texts")
 
 
-PARTS = Parts([12, 35, 40], [7], [18, 29], [], 1)
+NAMES = [f"item {i}" for i in range(40)]
+PARTS = split_by_content([[] for _ in NAMES], NAMES)
 
 
 def kept(path, key="k"):
     progress = NullProgress()
-    return cached_parts(path, key, lambda: PARTS, progress), progress.lines
+    return cached_parts(path, key, progress, ([] for _ in NAMES), NAMES, []), progress.lines
 
 
 def test_a_split_is_made_once_and_again_without_its_checksum_or_with_a_digit_flipped(tmp_path):
     path, draw = tmp_path / "split.json", random.Random(0)
-    assert kept(path)[0] == PARTS and cached_parts(path, "k", None, NullProgress()) == PARTS
+    assert kept(path)[0] == PARTS and cached_parts(path, "k", NullProgress(), None, [], []) == PARTS
     whole = path.read_text()
     told = json.loads(whole)
     path.write_text(json.dumps({"k": told["k"] | {"dev": [8]}}))

@@ -1,7 +1,5 @@
 """Files of strangers: every loader, every kind of damage; a sentence with file and place, soon, and nothing else."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import re

@@ -1,7 +1,5 @@
 """The generator against scikit-learn's own and against the laws of the paper's three settings; Mulan's files."""
 
-from __future__ import annotations
-
 import gzip
 
 import numpy as np

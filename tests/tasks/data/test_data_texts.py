@@ -1,7 +1,5 @@
 """Texts with a class: SNLI's and IMDB's formats on tiny files; generated texts and pairs with their planted alignment."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

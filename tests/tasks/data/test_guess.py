@@ -1,7 +1,5 @@
 """What is guessed from a file: kinds and columns, and the refusals, which name the columns and the next step."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

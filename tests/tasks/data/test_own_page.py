@@ -1,7 +1,5 @@
 """Every command of docs/guides/own_data.md is run, on small files such as the page describes, with the smallest models."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

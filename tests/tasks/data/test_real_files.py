@@ -1,12 +1,10 @@
 """Counts that others have published, of the real files: run by `make test-all` where there is a folder of real data."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
 
-from tasks.data.sets.aligned import read_pharaoh
+from tasks.data.sets.translation import read_pharaoh
 
 pytestmark = pytest.mark.slow
 # train, test, labels; labels per document

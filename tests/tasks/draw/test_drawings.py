@@ -1,7 +1,5 @@
 """Drawings: the papers' functions against formulas, figures of finished cells, and of attention."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Small wrapped models and batches."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

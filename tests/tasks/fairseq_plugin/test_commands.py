@@ -1,7 +1,5 @@
 """fairseq's own commands with `--user-dir`: on stock `translation` data, and on folders that we encoded."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Models behind fairseq's interfaces: one attention in training, decoding and its search; configurations lose nothing."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from types import SimpleNamespace

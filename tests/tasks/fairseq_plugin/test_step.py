@@ -1,7 +1,5 @@
 """The step of training: it waits for no GPU, and mixed precision keeps its weights in float32."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

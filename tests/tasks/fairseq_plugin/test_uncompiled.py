@@ -1,7 +1,5 @@
 """Plain Python in place of fairseq's compiled parts: the same batches and the same BLEU counts. What is imported late."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import subprocess

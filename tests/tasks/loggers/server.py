@@ -1,7 +1,5 @@
 """A stand-in for a wandb server on the loopback, as much of it as wandb asks for: GraphQL, file stream, uploads."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """wandb and TensorBoard: what they wrote is read back from their own files, or from a server that stands in for wandb's."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """From arrays to a kept model and its scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -95,7 +93,7 @@ def test_a_test_set_has_the_same_classes_and_the_constant_prediction_is_the_best
     assert not kept.splits and kept.labels == LABELS
     other = Labelled(np.zeros((2, 3)), np.ones((2, 5), bool))
     for documents_, labels in ((test.splits["test"], [*LABELS[:4], "x"]), (other, LABELS)):
-        with pytest.raises(DataError, match="no test set for this model"):
+        with pytest.raises(DataError, match="not a test set for this model"):
             encode.encode_test(dataset({"test": documents_}, f"{labels[-1]}", labels), encoded.folder, tmp_path)
     found = fitted.baselines(kept, test)["constant"]
     train, true = encoded.splits["train"].labels, test.splits["test"].labels

@@ -11,10 +11,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from tasks.data.sets import synthetic
+from tasks.multilabel.fitted import Grid, folds, path, predict, select
 from tasks.multilabel.metrics import jensen_shannon, micro_f1, proportions
 from tasks.multilabel.models.linear import Output, fit
 from tasks.multilabel.options import Solver
-from tasks.multilabel.selection import Grid, folds, path, predict, select
 
 ROWS = [("softmax", {}, "log"), ("sparsemax", {}, "huber"), ("sparsemax", {}, "hinge")]
 ROWS += [("sparsehourglass", {"q": 1.0}, "hinge"), ("sparsegen_lin", {"lam": 0.5}, "hinge")]

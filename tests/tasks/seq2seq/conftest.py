@@ -1,7 +1,5 @@
 """Small models and batches of the encoder-decoder, and a little data set."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -51,7 +51,7 @@ def test_forced_attention_is_that_of_saying_the_reference(build, dataset, tmp_pa
             _, p, state = model.step(torch.tensor([before]), memory, state)
             torch.testing.assert_close(row, p[0].float())
             before = int(word)
-        assert len(weights) == len(split.target[i])
+        assert len(weights) == len(split.target[i]) + 1  # the end of sentence
 
 
 class Oracle(torch.nn.Module):

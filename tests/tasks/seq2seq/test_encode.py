@@ -17,8 +17,16 @@ from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq import encode as module
 from tasks.seq2seq.metrics import ceiling
 from tasks.seq2seq.options import TOKENIZERS, Encode
-from tasks.seq2seq.tokenize import output_text, reference_text, restore_digits, tokenized, tokenizer
-from tasks.seq2seq.vocabulary import BYTE, BYTES, join_subwords
+from tasks.seq2seq.tokenize import (
+    BYTE,
+    join_subwords,
+    output_text,
+    reference_text,
+    restore_digits,
+    tokenized,
+    tokenizer,
+)
+from tasks.seq2seq.vocabulary import BYTES
 
 TEXT = [
     ("Le chat (noir) n'aime pas l'eau, dit-il.", "The (black) cat doesn't like water, he says."),
@@ -258,7 +266,7 @@ def test_what_cannot_be_encoded_is_told(little, dataset, tmp_path):
         encode(little, tmp_path, subword="bpe", vocab_size=least - 1)
     with pytest.raises(DataError, match="little has no training pairs"):
         encode(dataset(dev=DEV), tmp_path)
-    with pytest.raises(DataError, match="no folder of encoded pairs"):
+    with pytest.raises(DataError, match="not a folder of encoded pairs"):
         module.open_encoded(tmp_path)
     trained = encode(little, tmp_path)
     with pytest.raises(DataError, match="little has no test pairs"):

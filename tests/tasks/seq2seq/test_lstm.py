@@ -1,7 +1,5 @@
 """The encoder-decoder: training and search see the same attention, padding is never seen, the mapping matters."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The encoder-decoder with fertilities: one attention in training and search, a sink, coverage vectors, gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Beam search: against all outputs there are, greedy decoding by hand, and its rules for stopping and length."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """What is stored of a test set's outputs: metrics with their declarations, records, attention; trivial systems."""
 
-from __future__ import annotations
-
 import json
 import random
 from functools import cache

@@ -1,7 +1,5 @@
 """The Transformer: torch's own layers with softmax, one path for training and search with every mapping, three places."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """One training in several processes, compared with one process; which checkpoint a training resumes from."""
 
-from __future__ import annotations
-
 import os
 import signal
 

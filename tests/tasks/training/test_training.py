@@ -22,9 +22,9 @@ from repro import cell as cells
 from repro.store import Store
 from tasks.cells.seq2seq import load
 from tasks.config.options import read
-from tasks.seq2seq.decode import decode
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import decode
 from tasks.training.job import Job
 from tasks.training.trainer import Trainer
 

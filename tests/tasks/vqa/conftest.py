@@ -1,7 +1,5 @@
 """A small set of questions about images, encoded."""
 
-from __future__ import annotations
-
 import pytest
 
 from tasks.data import NullProgress, open_data

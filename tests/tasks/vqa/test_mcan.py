@@ -19,8 +19,7 @@ from tasks.data.symbols import FIRST, PAD
 from tasks.layers.words import density_alpha
 from tasks.vqa.encode import ImageSpec
 from tasks.vqa.models import mcan
-from tasks.vqa.models._image import ImageReduction, Reduced, cell_weights
-from tasks.vqa.models._layers import Attend, Scorer, SmallCnn
+from tasks.vqa.models._layers import Attend, ImageReduction, Reduced, Scorer, SmallCnn, cell_weights
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
 TINY = {"layers": 2, "hidden_dim": 16, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 8, "flat_mlp_dim": 16}

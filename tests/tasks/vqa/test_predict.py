@@ -1,7 +1,5 @@
 """From a trained model to scores, records, stored attention and the picture; cells from a configuration to the store."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

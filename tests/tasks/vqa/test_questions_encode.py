@@ -1,7 +1,5 @@
 """Questions as numbers: what is counted, what a cell keeps, what a training's identity depends on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter
@@ -18,20 +16,7 @@ from tasks.data import DataError, DataUnavailable, NullProgress, open_data
 from tasks.data.records import Question
 from tasks.data.sets.questions import normalized
 from tasks.data.symbols import FIRST, PAD, UNK
-from tasks.vqa import metrics, predict
-from tasks.vqa.encode import (
-    ImageSpec,
-    accuracy,
-    encode,
-    encode_test,
-    keep_encoding,
-    open_encoded,
-    shortfalls,
-    soft_scores,
-    starting_vectors,
-    vocabulary,
-    words_of,
-)
+from tasks.vqa import encode, metrics, predict
 from tasks.vqa.options import Encode
 
 QUIET = NullProgress()
@@ -48,34 +33,34 @@ def test_damage_is_left_out_of_training_and_targets_are_the_accuracy_each_answer
     assert "malevich" not in encoded.answers
     part = encoded.splits["train"]
     for q, row in zip(part.questions, predict.targets_of(encoded, part, range(len(part)))):
-        assert row.tolist() == pytest.approx([accuracy(a, q.answers) for a in encoded.answers])
+        assert row.tolist() == pytest.approx([encode.accuracy(a, q.answers) for a in encoded.answers])
     assert max(part.answers.lengths) > 1  # the dissenting colour is in the vocabulary too
     if "5" in asked["train"]:
         assert encoded.counts["train questions without an answer in the vocabulary"] >= 1
 
 
 def test_words_have_the_numbers_of_the_dictionary(encoded, encoded_test, node, cache):
-    found = " ".join(words_of("What's this T-shirt's colour, and/or size?"))
+    found = " ".join(encode.words_of("What's this T-shirt's colour, and/or size?"))
     assert found == "whats this t shirts colour and or size"
     lines = (encoded.folder / "dict.txt").read_text().splitlines()
-    counted = Counter(w for q in encoded.splits["train"].questions for w in words_of(q.text))
+    counted = Counter(w for q in encoded.splits["train"].questions for w in encode.words_of(q.text))
     assert [line.split() for line in lines] == [[w, str(counted[w])] for w in encoded.words]
-    assert encoded.word_count == len(lines) + FIRST and vocabulary({"b": 2, "a": 2, "c": 1}, 2) == ["a", "b"]
+    assert encoded.word_count == len(lines) + FIRST and encode.vocabulary({"b": 2, "a": 2, "c": 1}, 2) == ["a", "b"]
     part = encoded_test.splits["test"]
     for q, row in zip(part.questions, (part.tokens[i] for i in range(len(part)))):
         said = [encoded.words[n - FIRST] if n != UNK else None for n in row]
-        assert said == [w if w in encoded.words else None for w in words_of(q.text)]
+        assert said == [w if w in encoded.words else None for w in encode.words_of(q.text)]
     data = open_data(node, cache)
-    short = encode(data, Encode(min_answer_count=2, max_tokens=3), cache, QUIET)
-    test = encode_test(data, short.folder, cache, QUIET)
+    short = encode.encode(data, Encode(min_answer_count=2, max_tokens=3), cache, QUIET)
+    test = encode.encode_test(data, short.folder, cache, QUIET)
     assert max(test.splits["test"].tokens.lengths) == 3 and test.counts["test questions cut at 3 words"] == 24
 
 
 def test_the_identity_follows_options_and_content_but_not_the_test_set(node, cache, encoded, encoded_test):
     def made(**changed):
         data = open_data(node | {"limits": {"test": changed.pop("test", None)}}, cache)
-        first = encode(data, Encode(min_answer_count=2, **changed), cache, QUIET)
-        return first.sha256, encode_test(data, first.folder, cache, QUIET).sha256
+        first = encode.encode(data, Encode(min_answer_count=2, **changed), cache, QUIET)
+        return first.sha256, encode.encode_test(data, first.folder, cache, QUIET).sha256
 
     assert made() == (encoded.sha256, encoded_test.sha256)
     train, test = made(test=5)
@@ -85,22 +70,24 @@ def test_the_identity_follows_options_and_content_but_not_the_test_set(node, cac
 
 
 def test_what_a_cell_keeps_is_enough_to_encode_and_to_build_the_model(node, cache, encoded, encoded_test, tmp_path):
-    keep_encoding(encoded.folder, tmp_path / "kept")
-    kept = open_encoded(tmp_path / "kept")
-    assert not kept.splits and kept.image_spec == encoded.image_spec == ImageSpec("pixels", (32, 32), 3)
+    encode.keep_encoding(encoded.folder, tmp_path / "kept")
+    kept = encode.open_encoded(tmp_path / "kept")
+    assert not kept.splits and kept.image_spec == encoded.image_spec == encode.ImageSpec("pixels", (32, 32), 3)
     assert (kept.words, kept.answers, kept.options) == (encoded.words, encoded.answers, encoded.options)
-    again = encode_test(open_data(node, cache), tmp_path / "kept", cache, QUIET)
+    again = encode.encode_test(open_data(node, cache), tmp_path / "kept", cache, QUIET)
     assert again.folder == encoded_test.folder
     moved = shutil.copytree(cache, tmp_path / "cache")
-    there, rows = open_encoded(moved / encoded.folder.relative_to(cache)).images, np.arange(3)
+    there, rows = encode.open_encoded(moved / encoded.folder.relative_to(cache)).images, np.arange(3)
     assert Path(there.array.filename).is_relative_to(moved)  # images are opened by path
     assert np.array_equal(encoded.images.rows(rows), there.rows(rows)) and there.rows(rows).any()
     lines = (encoded_test.folder / "test.questions.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["question_id"] == encoded_test.splits["test"].questions[0].question_id == 10_000
-    assert "pixels" in shortfalls(Encode(vectors="glove.txt"), kept.image_spec)[0]
-    assert shortfalls(Encode(), ImageSpec("features", (14, 14), 2048)) == ["random word vectors instead of GloVe"]
+    assert "pixels" in encode.shortfalls(Encode(vectors="glove.txt"), kept.image_spec)[0]
+    assert encode.shortfalls(Encode(), encode.ImageSpec("features", (14, 14), 2048)) == [
+        "random word vectors instead of GloVe"
+    ]
     with pytest.raises(DataError, match="not a folder of encoded data"):
-        open_encoded(tmp_path)
+        encode.open_encoded(tmp_path)
 
 
 def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder, tmp_path):
@@ -117,34 +104,34 @@ def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder
     told = json.loads(store.read_text())
     del told["shards"]["shard-00001"]
     store.write_text(json.dumps(sealed(told)))
-    found = encode(open_data(node, tmp_path), Encode(min_answer_count=2), tmp_path, QUIET)
+    found = encode.encode(open_data(node, tmp_path), Encode(min_answer_count=2), tmp_path, QUIET)
     lost = set(keys[7:14]) | {"7", "8"}
     for split in ("train", "dev"):
         count = sum(q.image in lost for q in records[split])
         assert found.counts.get(f"{split} questions with an unreadable image", 0) == count
     assert found.counts["train questions with an unreadable image"] >= 7
-    assert found.image_spec == ImageSpec("features", (2, 2), 16)
+    assert found.image_spec == encode.ImageSpec("features", (2, 2), 16)
     assert found.images.rows(np.array([0])).shape == (1, 4, 16)
 
 
 def test_vectors_to_start_from_and_answers_that_are_left(node, cache, mirror, tmp_path):
     path = tmp_path / "v.txt"
     path.write_text("square 1 2 3\nunused 4 5 6\nblue 7 8 9\n")
-    table, missing = starting_vectors(path, ["blue", "square", "cube"], QUIET)
+    table, missing = encode.starting_vectors(path, ["blue", "square", "cube"], QUIET)
     assert table[FIRST].tolist() == [7, 8, 9] and table[FIRST + 1].tolist() == [1, 2, 3]
     assert not table[PAD].any() and missing == 1
     data, options = open_data(node, cache), Encode(min_answer_count=2, vectors=str(path))
-    found = encode(data, options, cache, QUIET)
+    found = encode.encode(data, options, cache, QUIET)
     assert found.vectors[FIRST + found.words.index("square")].tolist() == [1, 2, 3]
     path.write_text("square 1 2 4\n")
-    assert encode(data, options, cache, QUIET).sha256 != found.sha256
+    assert encode.encode(data, options, cache, QUIET).sha256 != found.sha256
     with pytest.raises(DataUnavailable, match="word vectors are missing"):
-        encode(data, Encode(vectors=str(tmp_path / "none")), cache, QUIET)
+        encode.encode(data, Encode(vectors=str(tmp_path / "none")), cache, QUIET)
     with pytest.raises(DataError, match=r"lower encode\.min_answer_count"):
-        encode(data, Encode(min_answer_count=1000), cache, QUIET)
+        encode.encode(data, Encode(min_answer_count=1000), cache, QUIET)
     data = open_data({"name": "vqa2_subset", "mirror": str(mirror), "input": "none"}, tmp_path)  # questions alone
-    found = encode(data, Encode(min_answer_count=21), tmp_path, QUIET)
-    test = encode_test(data, found.folder, tmp_path, QUIET)
+    found = encode.encode(data, Encode(min_answer_count=21), tmp_path, QUIET)
+    test = encode.encode_test(data, found.folder, tmp_path, QUIET)
     assert len(found.answers) == 4 and len(test.splits["test"]) == 60
     assert test.counts["test questions without an answer in the vocabulary"] == 6
 
@@ -184,9 +171,9 @@ def by_definition(answer: str, answers: list[str]) -> float:
 @given(st.lists(st.sampled_from("abcd"), min_size=10, max_size=10), st.sampled_from("abcde"))
 def test_accuracy_is_the_definition(answers, answer):
     """With ten annotators, it has five values."""
-    assert accuracy(answer, answers) == pytest.approx(by_definition(answer, answers))
-    assert accuracy(answer, answers) == pytest.approx(min(0.3 * answers.count(answer), 1), abs=1e-9)
-    assert soft_scores(["red"]) == {"red": 1.0}
+    assert encode.accuracy(answer, answers) == pytest.approx(by_definition(answer, answers))
+    assert encode.accuracy(answer, answers) == pytest.approx(min(0.3 * answers.count(answer), 1), abs=1e-9)
+    assert encode.soft_scores(["red"]) == {"red": 1.0}
 
 
 NORMALISED = [("The Dog.", "dog"), ("two", "2"), ("Dont know", "don't know"), ("t-shirt", "t shirt")]

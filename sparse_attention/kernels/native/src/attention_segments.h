@@ -19,16 +19,6 @@
 
 namespace sa {
 
-inline uint8_t set_lanes(LaneInt chosen) {
-#if defined(__AVX512F__) && !defined(SPARSE_ATTENTION_NO_AVX512) && !defined(SPARSE_ATTENTION_PORTABLE)
-  return static_cast<uint8_t>(_mm512_cmplt_epi64_mask((__m512i)chosen, _mm512_setzero_si512()));
-#else
-  uint8_t bits = 0;
-  for (int r = 0; r < lane_count; r++) bits |= static_cast<uint8_t>((chosen[r] & 1) << r);
-  return bits;
-#endif
-}
-
 // The candidates of a query, with one gap wherever a key that it sees is missing between, before or after them.
 struct LevelSet {
   float* z;       // less the largest; of a gap so low that it is out
@@ -88,9 +78,16 @@ struct LevelSet {
     uint8_t *const flag = this->flag, *const up = this->up, *const down = this->down, *const in = this->in,
             *const stay = this->stay;
     const int64_t end = places;
-    const int64_t part = V::W < 16 || end < 64 ? 0 : end / lane_count, rest = part * lane_count;
+#ifdef SPARSE_ATTENTION_AVX512
+    const int64_t part = end < 64 ? 0 : end / lane_count;
+#else
+    constexpr int64_t part = 0;
+#endif
+    const int64_t rest = part * lane_count;
     const double high = lam, low = -lam;
     auto clamped = [&](double d) { return d < low ? low : d > high ? high : d; };
+    double before = 0;
+#ifdef SPARSE_ATTENTION_AVX512
     LaneReal d = {};
     LaneInt at = {};
     for (int r = 0; r < lane_count; r++) at[r] = reinterpret_cast<int64_t>(z + r * part);
@@ -101,7 +98,7 @@ struct LevelSet {
       down[i] = set_lanes(below);
       d = above ? LaneReal{} + high : below ? LaneReal{} + low : d;
     }
-    double before = d[0];
+    before = d[0];
     for (int r = 1; r < lane_count && part; r++) {
       const uint8_t bit = static_cast<uint8_t>(1 << r);
       bool same = false;
@@ -115,6 +112,7 @@ struct LevelSet {
       }
       if (same) before = d[r];
     }
+#endif
     for (int64_t k = rest; k < end; k++) {
       const double now = static_cast<double>(z[k]) - t + before;
       flag[k] = static_cast<uint8_t>((now > high) * 2 + (now < low));

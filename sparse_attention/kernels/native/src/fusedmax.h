@@ -7,23 +7,22 @@
 //
 // Excluded positions (-infinity) are no holes: they are taken out first and their neighbours become adjacent.
 #pragma once
-#include "masked.h"
-#include "thresholds.h"
+#include "simplex_mappings.h"
 #include "total_variation_lanes.h"
 
 namespace sa {
 
 template <class T>
 struct FusedmaxMemory {
-  T *kept, *b;
+  T *kept, *b, *column;
   int32_t* index;
   double* inverse;
   TautString string;
   static size_t bytes(int64_t n) {
-    return 2 * room<T>(n) + room<int32_t>(n) + room<double>(n + 1) + TautString::bytes(n);
+    return 2 * room<T>(n) + Slab<T>::bytes() + room<int32_t>(n) + room<double>(n + 1) + TautString::bytes(n);
   }
   FusedmaxMemory(Scratch s, int64_t n)
-      : kept(s.take<T>(n + 32)), b(s.take<T>(n + 32)), index(s.take<int32_t>(n + 32)), inverse(s.take<double>(n + 2)),
+      : kept(s.take<T>(n + 32)), b(s.take<T>(n + 32)), column(s.take<T>(slab_depth * Vec<T>::W)), index(s.take<int32_t>(n + 32)), inverse(s.take<double>(n + 2)),
         string(s, n) {}
 };
 
@@ -57,6 +56,8 @@ inline bool contains_excluded(const T* x, int64_t n) {
 template <class T>
 inline void project(T* p, int64_t n, int64_t c, FusedmaxMemory<T>& w) {
   using V = Vec<T>;
+  SparsemaxRule<T> rule;
+  if (c == n) return map_row(ScoreRow<T>{w.b, n}, p, n, rule, w.kept);
   T top = w.b[0];
   for (int64_t i = 1; i < c; i++) top = w.b[i] > top ? w.b[i] : top;
   double total = 0;
@@ -64,11 +65,7 @@ inline void project(T* p, int64_t n, int64_t c, FusedmaxMemory<T>& w) {
   V::all(padding).store(w.b + c);
   V::all(padding).store(w.b + c + V::W);
   Candidates<T> k{w.b, c, total};
-  Threshold<T> tau = solve_linear(k, 1.0);
-  if (c == n) {
-    for (int64_t i = 0; i < n; i += V::W) store_row(p, i, n, above(V::load(w.b + i), tau));
-    return;
-  }
+  const Threshold<T> tau = solve_linear(k, 1.0);
   std::memset(p, 0, sizeof(T) * static_cast<size_t>(n));
   for (int64_t i = 0; i < c; i++) {
     T d = (w.b[i] - tau.hi) - tau.lo;
@@ -95,36 +92,46 @@ inline void spread(T* p, const T* x, int64_t n, int64_t c) {
   for (int64_t i = n - 1; i >= 0; i--) p[i] = x[i] > -infinity<T>() ? p[--c] : T(0);
 }
 
-// Rows that nothing prunes wait here, their values z in place of the result, until there is one for every lane. Where
+// Rows of which much is left wait here, their values z in place of the result, until there is one for every lane. Where
 // `scores` is not null, the result is spread over the scores' n positions.
 template <class T>
 struct DenseRows {
-  T* rows[lane_count];
-  const T* scores[lane_count];
-  int64_t lengths[lane_count];
+  T* rows[most_rows];
+  const T* scores[most_rows];
+  int64_t lengths[most_rows];
   int count = 0;
   double lam = 0;  // of those that wait
 
   void flush(int64_t n, FusedmaxMemory<T>& w) {
     if (count == 0) return;
-    total_variation_lanes(rows, lengths, count, lam, w.inverse, w.string);
-    for (int r = 0; r < count; r++) {
-      std::memcpy(w.b, rows[r], sizeof(T) * static_cast<size_t>(lengths[r]));
-      project(rows[r], lengths[r], lengths[r], w);
-      if (scores[r]) spread(rows[r], scores[r], n, lengths[r]);
+    constexpr int W = Vec<T>::W;
+    if constexpr (rows_in_lanes) total_variation_rows(rows, lengths, count, lam, w.inverse, w.string);
+    for (int first = 0; first < count; first += W) {
+      const int held = count - first < W ? count - first : W;
+      ScoreRow<T> proximal[W];
+      SparsemaxRule<T> rules[W];
+      for (int r = 0; r < held; r++) proximal[r] = {rows[first + r], lengths[first + r]};
+      map_slab(proximal, rows + first, held, rules, w.b, w.column);
     }
+    for (int r = 0; r < count; r++)
+      if (scores[r]) spread(rows[r], scores[r], n, lengths[r]);
     count = 0;
   }
 };
 
-// One row without excluded positions. Returns whether it waits in `dense`, since nothing prunes it and it is not flat; the
-// caller flushes when every lane has one.
+// One row without excluded positions. Returns whether it waits in `dense`, since more than a third of it is left and it is
+// not flat; the caller flushes when every lane has one.
 template <class T>
 inline bool fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double lam, FusedmaxMemory<T>& w,
                          DenseRows<T>& dense) {
-  int64_t c = pack_with_index(x, n, maximum, scale, static_cast<T>(-1 - 4 * lam), w.b, w.index);
-  if (c == n && n > 1 && lam > 0 && !is_flat(w.b, n, lam)) {
-    for (int64_t i = 0; i < n; i++) p[i] = std::copysign(w.b[i], T(-1));  // none is positive
+  const T limit = static_cast<T>(-1 - 4 * lam);
+  int64_t c = pack_with_index(x, n, maximum, scale, limit, w.b, w.index);
+  if (rows_in_lanes && 3 * c > n && n > 1 && lam > 0 && (c < n || !is_flat(w.b, n, lam))) {
+    const T floor = limit - 1;  // a hole as well, and far from overflow
+    for (int64_t i = 0; i < n; i++) {
+      const T z = (x[i] - maximum) * scale;
+      p[i] = std::copysign(z > floor ? z : floor, T(-1));  // none is positive
+    }
     dense.rows[dense.count] = p;
     dense.lengths[dense.count++] = n;
     return true;
@@ -176,7 +183,7 @@ int fusedmax_forward(const T* x, T* p, Values lams, Values gammas, int64_t rows,
       }
       if (fusedmax_row(kept, pr, c, m.value, scale, lam, w, dense)) {
         dense.scores[dense.count - 1] = holes;
-        if (dense.count == lane_count) dense.flush(n, w);
+        if (dense.count == most_rows) dense.flush(n, w);
       } else if (holes) {
         spread(pr, xr, n, c);
       }

@@ -164,7 +164,8 @@ inline bool oscarmax_by_buckets(T* p, int32_t* id, int64_t n, double lam, int64_
   T least = -largest(V::all(0) - low);
   for (; i < c; i++) least = w.b[i] < least ? w.b[i] : least;
   const double most = static_cast<double>(-least) / lam * 1.00001 + 2;
-  if (!(most < static_cast<double>(OscarmaxMemory<T>::most_buckets(n)))) return false;
+  const double many = static_cast<double>(c <= 128 ? c : OscarmaxMemory<T>::most_buckets(n));  // few are sorted as fast
+  if (!(most < many)) return false;
   const int64_t buckets = static_cast<int64_t>(most);
   std::memset(w.bucket, 0, sizeof(*w.bucket) * static_cast<size_t>(buckets));
   const T narrow = static_cast<T>(-1.000005 / lam);

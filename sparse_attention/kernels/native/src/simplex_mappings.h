@@ -138,36 +138,35 @@ inline void map_row(const Scores& row, T* p, int64_t n, Rule& rule, T* packed) {
   write_row(row, p, n, rule, m.value, tau);
 }
 
-// W rows of one slab, from row `first` on. A row with too many candidates, or none, is dealt with on the spot and leaves its
-// lane empty.
-template <class T, class Input, class Rule>
-inline void map_slab(const Input& input, int64_t first, T* p, int64_t n, Rule* rule, T* packed, T* column, T* buffer) {
+// At most W rows as one slab, rows[r] to p[r]. A row with too many candidates, or none, is dealt with on the spot and leaves
+// its lane empty.
+template <class T, class Rule>
+inline void map_slab(const ScoreRow<T>* rows, T* const* p, int64_t count, Rule* rule, T* packed, T* column) {
   constexpr int W = Vec<T>::W;
   Slab<T> slab{column};
-  ScoreRow<T> rows[W];
   RowMaximum<T> top[W];
   T hi[W], lo[W];
-  [[maybe_unused]] const bool by_row = n > 32;  // the levels of shorter rows cost less in the slab, and save little before it
+  [[maybe_unused]] const bool by_row = rows[0].n > 32;  // the levels of shorter rows cost less in the slab, and save little before it
   [[maybe_unused]] Levels<T> found;
-  for (int r = 0; r < W; r++) {
-    const ScoreRow<T> row = rows[r] = in_memory(input(first + r), n, buffer + r * (n + 32));
-    top[r] = row_maximum<T>(row, n);
+  for (int64_t r = 0; r < count; r++) {
+    top[r] = row_maximum<T>(rows[r], rows[r].n);
     if constexpr (Rule::bounded)
-      if (by_row && top[r].usable()) found.add(r, row, n, top[r].value, rule[r].scale);
+      if (by_row && top[r].usable()) found.add(r, rows[r], rows[r].n, top[r].value, rule[r].scale);
   }
   for (T& v : slab.least) v = -1;
   if constexpr (Rule::bounded)
     if (by_row) Rule::least(found, Rule::powers_of(rule), slab.least);
-  for (int r = 0; r < W; r++) {
+  for (int64_t r = 0; r < count; r++) {
+    const int64_t n = rows[r].n;
     if (!top[r].usable()) {
-      write_unusable_row(p + r * n, n, top[r]);
+      write_unusable_row(p[r], n, top[r]);
       continue;
     }
     Candidates<T> k = pack_candidates<T>(rows[r], n, top[r].value, rule[r].scale, packed, slab.least[r]);
     if constexpr (Rule::bounded) rule[r].sparse = 32 * k.count < n;
     if (k.count > slab_depth) {
       Threshold<T> tau = rule[r].solve(k);
-      write_row(rows[r], p + r * n, n, rule[r], top[r].value, tau);
+      write_row(rows[r], p[r], n, rule[r], top[r].value, tau);
       continue;
     }
     slab.size[r] = k.count;
@@ -180,8 +179,8 @@ inline void map_slab(const Input& input, int64_t first, T* p, int64_t n, Rule* r
   Thresholds<T> tau = Rule::solve(slab, rule);
   tau.hi.store(hi);
   tau.lo.store(lo);
-  for (int r = 0; r < W; r++)
-    if (slab.size[r] > 0) write_row(rows[r], p + r * n, n, rule[r], top[r].value, Threshold<T>{hi[r], lo[r]});
+  for (int64_t r = 0; r < count; r++)
+    if (slab.size[r] > 0) write_row(rows[r], p[r], rows[r].n, rule[r], top[r].value, Threshold<T>{hi[r], lo[r]});
 }
 
 // All rows: `input(r)` are the scores of row r, `rule(r)` its rule. `alone(r, row, p, memory)` computes a row that the rule
@@ -204,11 +203,18 @@ int map_rows(const Input& input, T* p, int64_t rows, int64_t n, const MakeRule& 
         done = alone(r + held, input(r + held), p + (r + held) * n, scratch.next);
         if (!done) rules[held] = rule(r + held);
       }
-      if (held == W)
-        map_slab(input, r, p + r * n, n, rules, packed, column, buffer);
-      else
+      if (held == W) {
+        ScoreRow<T> scores[W];
+        T* out[W];
+        for (int i = 0; i < W; i++) {
+          scores[i] = in_memory(input(r + i), n, buffer + i * (n + 32));
+          out[i] = p + (r + i) * n;
+        }
+        map_slab(scores, out, W, rules, packed, column);
+      } else {
         for (int64_t i = 0; i < held; i++)
           map_row(in_memory(input(r + i), n, buffer), p + (r + i) * n, n, rules[i], packed);
+      }
       r += held + done;
     }
   });

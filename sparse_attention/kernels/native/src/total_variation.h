@@ -247,7 +247,7 @@ inline bool fuses_whole(T* z, int64_t n, double lam, const double* inverse) {
 template <class T>
 inline bool total_variation(T* z, int64_t n, double lam, const double* inverse, TautString& memory) {
   if (n < 2 || lam == 0) return n < 2;
-  if (n >= 64 && fuses_whole(z, n, lam, inverse)) return true;
+  if (n >= 8 && fuses_whole(z, n, lam, inverse)) return true;
   double shift;
   int64_t done = direct_scan(z, n, lam, inverse, n + n / 4 + 32, shift);
   if (done < n) taut_string(z + done, n - done, lam, shift, inverse, memory);

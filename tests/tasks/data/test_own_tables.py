@@ -1,0 +1,282 @@
+"""Tables and features of one's own: classes, labels that stand for none, several labels; what is wrong is told with its line."""
+
+import json
+import shlex
+
+import datasets
+import numpy as np
+import pytest
+from own_files import SPLITS, sentence, write_rows
+from refusals import refused
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from tasks.commands.try_data import check_file
+from tasks.config.request import Request, parsed
+from tasks.data import DataError, DataUnavailable
+from tasks.data.read import own
+from tasks.data.read.guess import guess
+from tasks.data.records import Example
+
+
+def class_folders(place, texts=40):
+    """The layout of the IMDB archive."""
+    for split, kinds in (("train", ("neg", "pos", "unsup")), ("test", ("neg", "pos"))):
+        for n, kind in enumerate(kinds):
+            (place / split / kind).mkdir(parents=True)
+            for i in range(10 * texts if split == "train" else texts):
+                (place / split / kind / f"{i}_7.txt").write_text(f"{kind} {sentence(2000 * n + i)} {split}")
+        (place / split / f"urls_{kinds[0]}.txt").write_text("http://a.b/c\n")
+    (place / "imdb.vocab").write_text("the\n")
+    return str(place)
+
+
+def test_class_folders_without_dev_and_with_texts_without_a_class(tmp_path, opened):
+    path = class_folders(tmp_path / "aclImdb")
+    check_file(Request.read([f"data.path={path}"]))
+    found = guess(path, {})
+    assert found.options == {"name": "table", "text": ["text"], "label": "label"} and "(label: neg, pos)" in found.said
+    one = opened("table", path=path, text="text", label="label", limits={"test": 20})
+    splits = one.read(None)
+    assert list(splits) == list(SPLITS) and len(splits["test"]) == 20 and 50 <= len(splits["dev"]) <= 110
+    assert 650 < len(splits["train"]) + len(splits["dev"]) <= 800 and not {*splits["train"]} & {*splits["dev"]}
+    assert "400 texts of train/unsup left out: they have no class" in one.shortfalls
+    assert one.about["classes"] == ["neg", "pos"] and any("dev is a tenth of train" in note for note in one.notes)
+    for records in splits.values():  # each split has both classes, also after a limit
+        assert 0.25 < sum(r.label for r in records) / len(records) < 0.75
+    assert all(r.texts[0].startswith(("neg", "pos")[r.label]) for r in splits["train"])
+
+
+TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]
+
+
+def write_table(folder, rows, *splits):
+    """Of all splits unless some are named."""
+    for split in splits or SPLITS:
+        write_rows(folder, f"{split}.csv", [("premise", "hypothesis", "stars"), *rows])
+
+
+def test_a_table_its_classes_and_their_order(tmp_path, opened):
+    folder = tmp_path / "own"
+    write_table(folder, TABLE)
+    (folder / "test.txt").write_text("other texts beside a split\n")
+    found = opened("table", path=str(folder), text=["premise", "hypothesis"], label="stars")
+    assert found.about == {"classes": ["2", "10"], "fields": ["premise", "hypothesis"]}
+    assert found.read(None)["train"][:2] == [Example(('Good, "really" yes', "so"), 1), Example(("Bad", "thus"), 0)]
+    assert found.shortfalls == ("own data",)
+    one = opened("table", path=str(folder), text="hypothesis", label="stars", classes=["10", "2"])
+    assert one.read(None)["test"][0] == Example(("so",), 0) and one.about["classes"] == ["10", "2"]
+    for split in ("train", "dev"):
+        (folder / f"{split}.csv").unlink()
+    assert list(opened("table", path=str(folder), text="premise", label="stars").read(None)) == ["test"]
+    kinds = datasets.Features(label=datasets.ClassLabel(names=["bad", "good"]))
+    rows = [{"label": 1}, {"label": -1}, {"label": None}]
+    datasets.Dataset.from_list(rows, features=kinds).to_parquet(tmp_path / "a.parquet")
+    assert [row.cells for row in own.rows(tmp_path / "a.parquet", ["label"])] == [("good",), ("-1",), ("",)]
+
+
+def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
+    folder = tmp_path / "own"
+
+    def wrong(key, value=None, path=folder, text="premise", kind=DataError, **fields):
+        with refused(kind, key=key, value=value, **fields):
+            opened("table", path=path and str(path), text=text, label="stars")
+
+    write_table(folder, TABLE)
+    write_table(folder, [*TABLE, ("New", "x", "3")], "test")
+    wrong("test.csv", "3", line=7, says="one of 2, 10")  # a cell has two lines
+    write_table(folder, [*TABLE, ("New", "x")], "test")
+    wrong("test.csv", 2, line=7)
+    wrong("train.csv", ["review"], text="review", line=1, says="premise, hypothesis, stars")
+    (folder / "dev.tsv").write_text("x")
+    wrong("dev", "dev.csv, dev.tsv")
+    (folder / "dev.tsv").unlink()
+    (folder / "dev.csv").rename(folder / "development.csv")
+    for looked in ("dev.csv, or dev.tsv", "valid.csv", "development.csv"):
+        wrong("data.path", ["dev"], kind=DataUnavailable, says=looked)
+    write_table(tmp_path, [(sentence(i), "x", sentence(-i - 1 + 999)) for i in range(9)], "all")
+    wrong("all.csv", 9, tmp_path / "all.csv")
+    (tmp_path / "x.doc").write_bytes(b"PAR1")
+    for name, kind in (("x.doc", DataError), ("none", DataUnavailable)):
+        wrong("data.path", str(tmp_path / name), tmp_path / name, kind=kind)
+    wrong("data.path", path=None, kind=DataUnavailable)
+
+
+JSON = [([4.0, 5], ["4", "5"]), ([True, False], ["false", "true"]), ([0.5, "x"], ["0.5", "x"])]
+
+
+@pytest.mark.parametrize("labels, classes", JSON)
+def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, write, labels, classes):
+    rows = [json.dumps({"text": f"no {i}" if i else None, "label": labels[i % 2]}) for i in range(8)]
+    write(tmp_path, {f"{split}.jsonl": rows for split in SPLITS})
+    found = opened("table", path=str(tmp_path))
+    assert found.about["classes"] == classes and len(found.read(None)["dev"]) == 7
+    assert "1 rows of dev.jsonl left out: a blank text" in found.shortfalls
+
+
+MISSING = [("ab-", ["-"]), (["a", "b", "nan"], ["nan"]), (["-1", "0", "1"], ["-1"])]
+
+
+MISSING += [(["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])]
+
+
+@pytest.mark.parametrize("names, missing", MISSING)
+def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_path, opened, names, missing):
+    write_table(tmp_path, [(f"text {i}", "x", names[i % len(names)]) for i in range(12)])
+    node = {"path": str(tmp_path), "text": "premise", "label": "stars"}
+    if not missing:
+        assert opened("table", **node).about["classes"] == sorted(names)
+        return
+    with refused(DataError, key="train.csv", value=missing, line=2 + min(map(list(names).index, missing))) as caught:
+        opened("table", **node)
+    drop, keep = (shlex.split(one)[-1] for one in caught.value.next_step.split("; or"))
+    for option, classes in ((drop, [n for n in names if n not in missing]), (keep, sorted(names))):
+        chosen = parsed(option)
+        found = opened("table", **node, **{chosen.key.removeprefix("data."): chosen.value})
+        assert found.about["classes"] == classes and len(found.read(None)["test"]) == 12 * len(classes) // len(names)
+        assert any("is in data.drop" in told for told in found.shortfalls) == (option == drop)
+    write_table(tmp_path, [("text", "x", "-2"), ("other", "x", names[0])], "test")
+    with refused(DataError, key="test.csv", value="-2", line=2, says="data.drop="):
+        opened("table", **node, drop=missing)
+    if missing == ["-1"]:
+        one, other = opened("table", **node, drop=[-1, "-2"]), opened("table", **node, drop=[-1, -2], classes=[0, 1])
+        assert one.about["classes"] == other.about["classes"]
+
+
+def advised(error, path):
+    """The options that the next step of an error names for data=features."""
+    words = [w for w in shlex.split(error.next_step.partition("; or")[0]) if w.startswith("data.")]
+    return {one.key: one.value for one in map(parsed, words)} | {"data.path": str(path)}
+
+
+@pytest.mark.parametrize("sign", ["|", ";", ",", None])
+def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opened, sign):
+    names = [("sun",), ("sun", "rain"), ("rain", "snow"), ("snow",)]
+    rows = [(sentence(i), names[i % 4]) for i in range(200)]
+    if sign:
+        path = tmp_path / "own.csv"
+        write_rows(tmp_path, "own.csv", [("text", "tags"), *((t, sign.join(labels)) for t, labels in rows)])
+        with refused(DataError, key="own.csv", value=sign.join(names[1]), line=3) as caught:
+            opened("table", path=str(path), text="text", label="tags")
+        (_, keep) = caught.value.next_step.split("; or ")
+        classes = parsed(shlex.split(keep)[-1]).value
+        assert len(opened("table", path=str(path), text="text", label="tags", classes=classes).about["classes"]) == 4
+    else:
+        path = tmp_path / "own.jsonl"
+        path.write_text("".join(json.dumps({"text": t, "tags": list(labels)}) + "\n" for t, labels in rows))
+        with pytest.raises(DataError, match="several labels") as caught:
+            guess(str(path), {})
+    found = opened("features", **{k.removeprefix("data."): v for k, v in advised(caught.value, path).items()})
+    splits = found.read(None)
+    assert found.about["labels"] == ["rain", "snow", "sun"] and sum(map(len, splits.values())) == 200
+    train = splits["train"]
+    assert train.labels.sum(1).mean() == pytest.approx(1.5, abs=0.1) and train.features.shape[1] > 100
+    whole = {tuple(y) for part in splits.values() for y in part.labels.astype(int).tolist()}
+    assert whole == {(0, 0, 1), (1, 0, 1), (1, 1, 0), (0, 1, 0)}
+    countries = ["Korea, Republic of", "Iran, Islamic Republic", "Peru"]
+    for one in (countries, ["1,5", "2", "3"], ["a|", "a"], ["yes", "no"]):
+        assert own.joined(one) == "", "classes with a sign of their own"
+
+
+def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
+    def notes():
+        found = opened("table", path=str(tmp_path / "own"), text="premise", label="stars")
+        return [note for note in found.notes if "same" in note]
+
+    write_table(tmp_path / "own", TABLE, "train")
+    for split in ("dev", "test"):
+        write_table(tmp_path / "own", [*TABLE, (f"Of {split}", "x", "2")], split)
+    assert notes() == []
+    write_table(tmp_path / "own", TABLE, "test")
+    assert notes() == ["1 split has the same content as train (test.csv): its scores show what was memorised"]
+    write_table(tmp_path / "own", TABLE, "dev")
+    assert len(notes()) == 3
+
+
+KNOWN = [(0, None), (1, "1 of 200 test texts (0.5%) stand in train too"), (2, "WARNING")]
+
+
+KNOWN += [(200, "200 of 200 test texts (100.0%)")]
+
+
+@pytest.mark.parametrize("kind", ["files", "table"])
+@pytest.mark.parametrize("same, said", KNOWN)
+def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, kind, same, said):
+    options = {"source": "premise", "target": "stars"} if kind == "files" else {"text": "premise", "label": "stars"}
+    rows = {s: [(f"{s} text {i}", "x", i % 2) for i in range(200)] for s in SPLITS}
+    rows["test"][:same] = rows["train"][-same:] if same else []
+    for split in SPLITS:
+        write_table(tmp_path / "own", rows[split], split)
+    for _ in range(2):  # read, then remembered
+        found = opened(kind, path=str(tmp_path / "own"), **options)
+        found.read(None)
+        told = [note for note in found.notes if "stand in train" in note]
+        assert len(told) == (same > 0) and all(said in note for note in told)
+        assert ("WARNING" in "".join(told)) == (same >= 2)
+
+
+def documents(n=240):
+    rng = np.random.default_rng(3)
+    x = np.round(rng.normal(size=(n, 5)) * (rng.random((n, 5)) < 0.6), 3)
+    return x, (x[:, :3] > -0.5) & (rng.random((n, 3)) < 0.8)
+
+
+def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_path, opened, write):
+    x, y = documents()
+    names = ["sun", "rain", "snow"]
+    (tmp_path / "svmlight").mkdir()
+    for split, part in (("train", slice(0, 160)), ("test", slice(160, None))):
+        rows = [",".join([*map(str, a), *map(str, b)]) for a, b in zip(x[part], y[part].astype(int))]
+        head = [f"@attribute f{i} numeric" for i in range(5)] + [f"@attribute {n} {{0,1}}" for n in names]
+        write(tmp_path / "arff", {f"{split}.arff": ["@relation own", *head, "@data", *rows]})
+        write(tmp_path / "csv", {f"{split}.csv": [",".join([*(f"f{i}" for i in range(5)), *names]), *rows]})
+        file = str(tmp_path / "svmlight" / f"{split}.svmlight")
+        dump_svmlight_file(x[part], y[part].astype(int), file, multilabel=True, zero_based=False)
+    read = {kind: opened("features", path=str(tmp_path / kind), label=names) for kind in ("arff", "csv")}
+    read["svmlight"] = opened("features", path=str(tmp_path / "svmlight"))
+    assert read["svmlight"].about["labels"] == ["0", "1", "2"] and read["csv"].about["labels"] == names
+    theirs, _ = load_svmlight_file(str(tmp_path / "svmlight" / "test.svmlight"), multilabel=True)
+    labelled = y[160:].any(1)
+    mean, scale = x[:160][y[:160].any(1)].mean(0), x[:160][y[:160].any(1)].std(0)
+    for found in read.values():
+        test = found.read(None)["test"]
+        np.testing.assert_allclose(test.features, (theirs.toarray()[labelled] - mean) / scale, atol=1e-9)
+        assert (test.labels == y[160:][labelled]).all() and found.shortfalls == ("own data",)
+    one = opened("features", path=str(tmp_path / "csv" / "train.csv"), label=names).read(None)
+    assert set(one) == {"train", "test"} and 5 <= len(one["test"]) <= 30
+    with refused(DataError, next_step="set data.label=[NAME,NAME,..]"):
+        opened("features", path=str(tmp_path / "csv"))
+
+
+# A value that would make a column's spread infinite, in every format, and what is wrong in one of them.
+LARGE = [
+    ("a.csv", "x,y,s,t\n1,2,0,1\n{},3,1,0\n", 3, "{}"),
+    ("a.tsv", "x\ty\ts\tt\n1\t2\t0\t1\n{}\t3\t1\t0\n", 3, "{}"),
+    ("a.svmlight", "s 1:1\nt 1:2 2:{}\n", 2, "2:{}"),
+    ("a.arff", "@attribute x real\n@attribute s {{0,1}}\n@attribute t {{0,1}}\n@data\n1,0,1\n{},1,0\n", 6, "{}"),
+]
+
+
+BAD = [
+    ("a.svmlight", "s,7 1:0.5\n", 1, "7", "s, t"),
+    ("a.svmlight", "s 1:0.5\nt 2=3\n", 2, "2=3", ""),
+    ("a.svmlight", "s -2:1\n", 1, "-2:1", ""),
+    ("a.svmlight", "s 1:0.5\nt 2:3 1:2 2:4\n", 2, 2, "once"),
+    ("a.csv", "x,s,t\n1,0,1\nz,1,0\n", 3, "z", "number"),
+    ("a.csv", "x,s,t\n1,0,1\n1,2,0\n", 3, "2", "0 or 1"),
+    ("a.csv", "x,s,t\n1,0,1\n1\n", 3, 1, ""),
+    ("a.svmlight", "s 1:1\ns, 1:2\n", 2, "", "without a name"),
+    ("a.svmlight", ",s 1:1\n", 1, "", "without a name"),
+    ("a.csv", "x,x,s,t\n1,2,0,1\n", 1, ["x"], "different"),
+    ("a.csv", ",x,s,t\n1,2,0,1\n", 1, "", "a name"),
+]
+
+
+for value in ("1e308", "-1e160", "inf", "nan"):
+    BAD += [(*bad, text.format(value), n, v.format(value), "between -1e+150 and 1e+150") for *bad, text, n, v in LARGE]
+
+
+@pytest.mark.parametrize("file, text, line, value, expected", BAD)
+def test_what_is_wrong_with_features_is_told_with_its_line(tmp_path, opened, file, text, line, value, expected):
+    (tmp_path / file).write_text(text)
+    with refused(DataError, key=file, line=line, value=value, says=expected):
+        opened("features", path=str(tmp_path / file), label=["s", "t"]).read(None)
