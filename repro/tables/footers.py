@@ -118,7 +118,7 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     changed = "; ".join(f"{what} {_listed(versions)}" for what, versions in values.items() if len(versions) > 1)
     lines = {
         f"Code: {_listed(commits, ', ')}." + (f" Recipe versions: {known}." if known else ""): commits,
-        f"Cells differ in what made them: {changed}.": changed,
+        f"The cells differ in: {changed}.": changed,
         "Packages: not the locked set (requirements.lock).": any(one.get("locked") is False for one in made),
     }
     return [line for line, holds in lines.items() if holds]

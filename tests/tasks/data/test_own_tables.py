@@ -192,7 +192,7 @@ def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
     assert len(notes()) == 3
 
 
-KNOWN = [(0, None), (1, "1 of 200 test texts (0.5%) stand in train too"), (2, "WARNING")]
+KNOWN = [(0, None), (1, "1 of 200 test texts (0.5%) are also in train"), (2, "WARNING")]
 
 
 KNOWN += [(200, "200 of 200 test texts (100.0%)")]
@@ -209,7 +209,7 @@ def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, k
     for _ in range(2):  # read, then remembered
         found = opened(kind, path=str(tmp_path / "own"), **options)
         found.read(None)
-        told = [note for note in found.notes if "stand in train" in note]
+        told = [note for note in found.notes if "also in train" in note]
         assert len(told) == (same > 0) and all(said in note for note in told)
         assert ("WARNING" in "".join(told)) == (same >= 2)
 
