@@ -175,7 +175,7 @@ def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
 def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
     """Errors in the names that a file uses, such as names it does not define, and in related values."""
     keys, labels = [c.key for c in whole.columns], [r.label for r in whole.rows]
-    problems = _strangers("draw", whole.draw, labels, ", which is no row")
+    problems = _strangers("draw", whole.draw, labels, ", which is not a row")
     for key, one in profiles.items():
         problems += _strangers(f"profiles.{key}.columns", one.columns, keys)
         problems += _strangers(f"profiles.{key}.rows", one.rows, labels)

@@ -87,8 +87,8 @@ def _ranked(block: Block, at: int, scored: list[Row], metric: Metric) -> tuple[R
 def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:
     """Whether a row's mean curve is shown to rise, or to fall for a score with `sign` -1, over its last `convergence.FEWEST` epochs.
 
-    The slope of each seed's curve, [epochs], is that of least squares; their mean is tested against zero, one-sided at
-    2.5 %. One more epoch of one seed thus proves nothing, and the more seeds there are, the smaller a slope it finds.
+    Each seed's curve, [epochs], has a least-squares slope; the mean slope is tested against zero, one-sided at 2.5 %. So
+    one more epoch of one seed proves nothing, and more seeds make smaller slopes detectable.
     Raises ValueError if a curve has fewer than `convergence.FEWEST` epochs.
     """
     if any(len(curve) < convergence.FEWEST for curve in curves):
