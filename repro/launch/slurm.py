@@ -1,6 +1,6 @@
 """Run cells as one Slurm array job, submitted with submitit.
 
-Each element of the array runs one cell, as it was when the command submitted it. The status of a cell names its job, so
+Each element of the array runs the config.yaml files written for one cell. The status of a cell names its job, so
 running the same command again does not submit a cell twice. The result of a cell is read only from its folder, so a
 cell may end while no command is running. Slurm is queried with squeue and scontrol, because many clusters have no
 accounting database for sacct.
@@ -23,11 +23,12 @@ from typing import Any
 
 import submitit
 
-from repro.cell import Cell, Outcome, page
-from repro.files import StoreError, write_atomic
+from repro.cell import Cell, Outcome, enter
+from repro.files import StoreError
 from repro.identity import pair
 from repro.launch.element import Element
 from repro.launch.pool import Event, Loggers, progress
+from repro.plugins import pinned
 from repro.store import Store
 from repro.store.locks import Busy
 
@@ -136,13 +137,12 @@ def submit(
     executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES, python=options["python"])
     executor.update_parameters(**parameters(fresh, store, options))
     elements = []
-    for cell, entry in ((cell, cell.entry(store)) for cell in fresh):
+    for cell in fresh:
         with contextlib.suppress(Busy):
-            entry.set_aside()  # if the training is damaged; must happen before config.yaml is written again
-        if not entry.finished():
-            write_atomic(entry.path("config.yaml"), page(cell))
-        entry.set_status("queued")
-        elements.append(Element(cell, store.root, runtime["threads"], loggers))
+            cell.entry(store).set_aside()  # if the training is damaged; must happen before config.yaml is written again
+        folders = [str(folder.resolve()) for folder in enter(cell, store)]
+        cell.entry(store).set_status("queued")
+        elements.append(Element(folders, runtime["threads"], loggers, pinned(cell.config.get("plugins"))))
     several, failures = len(elements) > 1, submitit.core.utils
     try:
         made = executor.submit_array(elements) if several else [executor.submit(elements[0])]

@@ -7,17 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
-import fake_family
 import pytest
-from fake_family import ran, runs
+from fake_family import ran
 
 from repro import launch
 from repro.files import StoreError
 from repro.launch import launcher, pool
-from repro.launch.element import Element
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
 
@@ -40,24 +37,6 @@ def test_a_worker_runs_the_plugin_that_the_command_named_and_no_other(cell, stor
     plugin.write_text(whole)
     ended, _ = run([mine], store)
     assert ended[1].state == "done" and trace.read_text() == "ran ran ", "in this process and in the worker"
-
-
-def test_a_job_runs_its_cell_unless_a_plugin_or_the_recipe_has_changed(cell, store, tmp_path, monkeypatch):
-    plugin = tmp_path / "own.py"
-    plugin.write_text("# nothing")
-    mine = cell(plugins=[str(plugin)])
-    job = pickle.loads(pickle.dumps(Element(mine, store.root, 1)))
-    plugin.write_text("# something")
-    assert "has changed since the command named it" in job.run().error and not mine.done(store)
-    plugin.write_text("# nothing")
-    with monkeypatch.context() as patch:
-        patch.setattr(fake_family, "RECIPE", (2, 1))
-        assert "the recipe of" in job.run().error
-    assert mine.entry(store).status()["state"] == "failed" and not mine.entry(store).finished()
-    assert job.run().state == "done" and mine.done(store)
-    other = replace(mine, config=mine.config | {"decode": {"beam": 4}})
-    assert Element(other, store.root, 1).run().state == "done" and other.done(store)
-    assert runs(mine, store) == ["train", "test", "test"]
 
 
 def test_a_killed_cell_is_begun_again_as_often_as_asked_and_one_that_fails_is_not(cell, store):
