@@ -12,6 +12,7 @@ import storm
 from repro import cell as cells
 from repro.files import read_json, write_json
 from repro.store import Store, maintenance, provenance
+from tasks.commands.store import main as look_after
 
 
 @pytest.fixture
@@ -37,7 +38,8 @@ def wrong(store) -> list[str]:
 
 
 def test_every_flipped_file_is_named(made, store):
-    assert wrong(store) == [] and {s.state for s in maintenance.verify(store)} == {"done"}
+    assert look_after("verify", str(store.root)) == 0 and wrong(store) == []
+    assert {s.state for s in maintenance.verify(store)} == {"done"}
     assert len(list(maintenance.verify(store))) == 5  # two trainings, three evaluations
     first, level = made[0].entry(store), made[1].evaluation(store, made[1].tests[1])
     flip(first.path("encoding/dict.txt"))
@@ -48,6 +50,7 @@ def test_every_flipped_file_is_named(made, store):
     said = sorted(wrong(store))
     assert len(said) == 3 and any("encoding/dict.txt is not what was written" in s for s in said)
     assert any("predictions.jsonl.gz is not" in s for s in said) and any(s.startswith("last.pt: ") for s in said)
+    assert look_after("verify", str(store.root)) == 1
 
 
 def test_cleaning_takes_leftovers_and_nothing_else(made, store):
