@@ -375,9 +375,9 @@ def test_the_shipped_claims_are_numbered_and_at_most_twelve_are_questions():
 
 
 # of the claims that a test decides, one of each kind is fast: with one row and with several, with a printed effect and without
-TESTED = [c for c in SHIPPED if not c.told and c.test not in ("trend", "most")]
-KINDS = {(c.test, len(c.rows) > 1, bool(c.printed)): c.id for c in TESTED}
-SIMULATED = [pytest.param(c, marks=() if c.id in KINDS.values() else pytest.mark.slow, id=str(c.id)) for c in TESTED]
+DECIDABLE = [c for c in SHIPPED if not c.told and c.test not in ("trend", "most")]
+KINDS = {(c.test, len(c.rows) > 1, bool(c.printed)): c.id for c in DECIDABLE}
+SIMULATED = [pytest.param(c, marks=() if c.id in KINDS.values() else pytest.mark.slow, id=str(c.id)) for c in DECIDABLE]
 
 
 @pytest.mark.parametrize("claim", SIMULATED)
