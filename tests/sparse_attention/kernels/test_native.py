@@ -108,7 +108,7 @@ def test_constrained_sparsemax(scale: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [2, 9, 41])
 def test_fusedmax_of_dense_rows_whatever_stands_in_the_other_lanes(n: int, dtype: torch.dtype) -> None:
-    """Rows that nothing prunes are scanned eight at a time: noise beside ramps and walks, lanes left empty, pruned rows."""
+    """With AVX-512, rows of which much is left are scanned sixteen at a time: noise beside ramps and walks, lanes left empty, pruned rows."""
     generator = np.random.default_rng(n)
     x = generator.normal(size=(19, n)) * 0.1
     x[::4] = np.linspace(0, 0.9, n)
@@ -121,6 +121,14 @@ def test_fusedmax_of_dense_rows_whatever_stands_in_the_other_lanes(n: int, dtype
         np.testing.assert_allclose(
             p.double().numpy(), expected[:count], rtol=0, atol=1e-6 if dtype.itemsize == 4 else 2e-8
         )
+
+
+def test_scores_that_overflow_when_divided_by_gamma_get_no_weight_and_leave_the_rest() -> None:
+    x = torch.randn(19, 40, generator=torch.Generator().manual_seed(1)) * 0.01
+    low = torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.3
+    x[low] = -3e38
+    p, expected = (sa.fusedmax(z, lam=0.1, gamma=0.1) for z in (x, x.double()))
+    assert (p[low] == 0).all() and torch.allclose(p.double(), expected, rtol=0, atol=1e-6)
 
 
 def test_fusedmax_of_many_dense_rows_is_that_of_each_alone_in_the_reference() -> None:

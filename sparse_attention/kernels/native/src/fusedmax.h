@@ -22,7 +22,8 @@ struct FusedmaxMemory {
     return 2 * room<T>(n) + Slab<T>::bytes() + room<int32_t>(n) + room<double>(n + 1) + TautString::bytes(n);
   }
   FusedmaxMemory(Scratch s, int64_t n)
-      : kept(s.take<T>(n + 32)), b(s.take<T>(n + 32)), column(s.take<T>(slab_depth * Vec<T>::W)), index(s.take<int32_t>(n + 32)), inverse(s.take<double>(n + 2)),
+      : kept(s.take<T>(n + 32)), b(s.take<T>(n + 32)), column(s.take<T>(slab_depth * Vec<T>::W)),
+        index(s.take<int32_t>(n + 32)), inverse(s.take<double>(n + 2)),
         string(s, n) {}
 };
 
