@@ -272,7 +272,7 @@ def check_family(module: Any) -> str:
     if isinstance(module, str) and module in (*families(), *_registered()):
         return module
     raise ValueError(
-        f"module={str(module)[:80]!r} is not a family of cells and was not registered; allowed: {', '.join(families())}"
+        f"module={str(module)[:80]!r} is unknown; import and `register` it (repro.identity), or use {', '.join(families())}"
     )
 
 

@@ -10,7 +10,7 @@
 
 Examples: python scripts/extract_features.py --path vqa2 --device cuda --amp; python scripts/extract_features.py --path vqa2 --check;
           python scripts/extract_features.py --path vqa2 --backbone tiny
-Features go into FOLDER/features (99 GB for all 123,287 images at 14 x 14 x 2048). Several processes may share the work.
+Features go into FOLDER/features (99 GB for all 123,287 images at 14 x 14 x 2048). Only one process works at a time.
 Next: python scripts/train.py task=vqa profile=paper data.path=FOLDER
 """
 

@@ -49,6 +49,7 @@ def of_data(
 def _described(facts: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{n:,} {split}" for split, n in (facts.get("sizes") or {}).items())
     content = str(facts.get("sha256") or "")[:12]
+    sizes = f"{sizes} examples" if sizes else ""
     return "; ".join(filter(None, (str(facts.get("provenance") or ""), sizes, f"sha256 {content}" if content else "")))
 
 

@@ -88,7 +88,7 @@ def differences(block: Block) -> list[Small]:
         difference = f"{gain.mean:+.{d}f}{interval(gain.printed, len(gain.values), d).removesuffix(over)}"
         body.append([row.name, str(len(gain.values)), difference, "yes" if row.decided else "no"])
     first = next(row.name for row in block.rows if row.values[block.main].summary)
-    title = f"{block.headers[block.main]} minus {first}: mean [95 % interval{over}]"
+    title = f"{block.headers[block.main]}: difference from {first} [95 % interval{over}]"
     return [(title, ["mapping", "n", "difference", "shown over seeds"], body)]
 
 

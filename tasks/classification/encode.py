@@ -189,7 +189,7 @@ def _stamp(vectors: str | None) -> Any:
         return vectors
     path = Path(vectors)
     if not path.is_file():
-        step = f"correct encode.vectors; null for random vectors, {COUNTED} for vectors counted in the training texts"
+        step = f"correct encode.vectors; null for random vectors, {COUNTED} for vectors from the training texts"
         raise DataError(f"the file of word vectors {path.name} is missing", str(path), step)
     with open(path, "rb") as stream:
         return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]

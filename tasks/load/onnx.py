@@ -110,7 +110,7 @@ def _graph(model: Loaded) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
 
 
 def write(model: Loaded, folder: Path) -> Path:
-    """Write `FILE` for any number of inputs and texts of any length.
+    """Write model.onnx to `folder`, for any number and length of inputs.
 
     Raises StoreError if torch cannot write the model or its mapping, or the packages onnx and onnxscript are missing.
     """

@@ -166,7 +166,7 @@ def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained,
     table = compare.table(compare.groups(records.read(store).records), "t", "T")
     (block,) = table.blocks
     below = "\n".join(block.footers)
-    data = ("Data: invented; 5 train; sha256 0123456789ab.", "Test set: 3 test", "a note")
+    data = ("Data: invented; 5 train examples; sha256 0123456789ab.", "Test set: 3 test examples", "a note")
     assert all(said in below for said in (*data, "Scores: dev/score: fake|v1"))
     assert block.headers[-1] == "converged" and all(row.values[-1].note for row in block.rows if not row.baseline)
     baseline = block.rows[-1]

@@ -44,7 +44,7 @@ def test_mean_and_deviation_over_two_seeds(made, monkeypatch):
 
 def test_the_footers_say_what_seeds_and_machines_do(made):
     first = tables.build(*made(), RECORDS).footers[0]
-    assert "One run proves no ranking." in first and "of up to 1.4 ROUGE" in first
+    assert "One run proves no ranking." in first and "by up to 1.4 ROUGE" in first
     alone = tables.build(*made(ONE), RECORDS)
     assert alone.blocks[0].rows[0].values[0].text() == "30.00" and "one run each: no spread" in alone.footers[0]
 
@@ -112,7 +112,7 @@ def test_data_that_replace_the_real_ones_are_named_in_the_title(made):
 def test_footers_carry_what_a_number_needs(made):
     table = tables.build(*made(), AMBIGUOUS)
     for text in (render.to_text(table), render.to_markdown(table)):
-        for wanted in ("Data: generated; 1,200 train, 40 test; sha256 abcdef012345", "Read me.", "BLEU: sig|v1 (BLEU points)",
+        for wanted in ("Data: generated; 1,200 train, 40 test examples; sha256 abcdef012345", "Read me.", "BLEU: sig|v1 (BLEU points)",
                        "Seeds: 1, 2 (mean ± standard deviation over n seeds", "Recipe versions: training 7, evaluation 8.", "Verdict: `reproduced` if", "runs", "30.00, 31.00", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
                        "not comparable with the paper's", "Deviation: a small model"):  # fmt: skip
             assert wanted in text

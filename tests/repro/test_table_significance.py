@@ -145,7 +145,7 @@ def test_rows_within_the_noise_are_not_ranked():
     why = "has the best mean, but is shown to be better than none of 2"
     assert best == [] and said == f"No best row: sparsemax (31.1 ±1.3 BLEU, n = 3) {why} {OF}"
     (title, _, body), *_ = render.further(block)
-    assert title == "BLEU minus softmax: mean [95 % interval]"
+    assert title == "BLEU: difference from softmax [95 % interval]"
     assert body == [["sparsemax", "3", "+0.1 [-1.8, +2.0]", "no"], ["fusedmax", "3", "-0.1 [-2.3, +2.1]", "no"]]
 
 

@@ -85,7 +85,7 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
     found = own.rows(path, names) if headed or own.ending(path) != ".tsv" else _two_columns(path)
     pairs = [Pair(row.cells[0], (row.cells[1],)) for row in own.filled(found, slice(2))]
     if not pairs:
-        raise damaged(path, "every text is blank", "pairs of texts", step=own.STEP)
+        raise damaged(path, "no row has two texts", "pairs of texts", step=own.STEP)
     return pairs
 
 
