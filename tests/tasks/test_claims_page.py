@@ -43,7 +43,9 @@ def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
     assert "| [And that?](#claim-8) | +.5 BLEU | " in head and "not decided: two seeds decide nothing |" in head
     assert "Supported: it is as good; not decided: that is too." in head
     assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
-    assert "cannot be tested here.\nClaims with the same" in head and "counted by sentences, 1 of 1 are decided.\n" in head
+    assert (
+        "cannot be tested here.\nClaims with the same" in head and "counted by sentences, 1 of 1 are decided.\n" in head
+    )
     assert "counted by sentences" not in claims.page(found[:1])
     assert "<summary>7. <b>supported</b>: “as good”</summary>" in first and "> “as good” (section 4)" in first
     assert "](results/figures/claims/claim_7.svg)" in first and "+0.10, -0.10, +0.05" in first
