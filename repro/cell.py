@@ -107,13 +107,13 @@ def run(
         if cell.done(store):
             return Outcome(cell.cell_id, "skipped")
         aside = entry.set_aside()
-        with signals.listening(), entry.locked() as check:
+        with signals.listening(), entry.locked():
             if cell.done(store):  # another process finished the cell while we waited
                 return Outcome(cell.cell_id, "skipped")
             handler = _log_to(entry.path("log.txt"))
             try:
                 plugins.load(plugins.pinned(cell.config.get("plugins")) if named is None else named)
-                _run_locked(cell, store, forward, loggers, active, aside, check)
+                _run_locked(cell, store, forward, loggers, active, aside)
             finally:
                 logging.getLogger().removeHandler(handler)
                 handler.close()
@@ -156,7 +156,6 @@ def _run_locked(
     loggers: Any,
     active: list[Loggers],
     aside: Path | None,
-    check: Callable[[], None],
 ) -> None:
     entry = cell.entry(store)
     attempt = int(entry.status().get("attempt", 0)) + 1
@@ -174,7 +173,7 @@ def _run_locked(
     begin = 0.0 if entry.finished() else TRAINING_SHARE
     if not entry.finished():
         monitor.share = begin if missing else 1.0
-        _train(cell, entry, monitor, record, check)
+        _train(cell, entry, monitor, record)
     for i, test in enumerate(missing):
         monitor.share = (1 - begin) / len(missing)
         monitor.start = begin + i * monitor.share
@@ -183,9 +182,7 @@ def _run_locked(
     _finish(active, cell.results(store), "done")
 
 
-def _train(
-    cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, Any], check: Callable[[], None]
-) -> None:
+def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
     started = time.monotonic()
     write_atomic(entry.path("config.yaml"), page(cell))
     training = cell.family.train(cell.config, cell.data, entry.folder, monitor)
@@ -194,7 +191,6 @@ def _train(
     if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
         raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
     _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.recipes[0])
-    check()
     entry.finish(training=cell.training_id)
     if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
         _remove_checkpoints(entry)

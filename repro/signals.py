@@ -1,4 +1,4 @@
-"""Stop a running cell, either on a signal or because another process has taken its lock.
+"""Stop a running cell, on a signal or because the command that started it is gone.
 
 A scheduler sends SIGTERM, SIGUSR1 or SIGUSR2 before it takes a machine away. Inside `listening`, such a signal raises
 `Stopped` in the main thread. Inside `deferred`, the signal is held back until the block reaches a point where it can
@@ -12,7 +12,6 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -21,16 +20,8 @@ class Stopped(KeyboardInterrupt):
     """The process was asked to stop; its work can be resumed."""
 
 
-@dataclass(frozen=True)
-class Stop:
-    """A request to stop: the reason, and whether this process may still save in the folder."""
-
-    why: str
-    save: bool = True
-
-
 class _State:
-    asked: Stop | None = None
+    asked = ""  # the reason
     listening = False
     deferring = False
 
@@ -38,23 +29,23 @@ class _State:
 _STATE = _State()
 
 
-def asked() -> Stop | None:
-    """The request to stop that came after `listening` began, or None."""
+def asked() -> str:
+    """Why this process was asked to stop after `listening` began; empty if it was not."""
     return _STATE.asked
 
 
 def obey() -> None:
     """Raise `Stopped` if the process was asked to stop."""
     if _STATE.asked:
-        raise Stopped(_STATE.asked.why)
+        raise Stopped(_STATE.asked)
 
 
-def ask(why: str, save: bool = True) -> None:
+def ask(why: str) -> None:
     """Ask the main thread to stop; can be called from any thread. Outside `listening`, the reason is only logged."""
     if not _STATE.listening:
         logging.getLogger("cell").error("%s, and this process goes on", why)
         return
-    _STATE.asked = Stop(why, save)
+    _STATE.asked = why
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
@@ -66,12 +57,12 @@ def listening() -> Iterator[None]:
         return
 
     def heard(number: int, frame: object) -> None:
-        _STATE.asked = _STATE.asked or Stop(f"it was asked to stop by {signal.Signals(number).name}")
+        _STATE.asked = _STATE.asked or f"it was asked to stop by {signal.Signals(number).name}"
         if not _STATE.deferring:
             obey()
 
     before = {number: signal.signal(number, heard) for number in SIGNALS}
-    _STATE.asked, _STATE.listening = None, True
+    _STATE.asked, _STATE.listening = "", True
     try:
         yield
     finally:

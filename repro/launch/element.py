@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from repro import cell as cells
 from repro.cell import Outcome
 from repro.launch.pool import Loggers
-from repro.store import Entry, locks
+from repro.store import Entry
 
 STOPPED = 75  # EX_TEMPFAIL: a temporary failure, try again
 
@@ -60,24 +59,16 @@ def job() -> str:
 
 
 def run(folder: str, job: str, loggers: Loggers = None, named: Mapping[str, str] | None = None) -> Outcome:
-    """Run a folder; if a dead process has left a recent lock, wait until the lock may be taken."""
+    """Run a folder, and record an error that keeps its cell from starting."""
     path = Path(folder)
     entry = Entry(path.parents[1] if path.parent.name == "evaluations" else path)
-    while True:
-        try:
-            if not entry.busy():
-                entry.set_status("queued", job=job)
-            outcome = cells.run_folder(folder, loggers=loggers, named=named)
-        except Exception as error:  # e.g. config.yaml cannot be read, or the data are missing
-            entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
-            return Outcome(entry.folder.name, "failed", error=str(error))
-        if outcome.state != "busy":
-            return outcome
-        before = locks.look(entry.path(locks.NAME))
-        time.sleep(2 * locks.HEARTBEAT_SECONDS)
-        after = locks.look(entry.path(locks.NAME))
-        if before and after and before != after:  # the lock's holder is alive and will finish the cell
-            return outcome
+    try:
+        if not entry.busy():
+            entry.set_status("queued", job=job)
+        return cells.run_folder(folder, loggers=loggers, named=named)
+    except Exception as error:  # e.g. config.yaml cannot be read, or the data are missing
+        entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+        return Outcome(entry.folder.name, "failed", error=str(error))
 
 
 def requeue() -> None:

@@ -14,7 +14,7 @@ from repro.files import StoreError, archive_damage
 from repro.store import ASIDE, Entry, Evaluation, Level, Store
 
 # names of files that unfinished work leaves behind
-PARTS = re.compile(r"\.(.+)\.([0-9a-f]{8}|\d+)|saving\..+|best\.\d+\.pt|crash\.pt|claim\.stale\..+")
+PARTS = re.compile(r"\.(.+)\.([0-9a-f]{8}|\d+)|saving\..+|best\.\d+\.pt|crash\.pt")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def clean(store: Store) -> list[str]:
     for entry in store:
         if entry.busy():
             continue
-        with contextlib.suppress(StoreError), entry.locked():  # this also removes the lock of a dead process
+        with contextlib.suppress(StoreError), entry.locked():
             for path in sorted(entry.folder.rglob("*")):
                 if PARTS.fullmatch(path.name) and path.is_file():
                     path.unlink()

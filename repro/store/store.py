@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from repro.files import StoreError, read_json, sha256_of, write_atomic, write_js
 from repro.store import locks
 
 # Files and folders that the manifest leaves out, because they change after the training or are not part of it.
-LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json")
+LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json", locks.NAME)
 ASIDE = ".damaged-"
 
 
@@ -59,7 +59,7 @@ class Level:
 
     def _files(self) -> Iterator[Path]:
         for top in sorted(self.folder.iterdir()):
-            if top.name not in LOOSE and not top.name.startswith((locks.NAME, ".")):
+            if top.name not in LOOSE and not top.name.startswith("."):
                 yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
 
     def files(self) -> dict[str, str]:
@@ -93,12 +93,11 @@ class Level:
         return read_json(self.path("metrics.json"))
 
     def move_aside(self) -> Path:
-        """Rename the folder to the first free name `<folder>.damaged-<n>`, and remove its lock."""
+        """Rename the folder to the first free name `<folder>.damaged-<n>`."""
         number = 1
         while (target := self.folder.with_name(f"{self.folder.name}{ASIDE}{number}")).exists():
             number += 1
         self.folder.rename(target)
-        (target / locks.NAME).unlink(missing_ok=True)
         return target
 
 
@@ -134,16 +133,13 @@ class Entry(Level):
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return Evaluation(self.path("evaluations") / evaluation_id)
 
-    def locked(self) -> AbstractContextManager[Callable[[], None]]:
-        """Lock the cell and its evaluations while the block runs, see `locks.hold`.
-
-        Raises `Busy` if another live process holds the lock.
-        """
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock the cell and its evaluations while the block runs. Raises `Busy` if another process holds the lock."""
         return locks.hold(self.folder)
 
     def busy(self) -> bool:
-        """Whether a live process holds the cell's lock."""
-        return locks.alive(self.folder)
+        """Whether a process holds the cell's lock."""
+        return locks.held(self.folder)
 
     def set_aside(self) -> Path | None:
         """Move a damaged training aside, together with its evaluations.

@@ -81,8 +81,8 @@ class Training:
             started = time.monotonic()
             self._train()
             self._end_epoch(time.monotonic() - started)
-            if asked := self._asked():
-                raise signals.Stopped(asked.why)
+            if why := self._asked():
+                raise signals.Stopped(why)
 
     def update(self, samples: list[Any]) -> None:
         """Make one update. If it fails, the logs of earlier updates are checked first, as one may hold the cause."""
@@ -119,10 +119,9 @@ class Training:
             if due:
                 self.read()
             if self.done < total:  # after the last update, dev is evaluated before saving
-                if asked := self._asked(due):
-                    if asked.save:
-                        self._save()
-                    raise signals.Stopped(asked.why)
+                if why := self._asked(due):
+                    self._save()
+                    raise signals.Stopped(why)
                 if time.monotonic() - self.saved > 60 * minutes:
                     self._save()
             if due:
@@ -191,19 +190,17 @@ class Training:
             checkpoints.save(state, self.job.checkpoints)
         self.saved = time.monotonic()
 
-    def _asked(self, due: bool = True) -> signals.Stop | None:
-        """The request to stop after this update, or None. All processes of a training run get the same answer.
+    def _asked(self, due: bool = True) -> str:
+        """Why training is to stop after this update, or "". All processes of a training run stop at the same update.
 
         With several processes on GPUs, requests are checked only if `due`.
         """
         asked = signals.asked()
         if self.world == 1 or (self.trainer.device.type == "cuda" and not due):
-            return asked if self.world == 1 else None
-        mine = [asked is not None, asked is not None and not asked.save]
-        votes = torch.tensor(mine, device=self.trainer.device).int()
-        torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
-        stop, lost = votes.tolist()
-        return asked or signals.Stop("another process of the training was asked to stop", not lost) if stop else None
+            return asked if self.world == 1 else ""
+        stop = torch.tensor(int(bool(asked)), device=self.trainer.device)
+        torch.distributed.all_reduce(stop, torch.distributed.ReduceOp.MAX)
+        return asked or "another process of the training was asked to stop" if stop else ""
 
     def _diverged(self, what: str, rate: float) -> NoReturn:
         clip = self.job.config["optim"]["clip"]

@@ -68,17 +68,17 @@ def spread(job: Job, monitor: Monitor) -> None:
     arguments = (job, said, torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, method, named)
     with signals.deferred():
         children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
-        told, ended, why = False, False, None
+        ended, why = False, ""
         while not ended:
             try:
                 ended = children.join(timeout=0.1)  # if a child fails, raises with its traceback
             except torch.multiprocessing.ProcessExitedException:
                 signals.obey()
                 raise
-            if (asked := signals.asked()) and not told:
-                told, why = True, asked.why
+            if signals.asked() and not why:
+                why = signals.asked()
                 for pid in children.pids():
-                    os.kill(pid, signal.SIGTERM if asked.save else signal.SIGKILL)
+                    os.kill(pid, signal.SIGTERM)
             try:
                 while True:
                     kind, *arguments = said.get(timeout=0.5 if ended else 0)

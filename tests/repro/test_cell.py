@@ -72,7 +72,7 @@ def test_a_finished_cell_has_everything(cell, store):
     from safetensors.torch import load_file
 
     assert load_file(level.path("attention.safetensors"))["p"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    assert "measured" in entry.path("log.txt").read_text() and not entry.path("claim").exists()
+    assert "measured" in entry.path("log.txt").read_text() and not entry.path("claim").read_bytes()
     assert ("stage", "training", 0.425, {"loss": 1.0}) in said and ("note", "measured") in said
     fractions = [m[2] for m in said if m[0] == "stage"]
     assert fractions == sorted(fractions) and fractions[-1] < 1
@@ -127,7 +127,7 @@ def test_a_failure_is_recorded_with_its_traceback_and_tried_again(cell, store):
     status = entry.status()
     assert status["error"] == "RuntimeError: the cat sat on the keyboard" == outcome.reason
     assert "fake_family.py" in status["traceback"] and 'raise RuntimeError("the cat' in status["traceback"]
-    assert not entry.path("claim").exists() and not entry.finished() and runs(failing, store) == ["train", "train"]
+    assert not entry.path("claim").read_bytes() and not entry.finished() and runs(failing, store) == ["train", "train"]
     assert cells.run(cured(failing), store).state == "done"
     assert json.loads(entry.path("provenance.json").read_text())["attempt"] == 3
 
@@ -211,7 +211,7 @@ def test_a_damaged_training_is_named_moved_aside_and_trained_again(cell, store, 
     assert cells.run(cell(), store).state == "done" and cell().done(store)
     aside = entry.folder.with_name(f"{entry.folder.name}.damaged-1")
     assert (aside / "evaluations").is_dir() and (aside / "checkpoints" / "runs").is_file()
-    assert not (aside / "claim").exists()
+    assert not (aside / "claim").read_bytes()
     assert {e.folder.name for e in store} == {cell().training_id, cell(seed=2).training_id}
     assert "was damaged and is now in" in entry.path("log.txt").read_text()
 

@@ -67,7 +67,7 @@ def test_a_signal_stops_a_cell_which_is_no_failure_of_its_own(cell, store, numbe
         if event.kind == "stage":
             os.kill(int(ran(hanging, store)[0][0]), number)
     assert seen[-1].outcome.machine and signal.Signals(number).name in seen[-1].outcome.error
-    assert hanging.entry(store).state() == "lost" and not hanging.entry(store).path("claim").exists()
+    assert hanging.entry(store).state() == "lost" and not hanging.entry(store).path("claim").read_bytes()
 
 
 def test_a_signal_to_the_command_stops_its_cells(cell, store):

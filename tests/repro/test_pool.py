@@ -63,7 +63,7 @@ def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, st
     with pytest.raises(KeyboardInterrupt):
         events.throw(KeyboardInterrupt)
     assert not alive(pid) and "Traceback" not in capfd.readouterr().err
-    assert hanging.entry(store).state() == "lost" and not (terminal and hanging.entry(store).path("claim").exists())
+    assert hanging.entry(store).state() == "lost" and not (terminal and hanging.entry(store).path("claim").read_bytes())
     assert outcomes(pool.run([cured(hanging)], store, [None], 1))[1].state == "done"
 
 

@@ -56,8 +56,7 @@ def test_every_flipped_file_is_named(made, store):
 def test_cleaning_takes_leftovers_and_nothing_else(made, store):
     before, entry = content(store), made[0].entry(store)
     left = """checkpoints/saving.77.pt checkpoints/saving.77.pt.tmp checkpoints/best.77.pt .metrics.json.0123abcd
-        .weights.safetensors.4321 evaluations/.clock.89abcdef checkpoints/crash.pt claim.stale.0123abcd.0
-        .claim.0123abcd""".split()
+        .weights.safetensors.4321 evaluations/.clock.89abcdef checkpoints/crash.pt""".split()
     for name in left:
         entry.path(name).write_bytes(b"left")
     entry.path("checkpoints/best.pt").write_bytes(b"kept")
