@@ -93,9 +93,9 @@ test-slurm: developer ## test a sweep with every kind of fault on a one-node Slu
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
 test-fresh: ## install and run on fresh Debian 12, 13 and testing, and on machines with faults (needs root and debootstrap); SUITES="trixie faults" FULL=1
 	@bash tests/fresh.sh $(SUITES)
-crash-test: developer ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
+crash-test: developer ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5'
 	@$(BIN)/python tests/crash_test.py $(ARGS)
-mutants: developer ## change N random lines (200; SEED=1), one at a time: do the tests that import the file fail?
+mutants: developer ## change N random lines (200; SEED=1), one at a time: do the nearest tests fail?
 	@$(BIN)/python tests/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
 golden: developer ## record the golden cells again, after raising a recipe
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)

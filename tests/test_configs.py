@@ -20,11 +20,9 @@ from repro import plan as plans
 from repro.protocol import Prepared, TestSet
 from repro.store import Store
 from tasks import data
-from tasks.commands import reproduce
 from tasks.config import compose, models, nodes
 from tasks.config import pages as config_pages
 from tasks.config.overrides import merged
-from tasks.config.request import REPRODUCE, Request
 from tasks.config.schedules import SCHEDULES
 
 CONFIGS = compose.CONFIGS
@@ -321,47 +319,6 @@ def test_translation_tables_share_their_cells(monkeypatch):
     assert len(set(found["laha2018_table2"].values())) == 6
     assert found["laha2018_table2"] == found["niculae2017_nmt"]
     assert found["martins2020_nmt"].items() <= found["niculae2017_nmt"].items() and found["martins2020_nmt"]
-
-
-TOY = ("encode.tokenizer=none", "encode.subword=none", "encode.vocab_size=null", "encode.min_count=1")
-PAIRS = {"task=translation", "task=summarization"}
-TEXT = [
-    n for n, p in EXPERIMENTS if p == "demo" and all(PAIRS & {*c.overrides} for c in compose.experiment(n, p).columns)
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TEXT)
-def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, monkeypatch):
-    """Plan, fork server, cells, table, report, on generated pairs; and again, when nothing is left to do."""
-
-    def generated(manifest, options, root, progress):
-        return data.open_data({"name": "toy", "limits": dataclasses.asdict(options.limits)}, root, progress)
-
-    for name_of_set in ("libreoffice_help", "debian_descriptions"):
-        monkeypatch.setattr(data.set_module(name_of_set), "load", generated)
-    monkeypatch.setenv("PYTHONPATH", str(CONFIGS.parent))
-    changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
-    paths = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
-    experiment = compose.experiment(name, "demo")
-    # A tagger prepares its data in the worker, where nothing is generated.
-    labels = tuple(row.label for row in experiment.rows if "predicted" not in row.label)
-    command = ["profile=demo", f"rows={'|'.join(labels)}", *TOY, *changed, *paths]
-    assert reproduce.main(Request.read(command, REPRODUCE, [name])) == 0
-    first = capsys.readouterr()
-    shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
-    assert experiment.title in shown and ("not comparable" in shown) is not experiment.own
-    body = [line for line in shown.splitlines() if line.strip().startswith(labels)]
-    assert len(body) >= len(labels) * len(experiment.columns)
-    assert not [line for line in body if "failed" in line or "missing" in line or "None" in line]
-    for suffix in (".md", ".csv", ".tex"):
-        assert (tmp_path / "tables" / f"{name}_demo{suffix}").stat().st_size > 200
-    assert " 0 failed" in first.out and first.out.startswith(experiment.opening)
-    assert ("Attention for a test example: " in first.out.partition("\ntables: ")[0]) is bool(experiment.draw)
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()}
-    assert reproduce.main(Request.read(command, REPRODUCE, [name])) == 0
-    assert "0 cells run" in capsys.readouterr().out
-    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()} == before
 
 
 @pytest.mark.parametrize("preset", [["optim=sgd"], *(["optim=adam", f"schedule={s}"] for s in SCHEDULES)], ids=" ".join)

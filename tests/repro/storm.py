@@ -1,8 +1,7 @@
 """A storm over real small cells: processes killed, bits flipped, clocks ahead; afterwards every number as if nothing had been.
 
-`python storm.py STORE PAGE SIZE` is one command that runs the cells; `run` starts two of them at a time in one store, disturbs them
-for a while, lets both finish and holds the store against one where nobody disturbed anything. `many` has one command with
-eight workers and hundreds of cells, kills a process every second, starts the command again, and so on until all is done.
+`python storm.py STORE ROWS` is one command that runs the cells; `run` starts two of them at a time in one store, disturbs them
+for a while, lets both finish and holds the store against one where nobody disturbed anything.
 """
 
 import csv
@@ -27,67 +26,35 @@ TOY = """train.max_epochs=4 train.batch_size=4 model.embed_dim=8 model.hidden_di
     decode.max_len_b=8 runtime.save_minutes=0.005""".split()
 TOY += ["task=toy", "data.limits={train: 64, dev: 16, test: 8}"]
 MULTILABEL = ["task=multilabel", "data.sizes={train: 120, dev: 40, test: 60}", "task.tune.penalties=[0.1,0.001]"]
-QUICK = ["task=multilabel", "data.sizes={train: 60, dev: 20, test: 20}", "task.tune.penalties=[0.1]"]
 SHOW = {name: {"metric": f"test/{name}", "label": name} for name in ("bleu", "f1")}
 SHOW["loss"] = {"metric": "dev/loss", "label": "loss"}
-TUNED = {"label": "multilabel", "show": [SHOW["f1"]]}
 PAGE = {
     "title": "A storm",
     "rows": [{"label": m, "mapping": m} for m in ("softmax", "sparsemax", "sparsehourglass")],
     "columns": {
         "toy": {"label": "toy", "overrides": TOY, "show": [SHOW["bleu"], SHOW["loss"]]},
-        "multilabel": TUNED | {"overrides": MULTILABEL},
+        "multilabel": {"label": "multilabel", "overrides": MULTILABEL, "show": [SHOW["f1"]]},
     },
     "profiles": {"demo": {"columns": ["toy", "multilabel"], "seeds": [1, 2]}},
 }
-EVERY, WORKERS, RETRIES = 1.0, 8, 2  # of `many`: seconds between kills
-COMMANDS = 40  # of `many`: so many kills of cells to one of the command
-COUNTING = """
-from repro.store import Entry
-
-finish = Entry.finish
-
-
-def counted(self, **facts):
-    finish(self, **facts)
-    if "evaluation" not in facts:
-        with (self.folder.parents[3] / "trainings").open("a") as file:
-            file.write(f"{self.folder.name}\\n")
-
-
-Entry.finish = counted
-"""
 TIMED = ("seconds", "per_second")
 
 
-def page(name: str, size: int) -> dict[str, Any]:
-    """Of "storm" the first `size` rows; of "many" `size` cells that are quickly trained."""
-    if name == "storm":
-        return PAGE | {"rows": PAGE["rows"][:size]}  # type: ignore[index]
-    rows = [{"label": m, "mapping": m} for m in ("softmax", "sparsemax")]
-    demo = {"columns": ["multilabel"], "seeds": list(range(1, size // 2 + 1))}
-    columns = {"multilabel": TUNED | {"overrides": QUICK}}
-    return {"title": "Many", "rows": rows, "columns": columns, "profiles": {"demo": demo}}
-
-
-def command(store: str, name: str, size: int) -> int:
-    """One reproduce.py over a page."""
+def command(store: str, rows: int) -> int:
+    """One reproduce.py over the first rows of the page."""
     from repro.plan.experiment import read
     from tasks.commands import driver, reproduce
 
     driver.POLL_SECONDS = 0.5
     overrides = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", "runtime.workers=1"]
-    if name == "many":
-        (plugin := Path(store).parent / "counting.py").write_text(COUNTING)
-        overrides += [f"runtime.workers={WORKERS}", f"launcher.retries={RETRIES}", f"plugins=[{plugin}]"]
-    made = reproduce.prepared([read(page(name, size), name, "demo")], overrides)
-    return reproduce.Driver(made, Store(store)).run()
+    page = PAGE | {"rows": PAGE["rows"][:rows]}  # type: ignore[index]
+    return reproduce.Driver(reproduce.prepared([read(page, "storm", "demo")], overrides), Store(store)).run()
 
 
-def start(store: Path, size: int, name: str = "storm") -> subprocess.Popen:
+def start(store: Path, rows: int) -> subprocess.Popen:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with (store.parent / f"{store.name}.log").open("a") as log:
-        line = [sys.executable, str(Path(__file__)), str(store), name, str(size)]
+        line = [sys.executable, str(Path(__file__)), str(store), str(rows)]
         return subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True, env=environment)
 
 
@@ -124,9 +91,6 @@ class Storm:
     def kill_command(self) -> None:
         process = self.rng.choice(self.running)
         self.done["commands killed"] += _killed(process)
-
-    def kills(self) -> int:
-        return self.done["cells killed"] + self.done["commands killed"]
 
     def kill_cell(self) -> None:
         """One of the processes that own a cell; they belong to the groups that were started here."""
@@ -212,33 +176,6 @@ def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]
     return wrong + _differences(wanted, calm, storm)
 
 
-def many(folder: Path, cells: int = 200, seed: int = 1) -> list[str]:
-    """`cells` cells by `WORKERS` processes, one of which is killed every second, and at times the command; what is wrong then."""
-    calm, storm = Store(folder / "calm"), Storm(Store(folder / "stormy"), seed)
-    if code := start(calm.root, cells, "many").wait():
-        return [f"the undisturbed command ended with {code}: {(folder / 'calm.log').read_text()[-2000:]}"]
-    print(f"undisturbed: {len(list(calm))} cells", flush=True)
-    code, before, began = 1, -1, time.monotonic()
-    try:
-        while code in (1, -signal.SIGKILL) and before != storm.kills():  # a failure without a kill is the last one
-            before = storm.kills()
-            storm.running = [start(storm.store.root, cells, "many")]
-            storm.done["commands started"] += 1
-            while (ended := storm.running[0].poll()) is None:
-                time.sleep(EVERY)
-                storm.kill_cell()
-                if storm.done["cells killed"] >= COMMANDS * (storm.done["commands killed"] + 1):
-                    storm.kill_command()
-            code = ended
-    finally:
-        storm.end()
-    print(f"{(time.monotonic() - began) / 60:.1f} minutes", flush=True)
-    wrong = [f"the last command ended with {code}: see {folder / 'stormy.log'}"] if code else []
-    trained = Counter((storm.store.root / "trainings").read_text().split())
-    wrong += [f"{cell} was trained {n} times" for cell, n in trained.items() if n > 1]
-    return wrong + _differences(numbers(calm), calm, storm)
-
-
 def _differences(wanted: dict[str, Any], calm: Store, storm: Storm) -> list[str]:
     """What is not in the stormy store as it is `wanted`; prints what happened."""
     stormy = storm.store
@@ -257,4 +194,4 @@ def _differences(wanted: dict[str, Any], calm: Store, storm: Storm) -> list[str]
 
 
 if __name__ == "__main__":
-    sys.exit(command(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    sys.exit(command(sys.argv[1], int(sys.argv[2])))

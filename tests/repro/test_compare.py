@@ -4,7 +4,6 @@ import csv
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from types import SimpleNamespace
 
 import fake_family
 import pytest
@@ -12,7 +11,6 @@ from chromium import BINARY, Chromium
 from made_report import Page
 
 from repro import cell as cells
-from repro.protocol import Metric
 from repro.report import comparison, sweeps
 from repro.report.data import Missing
 from repro.results import records
@@ -242,20 +240,3 @@ def test_the_front_of_a_pareto_plot():
     front = [p for p in points if not any(sweeps._beats(q, p, 1) for q in points)]
     assert front == [(0.1, 30.0), (0.5, 29.0), (0.9, 20.0)]
     assert [p for p in points if not any(sweeps._beats(q, p, -1) for q in points)] == [(0.9, 20.0)]
-
-
-@pytest.mark.parametrize(("length", "lines"), [(200, 2), (30, 12)])
-def test_long_labels_leave_room_for_the_drawing(recwarn, length, lines):
-    """matplotlib would warn on the terminal that the axes have no size."""
-    known = {n: Metric(n, "share", better, 2, None, "", None) for n, better in (("score", 1), ("attention_zeros", 0))}
-
-    def setting(line: int, lam: float) -> compare.Setting:
-        scores = {"test/score": lam, "dev/score": lam, "test/attention_zeros": lam + line / 100}
-        config = {"mapping": {"name": "m"}, "train": {"best_metric": "score"}}
-        one = SimpleNamespace(config=config, family=SimpleNamespace(METRICS=known), metrics=scores, seed=1)
-        return compare.Setting([one], {"mapping.lam": lam, "data.path": f"{line}{'x' * length}"})
-
-    group = compare.Group("task", [setting(line, lam) for line in range(lines) for lam in (0.1, 0.2)])
-    drawn = sweeps.pictures(group)
-    assert len(drawn) == 2 and [str(w.message) for w in recwarn] == []
-    assert not re.search(r">[^<>]{120,}</text>", "".join(str(one.svg) for one in drawn)), "the legend has lines"

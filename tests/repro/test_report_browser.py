@@ -59,32 +59,6 @@ def test_a_page_fits_its_window_folded_and_unfolded_and_asks_for_nothing(browser
     assert beyond == []
 
 
-def test_what_scrolls_shows_it(browser, page):
-    """A shade at the right edge, which is covered where the content ends: the colours of the screen say so."""
-    browser.open(page, PHONE)
-    box = "[...document.querySelectorAll('.wide')].find(e => e.scrollWidth > e.clientWidth + 30)"
-
-    def edge(scroll: int) -> set[tuple[int, ...]]:
-        x, y, height = browser.ask(
-            f"(e => (e.scrollLeft = {scroll}, (r => [r.right, r.top + scrollY, r.height])(e.getBoundingClientRect())))({box})"
-        )
-        return browser.colours(x - 2, y + 1, 1, height - 2)
-
-    assert edge(0) != {(255, 255, 255)} and (255, 255, 255) not in edge(0), "shaded from top to bottom"
-    assert (255, 255, 255) in edge(10_000), "nothing is left to scroll to"
-
-
-def test_the_finding_and_the_picture_come_first_on_a_telephone(browser, page):
-    browser.open(page, PHONE)
-    box = "(e => (r => [r.left, r.right, r.top])(e.getBoundingClientRect()))(document.querySelector('{}'))"
-    left, right, top = browser.ask(box.format(".finding"))
-    assert left >= 0 and right <= PHONE and top < 900
-    score, zeros = (browser.ask(box.format(f"table.results tbody td:nth-child({n})"))[1] for n in (3, 4))
-    assert score < zeros <= PHONE, "the score and the zeros are on the screen"
-    left, right, below = browser.ask(box.format("img.plot"))
-    assert left >= 0 and right <= PHONE and below < browser.ask(box.format("table.results"))[2]
-
-
 def test_a_click_sorts_a_table_and_printing_unfolds(browser, page):
     browser.open(page, DESK)
     column, head = f"[...{TABLE}.tBodies[0].rows].map(r => r.cells[2].dataset.key)", f"{TABLE}.tHead.rows[1].cells[2]"

@@ -102,14 +102,6 @@ def test_a_masked_target_is_infinite_without_a_gradient(loss, smoothing):
             assert value[0] == math.inf and (g[0] == 0).all()
 
 
-def test_the_value_of_oscarmax_in_float64():
-    x, lam = torch.randn(4, 6, dtype=D), 0.1
-    p = sa.oscarmax(x, lam=lam)
-    pairs = torch.maximum(p.unsqueeze(-1), p.unsqueeze(-2)).triu(1).sum((-1, -2))
-    expected = (x * p).sum(-1) - 0.5 * p.square().sum(-1) - lam * pairs
-    assert torch.allclose(sa.max_omega(x, "oscarmax", lam=lam), expected, rtol=0.0, atol=1e-14)
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_options_against_the_definition(name):
     x, y, w = data()

@@ -143,10 +143,13 @@ def test_all_modules_are_replaced_or_none(why):
     assert type(encoder.layers[0].self_attn) is nn.MultiheadAttention and encoder.use_nested_tensor
 
 
-@pytest.mark.parametrize("first", ["compile", "replace"])
-def test_a_compiled_model_attends_with_its_new_mapping(first):
+WAYS = [("compile", "eager"), ("replace", "eager"), pytest.param("replace", "inductor", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("first, backend", WAYS)
+def test_a_compiled_model_attends_with_its_new_mapping(first, backend):
     layer, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 9, 8)
-    run = torch.compile(layer, backend="eager", fullgraph=True)
+    run = torch.compile(layer, backend=backend, fullgraph=True)
     if first == "compile":
         run(x)
     sa.nn.replace(layer, "sparsemax")

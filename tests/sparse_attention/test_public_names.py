@@ -1,6 +1,5 @@
 """`help(sa)` and `dir(sa)` are complete, and a user's file passes `mypy --strict`."""
 
-import inspect
 import os
 import re
 import subprocess
@@ -12,7 +11,6 @@ from alone import HEAD
 
 import sparse_attention as sa
 from sparse_attention import registry
-from sparse_attention.mappings import continuous
 
 # Modules that need the package they are written for.
 TRITON = ("attention_blocks", "attention_kernels", "decoding_kernels", "rows", "simplex", "structured")
@@ -29,7 +27,6 @@ print(len([name for name in sys.modules if name.startswith("sparse_attention")])
 """
 
 USER = Path(__file__).with_name("user_file.py")
-ROOMS = ("fused", "integrations", "kernels", "losses", "nn", "prox", "quality", "structured")
 
 
 def own_names() -> set[str]:
@@ -37,61 +34,6 @@ def own_names() -> set[str]:
     every = map(registry.spec, registry.names())
     others = [s for s in every if not (s.function or s.module).__module__.startswith("sparse_attention")]
     return set(dir(sa)) - {name for s in others for name in (s.name, s.module.__name__)}
-
-
-# What a call that leaves an argument out has always meant; the functions named differ from the rest.
-COMMON: dict[str, object] = {
-    "mask lengths weight start stop bounds lower window cu_seqlens slopes sink": None,
-    "causal need_weights half_pairs corrected return_gap return_structures add_bias_kv add_zero_attn batch_first": False,
-    "dropout label_smoothing l1 tau": 0.0,
-    "gamma q share": 1.0,
-    "mode solver moment_match": "exact",
-    "tol ridge": 0.01,
-    "floor min_sigma_sq": 1e-06,
-}
-DEFAULTS = {name: value for names, value in COMMON.items() for name in names.split()}
-DEFAULTS |= {"dim": -1, "reduction": "mean", "ignore_index": -100, "mass": 0.9, "p": 1.5, "quadrature": "auto"}
-DEFAULTS |= {"max_components": 4, "penalty": 5.0, "iterations": 10, "restarts": 3, "initial_variance": 0.001}
-DEFAULTS |= {"order": 1, "grid": (14, 14), "positions": "cell_centre"}
-OWN_DEFAULTS = {
-    "alpha": {
-        "entmax Entmax entmax_loss EntmaxLoss alpha_relu AlphaRelu": 1.5,
-        "MultimodalAttention2d mixture_expectation": 1.0,
-        "": 2.0,
-    },
-    "k": {"sparsemap_budget SparsemapBudget": 2, "": 8},
-    "bias": {"MultiheadAttention": True, "": None},  # torch's argument; numbers added to scores
-    "lam": {"fusedmax Fusedmax FusedmaxLoss fusedmax_loss tvmax Tvmax": 0.1, "oscarmax Oscarmax": 0.01, "": 0.0},
-}
-
-
-def defaults():
-    """(name of the function, parameter, default) of everything public."""
-    rooms = [sa, *(getattr(sa, room) for room in ROOMS), continuous]
-    things = {name: getattr(room, name) for room in rooms for name in getattr(room, "__all__", dir(room))}
-    for name, thing in things.items():
-        ours = callable(thing) and getattr(thing, "__module__", "").startswith("sparse_attention")
-        if ours and not (inspect.isclass(thing) and issubclass(thing, Exception)):
-            for parameter in inspect.signature(thing).parameters.values():
-                if parameter.default is not parameter.empty:
-                    yield name, parameter.name, parameter.default
-
-
-def test_an_argument_that_is_left_out_means_the_same_everywhere():
-    found = [(name, parameter, value) for name, parameter, value in defaults() if parameter in DEFAULTS]
-    assert len(found) > 200 and {parameter for _, parameter, _ in found} == set(DEFAULTS)
-    others = [one for one in found if one[2] != DEFAULTS[one[1]] or type(one[2]) is not type(DEFAULTS[one[1]])]
-    assert others == [], "rename the parameter, or give it the default that the others have"
-    for name, parameter, value in defaults():
-        if parameter in OWN_DEFAULTS:
-            kinds = OWN_DEFAULTS[parameter]
-            own = next((v for names, v in kinds.items() if name in names.split()), kinds[""])
-            assert value == own, (name, parameter)
-
-
-def test_the_docstring_that_help_begins_with_lists_every_public_name():
-    listed = set(re.findall(r"\w+", sa.__doc__.partition("Public names")[2]))
-    assert own_names() - listed == set()
 
 
 def test_all_holds_every_public_name():

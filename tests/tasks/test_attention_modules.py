@@ -1,14 +1,8 @@
-import random
-
 import pytest
 import torch
 
 import sparse_attention as sa
 from tasks.layers import attention
-
-ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
-ROWS = [n for n in ROWS if not sa.spec(n).inputs and not sa.spec(n).stateful] + ["softmax", "fusedmax", "entmax"] * 3
-
 
 MODULES = [
     lambda: attention.Attention(attention.DotScores(), "sparsemax"),
@@ -63,45 +57,25 @@ def test_multihead_attention_starts_as_torchs():
         assert value.std().item() == pytest.approx(theirs.std().item(), rel=0.05), name
 
 
-def a_random_call(seed: int):
-    """A module, projections [B, H, ., d] and which keys are seen."""
-    draw = random.Random(seed)
-    torch.manual_seed(seed)
-    name, heads, size = draw.choice(ROWS), draw.choice([1, 2, 4]), draw.choice([4, 16])
-    learned = name == "entmax" and draw.random() < 0.5
-    mapping = sa.make(name, **({"alpha": "learned"} if learned else {}))
-    B, T, S = draw.choice([1, 3]), draw.choice([1, 6, 20, 70]), draw.choice([1, 6, 20, 63, 64, 97, 130])
-    seen = draw.choice(["all", "lengths", "causal", "mask"])
-    S = max(S, T) if seen == "causal" else S
-    given = {"lengths": torch.randint(1, S + 1, (B,)), "mask": torch.rand(B, 1, T, S) > 0.3, "causal": True}
-    spread = draw.choice([0.3, 3.0])
-    q, k, v = (torch.randn(B, heads, n, size) for n in (T, S, S))
-    attend = attention.MultiheadAttention(heads * size, heads, mapping=mapping)
-    return attend, (q * spread, k, v), {seen: given[seen]} if seen in given else {}
+SEEN = {"all": {}, "lengths": {"lengths": torch.tensor([70, 41])}, "causal": {"causal": True}}
 
 
-SEEDS = [range(60), *(pytest.param(range(i, i + 200), marks=pytest.mark.slow) for i in range(100, 5100, 200))]
-
-
-@pytest.mark.parametrize("seeds", SEEDS, ids=str)
-def test_without_weights_a_faster_path_gives_the_same(seeds):
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("keys", [6, 70], ids=["short rows", "long rows"])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "fusedmax", "entmax", "oscarmax"])
+def test_without_weights_a_faster_path_gives_the_same(name, keys, seen):
     """Output and gradients, in training and without gradients; a row whose support rounding decides may have another gradient."""
-    paths = set()
-    for seed in seeds:
-        attend, x, seen = a_random_call(seed)
-        paths.add(sa.fused.plan(*x, attend.mapping, **seen).path)
-        want, weights = attend.attend(*x, need_weights=True, **seen)
-        assert weights.shape == (*x[0].shape[:3], x[1].shape[2])
-        with torch.no_grad():
-            torch.testing.assert_close(attend.attend(*x, **seen)[0], want, atol=2e-5, rtol=1e-4, msg=f"seed {seed}")
-        x = [t.requires_grad_() for t in x]
-        g, found = torch.randn_like(want), []
-        for weigh in (True, False):
-            out, _ = attend.attend(*x, need_weights=weigh, **seen)
-            torch.testing.assert_close(out, want, atol=2e-5, rtol=1e-4, msg=f"seed {seed}")
-            found.append(torch.autograd.grad(out, [*x, *attend.mapping.parameters()], g))
-        paths.add(sa.fused.plan(*x, attend.mapping, **seen).path)
-        for a, b in zip(*found):
-            far = (a - b).abs() > 1e-4 + 1e-3 * b.abs()
-            assert far.float().mean() < 0.03, f"seed {seed}"
-    assert paths == {"fused", "composition", "sdpa"}
+    torch.manual_seed(0)
+    mapping = sa.make(name, **({"alpha": "learned"} if name == "entmax" else {}))
+    attend, given = attention.MultiheadAttention(8, 2, mapping=mapping), dict(SEEN[seen])
+    if "lengths" in given:
+        given["lengths"] = given["lengths"].clamp(max=keys)
+    x = [(torch.randn(2, 2, n, 4) * 2).requires_grad_() for n in (6, keys, keys)]
+    want, weights = attend.attend(*x, need_weights=True, **given)
+    assert weights.shape == (2, 2, 6, keys)
+    with torch.no_grad():
+        torch.testing.assert_close(attend.attend(*x, **given)[0], want, atol=2e-5, rtol=1e-4)
+    out, leaves, g = attend.attend(*x, **given)[0], [*x, *attend.mapping.parameters()], torch.randn_like(want)
+    torch.testing.assert_close(out, want, atol=2e-5, rtol=1e-4)
+    for a, b in zip(torch.autograd.grad(out, leaves, g), torch.autograd.grad(want, leaves, g)):
+        assert ((a - b).abs() > 1e-4 + 1e-3 * b.abs()).float().mean() < 0.03

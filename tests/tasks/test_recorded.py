@@ -187,20 +187,3 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypa
         assert command("results", *names) == status and said in capsys.readouterr().out
     assert asked[-1][2] == recorded.RESULTS.resolve()
     assert command("results", "profile=cpu") == 2 and "name an experiment" in capsys.readouterr().err
-
-
-PAGES = sorted(p for p in (compose.ROOT / "docs" / "results").rglob("*.md") if p.parent.name != "figures")
-MEASURED = ("language_model.md", "properties.md")  # written whole, numbers and all
-NAMES = r"(?ms)^(?:#|!\[|    ).*?$|^```.*?^```|`[^`]*`|\]\([^)]*\)|claims? \d+(?: and \d+)?|\[\d+|\(\d{4}\)|1/|seed 1"
-
-
-def test_the_prose_of_a_page_is_short_and_has_no_number_that_was_typed():
-    """Numbers are in the tables, which are written from records; at most three sentences say what to look at."""
-    wrong = []
-    for page in PAGES:
-        if page.name not in MEASURED and (text := page.read_text(encoding="utf-8")).startswith("# "):
-            prose = re.sub(NAMES, "", text.partition("\n## ")[0])
-            ends = re.findall(r"\.\s+[A-Z].*", prose)[3 if page.parent.name == "sweeps" else 2 :]
-            wrong += [(page.name, found) for found in (*ends, *re.findall(r"\d*\.?\d+", prose))]
-    assert wrong == [] and len(PAGES) > 25
-    assert all([*recorded.RESULTS.glob(one)] for one in results.BY_HAND), "listed files that are not there"

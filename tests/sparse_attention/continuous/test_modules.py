@@ -105,28 +105,6 @@ def test_fully_masked_rows_are_zero_without_gradient():
     assert values.grad.isfinite().all() and scores.grad.isfinite().all() and scores.grad[0].abs().sum() > 0
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_predictor_learns_where_to_look(alpha):
-    """A document carries its answer at one place, named by the query: the layer has to move mu there."""
-    torch.manual_seed(0)
-    layer = ct.ContinuousAttention1d(ct.GaussianBasis1d.linspaced(32, (0.05, 0.2)), alpha, query_dim=1)
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
-    where = torch.randint(3, 17, (64,))
-    values = torch.zeros(64, 20, 1)
-    values[torch.arange(64), where] = 1.0
-    query = (where.float()[:, None] + 0.5) / 20
-    first = last = None
-    for _ in range(150):
-        context, info = layer(values, query=4 * (query - 0.5))
-        loss = -context.mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        first, last = (loss.item() if first is None else first), loss.item()
-    assert last < 2 * first < 0
-    assert torch.corrcoef(torch.stack([info.mu.detach(), query[:, 0]]))[0, 1] > 0.95
-
-
 def test_planar_layer_by_hand():
     values = torch.randn(2, 196, 3)
     weights = torch.softmax(2 * torch.randn(2, 196), -1)

@@ -1,7 +1,8 @@
-"""The benchmark's structure, not its figures: it runs, it compares with softmax, and it says what it measured."""
+"""The benchmarks' structure, not their figures: they run, compare with softmax or torch's attention, and mark what misses its target."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,11 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import wheels
-from benchmarks.continuous import BREADTHS, CONTINUOUS_CASES, ContinuousCase, ContinuousRow, measure_continuous
+from benchmarks import attention, decoding, gate, wheels
+from benchmarks.continuous import CONTINUOUS_CASES, ContinuousCase, measure_continuous
 from benchmarks.pages import page
-from benchmarks.structured import STRUCTURED_CASES, StructuredCase, StructuredRow, measure_structured
-from benchmarks.table import CASES, SHAPES, Case, Row, measure
+from benchmarks.structured import STRUCTURED_CASES, StructuredCase, measure_structured
+from benchmarks.table import CASES, Case, Row, measure
+from sparse_attention.kernels.native import attention as native
+
+fused = pytest.mark.skipif(native._load() is None, reason=f"no native kernels: {native._failure}")
 
 
 @pytest.fixture
@@ -25,73 +29,124 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_every_case_is_a_mapping_with_targets() -> None:
-    torch.manual_seed(0)
+def test_every_case_is_a_mapping() -> None:
     for case in CASES:
-        x = torch.randn(4, 30) * case.scale
+        x = torch.randn(4, 30, generator=torch.Generator().manual_seed(0)) * case.scale
         p = case.function(x)(x)
         torch.testing.assert_close(p.sum(-1), torch.ones(4))
         assert not torch.allclose(p, torch.softmax(x, -1))
-        assert all(len(side) == 2 for side in case.target)
-    assert {n for _, n in SHAPES} == {30, 50, 128, 512, 4096, 32000}
 
 
-def test_measure_times_peers_beside_ours_and_leaves_gaps_for_those_that_fail(one_thread) -> None:
+def test_measure_times_peers_beside_ours_and_figures_above_target_stand_out(one_thread) -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("not for these scores")
 
-    def without_gradient(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x, -1).detach()
-
     # Ten softmaxes cost several times one: a ratio that is wrong by construction would show.
     slow = lambda x: sum(torch.softmax(x, -1) for _ in range(10)) / 10  # noqa: E731
-    case = Case("sparsemax", "sparsemax", {}, ((1.5, 1), (2, 1.3)))
-    peers = {"broken": broken, "flat": without_gradient, "slow": slow}
-    ours, *others = measure(case, ((400, 64), (100, 500)), 0.1, peers)
-    rows = {row.label: row for row in others}
-    assert ours.case is case and all(v > 0 for v in ours.forward + ours.both if v is not None)
-    assert None not in ours.forward and len(ours.forward) == len(ours.both) == 2
-    assert rows["broken"].forward == [None, None] == rows["broken"].both
-    assert None not in rows["flat"].forward and rows["flat"].both == [None, None]
-    assert all(v is not None and v > 3 for v in rows["slow"].forward)
-
-
-def test_figures_above_target_stand_out() -> None:
     case = Case("x", "sparsemax", {}, ((1.5, 1.0), (2.0, 1.3)))
-    rows, made = [Row("x", [1.4, 1.1], [2.1, None], case)], {"kernels": "native (avx2)", "machine": "", "python": "3"}
-    text = page("table", rows=rows, shapes=((8, 128), (8, 129)), versions={"torch": "1"}, **made)
+    ours, *others = measure(case, ((400, 64),), 0.1, {"broken": broken, "slow": slow})
+    rows = {row.label: row for row in others}
+    assert ours.case is case and min(ours.forward + ours.both) > 0 and rows["slow"].forward[0] > 3
+    assert "broken" not in rows or rows["broken"].forward == [None]
+    rows = [Row("x", [1.4, 1.1], [2.1, None], case)]
+    made = {"kernels": "native (avx2)", "machine": "", "python": "3", "versions": {"torch": "1"}}
+    text = page("table", rows=rows, shapes=((8, 128), (8, 129)), **made)
     assert "| **x** | 1.40 | **1.10** |" in text and "| **x** | **2.10** | - |" in text
-    assert "native (avx2)" in text and "torch 1" in text
 
 
-def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out(one_thread) -> None:
-    assert {(c.dim, c.alpha, c.target) for c in CONTINUOUS_CASES} >= {(2, 1.0, 1.0), (2, 2.0, 40.0)}
-    cases = (ContinuousCase("flat", 1, 2.0, 4), ContinuousCase("plane", 2, 2.0, 9, 1e-6, "paper-code"))
-    rows = measure_continuous(cases, 0.05)
-    for row in rows:
-        assert len(row.forward) == len(row.both) == 3 and min(row.forward + row.both) > 0
-    rows.append(ContinuousRow(CONTINUOUS_CASES[2], [0.1, 0.1, 0.1], [0.9, 1.1, 0.5]))
-    text = page("continuous", rows=rows, breadths=BREADTHS, batch=64)
-    assert re.search(r"^\| plane(?: \| [\d.]+){3}(?: \| \*\*[\d.]+\*\*){3} \| 1e-06 \|$", text, re.M)
-    assert "| 0.90 | **1.10** | 0.50 | 1 |" in text
-
-
-def test_command_prints_the_table_and_refuses_unknown_names(command, capsys, one_thread) -> None:
+def test_the_commands_print_the_table_and_refuse_unknown_names(command, capsys, one_thread) -> None:
     given = ("--seconds", "0.05", "--shapes", "64x30", "--output", "-")
     assert not command("bench", *given, "--only", "sparsemax")
     assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \**\d", capsys.readouterr().out, re.M)) == 2
     assert command("bench", *given, "--only", "sparsmax") == 2 and "entmax 1.5" in capsys.readouterr().err
 
 
-def test_structures_are_timed_beside_the_loop_in_python() -> None:
+def test_continuous_attention_and_structures_are_timed(one_thread) -> None:
+    cases = (ContinuousCase("flat", 1, 2.0, 4), ContinuousCase("plane", 2, 2.0, 9, 1e-6, "paper-code"))
+    assert CONTINUOUS_CASES and all(min(row.forward + row.both) > 0 for row in measure_continuous(cases, 0.05))
     case = StructuredCase("sequences", "sparsemap_sequence", (8, 6, 2), 1e-9)
     (row,) = measure_structured((case,), 0.05)
     assert 0 < row.forward < row.both and row.loop > row.both
-    text = page("structured", rows=[row, StructuredRow(case, 1.0, 0.5, None)])
-    assert f"**{row.both:.3f}** | 1e-09 | {row.loop:.0f} |" in text and text.count("| sequences |") == 2
-    assert {c.target for c in STRUCTURED_CASES} == {None, 0.15, 0.5}
+    assert f"**{row.both:.3f}** | 1e-09 | {row.loop:.0f} |" in page("structured", rows=[row])
     for c in STRUCTURED_CASES:
         assert c.function()(torch.randn(1, *c.shape[1:])).shape == (1, *c.shape[1:])
+
+
+@fused
+def test_attention_and_decoding_hit_their_support_and_ours_is_the_composition(tmp_path) -> None:
+    case = attention.AttentionCase(128, 2, 0.1, True, target=(1e6, 0.0))
+    (row,) = attention.measure_attention((case,), 0.05)
+    assert 0.07 < row.support < 0.13
+    assert set(row.forward) == set(row.both) == {"sdpa", "ours", "composition"} and min(row.forward.values()) > 0
+    text = page("attention", rows=[row], memory={case: {"sdpa": 3.0, "ours": 2.0}}, kernels="native")
+    assert f"**{row.forward['sdpa'] / row.forward['ours']:.2f}**" in text and text.count("**") == 4
+    known = attention.contestants(case.n, "entmax15", True, True)
+    found = {name: f(*attention.drawn(case)) for name, f in known.items()}
+    torch.testing.assert_close(found["ours"][0], found["composition"], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(found["sdpa"][0], found["composition"], atol=1e-2)
+    torch.save({name: torch.randn(2, 1, 96, 16) for name in "qkv"}, tmp_path / "trained.pt")
+    assert len(attention.measure_trained(tmp_path / "trained.pt", "entmax15", 0.02)) == 2
+    (row,) = decoding.measure_decoding((decoding.DecodingCase(600, 2, 0.5, target=1e6),), 0.02)
+    assert 0 < row.support < 0.2 and set(row.times) == {"sdpa", "ours", "composition"}
+    assert page("decoding", rows=[row]).count("**") == 2
+
+
+@fused
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
+def test_the_composition_takes_the_memory_of_its_scores() -> None:
+    case = attention.AttentionCase(1024, 2, 0.02)
+    composed, ours = (attention.peak_memory(attention.step, case, name) for name in ("composition", "ours"))
+    assert composed > 3 * 1024**2 * 2 * 4 / 2**20 > ours
+
+
+def test_a_section_of_the_page_keeps_its_neighbours() -> None:
+    text = "# Benchmarks\n\nrows\n\n## Training and decoding\n\nmodels\n"
+    for new in ("## Fused attention\n\nold\n", "## Fused attention\n\nnew\n"):
+        text = attention.with_section(text, new)
+    assert text == "# Benchmarks\n\nrows\n\n## Fused attention\n\nnew\n\n## Training and decoding\n\nmodels\n"
+
+
+# ---- the gate
+
+
+def test_the_gate_takes_the_smallest_ratio_of_all_tries_and_names_what_is_slower(
+    monkeypatch, tmp_path, capsys, command
+):
+    """The cases that have passed are not tried again."""
+    ratios = {"a noisy": [3.0, 1.3, 1.1], "a slow": [1.3, 1.2, 1.16, 1.4], "a quiet": [0.9]}
+    ratios["b"] = [2.0, 8.0, 1.0, 3.0, 4.0, 2.0]
+    monkeypatch.setattr(gate, "CASES", dict.fromkeys(ratios))
+    monkeypatch.setattr(gate, "FILE", tmp_path / "gate.json")
+    monkeypatch.setattr(gate, "TRIES", 4)
+    monkeypatch.setattr(gate, "ratio", lambda name, seconds: ratios[name].pop(0))
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    gate.FILE.write_text("{}")
+    assert command("bench", "--check") == 2 and "--record writes them" in capsys.readouterr().err
+    assert command("bench", "--record", "--only", "b") == 0
+    (isa, found), *_ = json.loads(gate.FILE.read_text()).items()
+    assert found == {"b": 3.0}
+    gate.FILE.write_text(json.dumps({isa: dict.fromkeys(ratios, 1.0)}))
+    assert command("bench", "--check", "--only", "a") == 1
+    said = capsys.readouterr()
+    assert [line.split()[1:3] for line in said.out.splitlines() if "SLOWER" in line] == [["slow", "1.160"]]
+    assert "1 of 3 more than 15% slower in 4 tries" in said.err and not any(ratios.values())
+
+
+def test_every_case_of_the_gate_has_ratios_of_two_instruction_sets() -> None:
+    known = json.loads(gate.FILE.read_text())
+    assert {"avx512", "avx2"} <= set(known) and all(set(found) == set(gate.CASES) for found in known.values())
+
+
+@pytest.mark.parametrize("name", [n for n in gate.CASES if not any(long in n for long in ("2048", "4096", "training"))])
+def test_our_calls_compute_something_else_than_torchs(name) -> None:
+    """Of equal shapes: softmax in both places would make every ratio 1."""
+    ours, theirs = (call() for call in gate.CASES[name]())
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.shape == b.shape and not torch.allclose(a, b, atol=1e-3)
+
+
+# ---- the packages for a GPU machine
 
 
 def test_the_wheels_hold_what_training_imports_and_no_torch() -> None:

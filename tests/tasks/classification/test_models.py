@@ -181,16 +181,6 @@ def test_weights_start_in_their_bounds_and_l2_counts_weights_only(snli, vocabula
     assert not any(bias.any() for bias in biases)
 
 
-def test_predictions_come_back_to_their_examples(toy, imdb):
-    data = toy("toy_reviews")
-    model = imdb(data, "sparsemax")
-    split = data.splits["test"]
-    batches = (predict(model, split, n) for n in (7, 100))
-    small, large = ({int(i): row for b in bs for i, row in zip(b.index, b.log_probs)} for bs in batches)
-    assert sorted(small) == list(range(len(split)))
-    assert all(torch.allclose(small[i], large[i], atol=1e-5) for i in small)
-
-
 def test_dropout_falls_on_word_vectors_and_on_the_hypothesis_state(vocabulary, snli, monkeypatch):
     """Martins & Astudillo's code: on vectors before the projection, and on y for attention and classifier; not c."""
     model = snli(vocabulary(20, 3), dropout=0.5).train()

@@ -44,16 +44,6 @@ def run(config, tmp_path):
     return cell.entry(store)
 
 
-def test_the_counter_sees_every_way_of_waiting():
-    x = torch.arange(4.0)
-    ways = [lambda: x.sum().item(), lambda: float(x[0]), lambda: bool(x.any()), lambda: x[x > 1], x.cpu, x.nonzero]
-    ways += [x.tolist, x.numpy, x.unique, lambda: x.masked_fill_(x > 1, 0).masked_select(x > 1)]
-    ways += [lambda: torch.equal(x, x), lambda: x.__setitem__(x > 1, torch.ones(1).expand(0))]
-    assert [len(syncs(way)) for way in ways] == [1] * len(ways)
-    assert syncs(lambda: torch.softmax(x * 2, -1).where(x > 1, 0).index_select(0, torch.tensor([1])).sum()) == []
-    assert syncs(x.cpu, host=[x]) == []
-
-
 @pytest.mark.parametrize("given", [{}, {"class_weights": "balanced"}])
 def test_balanced_classes_count_the_same_in_training_alone(given):
     """Of 4 training examples, 3 are of class 0: its weight is 4 / (3 * 3), that of class 1 is 4 / (3 * 1), that of class 2 is not used."""

@@ -53,6 +53,8 @@ def test_outputs_come_in_order_whatever_the_batches_and_the_share_of_the_sources
     talker.train()
     short = decoded(talker, seen.append, batch_size=2, max_len_b=2)
     assert seen == [0.4, 0.8, 1.0] and not talker.training and all(len(h.tokens) <= 2 for h in short)
+    lengths = [len(h.tokens) for h in decoded(talker, max_len_a=1.0, max_len_b=1)]
+    assert all(n <= len(row) + 1 for n, row in zip(lengths, ROWS)) and max(lengths) > 2
 
 
 def test_unknown_words_are_copied_from_where_the_attention_looks(talker):

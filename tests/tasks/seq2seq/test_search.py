@@ -55,22 +55,6 @@ def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, mappin
             assert [tuple(h.ids) for h in found[row]] == ranking[: len(found[row])] and len(found[row]) == len(ranking)
 
 
-@pytest.mark.parametrize("rules", [OPENNMT, FAIRSEQ], ids=["opennmt", "fairseq"])
-def test_outputs_do_not_depend_on_the_batch(build, sentences, rules):
-    model = build("fusedmax", {"gamma": 0.1}, init_range=1.0, seed=4)
-    inputs, _ = sentences
-    settings = options(beam=4, max_len_a=1.0, max_len_b=2, **rules)
-    together = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], settings)
-    for row, length in enumerate(inputs["src_lengths"].tolist()):
-        tokens, lengths = inputs["src_tokens"][row : row + 1, :length], inputs["src_lengths"][row : row + 1]
-        (alone,) = beam_search(model, tokens, lengths, settings)
-        assert [h.ids for h in alone] == [h.ids for h in together[row]]
-        assert max(len(h.ids) for h in alone) <= length + 2 + 1
-        for one, other in zip(alone, together[row]):
-            assert one.score == pytest.approx(other.score, abs=1e-5)
-            torch.testing.assert_close(one.attention, other.attention)
-
-
 class Chain:
     """Probabilities by hand: p(word | previous word), one source, no attention to speak of."""
 

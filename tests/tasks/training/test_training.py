@@ -360,11 +360,3 @@ def test_a_learned_alpha_has_its_column(uninterrupted):
 
 
 # ---- precision, several processes
-
-
-def test_fp16_on_a_gpu(prepared_cell, tiny, tmp_path):
-    """tests/gpu/test_gpu_training.py has the other precisions."""
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU here")
-    overrides = [*tiny, "runtime.device=cuda", "train.precision=fp16", "mapping=fusedmax"]
-    trained(prepared_cell(overrides), Store(tmp_path))
