@@ -38,11 +38,6 @@ def coco_key(name: str) -> str | None:
     return str(int(found.group(1))) if found else None
 
 
-def stem_key(name: str) -> str | None:
-    """The file name without folder and suffix."""
-    return Path(name).stem if name.lower().endswith(SUFFIXES) else None
-
-
 def path_key(name: str) -> str | None:
     """The last folder (ignoring folders named "images") and the stem, e.g. "data/train/images/7.png" -> "train/7"."""
     if not name.lower().endswith(SUFFIXES):
