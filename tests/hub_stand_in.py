@@ -29,27 +29,22 @@ def _features() -> dict[str, tuple[Any, Any]]:
     """Set -> (its features on the hub, row number and texts, the last one short -> row)."""
     from datasets import ClassLabel, Features, Translation, Value
 
-    string, classes = Value("string"), ClassLabel(names=["entailment", "neutral", "contradiction"])
+    string = Value("string")
     features = {
         "stanfordnlp/imdb": Features(text=string, label=ClassLabel(names=["neg", "pos"])),
-        "stanfordnlp/snli": Features(premise=string, hypothesis=string, label=classes),
         "Harvard/gigaword": Features(document=string, summary=string),
         "IWSLT/iwslt2017": Features(translation=Translation(["de", "en"])),
-        "bentrevett/multi30k": Features(en=string, de=string),
     }
     rows = {
         "stanfordnlp/imdb": lambda i, a, b, short: {"text": f"review {i} {a}", "label": i % 2},
-        "stanfordnlp/snli": lambda i, a, b, short: {"premise": a, "hypothesis": b, "label": (i + 1) % 4 - 1},
         "Harvard/gigaword": lambda i, a, b, short: {"document": f"{i} {a}", "summary": short},
         "IWSLT/iwslt2017": lambda i, a, b, short: {"translation": {"de": f"{i} {a}", "en": b}},
-        "bentrevett/multi30k": lambda i, a, b, short: {"en": a, "de": f"{i} {b}"},
     }
     return {repo: (features[repo], made) for repo, made in rows.items()}
 
 
 # Repository -> where its Parquet files lie: at the pinned commit, or in the conversion.
-PATHS = dict.fromkeys(("stanfordnlp/imdb", "stanfordnlp/snli"), "plain_text/{}-00000-of-00001.parquet")
-PATHS |= dict.fromkeys(("Harvard/gigaword", "bentrevett/multi30k"), "default/{}/0000.parquet")
+PATHS = {"stanfordnlp/imdb": "plain_text/{}-00000-of-00001.parquet", "Harvard/gigaword": "default/{}/0000.parquet"}
 PATHS |= {"IWSLT/iwslt2017": "iwslt2017-de-en/{}/0000.parquet"}
 
 
