@@ -21,11 +21,10 @@ def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: s
     from tasks import load
     from tasks.config.request import Request
     from tasks.data import Progress
-    from tasks.load import finding
 
-    request = Request.read(overrides)
-    cell = str(finding.named(paths_outputs, cell, request.overrides))  # before torch is imported
-    found = load.evaluate(cell, request.overrides, paths_outputs, progress=Progress(), plugins=listed(plugins))
+    cell = str(load.find_cell(paths_outputs, cell))  # before torch is imported, which takes seconds
+    overrides = Request.read(overrides).overrides
+    found = load.evaluate(cell, overrides, paths_outputs, progress=Progress(), plugins=listed(plugins))
     for test, level in found.evaluations.items():
         print(f"{test}: {found.tests[test].get('provenance', '')}")
         for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):

@@ -19,18 +19,13 @@ from _entry import command
 
 @command
 def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = None, plugins: str = "", paths_outputs: str | None = None) -> None:  # fmt: skip
-    from tasks.load import finding
-
-    place = finding.find_cell(paths_outputs, cell)  # these checks need no torch, whose import takes seconds
-    if Path(folder).exists():
-        raise ValueError(f"{folder} exists already; name a new folder")
     if fairseq and not fairseq.is_file():
         raise ValueError(f"--fairseq={fairseq} is not a file; name a file with one source text per line")
     from repro.plugins import listed
     from tasks.load.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
-    made = export(str(place), folder, paths_outputs, sources, onnx=onnx, plugins=listed(plugins))
+    made = export(cell, folder, paths_outputs, sources, onnx=onnx, plugins=listed(plugins))
     own = ",".join(str(made / "plugins" / Path(plugin).name) for plugin in listed(plugins))
     print(f"{made}\nnext: python scripts/predict.py {made}{f' plugins=[{own}]' if own else ''} < input")
     if sources is not None:

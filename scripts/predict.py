@@ -25,10 +25,10 @@ def main(
     cell: str, *, overrides: list[str], nbest: int = 1, heat: bool = False, attention: Path | None = None, svg: Path | None = None,
     images: str | None = None, digits: str | None = None, plugins: str = "", paths_outputs: str | None = None,
 ) -> None:  # fmt: skip
-    from tasks.load import finding
-
-    folder = finding.named(paths_outputs, cell, overrides)  # before torch is imported
     from repro.plugins import listed
+    from tasks.load import find_cell
+
+    folder = find_cell(paths_outputs, cell)  # before torch is imported, which takes seconds
     from tasks.load import lines, load_cell
 
     model = load_cell(folder, paths_outputs, overrides, plugins=listed(plugins))

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import io
 import json
 import random
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import yaml
 from packed import tar
-from PIL import Image
 
 WHO = {"en": ("a man", "a woman", "the dog", "my aunt"), "fr": ("un homme", "une femme", "le chien", "ma tante")}
 WHO |= {"de": ("ein Mann", "eine Frau", "der Hund", "meine Tante")}
@@ -29,7 +27,7 @@ WORDS = SENTENCE.split()
 
 def write_mirror(folder: Path) -> None:
     """Every set below `folder`, at the paths that the manifests name."""
-    sets = (multi30k, mulan, hansards, pud, vqa, nlvr, pairs, entailment, imdb)
+    sets = (multi30k, mulan, hansards, pud, vqa, pairs, entailment, imdb)
     for path, content in ((path, content) for made in sets for path, content in made().items()):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -136,33 +134,12 @@ def vqa() -> dict[str, bytes]:
     return made
 
 
-def nlvr() -> dict[str, bytes | str]:
-    """12 sentences each of dev, hidden and test, and as many images of 100 x 25, each different."""
-    made: dict[str, bytes | str] = {}
-    for shade, part in enumerate(("dev", "hidden", "test")):
-        rows, images = [], {}
-        for i in range(12):
-            label = "true" if i % 3 else "false"
-            rows.append({"identifier": f"{i}-0", "sentence": f"There are {i} boxes", "label": label})
-            array, png = np.full((25, 100, 3), 80 * shade, np.uint8), io.BytesIO()
-            array[:, 8 * i : 8 * i + 8] = (200, 10 * i, 40)
-            Image.fromarray(array).save(png, "PNG")
-            images[f"images/{part}-{i}-0-0.png"] = png.getvalue()
-        made[f"vqa/nlvr1/{part}.json"] = lines(map(json.dumps, rows))
-        made[f"vqa/nlvr1/{part}_images_perm0.tar"] = tar(images)
-    return made
-
-
 ARTICLE = '<REUTERS NEWID="{}"><TITLE>{}</TITLE><BODY>{}.\n    More.\n Reuter\n&#3;</BODY></REUTERS>'
 
 
 def pairs() -> dict[str, str]:
-    """SciTLDR: 8 / 4 / 4 abstracts. Reuters: 22 files of ten reports, each of which comes again in the next file with a word changed."""
+    """Reuters: 22 files of ten reports, each of which comes again in the next file with a word changed."""
     made = {}
-    for part, count in {"train": 8, "dev": 4, "test": 4}.items():
-        sources = [[f"We study {CAPTIONS['en'][i]}.", "It works."] for i in range(count)]
-        rows = [{"source": s, "target": [f"On {part} {i}.", " ", "It works."]} for i, s in enumerate(sources)]
-        made[f"summarization/scitldr/{part}.jsonl"] = lines(map(json.dumps, rows))
     rng, before = random.Random(5), []
     for number in range(22):
         report = [[w + "".join(rng.choices("aeiouklm", k=3)) for w in rng.choices(WORDS, k=14)] for _ in range(5)]

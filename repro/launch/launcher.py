@@ -27,7 +27,7 @@ _say: Say = partial(print, file=sys.stderr, flush=True)
 
 
 def run(
-    pending: pool.Queue | Sequence[Cell],
+    pending: Sequence[Cell],
     store: Store,
     launcher: Mapping[str, Any],
     runtime: Mapping[str, Any],
@@ -41,7 +41,6 @@ def run(
     `launcher.wait` is false.
 
     Args:
-        pending: the cells; a queue that grows is only for launchers on this machine.
         loggers: an importable function that returns a cell's extra loggers.
         say: called with messages that concern all cells.
 
@@ -49,7 +48,7 @@ def run(
         StoreError: submitit is not installed, or Slurm refuses the job.
     """
     begun: Counter[str] = Counter()
-    waiting: pool.Queue | list[Cell] = pending if isinstance(pending, pool.Queue) else list(pending)
+    waiting = list(pending)
     while waiting:
         again = []
         for event in _begin(waiting, store, launcher, runtime, loggers, say):
@@ -106,12 +105,12 @@ def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
     if launcher["name"] == "slurm":
         yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
         return
-    queue = pending if isinstance(pending, pool.Queue) else pool.Queue(pending)
-    found, said = places(runtime, queue.processes)
+    processes = max((cell.config["train"].get("processes", 1) for cell in pending), default=1)
+    found, said = places(runtime, processes)
     if said:
         say(said)
     with signals.listening():  # on a signal, the children save and end before this process does
-        yield from pool.run(queue, store, found, runtime["threads"], loggers)
+        yield from pool.run(pending, store, found, runtime["threads"], loggers)
 
 
 def count() -> int:

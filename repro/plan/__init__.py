@@ -1,7 +1,7 @@
 """Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
 Every configuration is resolved and checked before any data are read. Then every data set is prepared once, several in
-parallel (`Preparation`).
+parallel (`prepared`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import itertools
 import multiprocessing as mp
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -109,103 +108,45 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
     return cells
 
 
-class Preparation(AbstractContextManager):
-    """Experiments with their cells. A plan is made when its data are ready, and each data set is prepared once.
+def prepared(
+    experiments: Sequence[Experiment],
+    cells: Sequence[Sequence[Cell]],
+    tools: Tools,
+    overrides: Sequence[str] = (),
+    workers: int = 1,
+    sweep: str = "",
+) -> list[Plan]:
+    """Prepare all data of experiments, given their cells, and make their plans.
 
-    Several data sets are prepared in processes of their own if there are several workers, otherwise in this process.
-
-    Attributes:
-        plans: the plan of each experiment, which has no cells while its number is in `unmade`.
-        config: the configuration of the first cell.
-        jobs, results, running: key of a data set -> the job, its result (see `_prepare`) and its future.
+    Each data set is prepared once, several at a time in processes of their own if there are several workers; then the
+    first call must come before this process has threads, because it forks. Raises a loader's error, except that data are
+    unavailable.
     """
+    jobs: dict[str, Job] = {}
+    for cell in (cell for group in cells for cell in group):
+        tests = jobs.setdefault(cell.data_key, (cell, {}))[1]
+        tests.update({digest(node): {**cell.config, "data": node} for node in cell.further.values()})
+    work = partial(_prepare, tools.progress, tools.unavailable)
+    if len(jobs) > 1 and workers > 1 and pool.forks():
+        quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
+        executor = ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet)
+        try:
+            results = dict(zip(jobs, executor.map(work, jobs.values())))
+        finally:
+            executor.shutdown(cancel_futures=True)
+    else:
+        results = {key: work(job) for key, job in jobs.items()}
 
-    def __init__(
-        self,
-        experiments: Sequence[Experiment],
-        cells: Sequence[Sequence[Cell]],
-        tools: Tools,
-        overrides: Sequence[str] = (),
-        workers: int | None = None,
-        sweep: str = "",
-    ) -> None:
-        self.cells, self.tools, self.overrides, self.sweep = cells, tools, tuple(overrides), sweep
-        every = [cell for group in cells for cell in group]
-        self.config = every[0].config
-        self.workers = workers or self.config["runtime"]["workers"]
-        self.plans = [Plan(one, overrides=self.overrides) for one in experiments]
-        self.unmade = set(range(len(self.plans)))
-        self.jobs: dict[str, Job] = {}
-        for cell in every:
-            tests = self.jobs.setdefault(cell.data_key, (cell, {}))[1]
-            tests.update({digest(node): {**cell.config, "data": node} for node in cell.further.values()})
-        self.results: dict[str, Any] = {}
-        self.running: dict[str, Future] = {}
-        self._apart = len(self.jobs) > 1 and self.workers > 1 and pool.forks()
-        self._executor: ProcessPoolExecutor | None = None
-
-    def next(self, number: int) -> str | None:
-        """A data set of plan `number` that is not started, or None. Two versions of a data set are prepared one after the other."""
-        busy = {self.jobs[key][0].config["data"]["name"] for key in self.running}
-        left = (c for c in self.cells[number] if c.data_key not in self.results and c.data_key not in self.running)
-        return next((cell.data_key for cell in left if cell.config["data"]["name"] not in busy), None)
-
-    def start(self, key: str, progress: Callable[[], Any] | None = None) -> None:
-        """Begin to prepare a data set; the first call must come before this process has threads, because it forks."""
-        arguments = (self.jobs[key], progress or self.tools.progress, self.tools.unavailable)
-        if not self._apart:
-            self.results[key] = _prepare(*arguments)
-            return
-        if self._executor is None:  # the loaders do not need the modules that the cells preload
-            quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
-            self._executor = ProcessPoolExecutor(self.workers, mp.get_context("fork"), signal.signal, quiet)
-        self.running[key] = self._executor.submit(_prepare, *arguments)
-
-    def ready(self, number: int, waits: bool = False) -> bool:
-        """Whether the data of plan `number` are prepared. Raises a loader's error, except that data are unavailable."""
-        own = list(dict.fromkeys(cell.data_key for cell in self.cells[number]))
-        for key in [key for key, future in self.running.items() if future.done() or (waits and key in own)]:
-            self.results[key] = self.running.pop(key).result()
-        return all(key in self.results for key in own)
-
-    def plan(self, number: int) -> Plan:
-        """Make plan `number`; waits for its data, whose preparation must have started."""
-        self.ready(number, waits=True)
-        one = self.plans[number].experiment
-        self.plans[number] = filled(one, self.cells[number], self.overrides, partial(self._with_data, one))
-        self.unmade.discard(number)
-        return self.plans[number]
-
-    def whole(self) -> Preparation:
-        """Prepare all data and make all plans."""
-        with self:
-            for key in self.jobs:
-                self.start(key)
-            for number in range(len(self.plans)):
-                self.plan(number)
-        return self
-
-    def close(self, *error: Any) -> None:
-        """End the processes, including those that are at work."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=not self.running, cancel_futures=True)
-            if self.running:
-                for process in mp.active_children():
-                    if isinstance(process, mp.get_context("fork").Process):
-                        process.terminate()
-        self._executor = None
-
-    __exit__ = close
-
-    def _with_data(self, experiment: Experiment, cell: Cell) -> Cell | Exception:
-        if isinstance(result := self.results[cell.data_key], Exception):
+    def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
+        if isinstance(result := results[cell.data_key], Exception):
             return result
-        prepared, tests = result
-        further = [tests[digest(node)] for node in cell.further.values()]
+        further = [result[1][digest(node)] for node in cell.further.values()]
         if lost := next((test for test in further if isinstance(test, Exception)), None):
             return lost
-        cell = replace(cell, overrides=self.overrides, origin=origin(experiment, cell, self.sweep))
-        return cell.with_data(prepared, further)
+        cell = replace(cell, overrides=tuple(overrides), origin=origin(experiment, cell, sweep))
+        return cell.with_data(result[0], further)
+
+    return [filled(one, own, overrides, partial(with_data, one)) for one, own in zip(experiments, cells)]
 
 
 def _resolve(
@@ -280,7 +221,7 @@ Job = tuple[Cell, dict[str, Config]]  # a cell of the data set, and the configur
 
 
 def _prepare(
-    job: Job, progress: Callable[[], Any], unavailable: tuple
+    progress: Callable[[], Any], unavailable: tuple, job: Job
 ) -> tuple[Prepared, dict[str, TestSet | Exception]] | Exception:
     """The prepared data, and each further test set or why it is unavailable; an exception if the data are unavailable."""
     cell, configs = job

@@ -28,7 +28,7 @@ PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "tasks.seq2seq.rouge", "sacr
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
-    encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
+    encoded = encode.encode(data, settings, root, progress)
     report = encoded.report
     if fertility.needed(config):  # alignments used only by scores do not change the id
         encoded = fertility.aligned(encoded, root, progress)
@@ -53,7 +53,7 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
         theirs, ours = ("-".join(map(str, languages)) for languages in (theirs, ours))
         what = f"data={data.name} is {theirs}, the model translates {ours}"
         raise DataError(what, data.provenance, "set data.source_lang and data.target_lang")
-    test = encode.encode_test(data, encoding.folder, root, progress, config["runtime"]["workers"])
+    test = encode.encode_test(data, encoding.folder, root, progress)
     trivial = baselines(encoding, test, config["task"]["scores"], name)
     most = ceiling(test, config["task"]["scores"]) if is_own(config["data"]) else ""
     return _training.test_set(data, test, name, trivial, [most] if most else [])

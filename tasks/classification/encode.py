@@ -269,11 +269,9 @@ def _tokenized(
 ) -> list[list[list[str]]]:
     """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens."""
     texts: list[list[list[str]]] = [[] for _ in range(fields)]
-    with progress.bar(len(examples), label) as bar:
-        for example in examples:
-            for field, text in zip(texts, example.texts, strict=True):
-                field.append(cut(text))
-            bar.advance(1)
+    for example in progress.over(examples, label):
+        for field, text in zip(texts, example.texts, strict=True):
+            field.append(cut(text))
     return texts
 
 

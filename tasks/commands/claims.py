@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.files import write_atomic
+from repro.files import templates, write_atomic
 from repro.report import draw
 from repro.report import pictures as drawings
 from repro.report.draw import INK, Dot
@@ -65,7 +65,6 @@ METRICS = {
     "test/comprehensiveness": "loss of confidence without the words",
 }
 LONGEST = 96  # characters of a claim in the list
-TEMPLATE = Path(__file__).with_name("claims.md.jinja")
 
 
 def of_tables(tables: Iterable[Table]) -> list[Outcome]:
@@ -113,17 +112,18 @@ def values(outcome: Outcome) -> dict[str, Any]:
 
 
 def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
-    """docs/claims.md, from `TEMPLATE`."""
-    import jinja2
-
+    """docs/claims.md."""
     order = [*TASKS, *(one.claim.experiment for one in outcomes)]
     asked = sorted((one for one in outcomes if one.claim.question), key=lambda one: order.index(one.claim.experiment))
     four = [one for one in outcomes if one.claim.paper not in APART]
     papers = dict.fromkeys([*PAPERS, *(one.claim.paper for one in outcomes)])
-    how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    made = jinja2.Environment(undefined=jinja2.StrictUndefined, **how)
-    made.globals |= {"mark": _mark, "quoted": _quoted, "short": _short, "picture": _picture, "METRICS": METRICS}
-    return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    made = templates(Path(__file__).parent).get_template("claims.md.jinja")
+    return made.render(
+        mark=_mark,
+        quoted=_quoted,
+        short=_short,
+        picture=_picture,
+        METRICS=METRICS,
         small=_small(tables),
         least=_least(outcomes),
         sentence=_sentence(asked),

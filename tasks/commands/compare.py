@@ -77,7 +77,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
 
     Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main` does.
     """
-    _check_names(store, filters)
+    _check_names(filters)
     ids = None
     if "sweep" in filters:
         folder = store.root / "sweeps" / filters["sweep"]
@@ -115,19 +115,14 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     return [], read.lost
 
 
-def _check_names(store: Store, filters: Mapping[str, str]) -> None:
-    """Raise FilterError for an unknown node, or a task or mapping without a cell, before reading cells imports torch."""
+def _check_names(filters: Mapping[str, str]) -> None:
+    """Raise FilterError for an unknown node, and ConfigError for an unknown experiment, before cells are read."""
     nodes = (*compose.NODES, *compose.TOP, *OWN)
     for key in filters:
         if key.partition(".")[0] not in nodes:
             raise compare.FilterError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
     if "experiment" in filters:
-        compose.page("experiment", filters["experiment"])  # raises ConfigError if it is unknown
-    for part, key in ((-2, "task"), (-1, "mapping")):
-        there = sorted({path.parts[part] for path in (store.root / "cells").glob("*/*")})
-        if there and key in filters and not set(filters[key].split(",")) & set(there):
-            asked = f"{key}={filters[key]}{near(filters[key], there)}"
-            raise compare.FilterError(f"no finished cell has {asked}; existing: {', '.join(there)}")
+        compose.page("experiment", filters["experiment"])
 
 
 def _words(filters: Mapping[str, str]) -> str:

@@ -10,13 +10,11 @@ import inspect
 import re
 import sys
 import textwrap
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 import sparse_attention as sa
+from repro.files import templates
 from sparse_attention.describe import Param, Spec
 from tasks.draw.mappings import drawable, picture, sheet
 
@@ -56,15 +54,12 @@ def choice() -> str:
 
 def gallery(specs: list[Spec]) -> str:
     """The page with one table for each kind."""
-    return _template("mappings.md.jinja").render(choice=choice(), specs=specs)
+    timed = [s.name for s in specs if costs(s.name)]
+    return _made("mappings.md.jinja", choice=choice(), specs=specs, markdown=markdown, costs=costs, measured=timed)
 
 
-@cache
-def _template(name: str) -> jinja2.Template:
-    made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    made.globals |= {"markdown": markdown, "default": _default, "costs": costs, "given": _given, "defined": _defined}
-    made.tests["timed"] = costs
-    return made.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+def _made(name: str, **told: Any) -> str:
+    return templates(Path(__file__).parent).get_template(name).render(told, default=_default)
 
 
 def _default(p: Param) -> str:
@@ -90,7 +85,7 @@ def page(s: Spec) -> str:
     used = [file.stem for file in files if row.search(file.read_text(encoding="utf-8"))]
     told = {"told": markdown(thing.__doc__ or s.summary), "drawn": drawable(s), "code": code, "used": used}
     told |= {"module": markdown(sys.modules[thing.__module__].__doc__ or ""), "costs": costs(s.name)}
-    return _template("mapping_page.md.jinja").render(told, s=s)
+    return _made("mapping_page.md.jinja", **told, s=s)
 
 
 def _given(s: Spec) -> list[str]:
@@ -128,7 +123,9 @@ def pages() -> dict[str, str]:
         "sparse_attention/__init__.py": _listed(package, specs),
         "docs/reference/mappings/README.md": gallery(specs),
         "docs/reference/mappings/weights.svg": sheet(list(filter(drawable, specs))),
-        "sparse_attention/__init__.pyi": _template("stubs.pyi.jinja").render(public=public, specs=specs),
+        "sparse_attention/__init__.pyi": _made(
+            "stubs.pyi.jinja", public=public, specs=specs, given=_given, defined=_defined
+        ),
     }
 
 

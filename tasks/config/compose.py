@@ -76,40 +76,15 @@ def _node(override: str) -> str:
 
 
 def check(request: Request) -> None:
-    """Raise ConfigError for errors in a request that can be found without torch, whose import takes seconds.
+    """Raise ConfigError if a request has misspelt names or keys, without torch, whose import takes seconds.
 
-    In a sweep, each value is checked with the first values of the other keys. Experiments are checked when they are read.
+    In a sweep, the first value of each key is merged. Experiments are checked when they are read.
     """
-    if (request.hydras and request.many) or request.names:
-        return
-    keys = request.keys
-    if not request.many:
-        return _check(list(keys.values()))
-    first = {key: one.each[0] for key, one in keys.items() if not key.startswith("mapping.")}
-    for key, one in keys.items():
-        for value in one.each if not key.startswith("mapping") and not (CONFIGS / key).is_dir() else ():
-            _check([*(other for k, other in first.items() if k != key), value])
-
-
-def _check(overrides: Sequence[Override]) -> None:
-    """Check a configuration; if values that need torch are set too, all wrong values are left to `composer`."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     from tasks.config.overrides import merged
 
-    try:
-        values: Any = OmegaConf.to_container(merged("main", overrides), resolve=True)
-    except OmegaConfBaseException:
-        return  # `checked` reports the reason
-    if not all(isinstance(values.get(key), dict) for key in NODES):
-        return
-    found: list[str] = []
-    if read_plain(values, {}, found):
-        found += models.wrong_values(values["task"]["family"], values["model"], values["mapping"])
-    later = [one.key for one in overrides if one.key.startswith(("mapping.", "model."))]
-    if found and all(any(f"{key}=" in problem for problem in found) for key in later):
-        raise ConfigError(found)
+    if not ((request.hydras and request.many) or request.names):
+        given = request.keys.values()
+        merged("main", [one.each[0] for one in given if one.node != "mapping"] if request.many else list(given))
 
 
 def follow(config: DictConfig, overrides: Sequence[Override]) -> None:
@@ -222,7 +197,21 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if found:
         raise ConfigError(found)
     config: dict[str, Any] = {}
-    family = read_plain(values, config, found)
+    _take(config, found, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
+    for key, cls in nodes.SINGLE.items():
+        _take(config, found, key, _rest, given[key], cls, key)
+    for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
+        _take(config, found, key, _named, given[key], classes, key)
+    _take(config, found, "logger", read_each, loggers.options(), given["logger"], "logger")
+    if family := _family(given["task"], found):
+        for key, name in OF_FAMILY.items():
+            own = ("name", "family") if key == "task" else ()
+            _take(config, found, key, _rest, given[key], getattr(family, name), key, own)
+        if of_data := data.problems(given["data"], family.KIND):
+            found += of_data
+        else:
+            options = data.set_module(given["data"]["name"]).Options
+            _take(config, found, "data", _rest, given["data"], options, "data", ("name",))
     try:
         plugins.load(config.get("top", {}).get("plugins", ()))
     except ValueError as error:
@@ -245,29 +234,6 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if found:
         raise ConfigError(found)
     return {key: config[key] for key in (*NODES, *TOP)}
-
-
-def read_plain(values: Mapping[str, Any], config: dict[str, Any], problems: list[str]) -> ModuleType | None:
-    """Read the nodes that need no torch, whose import takes seconds, into `config`; add what is wrong to `problems`.
-
-    Returns the options module of the task's family, or None if it is unknown.
-    """
-    _take(config, problems, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
-    for key, cls in nodes.SINGLE.items():
-        _take(config, problems, key, _rest, values[key], cls, key)
-    for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
-        _take(config, problems, key, _named, values[key], classes, key)
-    _take(config, problems, "logger", read_each, loggers.options(), values["logger"], "logger")
-    if family := _family(values["task"], problems):
-        for key, name in OF_FAMILY.items():
-            own = ("name", "family") if key == "task" else ()
-            _take(config, problems, key, _rest, values[key], getattr(family, name), key, own)
-        if of_data := data.problems(values["data"], family.KIND):
-            problems.extend(of_data)
-        else:
-            options = data.set_module(values["data"]["name"]).Options
-            _take(config, problems, "data", _rest, values["data"], options, "data", ("name",))
-    return family
 
 
 def _take(

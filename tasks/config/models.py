@@ -7,19 +7,14 @@ module) and `PLACES`, the places where the model attends. The node `mapping` is 
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tasks.config import options as kinds
-from tasks.config.options import OptionsError, Problem, names_in, near, read, short, values_in
+from tasks.config.options import OptionsError, Problem, near, read, short
 
 if TYPE_CHECKING:  # torch is imported only after the names of a configuration have been checked
     import torch
@@ -28,7 +23,6 @@ if TYPE_CHECKING:  # torch is imported only after the names of a configuration h
 
 NOT_PARAMETERS = ("name", "at", "grid")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
-WORDS = ("learned",)  # allowed in place of a parameter's number
 
 
 @dataclass(frozen=True)
@@ -71,39 +65,6 @@ def options(family: str, model: Mapping[str, Any]) -> Any:
     """The node `model` as an instance of the architecture's `Options`."""
     values = {k: v for k, v in model.items() if k != "name"}
     return read(architecture(family, model["name"]).Options, values, "model")
-
-
-def wrong_values(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
-    """Problems that can be found without torch: wrong values of a model's simple fields, and words in place of numbers."""
-    found = []
-    if model.get("name") in names(family):  # otherwise `architecture` reports it
-        declared = dict(_declared(family, model["name"]))
-        cls = dataclasses.make_dataclass("Options", [(name, Any, one) for name, one in declared.items()])
-        try:
-            read(cls, {k: v for k, v in model.items() if k in declared}, "model")
-        except OptionsError as error:
-            found += error.problems
-    stated = values_in(f"mapping/{mapping['name']}") if mapping.get("name") in names_in("mapping") else {}
-    for key, value in stated.items():
-        word = mapping.get(key)
-        if isinstance(value, (int, float)) and isinstance(word, str) and word not in WORDS:
-            allowed = f"a number such as {value:g}, or {WORDS[0]} where the mapping can learn it"
-            told = f"mapping.{key}={short(word)} is not a number{near(word, WORDS)}; allowed: {allowed}"
-            found.append(Problem(told, f"mapping.{key}", word, WORDS))
-    return found
-
-
-def _declared(family: str, name: str) -> Iterator[tuple[str, Any]]:
-    """(name, field) of an architecture's `Options`, read from the source: importing the file would import torch."""
-    path = Path(importlib.import_module(f"tasks.{family}.models").__path__[0], f"{name}.py")
-    for cls in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(cls, ast.ClassDef) and cls.name == "Options":
-            for base in cls.bases:  # a base from another architecture: lstm.Options
-                yield from _declared(family, ast.unparse(base).partition(".")[0])
-            for line in cls.body:
-                if isinstance(line, ast.AnnAssign) and line.value is not None:
-                    with contextlib.suppress(NameError):  # defined by a constant of another module
-                        yield ast.unparse(line.target), eval(ast.unparse(line.value), vars(kinds))
 
 
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:

@@ -74,14 +74,12 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress) ->
             raise DataError(what, where, AGAIN, STORE, differs)
         if store.shards:
             progress.say(f"{len(store.shards)} of {len(layout.shards())} shards exist already")
-        with progress.bar(len(store.missing), "extracting features") as bar:
-            for name in store.missing:
-                rows = layout.shards()[name]
-                store.array[rows], bad = compute(layout.keys[rows])
-                store.array.flush()
-                store.shards[name] = {"sha256": _sha256(store.array[rows]), "bad": bad}
-                tell(store.shards)
-                bar.advance()
+        for name in progress.over(store.missing, "extracting features"):
+            rows = layout.shards()[name]
+            store.array[rows], bad = compute(layout.keys[rows])
+            store.array.flush()
+            store.shards[name] = {"sha256": _sha256(store.array[rows]), "bad": bad}
+            tell(store.shards)
     return FeatureStore(folder)
 
 

@@ -38,11 +38,6 @@ def coco_key(name: str) -> str | None:
     return str(int(found.group(1))) if found else None
 
 
-def stem_key(name: str) -> str | None:
-    """The file name without folder and suffix."""
-    return Path(name).stem if name.lower().endswith(SUFFIXES) else None
-
-
 def path_key(name: str) -> str | None:
     """The last folder (ignoring folders named "images") and the stem, e.g. "data/train/images/7.png" -> "train/7"."""
     if not name.lower().endswith(SUFFIXES):
@@ -216,13 +211,11 @@ def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: 
     def build(folder: Path) -> dict[str, Any]:
         bad: dict[str, str] = {}
         array = np.lib.format.open_memmap(folder / PIXELS, "w+", np.uint8, (len(keys), *size, 3))
-        with progress.bar(len(keys), "decoding images") as bar:
-            for i, key in enumerate(keys):
-                try:
-                    array[i] = decode(source.read(key), size)
-                except ImageError as error:
-                    bad[key] = str(error)
-                bar.advance(1)
+        for i, key in enumerate(progress.over(keys, "decoding images")):
+            try:
+                array[i] = decode(source.read(key), size)
+            except ImageError as error:
+                bad[key] = str(error)
         array.flush()
         what = f"{len(bad)} of {len(keys)} images cannot be read"
         if 2 * len(bad) > len(keys):

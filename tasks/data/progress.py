@@ -1,20 +1,23 @@
 """Progress of long steps: a live bar on a terminal, plain lines otherwise.
 
-Code that may run for more than a second takes a `progress` argument with two methods:
+Code that may run for more than a second takes a `progress` argument with these methods:
 
     progress.say("fetching the package lists")
-    with progress.bar(total, "encoding") as bar:     # total=None if unknown
+    for record in progress.over(records, "encoding"):
+        ...
+    with progress.bar(total, "fetching") as bar:     # total=None if unknown
         bar.advance(n)
 """
 
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
+T = TypeVar("T")
 Done = Callable[[float], None]  # called with the share that is done
 
 
@@ -64,6 +67,13 @@ class Progress:
         with rich.Progress(*columns, console=Console(file=self._stream), transient=True) as display:
             task = display.add_task(label, total=total)
             yield SimpleNamespace(advance=lambda amount=1: display.advance(task, amount))
+
+    def over(self, items: Iterable[T], label: str) -> Iterator[T]:
+        """The items, with a bar that shows how many of them have been processed."""
+        with self.bar(len(items) if isinstance(items, Sized) else None, label) as bar:
+            for item in items:
+                yield item
+                bar.advance()
 
 
 class NullProgress(Progress):

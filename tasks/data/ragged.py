@@ -2,13 +2,11 @@
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from tasks.data.parallel import batches, mapped
 from tasks.data.read.lines import FileLines
 from tasks.data.records import View
 
@@ -43,7 +41,7 @@ class TokenLines(FileLines):
 
 
 def write_tokens(
-    folder: Path, name: str, rows: Iterable[Sequence[str]], index: Mapping[str, int], unknown: int, workers: int = 1
+    folder: Path, name: str, rows: Iterable[Sequence[str]], index: Mapping[str, int], unknown: int
 ) -> float:
     """Write rows of tokens and their ids (`unknown` if not in `index`), in the format that `open_tokens` reads.
 
@@ -51,21 +49,14 @@ def write_tokens(
     are kept in memory.
     """
     offsets, lines, missing = array("q", [0]), array("q", [0]), 0
-
-    def looked_up(batch: list[Sequence[str]]) -> tuple[bytes, bytes, list[int], list[int], int]:
-        texts = [(" ".join(row) + "\n").encode("utf-8", "replace") for row in batch]
-        ids = array("i", (index.get(token, unknown) for row in batch for token in row))
-        lengths = ([len(row) for row in batch], list(map(len, texts)))
-        return ids.tobytes(), b"".join(texts), *lengths, ids.count(unknown)
-
     with open(folder / f"{name}.ids.npy", "wb") as flat, open(folder / f"{name}.txt", "wb") as stream:
         head = _npy_head(flat, 0)
-        for ids, text, lengths, sizes, n in mapped(looked_up, batches(rows), workers):
+        for row in rows:
+            ids = array("i", [index.get(token, unknown) for token in row])
             flat.write(ids)
-            stream.write(text)
-            missing += n
-            offsets.extend(accumulate(lengths, initial=offsets.pop()))
-            lines.extend(accumulate(sizes, initial=lines.pop()))
+            missing += ids.count(unknown)
+            offsets.append(offsets[-1] + len(row))
+            lines.append(lines[-1] + stream.write((" ".join(row) + "\n").encode("utf-8", "replace")))
         flat.seek(0)
         if _npy_head(flat, offsets[-1]) != head:
             raise AssertionError("numpy wrote a longer header for a longer array")

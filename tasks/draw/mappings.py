@@ -5,20 +5,20 @@ score is 0; on the right, the weights of one row of ten scores, where a ring mar
 shows the weights of the ten scores for all mappings. All weights are computed in float64 by the reference kernels.
 """
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import torch
 
 import sparse_attention as sa
+from repro.files import templates
 from sparse_attention.describe import Spec
 
 TEN = (0.2, 1.1, 1.3, -0.5, 0.9, 2.0, 1.9, 0.3, -1.2, 0.6)
 WIDTH, HEIGHT, LEFT, TOP = 120, 60, 20, 12  # size and position of a panel
 STEPS = 60
-COLOURS = {"GREY": "#888888", "BLUE": "#1f77b4"}
+DRAWN = {"GREY": "#888888", "BLUE": "#1f77b4", "WIDTH": WIDTH, "HEIGHT": HEIGHT, "LEFT": LEFT, "TOP": TOP}
+DRAWN |= {"scores": [f"{score:g}" for score in TEN]}
 
 
 def drawable(spec: Spec) -> bool:
@@ -50,17 +50,13 @@ def picture(spec: Spec) -> str:
     there = [(i, p) for i, p in enumerate(curve) if p == p]
     high = max(1.0, *(p for _, p in there))
     points = [f"{LEFT + WIDTH * i / STEPS:.1f},{TOP + HEIGHT * (1 - p / high):.1f}" for i, p in there]
-    return _template().render(spec=spec, row=row, high=high, points=points)
+    return _drawn(specs=(), spec=spec, row=row, high=high, points=points)
 
 
 def sheet(specs: list[Spec]) -> str:
     """The SVG with the weights of the ten scores, one panel for each mapping."""
-    return _template().render(specs=specs)
+    return _drawn(specs=specs, weights=weights)
 
 
-@cache
-def _template() -> jinja2.Template:
-    made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    made.globals |= COLOURS | {"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LEFT": LEFT, "TOP": TOP}
-    made.globals |= {"scores": [f"{score:g}" for score in TEN], "weights": weights}
-    return made.from_string(Path(__file__).with_name("mapping.svg.jinja").read_text(encoding="utf-8"))
+def _drawn(**of: Any) -> str:
+    return templates(Path(__file__).parent).get_template("mapping.svg.jinja").render(DRAWN, **of)

@@ -8,7 +8,8 @@ No other module patches fairseq. The patches, and the reason for each:
 * Hydra 1.3 merges ConfigStore nodes with yaml files of the same name ("automatic schema matching"), so fairseq's nodes
   `config`, `task/translation`, ... would interfere with ours. `detach_config_store` removes them before we train. It is
   not called anywhere else, because fairseq's own commands need these nodes.
-* fairseq's compiled extensions are not installed; `uncompiled` replaces them.
+* fairseq's compiled extensions are not installed. Batches are made by `tasks.data.examples.batch_by_size_vec`, and the
+  default scorer of `fairseq-generate` is fairseq's own scorer for sacreBLEU, on the tokens that it prints.
 * Importing `fairseq.pdb` creates a lock between processes, which needs a writable /dev/shm. If there is none, a lock
   between threads is created instead, which affects only fairseq's own debugger.
 * Importing fairseq imports scikit-learn, scipy.stats, wandb and TensorBoard, which takes longer than fairseq itself. Each
@@ -28,12 +29,13 @@ import threading
 import types
 import typing
 import warnings
+from collections.abc import Callable
 
 import hydra
 import numpy as np
 import torch
 
-from tasks.fairseq_plugin import uncompiled
+from tasks.data.examples import batch_by_size_vec
 from tasks.later import later
 
 LATER = ("sklearn", "sklearn.metrics", "scipy.stats", "wandb", "torch.utils.tensorboard")
@@ -86,7 +88,13 @@ def _option_type(field_type: typing.Any) -> typing.Any:
 def install() -> None:
     """Import fairseq and make it usable. Idempotent."""
     _import_fairseq_quietly()
-    uncompiled.install()
+    from fairseq.scoring import bleu
+
+    fast = types.ModuleType("fairseq.data.data_utils_fast")
+    fast.batch_by_size_vec, fast.batch_by_size_fn = batch_by_size_vec, batch_by_size_fn  # type: ignore[attr-defined]
+    fast.batch_fixed_shapes_fast = None  # type: ignore[attr-defined]  # for TPUs
+    sys.modules[fast.__name__] = fast
+    bleu.Scorer = lambda cfg: bleu.SacrebleuScorer(bleu.SacrebleuConfig(sacrebleu_tokenizer="none"))
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
         if plain := getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None):
             plain.__dict__.setdefault("__dynamo_disable", plain)  # what torch._disable_dynamo would assign
@@ -106,6 +114,12 @@ def install() -> None:
     warnings.filterwarnings("ignore", message=".*'pin_memory' argument is set as true but no accelerator.*")
     if not hasattr(np, "compat"):  # numpy >= 2; fairseq still uses np.compat.long in two places
         np.compat = argparse.Namespace(long=int)  # type: ignore[attr-defined]
+
+
+def batch_by_size_fn(indices: np.ndarray, num_tokens_fn: Callable[[int], int], *bounds: int) -> list[np.ndarray]:
+    """Like `batch_by_size_vec`, with a function that gives the length of an example from its index."""
+    lengths = np.fromiter(map(num_tokens_fn, indices), dtype=np.int64, count=len(indices))
+    return batch_by_size_vec(indices, lengths, *bounds)
 
 
 def detach_config_store() -> None:

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 
+from repro.files import templates
 from repro.identity import Cell
 from repro.protocol import Metric
 from repro.tables.statistics import example_error, in_unit, over_examples
 from tasks.data import DataError, load_manifest
 
-TEMPLATE = Path(__file__).with_name("card.md.jinja")
 Scores = Mapping[str, Any]  # the content of a metrics.json
 # The Hub's names.
 PIPELINE = {"seq2seq": "translation", "classification": "text-classification", "vqa": "visual-question-answering"}
@@ -48,10 +47,9 @@ def card(
         manifest = None
     # fertility mappings are only for translation models; multilabel has its own solver, without epochs or batches
     use = {"call": USE[family], "predicts": family != "fertility", "fitted": family == "multilabel"}
-    how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    made = jinja2.Environment(**how).from_string(TEMPLATE.read_text(encoding="utf-8"))
     told = {"cell": cell, "config": cell.config, "training": training, "trained": trained, "provenance": provenance}
     told |= {"hub": _hub(cell, measured).to_yaml(), "scores": _scores(cell, [trained, *measured.values()])}
+    made = templates(Path(__file__).parent).get_template("card.md.jinja")
     return made.render(told, name=name, facts=facts, manifest=manifest, use=use)
 
 

@@ -1,9 +1,6 @@
 """Find a cell by its folder, by its id, or by a filter that matches exactly one cell."""
 
 import difflib
-import importlib
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,7 @@ from repro.identity import pair
 from repro.results.records import flatten
 from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.tables.compare import conditions, text
-from tasks.config.compose import FAMILIES, NODES
-from tasks.config.options import ConfigError, names_in, near
-from tasks.config.request import parse
+from tasks.config.options import names_in, near
 
 LISTED = 12  # maximum number of matching cells in an error message
 # Keys that may differ between cells but do not distinguish them.
@@ -47,28 +42,6 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
         listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED])
         raise NoCell(f"{what!r} must name one cell in {outputs}, but it matches {listed}")
     return fitting[0]
-
-
-def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Path:
-    """`find_cell`, then a check of the names in `overrides`; neither needs torch, which takes seconds to import.
-
-    Raises ConfigError if a data set, a node or a key of `decode` is unknown; the other keys and all values are checked later.
-    """
-    folder = find_cell(outputs, what)
-    if any("." not in pair(override)[0] for override in overrides):  # it chooses a file of configs/
-        parse(overrides)
-    family = (read_config(folder)["task"] or {}).get("family")
-    options = importlib.import_module(f"tasks.{family}.options").Decode if family in FAMILIES else None
-    for key in (pair(override)[0] for override in overrides):
-        node, _, option = key.partition(".")
-        known = [f.name for f in fields(options)] if options and node == "decode" else []
-        if node not in NODES:
-            could = "data, decode, task.scores, runtime"
-            raise ConfigError(f"{key} is unknown{near(node, NODES)}; keys that can be set: {could}")
-        if option and node == "decode" and options and option not in known:
-            have = ", ".join(known) or "nothing to set"
-            raise ConfigError(f"{key} is unknown{near(option, known)}; decode has: {have}")
-    return folder
 
 
 def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:

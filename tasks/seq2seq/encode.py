@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tasks.data.cache import META, cached_folder, copy_files, read_meta
 from tasks.data.dataset import DataSet
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
-from tasks.data.parallel import mapped, ranges, worth
 from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import AlignedPair, Gold, Pair
@@ -123,10 +121,8 @@ class Encoded:
         return {word: i for i, word in enumerate(vocabulary, FIRST)}
 
 
-def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
+def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress) -> Encoded:
     """Encode train and dev with the vocabulary of train, or open them if they are already encoded under `root`.
-
-    Large sets are processed by `workers` processes; the files do not depend on the number of processes.
 
     Raises:
         DataError: there are no training pairs, the subwords cannot be learned, or the disk is full.
@@ -134,11 +130,11 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress,
     """
     languages = {side: data.about.get(f"{side}_lang") for side in SIDES}
     key = ["pairs", RECIPE, [data.fingerprint.get(s) for s in ("train", "dev")], plain(options), languages]
-    build = partial(_build, data, options, languages, progress, workers)
+    build = partial(_build, data, options, languages, progress)
     return open_encoded(cached_folder(root, data.name, key, build, progress))
 
 
-def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
+def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress) -> Encoded:
     """Encode the test split of `data` with `encoding` (a folder of `encode` or `keep_encoding`); nothing is learned.
 
     Raises:
@@ -152,7 +148,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
         if not len(pairs):
             raise DataError(f"{data.name} has no test pairs", data.provenance, "score the model on another data set")
         keep_encoding(encoding, folder)
-        report = _write_split(open_encoded(folder, digits), "test", pairs, None, progress, workers)
+        report = _write_split(open_encoded(folder, digits), "test", pairs, None, progress)
         return {"digits": digits, "report": report}
 
     return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
@@ -196,14 +192,13 @@ def _sha256(files: Mapping[str, str]) -> str:
 
 
 def _build(
-    data: DataSet, options: Encode, languages: Mapping[str, str | None], progress: Progress, workers: int, folder: Path
+    data: DataSet, options: Encode, languages: Mapping[str, str | None], progress: Progress, folder: Path
 ) -> dict[str, Any]:
     splits = data.read(progress)
     if not len(splits.get("train", ())):
         raise DataError(f"{data.name} has no training pairs", data.provenance, "train on another data set")
-    forked = worth(workers, len(splits["train"]))
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        kept, units, vocabularies = learn(splits["train"], options, languages, folder, Path(work), progress, forked)
+        kept, units, vocabularies = learn(splits["train"], options, languages, folder, Path(work), progress)
         for side, vocabulary in vocabularies.items():
             write_dictionary(folder / f"dict.{side}.txt", vocabulary)
         if options.joint:
@@ -212,31 +207,25 @@ def _build(
         (folder / "encoding.json").write_text(json.dumps(about, indent=1, sort_keys=True), encoding="utf-8")
         encoded = open_encoded(folder)
         rows = [map(str.split, lines(units[side])) for side in SIDES]
-        unknown = _write_tokens(encoded, "train", rows, forked)
+        unknown = _write_tokens(encoded, "train", rows)
     limits = options if options.filter_dev else None
-    report = _write_split(encoded, "dev", splits.get("dev", ()), limits, progress, workers)
+    report = _write_split(encoded, "dev", splits.get("dev", ()), limits, progress)
     report["pairs"]["train"], report["left_out"]["train"] = kept, len(splits["train"]) - kept
     report["unknown"] |= unknown
     return {"report": report | {"vocabulary": {side: len(vocabularies[side]) for side in SIDES}}}
 
 
 def _write_split(
-    encoded: Encoded, split: str, pairs: Sequence[Pair], limits: Encode | None, progress: Progress, workers: int
+    encoded: Encoded, split: str, pairs: Sequence[Pair], limits: Encode | None, progress: Progress
 ) -> dict[str, Any]:
     """Write a split with the encoding of its folder, leaving out pairs longer than `limits`; returns the report."""
-    cut = [encoded.cut(side) for side in SIDES]
-
-    def tokens_of(part: range) -> list[list[list[str]]]:
-        return [[cut[0](p.source), cut[1](p.references[0])] for p in pairs[part.start : part.stop]]
-
+    source, target = (encoded.cut(side) for side in SIDES)
     kept, rows = [], []
-    with progress.bar(len(pairs), f"encoding {split}") as bar:
-        tokenized = chain.from_iterable(mapped(tokens_of, ranges(len(pairs)), worth(workers, len(pairs))))
-        for pair, tokens in zip(pairs, tokenized):
-            bar.advance(1)
-            if limits is None or fits(tokens, limits):
-                kept.append(pair)
-                rows.append([tokens[0] or [SPECIAL[UNK]], tokens[1]])  # attention needs at least one position
+    for pair in progress.over(pairs, f"encoding {split}"):
+        tokens = source(pair.source), target(pair.references[0])
+        if limits is None or fits(tokens, limits):
+            kept.append(pair)
+            rows.append([tokens[0] or [SPECIAL[UNK]], tokens[1]])  # attention needs at least one position
     unknown = _write_tokens(encoded, split, [[row[i] for row in rows] for i in range(2)])
     path = encoded.folder / f"{split}.pairs.jsonl"
     with open(path, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
@@ -246,9 +235,7 @@ def _write_split(
     return {"pairs": {split: len(kept)}, "left_out": {split: len(pairs) - len(kept)}, "unknown": unknown}
 
 
-def _write_tokens(
-    encoded: Encoded, split: str, rows: Sequence[Iterable[Sequence[str]]], workers: int = 1
-) -> dict[str, float]:
+def _write_tokens(encoded: Encoded, split: str, rows: Sequence[Iterable[Sequence[str]]]) -> dict[str, float]:
     """Write the `rows` of tokens of both sides of a split; returns "split.side" -> the share of unknown tokens."""
     ids = {f"{split}.{side}": encoded.ids(side) for side in SIDES}
-    return {name: write_tokens(encoded.folder, name, own, ids[name], UNK, workers) for name, own in zip(ids, rows)}
+    return {name: write_tokens(encoded.folder, name, own, ids[name], UNK) for name, own in zip(ids, rows)}

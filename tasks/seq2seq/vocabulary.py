@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 
 from tasks.data.errors import DataError
-from tasks.data.parallel import batches, mapped, ranges
 from tasks.data.pieces import fitted, learn_pieces, opened, too_small
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
@@ -27,7 +26,6 @@ SIDES = ("source", "target")
 SUFFIX = {"bpe": "bpe", "sentencepiece": "spm"}  # suffix of a subword model's file
 BYTES = 256
 Segment = Callable[[list[str]], list[str]]
-Rows = list[tuple[str, ...]]  # for some pairs, the tokens of both sides joined by spaces
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -132,12 +130,8 @@ def learn(
     folder: Path,
     work: Path,
     progress: Progress,
-    workers: int = 1,
 ) -> tuple[int, dict[str, Path], dict[str, list[tuple[str, int]]]]:
     """Save the subword models in `folder`, and the tokens of all pairs within the length limits in `work`.
-
-    Args:
-        workers: number of processes.
 
     Returns:
         the number of pairs within the limits; side -> file of their tokens, one pair per line; side -> (token, count)
@@ -148,33 +142,25 @@ def learn(
     """
     words, units = ({side: work / f"{side}.{what}" for side in SIDES} for what in ("words", "units"))
     split = [tokenizer(options.tokenizer, languages[side]) for side in SIDES]
-
-    def tokenized(part: range) -> Rows:
-        sides = ((split[0](p.source), split[1](p.references[0])) for p in pairs[part.start : part.stop])
-        return [tuple(map(" ".join, row)) for row in sides]
-
-    with progress.bar(len(pairs), "tokenising train") as bar:
-        for rows in _written(words, mapped(tokenized, ranges(len(pairs)), workers)):
-            bar.advance(len(rows))
+    texts = ((p.source, p.references[0]) for p in progress.over(pairs, "tokenising train"))
+    _write(words, ([" ".join(cut(text)) for cut, text in zip(split, row)] for row in texts))
     if options.subword != "none":
         size = f"{options.vocab_size:,} " if options.vocab_size else ""
         progress.say(f"learning {size}{options.subword} units")
         learn_subwords(options, words, folder)
-    cut = list(subwords(options, folder).values())
+    segment, counts = list(subwords(options, folder).values()), [Counter[str]() for _ in SIDES]
 
-    def segmented(batch: list[tuple[str, ...]]) -> Rows:
-        rows = ([unit(line.split()) for unit, line in zip(cut, row)] for row in batch)
-        return [tuple(map(" ".join, row)) for row in rows if fits(row, options)]
-
-    kept, counts = 0, [Counter[str]() for _ in SIDES]
-    with progress.bar(None, "segmenting train") as bar:
+    def segmented() -> Iterator[list[str]]:
         read = zip(*(lines(words[side]) for side in SIDES), strict=True)
-        for rows in _written(units, mapped(segmented, batches(read), workers)):
-            bar.advance(len(rows))
-            kept += len(rows)
-            for count, side in zip(counts, zip(*rows)):
-                for line in side:
+        for row in progress.over(read, "segmenting train"):
+            tokens = [cut(line.split()) for cut, line in zip(segment, row)]
+            if fits(tokens, options):
+                made = list(map(" ".join, tokens))
+                for count, line in zip(counts, made):
                     count.update(line.split())
+                yield made
+
+    kept = _write(units, segmented())
     if not kept:
         limits = f"max_source_tokens={options.max_source_tokens}, max_target_tokens={options.max_target_tokens}"
         raise DataError("no training pair is short enough", limits, "raise these limits")
@@ -192,12 +178,14 @@ def fits(tokens: Sequence[Sequence[str]], options: Encode) -> bool:
     return all(side and len(side) <= (limit or len(side)) for side, limit in zip(tokens, limits))
 
 
-def _written(files: Mapping[str, Path], batches: Iterable[Rows]) -> Iterator[Rows]:
-    """Write each side of the rows to its file, one line per row, and pass the rows on."""
+def _write(files: Mapping[str, Path], rows: Iterable[Sequence[str]]) -> int:
+    """Write each side of the rows to its file, one line per row; returns the number of rows."""
+    n = 0
     with ExitStack() as stack:
         how = {"encoding": "utf-8", "errors": "replace", "newline": "\n"}
         streams = [stack.enter_context(open(files[side], "w", **how)) for side in SIDES]
-        for rows in batches:
-            for stream, side in zip(streams, zip(*rows)):
-                stream.writelines(line + "\n" for line in side)
-            yield rows
+        for row in rows:
+            n += 1
+            for stream, line in zip(streams, row):
+                stream.write(line + "\n")
+    return n

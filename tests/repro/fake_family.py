@@ -36,16 +36,12 @@ METRICS = {
 BASELINES = {"constant": {"score": 1.5, "text": "the same"}}
 
 
-def planned(experiments, tools, overrides=(), workers=None):
+def planned(experiments, tools, overrides=(), workers=1, runtime=None):
     """The plans of experiments."""
-    return prepared(experiments, tools, overrides, workers).plans
-
-
-def prepared(experiments, tools, overrides=(), workers=None, runtime=None):
-    """Experiments with all their plans made."""
-    made = plans.Preparation(experiments, plans.outline(experiments, tools, overrides), tools, overrides, workers)
-    made.config = made.config | {"runtime": runtime or made.config["runtime"]}
-    return made.whole()
+    cells = plans.outline(experiments, tools, overrides)
+    if runtime:
+        cells = [[replace(one, config={**one.config, "runtime": runtime}) for one in group] for group in cells]
+    return plans.prepared(experiments, cells, tools, overrides, workers)
 
 
 class DataMissing(Exception):

@@ -1,8 +1,6 @@
 """From rows, columns, grids and seeds to cells: all configurations checked first, each data set prepared once."""
 
-import multiprocessing
 import os
-import time
 from dataclasses import replace
 
 import fake_family
@@ -148,44 +146,3 @@ def test_a_further_test_set_that_cannot_be_had_takes_its_column_out(experiment, 
     monkeypatch.setattr(fake_family, "prepare_test", missing)
     plan = made(experiment(lambda page: page["columns"]["b"].update(evaluate=["duc"])), tools)
     assert plan.unavailable == {1: "it must be bought"} and {s.column for s in plan.slots} == {0}
-
-
-def test_a_plan_is_made_when_its_data_are_ready(experiment, tools, tmp_path):
-    """One version of a data set after the other, because they share what is fetched; another one beside them."""
-    trace = tmp_path / "trace"
-
-    def further(page):
-        page["profiles"]["demo"]["columns"] = ["a", "b"]
-        page["columns"]["a"]["overrides"] = ["data.content=b"]
-        page["columns"]["b"]["overrides"] = ["data.content=c", "data.name=other"]
-
-    first, second = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"])), experiment(further)
-    slots = plans.outline([first, second], tools, [f"data.trace={trace}"])
-    with plans.Preparation([first, second], slots, tools, workers=2) as preparation:
-        assert not preparation.ready(0) and not trace.exists() and len(preparation.jobs) == 3
-        preparation.start(preparation.next(0))
-        other = preparation.next(1)
-        assert preparation.next(0) is None, "a and b are versions of one data set"
-        assert preparation.jobs[other][0].config["data"]["name"] == "other"
-        assert {s.prepared.sha256 for s in preparation.plan(0).slots} == {fake_family.sha256("a")}
-        assert preparation.ready(0) and not preparation.ready(1) and not preparation.running
-        assert preparation.next(1) not in (None, other)
-    assert [line.split()[-1] for line in trace.read_text().splitlines()] == ["a"]
-
-
-def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end(experiment, tools, monkeypatch):
-    real = fake_family.prepare
-    late = lambda c, p: time.sleep(60 * (c["data"]["content"] == "b")) or real(c, p)  # noqa: E731
-    monkeypatch.setattr(fake_family, "prepare", late)
-    first = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"]))
-    second = experiment(lambda page: page["columns"]["a"].update(overrides=["data.content=b"]))
-    started, before = time.monotonic(), set(multiprocessing.active_children())
-    with plans.Preparation([first, second], plans.outline([first, second], tools), tools, workers=2) as preparation:
-        for key in preparation.jobs:
-            preparation.start(key)
-        assert preparation.plan(0).slots and len(preparation.running) == 1
-        ours = set(multiprocessing.active_children()) - before
-        assert len(ours) == 2
-    while any(child.is_alive() for child in ours):  # not join: a thread of the pool may reap it at the same time
-        assert time.monotonic() - started < 30
-        time.sleep(0.01)

@@ -98,8 +98,6 @@ EARLY = [
     (["compare.py", "experiment=dmo"], "did you mean 'demo'"),
     (["compare.py", "taks=toy"], "did you mean 'task'"),
     (["evaluate.py", "toy/softmxa"], "did you mean 'toy/softmax'"),
-    (["evaluate.py", "toy/softmax", "data=toi"], "did you mean 'toy'"),
-    (["predict.py", "toy/softmax", "decode.beem=2"], "did you mean 'beam'"),
     (["figures.py", "niculae2017_figure1", "dmo"], "dmo is no experiment (did you mean 'demo'?)"),
     (["try.py"], "data.path is not set"),
     (["try.py", "data.path=nowhere/at/all"], "no file or folder nowhere/at/all"),

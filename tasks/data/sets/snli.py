@@ -1,6 +1,6 @@
 """SNLI 1.0 (Bowman et al. 2015), used in Table 1 of Niculae & Blondel 2017; and 20,000 of its training pairs.
 
-snli       the published files, or the hub
+snli       the published files
 snli_20k   20,000 training pairs with SNLI's own dev and test sets, from a mirror
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tasks.config.options import defaults
-from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
@@ -19,7 +18,7 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, read_lines, table, too_long
 from tasks.data.read.lines import find_file, same_length
 from tasks.data.read.own import ending
-from tasks.data.records import Example, subset
+from tasks.data.records import Example
 
 KIND = "texts"
 CLASSES = ("entailment", "neutral", "contradiction")
@@ -34,7 +33,7 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 class Snli(Limited):
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
-    path: str | None = local("folder of snli_1.0_*.jsonl or .txt; null: what was fetched, or the hub (without parses)")
+    path: str | None = local("folder of snli_1.0_*.jsonl or .txt; null: what was fetched")
 
 
 def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress) -> DataSet:
@@ -42,8 +41,6 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
 
     If e-SNLI's csv files are in the same folder, the premise words that its annotators highlighted are marked.
     """
-    if options.path is None and sources.found(manifest, root) is None:
-        return _from_hub(manifest, options, root, progress)
     folder = root / manifest["name"] / "snli_1.0" if options.path is None else Path(options.path)
     names = {split: [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"] for split in SPLITS}
     files = {s: find_file((folder, folder / "snli_1.0"), names[s], manifest["get"]) for s in SPLITS}
@@ -65,23 +62,6 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
     short = [f"{lines[s]:,} of {n:,} lines of {files[s].name}" for s, n in whole if lines[s] < n]
     more = {"limits": options.limits, "notes": notes, "shortfalls": short, "about": ABOUT}
     return make(manifest, KIND, read, title, sources=hashes, **more)
-
-
-def _from_hub(manifest: Mapping, options: Snli, root: Path, progress: Progress) -> DataSet:
-    def wrong(row: Mapping) -> str | None:
-        return None if -1 <= row["label"] < len(CLASSES) else f"the label {row['label']}, expected 0, 1, 2 or -1"
-
-    def example(row: Mapping) -> Example:
-        return Example((row["premise"], row["hypothesis"]), row["label"])
-
-    found, stamps = hub.load(manifest, root, progress, make=example, check=wrong)
-
-    def read(progress: Progress) -> Splits:
-        return {s: subset(rows, [i for i, one in enumerate(rows) if one.label >= 0]) for s, rows in found.items()}
-
-    short = ["sentences as typed instead of the leaves of their parses (the hub has none)"]
-    more = {"limits": options.limits, "shortfalls": short, "about": ABOUT}
-    return make(manifest, KIND, read, "SNLI 1.0, the hub", sources=stamps, **more)
 
 
 def leaves(parse: str) -> str:

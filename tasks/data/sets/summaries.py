@@ -1,8 +1,7 @@
-"""Headlines and summaries: Gigaword and DUC, SciTLDR, Reuters-21578.
+"""Headlines and summaries: Gigaword and DUC, Reuters-21578.
 
 gigaword        Annotated Gigaword: generate a headline from the first sentence. Used in Table 2 of Niculae and of Laha
 duc2003, 2004   task 1, Gigaword's further test sets. They require an agreement with NIST and have no training data
-scitldr         SciTLDR-A, from a mirror: one sentence for an abstract; dev and test have several references
 reuters21578    from a mirror: the title from the first paragraph. It replaces Gigaword, at a size for two cores
 
 Gigaword and DUC are read as released by Rush et al. 2015 in their archive sumdata.
@@ -17,7 +16,7 @@ from tasks.data.acquire import hub
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.read.formats import count, damaged, json_lines, read_text
+from tasks.data.read.formats import damaged, read_text
 from tasks.data.read.lines import folder_of, line_pairs
 from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts
 from tasks.data.read.splits import normalized
@@ -68,36 +67,6 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
     found = {split: len(pairs) for split, pairs in splits.items()}
     more = {"sources": stamps, "limits": options.limits, "counts": found, "about": about}
     return make(manifest, KIND, lambda progress: splits, title, **more)
-
-
-@defaults("data/scitldr")
-class Scitldr(Bounded, Mirrored):
-    """1,992 train, 619 dev and 618 test papers, in the published splits."""
-
-
-def load_scitldr(manifest: Manifest, options: Scitldr, root: Path, progress: Progress) -> DataSet:
-    """Load the published splits."""
-    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
-
-    def read(progress: Progress) -> Splits:
-        return {s: options.within(_pairs(files[f"{s}.jsonl"])) for s in SPLITS}
-
-    sources = {s: [hashes[f"{s}.jsonl"], options.bounds()] for s in SPLITS}
-    more = {"limits": options.limits, "shortfalls": options.shortfall(), "about": ENGLISH}
-    return make(manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources=sources, **more)
-
-
-def _pairs(path: Path) -> list[Pair]:
-    pairs = []
-    for number, record in json_lines(path, {"source": list, "target": list}):
-        if not all(isinstance(text, str) for text in (*record["source"], *record["target"])):
-            raise damaged(path, "source or target holds something else", "lists of sentences", line=number)
-        pair = Pair(clean(" ".join(record["source"])), tuple(filter(None, map(clean, record["target"]))))
-        if pair.source and pair.references:
-            pairs.append(pair)
-        else:
-            count(f"lines of {path.name} left out: no source or no target")
-    return pairs
 
 
 RECIPE = 2  # increased when the same files would give other pairs or splits
@@ -156,6 +125,5 @@ def _plain(text: str) -> str:
 
 SETS = {
     **{name: Loader(KIND, Sumdata, load_sumdata) for name in ("gigaword", "duc2003", "duc2004")},
-    "scitldr": Loader(KIND, Scitldr, load_scitldr),
     "reuters21578": Loader(KIND, Reuters, load_reuters),
 }

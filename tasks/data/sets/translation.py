@@ -1,7 +1,7 @@
 """Translation: baseline-1M, Multi30k and IWSLT 2017; test sentences in English and French with manually linked words.
 
 baseline_1m_enfr   1M pairs EN-FR of the NMT-Benchmark, from Europarl and News Commentary, used by Laha et al. 2018
-multi30k           task 1: captions of photographs in English, French and German, from a mirror, its repository or the hub
+multi30k           task 1: captions of photographs in English, French and German, from a mirror or its repository
 iwslt2017          TED talks, from the files of the archive or from the hub
 hansards           447 pairs of the Canadian parliament, sure and possible links (Och & Ney 2003; NAACL 2003), from a
                    mirror; the copy of awesome-align, tokenised and in lower case, with words numbered from 1
@@ -13,6 +13,7 @@ pud_enfr           999 pairs of news and Wikipedia, sure links of content words 
 import html
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -66,29 +67,19 @@ class Multi30k(Translated, Bounded, Mirrored):
 
 def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: Progress) -> DataSet:
     """Load the raw text as published."""
-    about, short = options.about(), options.shortfall()
+    about = options.about()
     stems = {"train": "train", "dev": "val", "test": options.test_set}
     names = {split: [f"{stem}.{lang}.gz" for lang in about.values()] for split, stem in stems.items()}
     title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
-    mirror = options.mirror or sources.found(manifest, root)
-    if mirror is None and {*about.values()} == {"en", "de"} and options.test_set == TEST_SETS[0]:
-
-        def pair(row: Mapping[str, str]) -> Pair:
-            return Pair(clean(row[options.source_lang]), (clean(row[options.target_lang]),))
-
-        found, stamps = hub.load(manifest, root, progress, make=pair)
-        title, short = f"{title}, the hub", [*short, "the hub's copy, which was not held against the released files"]
-    else:
-        files = mirror_files(manifest, mirror, (*names["train"], *names["dev"], *names["test"]))
-        found, hashes = None, mirror_hashes(manifest)
-        stamps = {split: [hashes[name] for name in pair] for split, pair in names.items()}
+    mirror, wanted = options.mirror or sources.found(manifest, root), tuple(chain(*names.values()))
+    files, hashes = mirror_files(manifest, mirror, wanted), mirror_hashes(manifest)
 
     def read(progress: Progress) -> Splits:
-        splits = found or {s: LinePairs(files[one], [files[two]]) for s, (one, two) in names.items()}
-        return {split: options.within(pairs) for split, pairs in splits.items()}
+        return {s: options.within(LinePairs(files[one], [files[two]])) for s, (one, two) in names.items()}
 
-    origin = {split: [stamp, options.bounds()] for split, stamp in stamps.items()}
-    return make(manifest, KIND, read, title, sources=origin, limits=options.limits, shortfalls=short, about=about)
+    origin = {split: [[hashes[name] for name in pair], options.bounds()] for split, pair in names.items()}
+    more = {"limits": options.limits, "shortfalls": options.shortfall(), "about": about}
+    return make(manifest, KIND, read, title, sources=origin, **more)
 
 
 ARCHIVED = "de-en"  # the language pair at the manifest's web address

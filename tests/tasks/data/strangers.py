@@ -73,7 +73,6 @@ ESNLI = lines("pairID,Sentence1_marked_1", "1,A *man* é", '2,"a, *dog*"')
 ARFF_HEAD = ("% made here", "@relation r", "@attribute x numeric", "@attribute 'é k' {u,v,w}", "@attribute a {0,1}")
 ARFF = lines(*ARFF_HEAD, "@attribute b {0,1}", "@data", "1.5,u,1,0", "-2e3,v,0,1", "0,w,1,1")
 XML = lines('<labels xmlns="x" about="é">', '<label name="a"></label>', '<label name="b"></label>', "</labels>")
-SCITLDR = lines(*[json.dumps({"source": ["A paper é .", "It says ."], "target": ["it says"]}, ensure_ascii=False)] * 3)
 SEGMENTS = lines("<doc>", '<seg id="1"> eins é </seg>', '<seg id="2">zwei</seg>', "</doc>")
 SGML = lines(*["<REUTERS ID=1><TITLE>RISE é</TITLE><BODY>Prices rose a lot today.", "</BODY></REUTERS>"] * 3)
 PAGE = lines('<p id="par_id1">Click é here.</p>', '<p id="par_id2">Save the file.</p>')
@@ -95,11 +94,6 @@ def annotations(first: int) -> bytes:
     answers = {"answers": [{"answer": "é yes"}] * 10, "answer_type": "other"}
     given = [{"question_id": first + i} | answers for i in range(3)]
     return json.dumps({"annotations": given}, ensure_ascii=False).encode()
-
-
-def nlvr(part: str) -> bytes:
-    boxes = [{"identifier": f"{i}-0", "sentence": "a box é", "label": "true"} for i in range(3)]
-    return lines(*[json.dumps(box, ensure_ascii=False) for box in boxes])
 
 
 def mirrored(name: str, content: Callable[[str], bytes]) -> dict[str, bytes]:
@@ -129,11 +123,8 @@ for _part, _first in (("train", 0), ("val", 10)):
     VQA2[f"v2_mscoco_{_part}2014_annotations.json"] = annotations(_first)
     _images = {f"COCO_{_part}2014_{i:012d}.jpg": picture("red") for i in range(_first, _first + 3)}
     VQA2[f"{_part}2014.zip"] = zipped(_images)
-BOXES = {part: tar({f"{part}-{i}-0-0.png": picture("red") for i in range(3)}) for part in ("dev", "hidden", "test")}
-NLVR = mirrored("nlvr", lambda name: nlvr(name) if name.endswith(".json") else BOXES[name.split("_")[0]])
 BIRDS = mirrored("birds", lambda name: XML if name.endswith(".xml") else ARFF)
 REUTERS = mirrored("reuters21578", lambda name: SGML)
-SCI = mirrored("scitldr", lambda name: SCITLDR)
 SNLI20 = mirrored("snli_20k", lambda name: TSV4 if ".csv" in name else LABELS if "labels" in name else SIDE)
 TOMATOES_FILE, RIVER_FILE = load_manifest("rotten_tomatoes")["member"], load_manifest("yeast_river")["files"][0]["path"]
 EASYVQA = {f"easy_vqa/data/{s}/questions.json": EASY for s in ("train", "test")}
@@ -156,7 +147,6 @@ LOADERS = {
     "iwslt2017 training": Loader("iwslt2017", IWSLT, "train.tags.de-en.de", "side", {}),
     "iwslt2017 talks": Loader("iwslt2017", IWSLT, "IWSLT17.TED.tst2012.de-en.de.xml", "segments", {}),
     "multi30k": Loader("multi30k", MULTI30K, _at(MULTI30K, "raw/train.fr.gz"), "side", {}, "mirror"),
-    "scitldr": Loader("scitldr", SCI, _at(SCI, "dev.jsonl"), "scitldr", {}, "mirror"),
     "reuters21578": Loader("reuters21578", REUTERS, _at(REUTERS, "reut2-003.sgm"), "sgml", {"min_words": 1}, "mirror"),
     "libreoffice_help": Loader("libreoffice_help", {HELP: PAGE}, HELP, "page", {}, None, pages),
     "snli jsonl": Loader("snli", SNLI, "snli_1.0_train.jsonl", "snli", {}),
@@ -170,7 +160,6 @@ LOADERS = {
     "vqa2 questions": Loader("vqa2", VQA2, _at(VQA2, "train2014_questions.json"), "questions", {"input": "none"}),
     "vqa2 annotations": Loader("vqa2", VQA2, _at(VQA2, "val2014_annotations.json"), "annotations", {"input": "none"}),
     "vqa2 images": Loader("vqa2", VQA2, "train2014.zip", "zip", {"input": "pixels"}),
-    "nlvr": Loader("nlvr", NLVR, _at(NLVR, "hidden.json"), "nlvr", {"input": "none"}, "mirror"),
     "easy_vqa": Loader("easy_vqa", EASYVQA, "easy_vqa/data/test/questions.json", "easy", {}, "wheel"),
     "yeast_river": Loader("yeast_river", {RIVER_FILE: gzip.compress(RIVER)}, RIVER_FILE, "numbers", {}, "wheel"),
     "birds": Loader("birds", BIRDS, _at(BIRDS, "birds-test.arff"), "arff", {}, "mirror"),
@@ -307,12 +296,8 @@ FAULTS: dict[str, dict[str, Fault]] = {
     "segments": {"no segment": (lambda raw: b"<doc></doc>", ""), "a segment less": (b'<seg id="2">zwei</seg>', b"", "")}
     | {"a tag cut": (lambda raw: raw.replace(b"</seg>", b"", 1), "")},
     "sgml": {"cut": (lambda raw: raw[:-15], "3 articles begin, 2 end"), "no article": (lambda raw: b"nothing\n", "")},
-    "scitldr": JSONL
-    | {"a number for a sentence": (2, b'{"source": [1], "target": ["x"]}')}
-    | {"a text for a list": (2, b'{"source": "x", "target": ["x"]}')},
     "snli": JSONL
     | {"a label unknown": (2, _row(gold_label="maybe")), "null for a parse": (3, _row(sentence1_parse=None))},
-    "nlvr": JSONL | {"a label unknown": (2, b'{"identifier": "1-0", "sentence": "x", "label": "perhaps"}')},
     "table": {"no column": (b"gold_label", b"label", "line 1"), "a short row": (3, b"1\tentailment")}
     | {"a long row": (3, b"1\tentailment\t(R (N a))\t(R (N b))\tx\ty")}
     | {"a label unknown": (2, b"1\tx\t(R (N a))\t(R (N b))")},

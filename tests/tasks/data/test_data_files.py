@@ -3,22 +3,18 @@
 import errno
 import os
 import random
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tasks.config.options import read
-from tasks.data import DataError, NullProgress, Progress, open_data, parallel
+from tasks.data import DataError, NullProgress, Progress
 from tasks.data.cache import cached_folder, is_whole, read_meta, write_meta
 from tasks.data.files import publish_file, publish_folder, remembered, sha256_of, verify, writing_to
 from tasks.data.ragged import open_tokens, write_tokens
 from tasks.data.read.pairs import Bounded, cached_rows
 from tasks.data.records import Pair
-from tasks.seq2seq.encode import encode, encode_test
-from tasks.seq2seq.options import Encode
 
 KINDS = {"too long": b"abcd", "truncated": b"ab", "damaged": b"abd", "missing": None}
 
@@ -85,9 +81,7 @@ def test_plain_progress_writes_lines_with_counts(tmp_path):
     with open(tmp_path / "log", "w") as stream:
         progress = Progress(stream, interval=0.0)
         progress.say("hello")
-        with progress.bar(4, "working") as bar:
-            for _ in range(4):
-                bar.advance()
+        assert list(progress.over(range(4), "working")) == [0, 1, 2, 3]
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0] == "hello" and lines[-1].startswith("working: 4 of 4") and len(lines) == 5
 
@@ -175,30 +169,6 @@ def test_a_damaged_entry_is_built_again(build, damage):
     assert "damaged" in progress.lines[0] and [p.name for p in folder.parent.iterdir() if ".damaged." in p.name] == []
 
 
-def files(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-OPTIONS = [{"subword": "bpe", "vocab_size": 60, "joint": True, "max_target_tokens": 9, "filter_dev": True}]
-OPTIONS += [{"subword": "sentencepiece", "vocab_size": 50}]
-OPTIONS += [pytest.param({"tokenizer": "moses_lower", "vocab_size": 40, "min_count": 2}, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_bytes_do_not_depend_on_the_number_of_processes(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "LEAST", 1)
-    monkeypatch.setattr(parallel.ranges, "__defaults__", (37,))
-    monkeypatch.setattr(parallel.batches, "__defaults__", (41,))
-    made = []
-    for workers in (1, 3):
-        root = tmp_path / str(workers)
-        data = open_data({"name": "toy", "limits": {"train": 200, "dev": 50, "test": 45}}, root)
-        encoded = encode(data, read(Encode, options, "encode"), root, NullProgress(), workers)
-        test = encode_test(data, encoded.folder, root, NullProgress(), workers)
-        made.append((files(encoded.folder), files(test.folder), encoded.sha256))
-    assert made[0] == made[1] and len(made[0][0]) > 10
-
-
 def test_tokens_are_written_as_numpy_would(tmp_path):
     rng = random.Random(1)
     rows = [rng.choices("abcdefg", k=rng.randint(0, 6)) for _ in range(5000)]
@@ -218,41 +188,3 @@ def test_tokens_are_written_as_numpy_would(tmp_path):
     for found in (ids, tokens):
         with pytest.raises(IndexError):
             found[3]
-
-
-def _fail(part):
-    if part == 5:
-        raise DataError("the fifth", "here", "see")
-    return part
-
-
-def _die(part):
-    if part == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return part
-
-
-def test_an_error_in_a_process_is_the_error():
-    with pytest.raises(DataError, match="the fifth"):
-        list(parallel.mapped(_fail, range(40), 2))
-    with pytest.raises(DataError, match="a worker process was killed while it encoded") as caught:
-        list(parallel.mapped(_die, range(40), 2))
-    assert "runtime.workers" in caught.value.next_step
-
-
-def test_results_come_in_order_and_few_parts_wait():
-    taken = []
-
-    def parts():
-        for i in range(100):
-            taken.append(i)
-            yield i
-
-    results = parallel.mapped(_square, parts(), 2)
-    assert [next(results) for _ in range(3)] == [0, 1, 4] and len(taken) <= 11
-    assert list(results) == [i * i for i in range(3, 100)]
-    assert parallel.worth(8, parallel.LEAST - 1) == 1 and parallel.worth(8, parallel.LEAST) == 8
-
-
-def _square(i):
-    return i * i

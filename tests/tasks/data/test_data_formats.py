@@ -140,9 +140,3 @@ def test_a_truncated_mirror_file_and_a_mirror_that_is_not_set_are_named(tmp_path
     with pytest.raises(DataError, match="mirror") as caught:
         opened("reuters21578")
     assert "data.mirror=FOLDER" in caught.value.next_step
-
-
-def test_scitldr_has_several_references(mirror, read):
-    splits = read("scitldr", mirror=str(mirror))
-    assert [len(splits[s]) for s in ("train", "dev", "test")] == [8, 4, 4]
-    assert splits["test"][1] == Pair("We study a man paints two red boats. It works.", ("On test 1.", "It works."))

@@ -15,10 +15,8 @@ from tasks.data.acquire.download import nothing_fetched
 from tasks.data.acquire.hub import _Hub
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
-SETS = {"imdb": "stanfordnlp/imdb", "snli": "stanfordnlp/snli", "gigaword": "Harvard/gigaword"}
-SETS |= {"iwslt2017": "IWSLT/iwslt2017", "multi30k": "bentrevett/multi30k"}
+SETS = {"imdb": "stanfordnlp/imdb", "gigaword": "Harvard/gigaword", "iwslt2017": "IWSLT/iwslt2017"}
 FETCH = "python scripts/data.py fetch gigaword"
-DE = {"multi30k": {"source_lang": "de", "target_lang": "en"}}
 
 
 @pytest.fixture(scope="module")
@@ -48,25 +46,20 @@ def hub(repos, monkeypatch):
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_set_is_read_and_then_needs_no_network(name, hub, opened, monkeypatch):
-    first = opened(name, **DE.get(name, {}))
+    first = opened(name)
     splits = {s: list(records) for s, records in first.read(NullProgress()).items()}
-    kept = SIZES["train"] * 3 // 4 if name == "snli" else SIZES["train"]  # a fourth of the stand-in's SNLI has no label
-    assert len(splits["train"]) + (len(splits["dev"]) if name == "imdb" else 0) == kept
+    assert len(splits["train"]) + (len(splits["dev"]) if name == "imdb" else 0) == SIZES["train"]
     assert not any(".py" in path for path, _ in hub.asked)
     asked = len(hub.asked)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    again = opened(name, **DE.get(name, {}))
+    again = opened(name)
     assert {s: list(records) for s, records in again.read(NullProgress()).items()} == splits
     assert again.fingerprint == first.fingerprint and len(hub.asked) == asked
     record = splits["test"][0]
     if name == "iwslt2017":
         assert record.source.startswith("0 ") and first.about["source_lang"] == "de"
-    if name == "snli":
-        assert any("leaves of their parses" in s for s in first.shortfalls)
     if name == "gigaword":
         assert first.shortfalls[0] == "24 of 3,803,957 training pairs"
-    if name == "multi30k":
-        assert "the hub's copy, which was not held against the released files" in first.shortfalls
 
 
 def test_a_named_revision_is_kept_at_first_use_and_a_commit_is_asked_as_it_is(hub, opened, tmp_path):
@@ -155,7 +148,6 @@ def test_a_split_or_a_field_that_is_not_there(hub, opened, repos, tmp_path):
 
 
 BAD_ROWS = [("imdb", "stanfordnlp/imdb", {"text": "a", "label": -1}, "the label -1")]
-BAD_ROWS += [("snli", "stanfordnlp/snli", {"premise": "a", "hypothesis": "b", "label": 7}, "the label 7")]
 BAD_ROWS += [("iwslt2017", "IWSLT/iwslt2017", {"translation": {"de": "x", "en": None}}, "no text in de or en")]
 
 

@@ -11,7 +11,7 @@ from refusals import refused
 from small_vqa2 import picture
 
 from tasks.data import DataError, DataUnavailable, NullProgress
-from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key, stem_key
+from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key
 from tasks.data.read.formats import counting
 from tasks.data.records import Question
 from tasks.data.sets.questions import hold_out, limited, read_vqa2
@@ -84,21 +84,8 @@ def test_vqa2_questions_and_annotations_of_a_mirror_and_those_without_the_other(
     assert counts == {"questions without an annotation left out": 1, "annotations without a question left out": 1}
 
 
-def test_nlvr_sentences_and_images(mirror, opened, tmp_path):
-    found = opened("nlvr", mirror=str(mirror), limits={"train": 10, "dev": 4, "test": 9})
-    splits = found.read(QUIET)
-    assert len(found.about["images"].source.keys()) == 36
-    images = found.about["images"](keys_of(splits), tmp_path, QUIET)
-    assert images.array.shape[1:] == (25, 100, 3) and not images.bad
-    assert len({images.array[i].tobytes() for i in range(len(images.array))}) == 23  # different pictures
-    assert {q.answer for q in splits["train"]} == {"true", "false"}
-    again = found.about["images"](keys_of(splits), tmp_path, QUIET)
-    assert np.array_equal(again.array, images.array) and again.sha256 == images.sha256
-
-
 def test_images_from_tar_zip_and_folder_are_the_same(vqa2_folder, tmp_path):
     assert coco_key("train2014/COCO_train2014_000000228478.jpg") == "228478" and coco_key("a.txt") is None
-    assert stem_key("dev/dev-1373-0-0.png") == "dev-1373-0-0"
     assert path_key("data/train/images/7.png") == "train/7" and path_key("x.json") is None
     folder = Files([vqa2_folder / "val2014"], coco_key)
     with tarfile.open(tmp_path / "val.tar", "w") as archive:
