@@ -103,14 +103,15 @@ def test_when_no_source_has_it_all_reasons_are_told(server, tmp_path):
     assert "or get aclImdb_v1.tar.gz" in step and "make data-imdb" not in step  # the command that failed
 
 
-def test_a_file_without_a_sha256_begins_again(server, tmp_path):
-    """The rest of another version would be appended, and nothing could show it."""
+def test_a_file_that_changed_meanwhile_begins_again(server, tmp_path):
+    """If-Range: the rest of another version is not appended, though no sha256 is known."""
     server.cut = 40
     with pytest.raises(DataError, match="truncated"):
         download(f"{server.url}/files/snli_1.0.zip", tmp_path / "a.zip", NullProgress())
-    server.cut = None
+    server.cut, server.etag = None, "2"
     path = download(f"{server.url}/files/snli_1.0.zip", tmp_path / "a.zip", NullProgress())
-    assert server.asked[-1][1]["Range"] is None and path.read_bytes() == SNLI
+    headers = server.asked[-1][1]
+    assert (headers["Range"], headers["If-Range"]) == ("bytes=40-", '"1"') and path.read_bytes() == SNLI
     assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
 
 
