@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from repro.cell import Cell, Outcome
@@ -39,12 +39,6 @@ class Display:
     @property
     def total(self) -> int:
         return self.done + len(self.work)
-
-    def expect(self, work: Mapping[str, float], instead_of: Iterable[str] = ()) -> None:
-        """Replace the expected work of `keys` with that of cells that are known now."""
-        for key in instead_of:
-            self.work.pop(key, None)
-        self.work.update(work)
 
     def __enter__(self) -> Display:
         if sys.stderr.isatty():

@@ -27,7 +27,7 @@ _say: Say = partial(print, file=sys.stderr, flush=True)
 
 
 def run(
-    pending: pool.Queue | Sequence[Cell],
+    pending: Sequence[Cell],
     store: Store,
     launcher: Mapping[str, Any],
     runtime: Mapping[str, Any],
@@ -41,7 +41,6 @@ def run(
     `launcher.wait` is false.
 
     Args:
-        pending: the cells; a queue that grows is only for launchers on this machine.
         loggers: an importable function that returns a cell's extra loggers.
         say: called with messages that concern all cells.
 
@@ -49,10 +48,9 @@ def run(
         StoreError: submitit is not installed, or Slurm refuses the job.
     """
     begun: Counter[str] = Counter()
-    waiting: pool.Queue | list[Cell] = pending if isinstance(pending, pool.Queue) else list(pending)
-    while waiting:
+    while pending:
         again = []
-        for event in _begin(waiting, store, launcher, runtime, loggers, say):
+        for event in _begin(pending, store, launcher, runtime, loggers, say):
             outcome, key = event.outcome, event.cell.cell_id
             if outcome and outcome.machine and begun[key] < launcher.get("retries", 0):
                 begun[key] += 1
@@ -62,7 +60,7 @@ def run(
                 if outcome and outcome.machine and begun[key]:
                     outcome = replace(outcome, error=f"{outcome.error} (restarted {begun[key]} times)")
                 yield replace(event, outcome=outcome)
-        waiting = again
+        pending = again
 
 
 def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
@@ -106,12 +104,11 @@ def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
     if launcher["name"] == "slurm":
         yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
         return
-    queue = pending if isinstance(pending, pool.Queue) else pool.Queue(pending)
-    found, said = places(runtime, queue.processes)
+    found, said = places(runtime, max(cell.config["train"].get("processes", 1) for cell in pending))
     if said:
         say(said)
     with signals.listening():  # on a signal, the children save and end before this process does
-        yield from pool.run(queue, store, found, runtime["threads"], loggers)
+        yield from pool.run(pending, store, found, runtime["threads"], loggers)
 
 
 def count() -> int:

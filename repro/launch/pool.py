@@ -12,7 +12,7 @@ import multiprocessing as mp
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
@@ -24,7 +24,6 @@ from repro.plugins import pinned
 from repro.store import Store
 
 Loggers = Callable[[Cell], list[Any]] | None
-POLL_SECONDS = 0.2  # seconds between two searches for cells that can start
 STOP_SECONDS = 60.0  # time to write checkpoints after Ctrl-C
 
 
@@ -59,28 +58,8 @@ def forks() -> bool:
     return "fork" in mp.get_all_start_methods()
 
 
-class Queue:
-    """Cells that wait for a worker, in order. A subclass may add cells while others run; it is true while more may come.
-
-    Attributes:
-        preload: modules that the families of all cells import. processes: the maximum number of processes of a cell.
-    """
-
-    def __init__(self, cells: Iterable[Cell] = ()) -> None:
-        self.cells = list(cells)
-        self.preload = {module for cell in self.cells for module in cell.family.PRELOAD}
-        self.processes = max((cell.config["train"].get("processes", 1) for cell in self.cells), default=1)
-
-    def __bool__(self) -> bool:
-        return bool(self.cells)
-
-    def take(self, idle: int) -> Cell | None:
-        """The next cell while `idle` workers have nothing to do; None if no cell can start now."""
-        return self.cells.pop(0) if self.cells else None
-
-
 def run(
-    pending: Queue | Iterable[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
+    pending: Sequence[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
 ) -> Iterator[Event]:
     """Run the cells `pending` in order, each in a process with `threads` threads; yields events as they happen.
 
@@ -92,18 +71,16 @@ def run(
         loggers: a function that returns a cell's extra loggers; it must be importable, because it is passed to the
             child by name.
     """
-    queue, free = pending if isinstance(pending, Queue) else Queue(pending), list(places)
-    if not queue:
-        return
+    left, free = list(pending), list(places)
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(sorted(queue.preload))
+    context.set_forkserver_preload(sorted({module for cell in left for module in cell.family.PRELOAD}))
     previous = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)  # inherited by the fork server
     active: dict[Connection, tuple[Cell, Any, float, str | None]] = {}
     try:
-        while queue or active:
-            while free and (cell := queue.take(len(free))):
-                place = free.pop(0)
+        while left or active:
+            while left and free:
+                cell, place = left.pop(0), free.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 named = pinned(cell.config.get("plugins"))
                 arguments = (sender, cell, str(store.root), threads, loggers, place, named)
@@ -111,7 +88,7 @@ def run(
                 process.start()
                 sender.close()
                 active[receiver] = (cell, process, time.monotonic(), place)
-            for ready in wait(list(active), timeout=POLL_SECONDS):
+            for ready in wait(list(active)):
                 receiver = cast(Connection, ready)
                 cell, process, started, place = active[receiver]
                 try:

@@ -1,7 +1,7 @@
 """Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
-Every configuration is resolved and checked before any data are read. Then every data set is prepared once, several in
-parallel (`Preparation`).
+Every configuration is resolved and checked before any data are read (`outline`). Then every data set is prepared once,
+several in parallel (`planned`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import itertools
 import multiprocessing as mp
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -109,103 +108,45 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
     return cells
 
 
-class Preparation(AbstractContextManager):
-    """Experiments with their cells. A plan is made when its data are ready, and each data set is prepared once.
+def planned(
+    experiments: Sequence[Experiment],
+    cells: Sequence[Sequence[Cell]],
+    tools: Tools,
+    overrides: Sequence[str] = (),
+    sweep: str = "",
+) -> list[Plan]:
+    """The plans of experiments, once the data of their cells (`outline`) are prepared, each data set once.
 
-    Several data sets are prepared in processes of their own if there are several workers, otherwise in this process.
-
-    Attributes:
-        plans: the plan of each experiment, which has no cells while its number is in `unmade`.
-        config: the configuration of the first cell.
-        jobs, results, running: key of a data set -> the job, its result (see `_prepare`) and its future.
+    With several workers, several data sets are prepared at a time, in processes of their own; the versions of a data set
+    are prepared one after the other, because they share what is fetched. Raises a loader's error, except that data are
+    unavailable.
     """
+    jobs: dict[str, dict[str, Job]] = {}  # name of a data set -> `Cell.data_key` of a version -> its job
+    for cell in itertools.chain.from_iterable(cells):
+        versions = jobs.setdefault(cell.config["data"]["name"], {})
+        tests = versions.setdefault(cell.data_key, (cell, {}))[1]
+        tests.update({digest(node): {**cell.config, "data": node} for node in cell.further.values()})
+    prepare = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
+    workers = min(len(jobs), cell.config["runtime"]["workers"])
+    if workers > 1 and pool.forks():
+        quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
+        with ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet) as executor:
+            made = list(executor.map(prepare, jobs.values()))
+    else:
+        made = list(map(prepare, jobs.values()))
+    results = {key: result for one in made for key, result in one.items()}
 
-    def __init__(
-        self,
-        experiments: Sequence[Experiment],
-        cells: Sequence[Sequence[Cell]],
-        tools: Tools,
-        overrides: Sequence[str] = (),
-        workers: int | None = None,
-        sweep: str = "",
-    ) -> None:
-        self.cells, self.tools, self.overrides, self.sweep = cells, tools, tuple(overrides), sweep
-        every = [cell for group in cells for cell in group]
-        self.config = every[0].config
-        self.workers = workers or self.config["runtime"]["workers"]
-        self.plans = [Plan(one, overrides=self.overrides) for one in experiments]
-        self.unmade = set(range(len(self.plans)))
-        self.jobs: dict[str, Job] = {}
-        for cell in every:
-            tests = self.jobs.setdefault(cell.data_key, (cell, {}))[1]
-            tests.update({digest(node): {**cell.config, "data": node} for node in cell.further.values()})
-        self.results: dict[str, Any] = {}
-        self.running: dict[str, Future] = {}
-        self._apart = len(self.jobs) > 1 and self.workers > 1 and pool.forks()
-        self._executor: ProcessPoolExecutor | None = None
-
-    def next(self, number: int) -> str | None:
-        """A data set of plan `number` that is not started, or None. Two versions of a data set are prepared one after the other."""
-        busy = {self.jobs[key][0].config["data"]["name"] for key in self.running}
-        left = (c for c in self.cells[number] if c.data_key not in self.results and c.data_key not in self.running)
-        return next((cell.data_key for cell in left if cell.config["data"]["name"] not in busy), None)
-
-    def start(self, key: str, progress: Callable[[], Any] | None = None) -> None:
-        """Begin to prepare a data set; the first call must come before this process has threads, because it forks."""
-        arguments = (self.jobs[key], progress or self.tools.progress, self.tools.unavailable)
-        if not self._apart:
-            self.results[key] = _prepare(*arguments)
-            return
-        if self._executor is None:  # the loaders do not need the modules that the cells preload
-            quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
-            self._executor = ProcessPoolExecutor(self.workers, mp.get_context("fork"), signal.signal, quiet)
-        self.running[key] = self._executor.submit(_prepare, *arguments)
-
-    def ready(self, number: int, waits: bool = False) -> bool:
-        """Whether the data of plan `number` are prepared. Raises a loader's error, except that data are unavailable."""
-        own = list(dict.fromkeys(cell.data_key for cell in self.cells[number]))
-        for key in [key for key, future in self.running.items() if future.done() or (waits and key in own)]:
-            self.results[key] = self.running.pop(key).result()
-        return all(key in self.results for key in own)
-
-    def plan(self, number: int) -> Plan:
-        """Make plan `number`; waits for its data, whose preparation must have started."""
-        self.ready(number, waits=True)
-        one = self.plans[number].experiment
-        self.plans[number] = filled(one, self.cells[number], self.overrides, partial(self._with_data, one))
-        self.unmade.discard(number)
-        return self.plans[number]
-
-    def whole(self) -> Preparation:
-        """Prepare all data and make all plans."""
-        with self:
-            for key in self.jobs:
-                self.start(key)
-            for number in range(len(self.plans)):
-                self.plan(number)
-        return self
-
-    def close(self, *error: Any) -> None:
-        """End the processes, including those that are at work."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=not self.running, cancel_futures=True)
-            if self.running:
-                for process in mp.active_children():
-                    if isinstance(process, mp.get_context("fork").Process):
-                        process.terminate()
-        self._executor = None
-
-    __exit__ = close
-
-    def _with_data(self, experiment: Experiment, cell: Cell) -> Cell | Exception:
-        if isinstance(result := self.results[cell.data_key], Exception):
+    def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
+        if isinstance(result := results[cell.data_key], Exception):
             return result
         prepared, tests = result
         further = [tests[digest(node)] for node in cell.further.values()]
         if lost := next((test for test in further if isinstance(test, Exception)), None):
             return lost
-        cell = replace(cell, overrides=self.overrides, origin=origin(experiment, cell, self.sweep))
+        cell = replace(cell, overrides=tuple(overrides), origin=origin(experiment, cell, sweep))
         return cell.with_data(prepared, further)
+
+    return [filled(one, of, overrides, partial(with_data, one)) for one, of in zip(experiments, cells)]
 
 
 def _resolve(
@@ -279,23 +220,26 @@ def origin(experiment: Experiment, cell: Cell, sweep: str = "") -> dict[str, str
 Job = tuple[Cell, dict[str, Config]]  # a cell of the data set, and the configurations of further test sets by `digest`
 
 
-def _prepare(
-    job: Job, progress: Callable[[], Any], unavailable: tuple
-) -> tuple[Prepared, dict[str, TestSet | Exception]] | Exception:
-    """The prepared data, and each further test set or why it is unavailable; an exception if the data are unavailable."""
-    cell, configs = job
-    plugins.load(plugins.pinned(cell.config.get("plugins")))
-    tests: dict[str, TestSet | Exception] = {}
-    try:
-        prepared = cell.family.prepare(cell.config, progress())
-    except unavailable as error:
-        return error
-    for key, config in configs.items():
+Result = tuple[Prepared, dict[str, TestSet | Exception]] | Exception  # of a job
+
+
+def _prepare(versions: Mapping[str, Job], progress: Callable[[], Any], unavailable: tuple) -> dict[str, Result]:
+    """The prepared data of the jobs, and each further test set; in their place the exception that says why they are unavailable."""
+    made: dict[str, Result] = {}
+    for version, (cell, configs) in versions.items():
+        plugins.load(plugins.pinned(cell.config.get("plugins")))
         try:
-            tests[key] = cell.family.prepare_test(config, Path(prepared.folder), progress())
+            prepared, tests = cell.family.prepare(cell.config, progress()), {}
+            made[version] = prepared, tests
         except unavailable as error:
-            tests[key] = error
-    return prepared, tests
+            made[version] = error
+            continue
+        for key, config in configs.items():
+            try:
+                tests[key] = cell.family.prepare_test(config, Path(prepared.folder), progress())
+            except unavailable as error:
+                tests[key] = error
+    return made
 
 
 def text(value: Any) -> str:

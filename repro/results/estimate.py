@@ -52,8 +52,6 @@ class Estimate:
     sources: dict[str, int] = field(default_factory=dict)
     workers: int = 1
     paces: Paces = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)  # of each slot, in order; equal for slots that are one cell
-    left: dict[str, float] = field(default_factory=dict)  # key of a cell that is not done -> hours
 
     @property
     def total(self) -> Share:
@@ -105,7 +103,6 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
     for label, slot in slots:
         made.shares.setdefault(label, Share())
         key = (asked_id(slot.config, slot.family), _text(slot.scoring))
-        made.keys.append("".join(key))
         cells.setdefault(key, (label, slot, set()))[2].update(slot.further)
     for key, (label, cell, tests) in cells.items():
         share = made.shares[label]
@@ -115,7 +112,6 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
             continue
         of_cell, source = hours(cell.config, rates, made.paces)
         made.sources[source] = made.sources.get(source, 0) + 1
-        made.left["".join(key)] = of_cell
         share.hours += of_cell
         if cell.config["runtime"]["device"] == "cuda" or cell.config["profile"]["name"] == "paper":  # for GPUs
             share.gpu_hours += of_cell * cell.config["train"].get("processes", 1)

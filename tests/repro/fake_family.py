@@ -36,16 +36,12 @@ METRICS = {
 BASELINES = {"constant": {"score": 1.5, "text": "the same"}}
 
 
-def planned(experiments, tools, overrides=(), workers=None):
-    """The plans of experiments."""
-    return prepared(experiments, tools, overrides, workers).plans
-
-
-def prepared(experiments, tools, overrides=(), workers=None, runtime=None):
-    """Experiments with all their plans made."""
-    made = plans.Preparation(experiments, plans.outline(experiments, tools, overrides), tools, overrides, workers)
-    made.config = made.config | {"runtime": runtime or made.config["runtime"]}
-    return made.whole()
+def planned(experiments, tools, overrides=(), **runtime):
+    """The plans of experiments, whose cells have the options `runtime`."""
+    cells = plans.outline(experiments, tools, overrides)
+    for cell in (cell for group in cells for cell in group):
+        cell.config["runtime"].update(runtime)
+    return plans.planned(experiments, cells, tools, overrides)
 
 
 class DataMissing(Exception):

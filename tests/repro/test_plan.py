@@ -1,9 +1,8 @@
 """From rows, columns, grids and seeds to cells: all configurations checked first, each data set prepared once."""
 
-import multiprocessing
 import os
-import time
 from dataclasses import replace
+from functools import partial
 
 import fake_family
 import pytest
@@ -121,16 +120,26 @@ def test_a_grid_needs_a_select(experiment, tools):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_data_set_is_prepared_once(experiment, tools, tmp_path, workers):
-    def change(page):
-        page["columns"]["b"]["overrides"] = ["data.content=b"]
+    """One version of a data set after the other, because they share what is fetched; another one beside them."""
+
+    def change(page, data):
+        page["columns"]["b"]["overrides"] = data
 
     trace = tmp_path / "trace"
-    twice = [experiment(change), experiment(change)]
-    both = fake_family.planned(twice, tools, [f"data.trace={trace}"], workers=workers)
+    data = (["data.content=b"], ["data.content=c", "data.name=other"])
+    two = [experiment(partial(change, data=one)) for one in data]
+    both = fake_family.planned(two, tools, [f"data.trace={trace}"], workers=workers)
     lines = [line.split() for line in trace.read_text().splitlines()]
-    assert sorted(content for *_, content in lines) == ["a", "b"] and [len(p.slots) for p in both] == [16, 16]
-    here = str(os.getpid()) in {pid for pid, *_ in lines}
-    assert here == (workers == 1), "several at a time run in processes of their own"
+    assert sorted(content for *_, content in lines) == ["a", "b", "c"] and [len(p.slots) for p in both] == [16, 16]
+    by = {content: pid for pid, *_, content in lines}
+    assert by["a"] == by["b"]
+    assert (by["a"] == by["c"] == str(os.getpid())) == (workers == 1), "several at a time run in processes of their own"
+
+
+def test_an_error_of_a_loader_is_raised(experiment, tools):
+    one = experiment(lambda page: page["columns"]["b"]["overrides"].append("data.missing=1"))
+    with pytest.raises(fake_family.DataMissing):
+        made(one, replace(tools, unavailable=()))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -148,44 +157,3 @@ def test_a_further_test_set_that_cannot_be_had_takes_its_column_out(experiment, 
     monkeypatch.setattr(fake_family, "prepare_test", missing)
     plan = made(experiment(lambda page: page["columns"]["b"].update(evaluate=["duc"])), tools)
     assert plan.unavailable == {1: "it must be bought"} and {s.column for s in plan.slots} == {0}
-
-
-def test_a_plan_is_made_when_its_data_are_ready(experiment, tools, tmp_path):
-    """One version of a data set after the other, because they share what is fetched; another one beside them."""
-    trace = tmp_path / "trace"
-
-    def further(page):
-        page["profiles"]["demo"]["columns"] = ["a", "b"]
-        page["columns"]["a"]["overrides"] = ["data.content=b"]
-        page["columns"]["b"]["overrides"] = ["data.content=c", "data.name=other"]
-
-    first, second = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"])), experiment(further)
-    slots = plans.outline([first, second], tools, [f"data.trace={trace}"])
-    with plans.Preparation([first, second], slots, tools, workers=2) as preparation:
-        assert not preparation.ready(0) and not trace.exists() and len(preparation.jobs) == 3
-        preparation.start(preparation.next(0))
-        other = preparation.next(1)
-        assert preparation.next(0) is None, "a and b are versions of one data set"
-        assert preparation.jobs[other][0].config["data"]["name"] == "other"
-        assert {s.prepared.sha256 for s in preparation.plan(0).slots} == {fake_family.sha256("a")}
-        assert preparation.ready(0) and not preparation.ready(1) and not preparation.running
-        assert preparation.next(1) not in (None, other)
-    assert [line.split()[-1] for line in trace.read_text().splitlines()] == ["a"]
-
-
-def test_a_plan_waits_for_its_own_data_and_processes_that_prepare_others_end(experiment, tools, monkeypatch):
-    real = fake_family.prepare
-    late = lambda c, p: time.sleep(60 * (c["data"]["content"] == "b")) or real(c, p)  # noqa: E731
-    monkeypatch.setattr(fake_family, "prepare", late)
-    first = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"]))
-    second = experiment(lambda page: page["columns"]["a"].update(overrides=["data.content=b"]))
-    started, before = time.monotonic(), set(multiprocessing.active_children())
-    with plans.Preparation([first, second], plans.outline([first, second], tools), tools, workers=2) as preparation:
-        for key in preparation.jobs:
-            preparation.start(key)
-        assert preparation.plan(0).slots and len(preparation.running) == 1
-        ours = set(multiprocessing.active_children()) - before
-        assert len(ours) == 2
-    while any(child.is_alive() for child in ours):  # not join: a thread of the pool may reap it at the same time
-        assert time.monotonic() - started < 30
-        time.sleep(0.01)

@@ -93,20 +93,5 @@ def test_one_cell_runs_in_this_process_and_tells_while_it_runs(cell, store):
     assert said == ["1 stage", "1 note", "1 stage", "1 end done", "2 stage", "2 end"]
 
 
-def test_cells_that_come_later_are_run_by_the_workers_that_are_free_then(cell, store):
-    """A queue is asked with the number of free workers until it is false; while it gives nothing, the others go on."""
-    asked = []
-
-    class Late(pool.Queue):
-        def take(self, idle):
-            asked.append(idle)
-            return super().take(idle) if len(asked) not in (1, 3, 4) else None
-
-    late = Late([cell(seed=1, task__behaviour="slow", task__seconds=0.5), cell(seed=2)])
-    assert late.processes == 1 and {"torch", "fake_family"} <= late.preload and late
-    assert {o.state for o in outcomes(pool.run(late, store, [None] * 2, threads=1)).values()} == {"done"}
-    assert asked[:5] == [2, 2, 1, 1, 1] and not late
-
-
 def test_nothing_to_do_is_fine(store):
     assert list(pool.run([], store, [None], 1)) == []
