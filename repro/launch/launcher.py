@@ -5,7 +5,6 @@ A worker on this machine has one GPU, or as many as a training has processes.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections import Counter
@@ -45,7 +44,7 @@ def run(
         say: called with messages that concern all cells.
 
     Raises:
-        StoreError: submitit is not installed, or Slurm refuses the job.
+        StoreError: Slurm refuses the job.
     """
     begun: Counter[str] = Counter()
     while pending:
@@ -67,20 +66,14 @@ def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Check that `run` can start on this machine, before any data are prepared.
 
     Raises:
-        StoreError: Slurm is not available here, submitit is not installed, or a requested GPU does not exist.
+        StoreError: Slurm is not available here, or a requested GPU does not exist.
     """
     if launcher["name"] == "slurm":
-        _slurm().here()
+        from repro.launch import slurm  # loads submitit
+
+        slurm.here()
     else:
         places(runtime)
-
-
-def _slurm() -> Any:
-    """The module `repro.launch.slurm`. Raises StoreError if the extra dependencies [cluster] are missing."""
-    try:
-        return importlib.import_module("repro.launch.slurm")
-    except ModuleNotFoundError as error:
-        raise StoreError(f"launcher=slurm needs {error.name}: make setup installs it") from error
 
 
 def run_one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
@@ -102,7 +95,9 @@ def run_one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Lo
 
 def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
     if launcher["name"] == "slurm":
-        yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
+        from repro.launch import slurm
+
+        yield from slurm.run(pending, store, launcher, runtime, loggers, say)
         return
     found, said = places(runtime, max(cell.config["train"].get("processes", 1) for cell in pending))
     if said:
