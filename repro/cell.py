@@ -12,7 +12,7 @@ import logging
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,8 @@ class Outcome:
 class CellMonitor:
     """Writes the status, learning curves and log of a running cell, and passes stages and notes on to `forward`."""
 
-    def __init__(self, entry: Entry, forward: Callable[..., None] | None, loggers: Sequence[Loggers]) -> None:
-        self.entry, self.forward, self.loggers = entry, forward, loggers
+    def __init__(self, entry: Entry, forward: Callable[..., None] | None) -> None:
+        self.entry, self.forward, self.loggers = entry, forward, Loggers(list, self.note)
         self.start, self.share = 0.0, 1.0  # start and length of the current part, as fractions of the whole cell
         self._written = 0.0
 
@@ -75,8 +75,7 @@ class CellMonitor:
         columns = list(dict.fromkeys(key for row in rows for key in row))
         lines = [[f"{row[key]:.6g}" if key in row else "" for key in columns] for row in rows]
         write_atomic(self.entry.path("curves.csv"), csv_text([columns, *lines]).encode())
-        for logger in self.loggers:
-            logger.curve(rows)
+        self.loggers.curve(rows)
 
     def note(self, text: str) -> None:
         logging.getLogger("cell").info(text)
@@ -102,7 +101,7 @@ def run(
     """
     entry = cell.entry(store)
     started = time.monotonic()
-    active: list[Loggers] = []
+    monitor = CellMonitor(entry, forward)
     try:
         if cell.done(store):
             return Outcome(cell.cell_id, "skipped")
@@ -110,18 +109,14 @@ def run(
         with signals.listening(), entry.locked():
             if cell.done(store):  # another process finished the cell while we waited
                 return Outcome(cell.cell_id, "skipped")
-            handler = _log_to(entry.path("log.txt"))
-            try:
+            with _log_to(entry.path("log.txt")):
                 plugins.load(plugins.pinned(cell.config.get("plugins")) if named is None else named)
-                _run_locked(cell, store, forward, loggers, active, aside)
-            finally:
-                logging.getLogger().removeHandler(handler)
-                handler.close()
+                _run_locked(cell, store, monitor, loggers, aside)
         return Outcome(cell.cell_id, "done", time.monotonic() - started)
     except Busy as busy:
         return Outcome(cell.cell_id, "busy", error=str(busy))
     except signals.Stopped as stop:
-        _finish(active, None, "stopped")
+        monitor.loggers.finish(None, "stopped")
         error = f"{stop}; run the same command again to resume it"
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, error, machine=True)
     except Exception as error:
@@ -130,7 +125,7 @@ def run(
             entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=trace)
         except Exception as second:  # such as a full disk, which usually caused the first error too
             trace += f"\n(the failure could not be recorded: {second})"
-        _finish(active, None, "failed")
+        monitor.loggers.finish(None, "failed")
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or "No space left on device" in str(error):  # safetensors raises its own error type
             error = explain(OSError(errno.ENOSPC, ""), entry.folder)
@@ -149,15 +144,8 @@ def run_folder(
     return run(from_folder(folder, progress, named), Store(root), **options)
 
 
-def _run_locked(
-    cell: Cell,
-    store: Store,
-    forward: Any,
-    loggers: Any,
-    active: list[Loggers],
-    aside: Path | None,
-) -> None:
-    entry = cell.entry(store)
+def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, aside: Path | None) -> None:
+    entry = monitor.entry
     attempt = int(entry.status().get("attempt", 0)) + 1
     entry.set_status("running", attempt=attempt)
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
@@ -165,8 +153,8 @@ def _run_locked(
         record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
     for name in ("tf32", "compile"):  # options that may change the last digits of a score
         record["machine"][name] = bool(cell.config.get("runtime", {}).get(name))
-    monitor = CellMonitor(entry, forward, active)
-    active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
+    if loggers:
+        monitor.loggers = Loggers(lambda: loggers(cell), monitor.note)
     if aside:
         monitor.note(f"the stored training was damaged and is now in {aside}")
     missing = [t for t in cell.tests if not (e := cell.evaluation(store, t)).finished() or e.damage()]
@@ -179,7 +167,7 @@ def _run_locked(
         monitor.start = begin + i * monitor.share
         _evaluate(cell, store, test, monitor, record)
     entry.set_status("done", attempt=attempt)
-    _finish(active, cell.results(store), "done")
+    monitor.loggers.finish(cell.results(store), "done")
 
 
 def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
@@ -246,12 +234,9 @@ def _write_results(
     write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
 
-def _finish(active: Sequence[Loggers], results: Results | None, state: str) -> None:
-    for loggers in active:
-        loggers.finish(results, state)
-
-
-def _log_to(path: Path) -> logging.Handler:
+@contextlib.contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    """Write the log of this process to a file, too."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
@@ -259,7 +244,11 @@ def _log_to(path: Path) -> logging.Handler:
     root.addHandler(handler)
     if root.level > logging.INFO or root.level == logging.NOTSET:
         root.setLevel(logging.INFO)
-    return handler
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
 
 
 # ---- config.yaml of a folder

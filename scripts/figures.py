@@ -1,11 +1,11 @@
-"""Draw a figure of a paper from the cells of a finished table, as SVG and numbers; the table's next report shows it.
+"""Draw a figure of a paper from the cells of a finished table, as SVG and numbers.
 
     python scripts/figures.py FIGURE [EXPERIMENT] [--text TEXT [--with TEXT]] [--test 3,17] [--count 2] [--out FOLDER] [--png]
                               [profile=...] [seeds=2] ['rows=softmax|sparse*'] [columns=fren] [Hydra overrides of the run]
 
     --text    your own text (may be repeated); --with: the second text of a pair, or the output forced on every row
     --test    numbers of test examples; --count: how many to draw (default 2). Without --text or --test: our sentence
-    --out     folder (default: <paths.outputs>/figures/EXPERIMENT, which the next report shows); --png: also as PNG
+    --out     folder (default: <paths.outputs>/figures/EXPERIMENT); --png: also as PNG
 
 Examples: python scripts/figures.py niculae2017_figure1
           python scripts/figures.py niculae2017_figure4 profile=cpu seeds=1 columns=fren --text "un homme joue de la guitare ."
@@ -34,4 +34,5 @@ def main(
         print(figures.listed())
         return
     options = figures.Options(overrides, count, test, text, with_, (".svg", ".png")[: 1 + png])
-    print("figures: " + ", ".join(map(str, figures.make(names, options, out))))
+    files = figures.make(names, options, out)
+    print(f"published: {figures.FIGURES[names[0]].published}\nfigures: {', '.join(map(str, files))}")

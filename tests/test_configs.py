@@ -262,7 +262,7 @@ def stand_in(monkeypatch, config) -> str:
 def planned(monkeypatch, experiment) -> plans.Plan:
     with compose.composer() as made:
         tools = plans.Tools(made, lambda config: stand_in(monkeypatch, config), compose.with_data)
-        return plans.prepared([experiment], plans.outline([experiment], tools), tools)[0]
+        return plans.planned([experiment], plans.outline([experiment], tools), tools)[0]
 
 
 PLANS = [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in EXPERIMENTS]

@@ -5,7 +5,6 @@ A worker on this machine has one GPU, or as many as a training has processes.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections import Counter
@@ -45,13 +44,12 @@ def run(
         say: called with messages that concern all cells.
 
     Raises:
-        StoreError: submitit is not installed, or Slurm refuses the job.
+        StoreError: Slurm refuses the job.
     """
     begun: Counter[str] = Counter()
-    waiting = list(pending)
-    while waiting:
+    while pending:
         again = []
-        for event in _begin(waiting, store, launcher, runtime, loggers, say):
+        for event in _begin(pending, store, launcher, runtime, loggers, say):
             outcome, key = event.outcome, event.cell.cell_id
             if outcome and outcome.machine and begun[key] < launcher.get("retries", 0):
                 begun[key] += 1
@@ -61,27 +59,21 @@ def run(
                 if outcome and outcome.machine and begun[key]:
                     outcome = replace(outcome, error=f"{outcome.error} (restarted {begun[key]} times)")
                 yield replace(event, outcome=outcome)
-        waiting = again
+        pending = again
 
 
 def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Check that `run` can start on this machine, before any data are prepared.
 
     Raises:
-        StoreError: Slurm is not available here, submitit is not installed, or a requested GPU does not exist.
+        StoreError: Slurm is not available here, or a requested GPU does not exist.
     """
     if launcher["name"] == "slurm":
-        _slurm().here()
+        from repro.launch import slurm  # loads submitit
+
+        slurm.here()
     else:
         places(runtime)
-
-
-def _slurm() -> Any:
-    """The module `repro.launch.slurm`. Raises StoreError if the extra dependencies [cluster] are missing."""
-    try:
-        return importlib.import_module("repro.launch.slurm")
-    except ModuleNotFoundError as error:
-        raise StoreError(f"launcher=slurm needs {error.name}: make setup installs it") from error
 
 
 def run_one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
@@ -103,10 +95,11 @@ def run_one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Lo
 
 def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
     if launcher["name"] == "slurm":
-        yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
+        from repro.launch import slurm
+
+        yield from slurm.run(pending, store, launcher, runtime, loggers, say)
         return
-    processes = max((cell.config["train"].get("processes", 1) for cell in pending), default=1)
-    found, said = places(runtime, processes)
+    found, said = places(runtime, max(cell.config["train"].get("processes", 1) for cell in pending))
     if said:
         say(said)
     with signals.listening():  # on a signal, the children save and end before this process does

@@ -12,7 +12,7 @@ import multiprocessing as mp
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
@@ -59,7 +59,7 @@ def forks() -> bool:
 
 
 def run(
-    pending: Iterable[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
+    pending: Sequence[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
 ) -> Iterator[Event]:
     """Run the cells `pending` in order, each in a process with `threads` threads; yields events as they happen.
 
@@ -72,8 +72,6 @@ def run(
             child by name.
     """
     left, free = list(pending), list(places)
-    if not left:
-        return
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(sorted({module for cell in left for module in cell.family.PRELOAD}))
     previous = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -81,7 +79,7 @@ def run(
     active: dict[Connection, tuple[Cell, Any, float, str | None]] = {}
     try:
         while left or active:
-            while free and left:
+            while left and free:
                 cell, place = left.pop(0), free.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 named = pinned(cell.config.get("plugins"))

@@ -1,7 +1,7 @@
 """Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
-Every configuration is resolved and checked before any data are read. Then every data set is prepared once, several in
-parallel (`prepared`).
+Every configuration is resolved and checked before any data are read (`outline`). Then every data set is prepared once,
+several in parallel (`planned`).
 """
 
 from __future__ import annotations
@@ -108,34 +108,33 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
     return cells
 
 
-def prepared(
+def planned(
     experiments: Sequence[Experiment],
     cells: Sequence[Sequence[Cell]],
     tools: Tools,
     overrides: Sequence[str] = (),
-    workers: int = 1,
     sweep: str = "",
 ) -> list[Plan]:
-    """Prepare all data of experiments, given their cells, and make their plans.
+    """The plans of experiments, once the data of their cells (`outline`) are prepared, each data set once.
 
-    Each data set is prepared once, several at a time in processes of their own if there are several workers; then the
-    first call must come before this process has threads, because it forks. Raises a loader's error, except that data are
+    With several workers, several data sets are prepared at a time, in processes of their own; the versions of a data set
+    are prepared one after the other, because they share what is fetched. Raises a loader's error, except that data are
     unavailable.
     """
-    jobs: dict[str, Job] = {}
-    for cell in (cell for group in cells for cell in group):
-        tests = jobs.setdefault(cell.data_key, (cell, {}))[1]
+    jobs: dict[str, dict[str, Job]] = {}  # name of a data set -> `Cell.data_key` of a version -> its job
+    for cell in itertools.chain.from_iterable(cells):
+        versions = jobs.setdefault(cell.config["data"]["name"], {})
+        tests = versions.setdefault(cell.data_key, (cell, {}))[1]
         tests.update({digest(node): {**cell.config, "data": node} for node in cell.further.values()})
-    work = partial(_prepare, tools.progress, tools.unavailable)
-    if len(jobs) > 1 and workers > 1 and pool.forks():
+    prepare = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
+    workers = min(len(jobs), cell.config["runtime"]["workers"])
+    if workers > 1 and pool.forks():
         quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
-        executor = ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet)
-        try:
-            results = dict(zip(jobs, executor.map(work, jobs.values())))
-        finally:
-            executor.shutdown(cancel_futures=True)
+        with ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet) as executor:
+            made = list(executor.map(prepare, jobs.values()))
     else:
-        results = {key: work(job) for key, job in jobs.items()}
+        made = list(map(prepare, jobs.values()))
+    results = {key: result for one in made for key, result in one.items()}
 
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
         if isinstance(result := results[cell.data_key], Exception):
@@ -144,9 +143,9 @@ def prepared(
         if lost := next((test for test in further if isinstance(test, Exception)), None):
             return lost
         cell = replace(cell, overrides=tuple(overrides), origin=origin(experiment, cell, sweep))
-        return cell.with_data(result[0], further)
+        return cell.with_data(prepared, further)
 
-    return [filled(one, own, overrides, partial(with_data, one)) for one, own in zip(experiments, cells)]
+    return [filled(one, of, overrides, partial(with_data, one)) for one, of in zip(experiments, cells)]
 
 
 def _resolve(
@@ -220,23 +219,26 @@ def origin(experiment: Experiment, cell: Cell, sweep: str = "") -> dict[str, str
 Job = tuple[Cell, dict[str, Config]]  # a cell of the data set, and the configurations of further test sets by `digest`
 
 
-def _prepare(
-    progress: Callable[[], Any], unavailable: tuple, job: Job
-) -> tuple[Prepared, dict[str, TestSet | Exception]] | Exception:
-    """The prepared data, and each further test set or why it is unavailable; an exception if the data are unavailable."""
-    cell, configs = job
-    plugins.load(plugins.pinned(cell.config.get("plugins")))
-    tests: dict[str, TestSet | Exception] = {}
-    try:
-        prepared = cell.family.prepare(cell.config, progress())
-    except unavailable as error:
-        return error
-    for key, config in configs.items():
+Result = tuple[Prepared, dict[str, TestSet | Exception]] | Exception  # of a job
+
+
+def _prepare(versions: Mapping[str, Job], progress: Callable[[], Any], unavailable: tuple) -> dict[str, Result]:
+    """The prepared data of the jobs, and each further test set; in their place the exception that says why they are unavailable."""
+    made: dict[str, Result] = {}
+    for version, (cell, configs) in versions.items():
+        plugins.load(plugins.pinned(cell.config.get("plugins")))
         try:
-            tests[key] = cell.family.prepare_test(config, Path(prepared.folder), progress())
+            prepared, tests = cell.family.prepare(cell.config, progress()), {}
+            made[version] = prepared, tests
         except unavailable as error:
-            tests[key] = error
-    return prepared, tests
+            made[version] = error
+            continue
+        for key, config in configs.items():
+            try:
+                tests[key] = cell.family.prepare_test(config, Path(prepared.folder), progress())
+            except unavailable as error:
+                tests[key] = error
+    return made
 
 
 def text(value: Any) -> str:

@@ -1,9 +1,7 @@
-"""The data of a report, read from the store: selected cells, predictions, and the papers' figures beside the cells.
+"""The data of a report, read from the store: selected cells and predictions.
 
 If a part is missing, `Missing` is raised with a message for the reader. `part` turns this error, and any other, into a
 note, so that a broken file costs only one figure.
-
-A report shows the figures in <outputs>/figures/<experiment>/ that have a note (`note`) for the report's profile.
 """
 
 from __future__ import annotations
@@ -12,19 +10,16 @@ import base64
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from repro.files import read_json, write_json
 from repro.store import Damaged
 from repro.tables.blocks import Row
 
 LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
-ENDING = ".about.json"
-LARGEST = 2_000_000  # maximum size of an embedded drawing in bytes; larger drawings are only linked
 
 
 class Missing(Exception):
@@ -92,35 +87,3 @@ def predictions_of(rows: Sequence[Row], split: str) -> list[dict[int, dict[str, 
 
 def clip(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1].rstrip() + "…"
-
-
-def note(stem: Path, title: str, caption: str, published: str, profile: str, data: Path, cells: Sequence[str]) -> Path:
-    """Write the texts and links that a report shows with the drawing `stem`.svg.
-
-    Args:
-        published: a description of the paper's figure.
-        data: the file with the numbers in the drawing.
-        cells: ids of the trainings that the drawing shows.
-    """
-    told = {"title": title, "caption": caption, "published": published, "profile": profile}
-    path = stem.with_name(stem.name + ENDING)
-    write_json(path, {**told, "data": data.name, "cells": list(cells)})
-    return path
-
-
-def placed(folder: Path, profile: str, known: Collection[str], beside: Path) -> list[dict[str, Any]]:
-    """The template's values for the figures in a folder.
-
-    Args:
-        known: ids of the report's trainings.
-        beside: the report's folder; links are relative to this folder.
-    """
-    figures = []
-    for path in sorted(folder.glob(f"*{ENDING}")):
-        if (told := read_json(path) or {}).get("profile") != profile:
-            continue
-        svg = path.with_name(path.name.removesuffix(ENDING) + ".svg")
-        image = embedded(svg.read_bytes() if svg.is_file() and svg.stat().st_size <= LARGEST else b"")
-        links = {"svg": link(svg, beside), "data": link(path.with_name(told["data"]), beside)}
-        figures.append({**told, **links, "image": image, "others": sum(cell not in known for cell in told["cells"])})
-    return figures

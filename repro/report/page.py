@@ -22,7 +22,7 @@ from repro.identity import Cell
 from repro.plan import Plan
 from repro.protocol import metric_of
 from repro.report import draw, examples, pictures, sweeps
-from repro.report.data import Missing, embedded, link, part, placed, predictions_of
+from repro.report.data import Missing, embedded, link, part, predictions_of
 from repro.results.records import Record, flatten, of_cells
 from repro.store import Store
 from repro.tables import compare, render
@@ -49,7 +49,6 @@ def write(
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
     stem = store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}"
     forms = [stem.with_name(stem.name + suffix) for suffix in (".txt", ".md", ".csv", ".tex")]
-    folder, known = store.root / "figures" / plan.experiment.name, {cell.training_id for cell in plan.cells.values()}
     outcomes = Counter(one.outcome for one in table.claims if one.parts)
     page = (
         environment()
@@ -60,7 +59,6 @@ def write(
             columns=[_column(c, block, plan, store) for c, block in enumerate(table.blocks)],
             states=count,
             cells=cells,
-            figures=part(placed, folder, plan.experiment.profile, known, path.parent),
             outcomes=", ".join(f"{n} {word}" for word, n in outcomes.items()),
             provenance=part(provenance, plan, store),
             files=[(form.name, link(form, path.parent)) for form in forms if form.is_file()],

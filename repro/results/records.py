@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,16 +11,13 @@ from typing import Any
 from repro import convergence
 from repro.cell import ASKED, check_nodes, read_config
 from repro.convergence import Convergence
-from repro.files import StoreError, read_json, usable
+from repro.files import StoreError, usable
 from repro.identity import Cell, OfFamily, Results, asked_id, computed_from, digest, scoring
-from repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
+from repro.store import ASIDE, Damaged, Entry, Evaluation, Store
 
-# (names of a task's and a mapping's folder, id) -> whether to read it
-Wanted = Callable[[str, str, str], bool]
 # nodes and keys that do not change the result
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")
 ASIDE_KEYS = ("task.family", "task.deviations", "mapping.grid")
-LARGEST = 1e300  # largest value of a metric; means of larger values overflow
 
 
 @dataclass(frozen=True)
@@ -125,24 +122,16 @@ def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     return flat
 
 
-def entries(store: Store, wanted: Wanted | None = None) -> Iterator[Entry]:
-    """The folders of finished trainings; `wanted(task, mapping, id)` selects the trainings, and None means all."""
-    for path in sorted((store.root / "cells").glob("*/*/*/manifest.json")):
-        if ASIDE not in path.parent.name and (wanted is None or wanted(*path.parent.parts[-3:])):
-            yield Entry(path.parent)
-
-
-def read(store: Store, wanted: Wanted | None = None, *, check: bool = True, ids: Collection[str] | None = None) -> Read:
+def read(store: Store, wanted: Callable[[str, str, str], bool] = lambda *path: True, check: bool = True) -> Read:
     """Read the finished cells of a store.
 
     Args:
-        wanted: function of (task folder, mapping folder, id) that says whether to read a training; None means all.
+        wanted: function of (task folder, mapping folder, id) that says whether to read a training.
         check: check every file against its manifest, as tables do; damaged cells are listed in `lost`.
-        ids: ids of the trainings to read; None means all.
     """
     result = Read()
-    for entry in entries(store, wanted):
-        if ids is not None and entry.folder.name not in ids:
+    for entry in store:
+        if not (entry.finished() and wanted(*entry.folder.parts[-3:])):
             continue
         try:
             with usable(entry.folder):
@@ -155,14 +144,6 @@ def read(store: Store, wanted: Wanted | None = None, *, check: bool = True, ids:
     return result
 
 
-def _measured(level: Level, check: bool) -> dict[str, Any] | None:
-    """The content of metrics.json, or None if the level is unfinished. Raises `Damaged`."""
-    stored = level.read() if check else read_json(level.path("metrics.json")) if level.finished() else None
-    if stored is not None and not isinstance(stored.get("metrics"), dict):
-        raise Damaged(f"{level.folder} is damaged: metrics.json holds no metrics")
-    return stored
-
-
 def _check(record: Record) -> None:
     """Raise the errors that a table of the record would raise, because intact files can still be inconsistent."""
     config = record.config
@@ -170,16 +151,14 @@ def _check(record: Record) -> None:
     if place != record.folder.parts[-3:-1]:
         raise ValueError(f"its config.yaml is that of {'/'.join(map(str, place))}")
     check_nodes(config)
-    if wrong := [
-        k for k, v in record.metrics.items() if type(v) not in (int, float) or not (abs(v) <= LARGEST or v != v)
-    ]:
+    if wrong := [k for k, v in record.metrics.items() if type(v) not in (int, float)]:
         raise ValueError(f"{wrong[0]} of its metrics.json is not a number that can be shown")
     _ = record.setting, record.flat
 
 
 def _records(entry: Entry, check: bool) -> list[Record]:
     """The records of a training: one for each scoring, or one without test sets if there are no evaluations."""
-    trained = _measured(entry, check)
+    trained = entry.read(check)
     if trained is None:
         return []
     told = read_config(entry.folder)
@@ -187,7 +166,7 @@ def _records(entry: Entry, check: bool) -> list[Record]:
     # Digest of the scoring, configuration, and name of a test set -> its evaluation.
     ways: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for level in map(Evaluation, sorted(entry.path("evaluations").glob("*"))):
-        if ASIDE in level.folder.name or (scored := _measured(level, check)) is None:
+        if ASIDE in level.folder.name or (scored := level.read(check)) is None:
             continue
         own, how, name = read_config(level.folder), digest(scored.get("scoring")), scored.get("test", "test")
         way = next((w for w in ways if w[0] == how and name not in w[2]), None)

@@ -14,18 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES: tuple[str, ...] = (
-    "sparse-attention",
-    "torch",
-    "fairseq-fixed",
-    "hydra-core",
-    "numpy",
-    "sacrebleu",
-    "rouge-score",
-)
-PACKAGES += ("sacremoses", "subword-nmt", "sentencepiece", "scikit-learn")
-
-
+PACKAGES = (
+    "sparse-attention torch fairseq-fixed hydra-core numpy sacrebleu rouge-score "
+    "sacremoses subword-nmt sentencepiece scikit-learn"
+).split()
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-fairseq.lock")
 

@@ -84,11 +84,11 @@ class Level:
         measured = (read_json(self.path("metrics.json")) or {}).get("metrics")
         return None if measured and isinstance(measured, dict) else "metrics.json holds no metrics"
 
-    def read(self) -> dict[str, Any] | None:
-        """The content of metrics.json, or None if unfinished. Raises `Damaged`, with the damaged file's name."""
+    def read(self, check: bool = True) -> dict[str, Any] | None:
+        """The content of metrics.json, or None if unfinished. Raises `Damaged`, with the file's name, unless `check` is false."""
         if not self.finished():
             return None
-        if why := self.damage():
+        if check and (why := self.damage()):
             raise Damaged(f"{self.folder} is damaged: {why}; run its command again: it is moved aside and made again")
         return read_json(self.path("metrics.json"))
 

@@ -88,11 +88,13 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
         ids = list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
     tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
 
-    def wanted(task: str, mapping: str, _: str) -> bool:
+    def wanted(task: str, mapping: str, key: str) -> bool:
         """Whether a folder can match; other folders are not read."""
-        return all(fits({"task": task, "mapping": mapping}[key]) for key, fits in tests.items())
+        return (ids is None or key in ids) and all(
+            fits({"task": task, "mapping": mapping}[key]) for key, fits in tests.items()
+        )
 
-    read = records.read(store, wanted, ids=ids)
+    read = records.read(store, wanted)
     for one in read.lost:
         print(f"left out: {one}", file=sys.stderr)
     found = read.records

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from repro import launch
-from repro import plan as plans
 from repro.cell import Cell
 from repro.launch.display import Display, name
+from repro.plan import Plan
 from repro.report import examples, page
 from repro.report.data import Missing, predictions_of
 from repro.results import estimate
@@ -29,7 +29,7 @@ from tasks.loggers import make_loggers
 POLL_SECONDS = 5.0
 
 
-def table(plan: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
+def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
     """The table of a plan, built from the cells in the store."""
     one = plan.experiment
     claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
@@ -37,7 +37,7 @@ def table(plan: plans.Plan, store: Store, failed: Mapping[str, str] | None = Non
     return tables.build(plan, store, compose.published(one.published), failed or {}, deviations, claims)
 
 
-def refuse_empty(made: Sequence[plans.Plan]) -> None:
+def refuse_empty(made: Sequence[Plan]) -> None:
     """Raise ConfigError if no plan has a slot, because no data are available."""
     if not any(one.slots for one in made):
         told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
@@ -51,9 +51,9 @@ class Driver:
     The cells of one table run together: the table with the least work first, and within it the longest cell first.
     """
 
-    plans: Sequence[plans.Plan]
+    plans: Sequence[Plan]
     store: Store
-    paces: estimate.Paces | None = None  # of finished cells
+    paces: estimate.Paces = field(default_factory=dict)  # of finished cells
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, Table] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
@@ -62,27 +62,13 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.cells: dict[str, Cell] = {}
-        self.done: set[str] = set()
-        self.reused = 0
-        self.damaged: list[Cell] = []
-        self.missing = [self._add(one) for one in self.plans]  # ids of each table's cells, in order
+        for key, cell in (pair for one in self.plans for pair in one.cells.items()):
+            self.cells[key] = self.cells[key].with_tests(cell) if key in self.cells else cell
+        self.states = {key: cell.state(self.store) for key, cell in self.cells.items()}  # before the run
+        self.done = {key for key, state in self.states.items() if state == "done"}
+        self.reused = len(self.done)
         config = next(iter(self.cells.values())).config
         self.runtime, self.launcher = config["runtime"], config["launcher"]
-
-    def _add(self, plan: plans.Plan) -> list[str]:
-        """Add the cells of a plan; returns the ids of those to run that are in no earlier plan, longest first."""
-        missing = []
-        for key, cell in plan.cells.items():
-            known = self.cells.get(key)
-            self.cells[key] = cell = known.with_tests(cell) if known else cell
-            if known and key not in self.done:
-                continue
-            state = cell.state(self.store)
-            self.reused += state == "done" and not known
-            (self.done.add if state == "done" else self.done.discard)(key)
-            missing += [key] * (state != "done")
-            self.damaged += [cell] * (state == "damaged")
-        return sorted(missing, key=lambda key: self.seconds(self.cells[key]), reverse=True)
 
     def seconds(self, cell: Cell) -> float:
         """How long a cell will probably take."""
@@ -98,24 +84,14 @@ class Driver:
             return 130
 
     def _run(self) -> int:
-        workers, expected = (
-            self.runtime["workers"],
-            {k: self.seconds(self.cells[k]) for own in self.missing for k in own},
-        )
-        ids = [key for own in sorted(self.missing, key=lambda own: sum(expected[k] for k in own)) for key in own]
+        work = {key: self.seconds(cell) for key, cell in self.cells.items() if key not in self.done}
+        ids = self.order(work)
         trained = sum(self.cells[key].entry(self.store).state() == "done" for key in ids)
         left = f"{len(ids) - trained} to run" + (f", {trained} to evaluate" if trained else "")
-        where = "by Slurm" if self.launcher["name"] == "slurm" else f"on {workers} worker(s)"
+        where = "by Slurm" if self.launcher["name"] == "slurm" else f"on {self.runtime['workers']} worker(s)"
         print(f"{len(self.cells)} cells: {self.reused} finished before, {left} {where}", file=sys.stderr)
-        with Display(expected, workers) as display:
-            said = [f"{name(c)}: its stored files are damaged; it is moved aside and run again" for c in self.damaged]
-            facts = [of.facts for cell in self.cells.values() for of in (cell.data, *cell.tests)]
-            said += [
-                f"note: {note}" for of in facts if is_own(of) for note in of.get("notes", ())
-            ]  # on the user's data
-            for line in dict.fromkeys(said):
-                display.say(line)
-            self._print_complete(display)
+        with Display(work, self.runtime["workers"]) as display:
+            self._begin(display)
             self._run_all([self.cells[key] for key in ids], display)
         # another process may have finished cells that failed here
         self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
@@ -127,6 +103,22 @@ class Driver:
             print("run the same command again to see what is done, and the tables when all cells are")
             return self.count()
         return self.conclude()
+
+    def order(self, work: Mapping[str, float]) -> list[str]:
+        """The ids of the cells to run, in order; work: cell id -> seconds."""
+        tables = [[key for key in one.cells if key in work] for one in self.plans]
+        tables.sort(key=lambda keys: sum(work[key] for key in keys))
+        return list(dict.fromkeys(key for keys in tables for key in sorted(keys, key=work.__getitem__, reverse=True)))
+
+    def _begin(self, display: Display) -> None:
+        """Print the notes on the cells, and the tables that are complete."""
+        for key, cell in self.cells.items():
+            if self.states[key] == "damaged":
+                display.say(f"{name(cell)}: its stored files are damaged; it is moved aside and run again")
+        facts = [of.facts for cell in self.cells.values() for of in (cell.data, *cell.tests)]
+        for note in dict.fromkeys(note for of in facts if is_own(of) for note in of.get("notes", ())):
+            display.say(f"note: {note}")  # on the user's own data
+        self._print_complete(display)
 
     def conclude(self) -> int:
         """Write the report and print the paths of all files. Returns the exit status."""
@@ -144,7 +136,7 @@ class Driver:
         print(f"{len(self.done) - self.reused} cells run, {self.reused} reused, {len(self.failed)} failed{more}")
         return 1 if self.failed else 0
 
-    def _run_all(self, pending: list[Cell], display: Display) -> None:
+    def _run_all(self, pending: Sequence[Cell], display: Display) -> None:
         """Run cells. Wait for cells that another process is running, and finish them here if that process gives up."""
         waiting: list[Cell] = []
         while pending or waiting:
@@ -180,7 +172,7 @@ class Driver:
                 self.reports.append(page.write(built, one, self.store, html, self.failed))
 
 
-def drawings(table: Table, plan: plans.Plan) -> str:
+def drawings(table: Table, plan: Plan) -> str:
     """The drawings of every column that has finished rows."""
     said = []
     for number, block in enumerate(table.blocks):

@@ -1,7 +1,7 @@
 """Draw the papers' figures of `configs/figures.yaml` from trained cells.
 
 A figure is written to <outputs>/figures/<experiment>/<figure>_<profile>.svg, together with a file of its numbers (.json
-or .csv) and a file with the text that the report of the experiment shows about it (.about.json).
+or .csv).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from repro.identity import pair
-from repro.report.data import note
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
 from tasks.config.options import values_in
@@ -63,7 +62,7 @@ class Figure:
 
 
 def make(names: Sequence[str], options: Options, out: Path | None = None) -> list[Path]:
-    """Draw one of FIGURES and write the text that the report shows about it; returns the files that were written.
+    """Draw one of FIGURES; returns the files that were written.
 
     Args:
         names: a name from FIGURES, optionally followed by another experiment that has suitable cells.
@@ -86,7 +85,7 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
         return folder / f"{name}_{profile}"
 
     if figure.draw == "documents":
-        stems, data, caption, cells = _documents(figure, options, place)
+        stems, data = _documents(figure, options, place)
     else:
         said = dict(map(pair, options.overrides))  # rows= and columns=, or else those of the figure
         points = figure.points and said.get("rows", figure.points)
@@ -96,20 +95,15 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
             trained.cells = [one for one in trained.cells if one[0] in figure.rows] or trained.cells
         write, how = DRAW[figure.draw](figure, options, trained)
         stems, caption = [place(trained.store.root)], f"{trained.title}; {trained.column.label}. {how}"
-        data, cells = write(stems[0], options.endings, caption), [cell.training_id for _, cell in trained.cells]
-    files = []
-    for stem in stems:
-        drawings = [stem.with_suffix(ending) for ending in options.endings]
-        about = note(stem, figure.title, caption, figure.published, profile, data, cells)
-        files += [*(drawing for drawing in drawings if drawing.exists()), data, about]
-    return files
+        data = write(stems[0], options.endings, caption)
+    drawings = [stem.with_suffix(ending) for stem in stems for ending in options.endings]
+    return [*(drawing for drawing in drawings if drawing.exists()), data]
 
 
 def listed() -> str:
     """Help text: every figure with its title and experiment, and the command to run next."""
     lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
-    then = "Next: python scripts/reproduce.py EXPERIMENT with the same overrides, before (the cells) and after (the report)"
-    return "\n".join(["figures:", *lines, "", then])
+    return "\n".join(["figures:", *lines, "", "First: python scripts/reproduce.py EXPERIMENT with the same overrides"])
 
 
 def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[str]]:
@@ -185,25 +179,17 @@ def _images(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
     return lambda stem, endings, _: images.write(panels, chosen, picture, stem, endings, how), how
 
 
-def _documents(
-    figure: Figure, options: Options, place: Callable[[Path], Path]
-) -> tuple[list[Path], Path, str, list[str]]:
-    """Plot scores against the settings of the generated documents, over all finished cells.
-
-    Returns the paths without endings, the file of numbers, the caption and the ids of the trainings.
-    """
+def _documents(figure: Figure, options: Options, place: Callable[[Path], Path]) -> tuple[list[Path], Path]:
+    """Plot scores against the settings of the generated documents; returns the paths without endings, and the file of numbers."""
     from tasks.draw import documents
 
     plan, store = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
     results = [(plan.experiment.rows[slot.row].label, slot.config, slot.results(store)) for slot in plan.slots]
-    finished = [(row, config, cell.metrics) for row, config, cell in results if cell is not None]
-    points = documents.collect(finished)
+    points = documents.collect((row, config, cell.metrics) for row, config, cell in results if cell is not None)
     if points.empty:
         raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {plan.experiment.name}")
     files = documents.write(points, plan.experiment.paper, place(store.root).parent)
-    caption = f"{plan.experiment.title}. {len(finished)} of {len(results)} cells."
-    stems, data = [file.with_suffix("") for file in files if file.suffix == ".svg"], files[-1]
-    return stems, data, caption, [slot.training_id for slot in plan.slots]
+    return [file.with_suffix("") for file in files if file.suffix == ".svg"], files[-1]
 
 
 DRAW = {"outputs": _outputs, "forced": _forced, "aligned": _aligned, "classified": _classified, "images": _images}

@@ -38,22 +38,20 @@ def outlined(request: Request) -> tuple[Experiment, list[Cell]]:
 
 
 def begin(request: Request) -> Driver:
-    """The driver of a request's experiments, whose data are prepared first; says what will be run.
+    """The driver of a request's experiments; says what will be run before it prepares their data.
 
     Raises:
         ValueError: a name or configuration is invalid.
         DataError: data are unavailable.
+        StoreError: the launcher cannot start.
     """
     loaded, rest = experiments(request), request.overrides
     for one in loaded:
         if one.opening:
             print(one.opening, flush=True)
     cells = outline(loaded, rest)
-    labelled = [("", cell) for group in cells for cell in group]
-    config = labelled[0][1].config
-    launch.ready(config["launcher"], config["runtime"])
-    store = Store(config["paths"]["outputs"])
-    cost = estimate.estimate(labelled, store, ASSUMED)
+    store = store_of(cells)
+    cost = estimate.estimate([("", cell) for group in cells for cell in group], store, ASSUMED)
     where = ", ".join(f"{store.root}/report/{one.name}_{one.profile}.html" for one in loaded)
     told = cost.text("").splitlines()[-1]
     print(f"{', '.join(request.names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
@@ -62,8 +60,14 @@ def begin(request: Request) -> Driver:
 
 def plan(request: Request) -> tuple[plans.Plan, Store]:
     """The plan of a request's one experiment, with its data prepared, and the store of its cells."""
-    (one,) = prepared(experiments(request), request.overrides)
-    return one, Store(one.slots[0].config["paths"]["outputs"])
+    one, cells = outlined(request)
+    (made,) = prepared([one], request.overrides, [cells])
+    return made, store_of([cells])
+
+
+def store_of(cells: Sequence[Sequence[Cell]]) -> Store:
+    """The store of the cells of experiments."""
+    return Store(next(cell for group in cells for cell in group).config["paths"]["outputs"])
 
 
 def prepared(
@@ -77,7 +81,7 @@ def prepared(
     cells = cells or outline(loaded, rest)
     config = next(cell for group in cells for cell in group).config
     launch.ready(config["launcher"], config["runtime"])
-    made = plans.prepared(loaded, cells, TOOLS, rest, config["runtime"]["workers"], sweep)
+    made = plans.planned(loaded, cells, TOOLS, rest, sweep)
     refuse_empty(made)
     return made
 
@@ -189,8 +193,7 @@ def main(request: Request) -> int:
 
 def estimated(labelled: Sequence[tuple[str, Cell]], title: str) -> str:
     """The text for `--plan`: cells, finished cells and hours of cells, which are labelled by their part of the plan."""
-    store = Store(labelled[0][1].config["paths"]["outputs"])
-    return estimate.estimate(labelled, store, ASSUMED).text(title)
+    return estimate.estimate(labelled, store_of([[cell for _, cell in labelled]]), ASSUMED).text(title)
 
 
 def describe(request: Request) -> None:

@@ -230,7 +230,7 @@ def main(request: Request) -> int:
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
         raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")
-    store = Store(next(cell for group in outlined.cells for cell in group).config["paths"]["outputs"])
+    store = reproduce.store_of(outlined.cells)
     folder = folder_of(store, request, outlined)
     made = reproduce.prepared(outlined.experiments, request.overrides, outlined.cells, folder.name)
     return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()

@@ -156,7 +156,7 @@ def _hydra(request: Request) -> int:
         known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
         compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
         roots, ids = sorted({one["root"] for one in ended if "root" in one}), {key.rpartition("/")[2] for key in known}
-        results = [r for root in roots for r in records.read(Store(root), ids=ids).records]
+        results = [r for root in roots for r in records.read(Store(root), lambda *path: path[2] in ids).records]
         sweep.print_comparison(results, folder, f"Sweep {folder.name}", [])
     elif sweeping and not any(folder.iterdir()):
         folder.rmdir()  # --help, --cfg

@@ -36,12 +36,12 @@ METRICS = {
 BASELINES = {"constant": {"score": 1.5, "text": "the same"}}
 
 
-def planned(experiments, tools, overrides=(), workers=1, runtime=None):
-    """The plans of experiments."""
+def planned(experiments, tools, overrides=(), **runtime):
+    """The plans of experiments, whose cells have the options `runtime`."""
     cells = plans.outline(experiments, tools, overrides)
-    if runtime:
-        cells = [[replace(one, config={**one.config, "runtime": runtime}) for one in group] for group in cells]
-    return plans.prepared(experiments, cells, tools, overrides, workers)
+    for cell in (cell for group in cells for cell in group):
+        cell.config["runtime"].update(runtime)
+    return plans.planned(experiments, cells, tools, overrides)
 
 
 class DataMissing(Exception):

@@ -36,7 +36,7 @@ def planned(experiment, tools, store):
             page["profiles"]["demo"] = {"columns": ["a"], "seeds": [1]}
             change(page)
 
-        return fake_family.planned([experiment(small)], tools, overrides, runtime=RUNTIME)
+        return fake_family.planned([experiment(small)], tools, overrides, **RUNTIME)
 
     return make
 
@@ -67,9 +67,9 @@ def test_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_b
     assumed = replace(reproduce.ASSUMED, others={"translation_demo": (8_000, 90)}, slowness=lambda: 2.0)
     monkeypatch.setattr(reproduce, "ASSUMED", assumed)
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
-    monkeypatch.setattr(reproduce, "prepared", lambda *_: [])
-    monkeypatch.setattr(reproduce, "Driver", lambda *_: None)
-    reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
+    monkeypatch.setattr(reproduce, "prepared", lambda *_: sys.exit("prepared"))
+    with pytest.raises(SystemExit, match="prepared"):
+        reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
     assert capfd.readouterr().err == (
         "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
         f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
@@ -78,17 +78,16 @@ def test_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_b
 
 @pytest.fixture
 def begun(page, tools, store):
-    """`begun(*changes)`: tables `one` and `two`; every change is made to all later ones."""
+    """`begun(*changes)`: tables `one`, `two` ..; every change is made to all later ones."""
 
-    def make(*changes, tools=tools, overrides=()):
+    def make(*changes, overrides=(), workers=2):
         loaded, now = [], copy.deepcopy(page)
         now["rows"][1].pop("grids", None)
         now["profiles"]["demo"] = {"columns": ["a"], "seeds": [1, 2]}
         for title, change in zip(("one", "two"), changes):
             change(now)
             loaded.append(read({**copy.deepcopy(now), "title": f"Table {title}"}, title, "demo"))
-        made = fake_family.planned(loaded, tools, overrides, 2, RUNTIME)
-        driving.refuse_empty(made)
+        made = fake_family.planned(loaded, tools, overrides, **RUNTIME | {"workers": workers})
         return reproduce.Driver(made, store)
 
     return make
@@ -96,10 +95,14 @@ def begun(page, tools, store):
 
 def fewer(page):
     page["profiles"]["demo"]["seeds"] = [3]
-    page["columns"]["a"]["overrides"] = ["data.content=b"]
 
 
-def test_cells_of_two_tables_are_run_once(begun, store, capfd):
+def test_the_smallest_table_comes_first_and_its_longest_cell(begun, store, capfd, monkeypatch):
+    monkeypatch.setattr(reproduce.Driver, "seconds", lambda self, cell: cell.seed)
+    driver = begun(lambda page: None, fewer, workers=1)
+    driver.done = {next(key for key, cell in driver.cells.items() if cell.seed == 2)}
+    order = driver.order({key: cell.seed for key, cell in driver.cells.items() if key not in driver.done})
+    assert [driver.cells[key].seed for key in order] == [2, 1, 1, 3, 3]
     driver = begun(lambda page: None, lambda page: None)
     assert len(driver.cells) == 4 and driver.run() == 0, "both are the same cells"
     said = capfd.readouterr()
@@ -115,40 +118,23 @@ def test_tables_are_printed_in_the_order_of_their_work(begun, store, capfd):
 
 
 def test_a_cell_of_two_tables_is_scored_on_the_test_sets_of_both(begun, store):
-    def first(page):
-        page["rows"] = page["rows"][:1]
-        page["profiles"]["demo"]["seeds"] = [1, 2, 3]
-
     def second(page):
         page["columns"]["a"].update(evaluate=["duc"])
-        page["columns"]["b"]["overrides"] = ["data.content=b"]
-        page["profiles"]["demo"]["columns"] = ["a", "b"]
 
-    driver = begun(first, second, overrides=["task.behaviour=slow", "task.seconds=2.0"])
+    driver = begun(lambda page: None, second)
     assert driver.run() == 0 and {cell.state(store) for cell in driver.cells.values()} == {"done"}
-    ran = [runs(cell, store) for cell in driver.cells.values()]
-    assert ran == [["train", "test", "duc"]] * 3 + [["train", "test"]] * 3
+    assert [runs(cell, store) for cell in driver.cells.values()] == [["train", "test", "duc"]] * 4
 
 
 def test_data_that_are_unavailable_take_out_a_column_and_all_of_them_the_run(begun, store, capfd):
     def without(page):
         page["columns"]["a"]["overrides"] = ["data.missing=1"]
 
-    assert begun(lambda page: None, without).run() == 0
+    driver = begun(lambda page: None, without)
+    assert driver.run() == 0
     assert "it is behind a licence" in capfd.readouterr().out
     with pytest.raises(compose.ConfigError, match="no column can be run: A: it is behind a licence"):
-        begun(without)
-
-
-def test_an_error_of_a_loader_ends_the_run_and_the_cells_are_continued_by_the_next(begun, tools, store):
-    def broken(page):
-        page["columns"]["a"]["overrides"] = ["data.missing=1"]
-
-    strict = replace(tools, unavailable=())
-    with pytest.raises(fake_family.DataMissing):
-        begun(lambda page: None, broken, tools=strict)
-    driver = begun(lambda page: page["columns"]["a"].pop("overrides", None))
-    assert driver.run() == 0 and len(driver.done) == 4
+        driving.refuse_empty(driver.plans[1:])
 
 
 def test_this_machine_is_timed_without_a_trace():
@@ -204,7 +190,7 @@ from tasks.config.request import Request
 
 def begin(request):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
-    made = fake_family.planned([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r}, runtime={runtime})
+    made = fake_family.planned([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r}, **{runtime})
     return reproduce.Driver(made, Store({store!r}))
 
 def module_of(config):

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import fake_family
 import pytest
@@ -119,16 +120,26 @@ def test_a_grid_needs_a_select(experiment, tools):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_data_set_is_prepared_once(experiment, tools, tmp_path, workers):
-    def change(page):
-        page["columns"]["b"]["overrides"] = ["data.content=b"]
+    """One version of a data set after the other, because they share what is fetched; another one beside them."""
+
+    def change(page, data):
+        page["columns"]["b"]["overrides"] = data
 
     trace = tmp_path / "trace"
-    twice = [experiment(change), experiment(change)]
-    both = fake_family.planned(twice, tools, [f"data.trace={trace}"], workers=workers)
+    data = (["data.content=b"], ["data.content=c", "data.name=other"])
+    two = [experiment(partial(change, data=one)) for one in data]
+    both = fake_family.planned(two, tools, [f"data.trace={trace}"], workers=workers)
     lines = [line.split() for line in trace.read_text().splitlines()]
-    assert sorted(content for *_, content in lines) == ["a", "b"] and [len(p.slots) for p in both] == [16, 16]
-    here = str(os.getpid()) in {pid for pid, *_ in lines}
-    assert here == (workers == 1), "several at a time run in processes of their own"
+    assert sorted(content for *_, content in lines) == ["a", "b", "c"] and [len(p.slots) for p in both] == [16, 16]
+    by = {content: pid for pid, *_, content in lines}
+    assert by["a"] == by["b"]
+    assert (by["a"] == by["c"] == str(os.getpid())) == (workers == 1), "several at a time run in processes of their own"
+
+
+def test_an_error_of_a_loader_is_raised(experiment, tools):
+    one = experiment(lambda page: page["columns"]["b"]["overrides"].append("data.missing=1"))
+    with pytest.raises(fake_family.DataMissing):
+        made(one, replace(tools, unavailable=()))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -74,14 +74,13 @@ def test_a_folder_that_cannot_be_read_is_named_with_the_reason(trained, store):
     assert damaged.training_id in said and "weights.safetensors is not what was written" in said
     assert len(records.read(store, check=False).records) == 2
     only = records.read(store, lambda task, mapping, key: key == kept.training_id)
-    assert records.read(store, ids=[kept.training_id]).lost == only.lost == [] and len(only.records) == 1
+    assert only.lost == [] and len(only.records) == 1
 
 
 @pytest.mark.parametrize(
     "name, before, after, said",
     [
-        ("metrics.json", '"metrics"', '"other"', "metrics.json holds no metrics"),
-        ("metrics.json", '"dev/score": 0.1', '"dev/score": 1e301', "dev/score of its metrics.json is not a number"),
+        ("metrics.json", '"metrics"', '"other"', "'metrics' is missing"),
         ("metrics.json", '"dev/score": 0.1', '"dev/score": "high"', "dev/score of its metrics.json is not a number"),
         ("config.yaml", "name: fake", "name: other", "its config.yaml is that of other/softmax"),
         ("config.yaml", "profile:", "other:", "profile"),
