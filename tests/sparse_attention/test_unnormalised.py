@@ -37,20 +37,6 @@ def test_softmax1_is_softmax_with_one_more_score(scale, logit):
     assert torch.allclose(p32.double(), sa.softmax1(x.float().double(), logit=logit, mask=mask), atol=1e-6)
 
 
-def test_softmax1_in_attention_is_softmax_with_a_sink():
-    """The sink of sparse_attention is written by others; both are torch's softmax over one more column."""
-    q, k, v = (torch.randn(2, 3, n, 8, dtype=D) for n in (5, 7, 7))
-    sink = torch.randn(3, dtype=D, requires_grad=True)
-    x = torch.cat((sink.view(3, 1, 1).expand(2, 3, 5, 1), q @ k.mT / math.sqrt(8)), -1)
-    expected = torch.softmax(x, -1)[..., 1:] @ v
-    ours = sa.sparse_attention(q, k, v, "softmax1", logit=sink.unsqueeze(-1))
-    torch.testing.assert_close(ours, expected)
-    torch.testing.assert_close(sa.sparse_attention(q, k, v, "softmax", sink=sink), expected)
-    w = torch.randn_like(ours)
-    (g,), (h,) = (torch.autograd.grad((y * w).sum(), sink, retain_graph=True) for y in (ours, expected))
-    torch.testing.assert_close(g, h)
-
-
 @pytest.mark.parametrize("scale", SCALES)
 def test_sigmoid_is_the_logistic_function_with_a_bias(scale):
     x, mask = drawn(scale)
@@ -61,14 +47,6 @@ def test_sigmoid_is_the_logistic_function_with_a_bias(scale):
     expected = scipy.special.expit(rows.numpy() + bias.unsqueeze(-1).numpy())
     np.testing.assert_allclose(sa.sigmoid(rows, bias=bias).numpy(), expected, rtol=1e-12, atol=1e-300)
     assert torch.equal(sa.sigmoid(x, bias=0.5), sa.Sigmoid(0.5)(x)) and sa.Sigmoid().bias is None
-
-
-def test_sigmoid_attention_with_a_causal_mask_counts_what_a_query_sees():
-    q, k, v = torch.randn(3, 1, 6, 4, dtype=D)
-    out = sa.sparse_attention(q, k, v, "sigmoid", causal=True)
-    for i in range(6):
-        x = (q[0, i] @ k[0, : i + 1].mT / 2).numpy()
-        np.testing.assert_allclose(out[0, i], scipy.special.expit(x - math.log(i + 1)) @ v[0, : i + 1].numpy())
 
 
 @pytest.mark.parametrize(("name", "other"), [("entmoid15", entmax.entmax15), ("sparsemoid", entmax.sparsemax)])

@@ -141,16 +141,6 @@ def test_planar_family_equals_quadrature(alpha):
     assert torch.allclose(matched.sigma, d.sigma, atol=1e-13)
 
 
-def test_one_dimension_agrees_with_the_line():
-    t = torch.linspace(-1, 2, 31, dtype=torch.float64)
-    for alpha in (1.0, 4 / 3, 2.0, 2.5):
-        line = ct.BetaGaussian(t64(0.4), t64(0.2), alpha)
-        general = ct.MultivariateBetaGaussian(t64([0.4]), t64([[0.2]]), alpha)
-        assert torch.allclose(line.pdf(t), general.pdf(t.unsqueeze(-1)), atol=1e-13)
-        for a in (1, 1.5, 2):
-            assert float(line.entropy(a)) == pytest.approx(float(general.entropy(a)), abs=1e-12)
-
-
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_sampled_moments(n, alpha):

@@ -97,19 +97,6 @@ def test_second_derivatives_have_the_same_mask(short):
         torch.testing.assert_close(a.double(), b, atol=2e-3 * float(b.abs().max()), rtol=0)
 
 
-def test_the_same_bits_in_any_number_of_threads():
-    q, k, v = (torch.randn(4, 700, 32, generator=torch.Generator().manual_seed(i)) for i in range(3))
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            out, saved = native.forward(q, k, v, alpha=1.5, scale=0.1, dropout=0.2, seed=11)
-            found.append((out, *native.gradients(out, q, k, v, saved)[:3]))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*found))
-
-
 def test_a_dropped_weight_ignores_its_value():
     q, k, v = tensors(grad=False)
     weights = dropped(0.5, 4)

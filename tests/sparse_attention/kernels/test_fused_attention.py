@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import entmax
 import pytest
@@ -239,8 +240,8 @@ def test_values_off_a_large_support_are_not_read() -> None:
         torch.testing.assert_close(mine, other, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("alpha", [2.0, 1.5, 1.05])
-def test_same_bits_in_any_threads_and_callers(alpha: float) -> None:
+@pytest.mark.parametrize("alpha, drop", [(2.0, {}), (1.5, {"dropout": 0.2, "seed": 11}), (1.05, {})])
+def test_same_bits_in_any_threads_and_callers(alpha: float, drop: dict[str, Any]) -> None:
     q, k, v = drawn(4, 2, 400, 400, 64, 64)
     g = torch.randn(4, 400, 64)
     before = torch.get_num_threads()
@@ -249,7 +250,7 @@ def test_same_bits_in_any_threads_and_callers(alpha: float) -> None:
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
+            out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True, **drop)
             assert saved is not None
             results.append((out, saved.row_pointers, columns(saved), saved.weights_))
             dq, dk, dv = attention.gradients(g, q, k, v, saved)[:3]
@@ -264,7 +265,7 @@ def test_same_bits_in_any_threads_and_callers(alpha: float) -> None:
     )  # for three, groups are cut: another order of sums
 
     def again(_: int) -> bool:
-        out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True)
+        out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True, **drop)
         return saved is not None and torch.equal(out, results[0][0]) and torch.equal(columns(saved), results[0][2])
 
     with ThreadPoolExecutor(3) as pool:

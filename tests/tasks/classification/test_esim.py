@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from differences import along_a_random_direction
-from torch import nn
 
 import sparse_attention as sa
 from tasks.classification.metrics import MEASURED, score
 from tasks.classification.models.esim import measures
-from tasks.classification.predict import collate, predict
+from tasks.classification.predict import predict
 
 SIZES = {"embed_dim": 6, "hidden_dim": 5, "embed_range": 1.0, "bandwidth": 2, "dropout": 0.0}
 KINDS = ["softmax", "sparsemax", "fusedmax", "softmax_sequence", "sparsemap_sequence", "sparsemap_matching"]
@@ -33,25 +31,12 @@ def esim(toy, build_model):
 
 
 @pytest.mark.parametrize("mapping", KINDS)
-def test_a_pair_does_not_depend_on_its_batch(esim, assert_no_part_of_the_batch, mapping):
+def test_a_pair_does_not_depend_on_its_batch(
+    esim, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, mapping
+):
     model, data = esim(mapping)
     assert assert_no_part_of_the_batch(model, data.splits["test"])["measures"]
-
-
-@pytest.mark.parametrize("mapping", ["sparsemax", "sparsemap_sequence", "sparsemap_matching"])
-def test_gradients_against_differences(esim, mapping):
-    """Of the whole model in double precision, in the scores' own parameters."""
-    model, data = esim(mapping)
-    model, batch = model.double().train(), collate(data.splits["train"], range(4))
-    labels = torch.from_numpy(data.splits["train"].labels[:4])
-    weights = [model.read.forwards.weight_ih_l0] + [p for n, p in model.named_parameters() if n == "distances"]
-
-    def loss() -> torch.Tensor:
-        return nn.functional.cross_entropy(model(*batch)[0], labels)
-
-    for weight, gradient in zip(weights, torch.autograd.grad(loss(), weights)):
-        found, expected = along_a_random_direction(loss, [weight], [gradient], seed=1)
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-8)
+    assert_loss_reaches_every_parameter(model, data.splits["train"])
 
 
 def test_alignments_are_the_librarys(esim):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from differences import along_a_random_direction
 from torch import nn
 
 import sparse_attention as sa
@@ -84,21 +83,6 @@ def test_a_pair_does_not_depend_on_its_batch(toy, snli, assert_no_part_of_the_ba
     data = toy("toy_entailment")
     extra = assert_no_part_of_the_batch(snli(data, mapping), data.splits["test"])
     assert torch.allclose(extra["attention"]["premise"].sum(-1), torch.ones(12), atol=1e-5)
-
-
-@pytest.mark.parametrize(("mapping", "discrete"), [KINDS[3], KINDS[4], ("continuous_sparsemax", "softmax")])
-def test_gradients_of_the_attention_against_differences(toy, imdb, mapping, discrete):
-    data = toy("toy_reviews")
-    model = imdb(data, mapping, discrete).double()
-    batch, labels = collate(data.splits["train"], range(3)), torch.from_numpy(data.splits["train"].labels[:3])
-    weight = model.attend.predictor.linear.weight if discrete == "none" else model.scores.from_key.weight
-
-    def loss() -> torch.Tensor:
-        return nn.functional.cross_entropy(model(*batch)[0], labels)
-
-    gradient = torch.autograd.grad(loss(), weight)
-    found, expected = along_a_random_direction(loss, [weight], gradient, seed=1, step=1e-5)
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-10)
 
 
 def test_the_bilstm_is_torchs_and_the_cnn_sees_only_windows_inside_the_text():

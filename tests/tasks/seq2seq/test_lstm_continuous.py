@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from differences import along_a_random_direction
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from repro.store import Store
+from sparse_attention.mappings.continuous import ContinuousAttention1d, GaussianBasis1d
 from tasks.config import compose
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
@@ -37,46 +37,31 @@ def pdf(t: np.ndarray, mean: float, variance: float, density: str) -> np.ndarray
     return np.clip(1 - ((t - mean) / a) ** 2, 0, None) * 3 / (4 * a)
 
 
-@pytest.mark.parametrize("density", ["continuous_softmax", "continuous_sparsemax"])
-def test_the_context_is_the_integral_of_the_value_function(build, sentences, density):
-    """sum_s p_s h_s + int p(t) B psi(t) dt, B by numpy's ridge regression, the integral by the trapezoidal rule."""
+@pytest.mark.parametrize("density, alpha", [("continuous_softmax", 1.0), ("continuous_sparsemax", 2.0)])
+def test_the_context_is_that_of_the_layer_beside_the_words(build, sentences, density, alpha):
+    """`sa.continuous` tests the layer by quadrature."""
     model, (inputs, _) = build(density, **SMALL), sentences
-    with torch.no_grad():
-        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
-        _, p, _ = model.step(inputs["prev_output_tokens"][:, 0], memory, model.start(memory))
-        found = torch.bmm(model._reading(p.unsqueeze(1), memory), memory["states"]).squeeze(1)
-    centres, widths = np.tile(np.linspace(0, 1, 3), 2), np.repeat([0.1, 0.3], 3)
-
-    def psi(t):
-        return np.exp(-0.5 * ((t - centres[:, None]) / widths[:, None]) ** 2) / (widths[:, None] * np.sqrt(2 * np.pi))
-
-    for i, length in enumerate(inputs["src_lengths"].tolist()):
-        at = (np.arange(length) + 0.5) / length
-        h, weights = memory["states"][i, :length].numpy().T, p[i, :length].numpy()
-        basis = psi(at)  # [N, S]
-        b = np.linalg.solve(basis @ basis.T + 0.01 * np.eye(6), basis @ h.T).T
-        mean = weights @ at
-        variance = max(weights @ (at - mean) ** 2, 1e-6)
-        t = mean + np.linspace(-9, 9, 200_001) * np.sqrt(variance)
-        expected = h @ weights + b @ np.trapezoid(psi(t) * pdf(t, mean, variance, density), t)
-        np.testing.assert_allclose(found[i].numpy(), expected, rtol=2e-5, atol=1e-6)
+    memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+    _, p, _ = model.step(inputs["prev_output_tokens"][:, 0], memory, model.start(memory))
+    states, words = memory["states"], inputs["src_tokens"] != PAD
+    found = torch.bmm(model._reading(p.unsqueeze(1), memory), states).squeeze(1)
+    basis = GaussianBasis1d(torch.linspace(0, 1, 3).repeat(2), torch.tensor([0.1, 0.3]).repeat_interleave(3))
+    fitted, _ = ContinuousAttention1d(basis, alpha)(states, words, weights=p)
+    torch.testing.assert_close(found, torch.bmm(p.unsqueeze(1), states).squeeze(1) + fitted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("density", DENSITIES)
 def test_gradients_are_those_of_finite_differences(build, sentences, density):
-    """Of the loss, along random directions in the space of all parameters, which are those of the discrete model (section 4)."""
+    """Of the loss, in all parameters, which are those of the discrete model (section 4)."""
     model, (inputs, target) = build(density, **SMALL), sentences
-    discrete = [(n, p.shape) for n, p in build().named_parameters()]
-    assert [(n, p.shape) for n, p in model.named_parameters()] == discrete, "without any additional parameters"
+    names, parameters = zip(*model.named_parameters())
+    assert [(n, p.shape) for n, p in zip(names, parameters)] == [(n, p.shape) for n, p in build().named_parameters()]
 
-    def loss():
-        return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
+    def loss(*values):
+        logits, _ = torch.func.functional_call(model, dict(zip(names, values)), kwargs=inputs)
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD)
 
-    parameters = list(model.parameters())
-    slopes = torch.autograd.grad(loss(), parameters)
-    for seed in (7, 8, 9):
-        promised, expected = along_a_random_direction(loss, parameters, slopes, seed)
-        assert promised == pytest.approx(expected, rel=1e-6, abs=1e-8)
+    assert torch.autograd.gradcheck(loss, parameters, fast_mode=True)
 
 
 def test_only_a_model_that_gives_a_density_takes_one_and_what_cannot_be_is_refused(composed):
