@@ -123,6 +123,7 @@ def prepared(
     unavailable.
     """
     jobs: dict[str, Job] = {}
+    results: dict[str, Any]  # key of a data set -> what `_prepare` returns
     for cell in (cell for group in cells for cell in group):
         tests = jobs.setdefault(cell.data_key, (cell, {}))[1]
         tests.update({digest(node): {**cell.config, "data": node} for node in cell.further.values()})
