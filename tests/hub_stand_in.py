@@ -1,4 +1,4 @@
-"""A stand-in of the Hugging Face hub on the loopback: small Parquet files in the schemas of the real sets, and its faults.
+"""A stand-in of the Hugging Face hub on the loopback: small Parquet files in the schema of Gigaword, and its faults.
 
 It answers what `huggingface_hub` and `tasks.data.acquire.download` ask: /api/datasets/<repo>/revision/<revision>, and
 /datasets/<repo>/resolve/<revision>/<file>, which redirects to another address as the hub does to its storage. It also serves
@@ -25,43 +25,22 @@ def _text(rng: random.Random, low: int = 4, high: int = 9) -> str:
     return " ".join(rng.choices(WORDS, k=rng.randint(low, high))) + " ."
 
 
-def _features() -> dict[str, tuple[Any, Any]]:
-    """Set -> (its features on the hub, row number and texts, the last one short -> row)."""
-    from datasets import ClassLabel, Features, Translation, Value
-
-    string = Value("string")
-    features = {
-        "stanfordnlp/imdb": Features(text=string, label=ClassLabel(names=["neg", "pos"])),
-        "Harvard/gigaword": Features(document=string, summary=string),
-        "IWSLT/iwslt2017": Features(translation=Translation(["de", "en"])),
-    }
-    rows = {
-        "stanfordnlp/imdb": lambda i, a, b, short: {"text": f"review {i} {a}", "label": i % 2},
-        "Harvard/gigaword": lambda i, a, b, short: {"document": f"{i} {a}", "summary": short},
-        "IWSLT/iwslt2017": lambda i, a, b, short: {"translation": {"de": f"{i} {a}", "en": b}},
-    }
-    return {repo: (features[repo], made) for repo, made in rows.items()}
-
-
-# Repository -> where its Parquet files lie: at the pinned commit, or in the conversion.
-PATHS = {"stanfordnlp/imdb": "plain_text/{}-00000-of-00001.parquet", "Harvard/gigaword": "default/{}/0000.parquet"}
-PATHS |= {"IWSLT/iwslt2017": "iwslt2017-de-en/{}/0000.parquet"}
+# Repository -> where its Parquet files lie.
+PATHS = {"Harvard/gigaword": "default/{}/0000.parquet"}
 
 
 def parquet(repo: str, folder: Path) -> dict[str, bytes]:
     """File name -> bytes of a repository."""
-    from datasets import Dataset
+    from datasets import Dataset, Features, Value
 
-    features, make = _features()[repo]
+    features = Features(document=Value("string"), summary=Value("string"))
     files = {}
     for split, size in SIZES.items():
         rng = random.Random(f"{repo}/{split}")
         path = folder / "one.parquet"
-        made = [make(i, _text(rng), _text(rng), _text(rng, 2, 4)) for i in range(size)]
+        made = [{"document": f"{i} {_text(rng)}", "summary": _text(rng, 2, 4)} for i in range(size)]
         Dataset.from_list(made, features=features).to_parquet(path)
         files[PATHS[repo].format(split)] = path.read_bytes()
-        if repo == "IWSLT/iwslt2017":  # each direction is a configuration of its own
-            files[PATHS[repo].format(split).replace("de-en", "en-de")] = path.read_bytes()
     return files
 
 

@@ -61,6 +61,15 @@ def write_folders(folder: Path) -> dict[str, Path]:
     return {f"SPARSE_ATTENTION_{name}": folder / place for name, place in names.items()}
 
 
+def write_talks(folder: Path) -> None:
+    """The archives of IWSLT in both directions, unpacked."""
+    for pair, lang in ((pair, lang) for pair in ("de-en", "en-de") for lang in ("de", "en")):
+        _put(folder / pair / f"train.tags.{pair}.{lang}", lines(f"train{lang}"))
+        for talk in ("dev2010", *(f"tst{year}" for year in range(2010, 2016))):
+            said = "".join(f'<seg id="{i}">{text(f"{talk}{lang}{i}")}</seg>\n' for i in range(N))
+            _put(folder / pair / f"IWSLT17.TED.{talk}.{pair}.{lang}.xml", said.encode())
+
+
 def _put(path: Path, raw: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)

@@ -139,7 +139,8 @@ def planned(
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
         if isinstance(result := results[cell.data_key], Exception):
             return result
-        further = [result[1][digest(node)] for node in cell.further.values()]
+        prepared, tests = result
+        further = [tests[digest(node)] for node in cell.further.values()]
         if lost := next((test for test in further if isinstance(test, Exception)), None):
             return lost
         cell = replace(cell, overrides=tuple(overrides), origin=origin(experiment, cell, sweep))

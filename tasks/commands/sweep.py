@@ -23,7 +23,7 @@ from repro.results import records
 from repro.store import Store, check_names
 from tasks.commands import compare, reproduce
 from tasks.config import compose
-from tasks.config.options import ConfigError, Problem, names_in, near, short
+from tasks.config.options import ConfigError, Problem, near, short
 from tasks.config.overrides import lacking
 from tasks.config.request import Override, Request, whole
 
@@ -215,17 +215,14 @@ def main(request: Request) -> int:
 
     Returns the exit status, 1 if a cell failed or if a configuration of a plan is invalid.
     """
-    asked = request if request.task else request.of_default_task()
-    outlined = outline(asked)
+    outlined = outline(request)
     tell(outlined)
-    if asked.plan:
+    if request.plan:
         labelled = []
         for one, cells in zip(outlined.experiments, outlined.cells):
             rows = [f", {row.label}" * (one.name == "sweep") for row in one.rows]
             labelled += [(one.columns[c.column].label + rows[c.row], c) for c in cells]
-        print(reproduce.estimated(labelled, f"Plan of: {' '.join(asked.typed)}"))
-        if not request.task:
-            raise no_task()
+        print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}"))
         return int(bool(outlined.wrong))
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
@@ -234,13 +231,6 @@ def main(request: Request) -> int:
     folder = folder_of(store, request, outlined)
     made = reproduce.prepared(outlined.experiments, request.overrides, outlined.cells, folder.name)
     return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()
-
-
-def no_task() -> ConfigError:
-    """The error for a command line that names no task."""
-    known = names_in("task")
-    told = f"nothing was run, because no task is named; add {Request().of_default_task().task} for this plan, or another: {', '.join(known)}"
-    return ConfigError(Problem(told, "task", allowed=known))
 
 
 def tell(outlined: Outline) -> None:

@@ -105,10 +105,10 @@ def _help_made_late() -> Iterator[None]:
 def main(request: Request) -> int:
     """Run one cell, one of our sweeps, or Hydra jobs. Returns the exit status: 1 if a cell failed, 2 if one is invalid.
 
-    Raises ConfigError if the command line is invalid or names no task, and the errors of `reproduce.main`.
+    Raises ConfigError if the command line is invalid, and the errors of `reproduce.main`.
     """
     ours = not request.hydras
-    if ours and (request.many or not request.task):
+    if ours and request.many:
         return sweep.main(request)
     if not ours:
         return _hydra(request)
@@ -126,8 +126,6 @@ def _hydra(request: Request) -> int:
 
     if {*HELP} & {*request.flags}:
         print(pages.parameters(request), end="\n\n")
-    elif not request.task and not request.flags:
-        raise sweep.no_task()
     arguments = [*["-m"] * request.many, *request.flags, *request.overrides]
     sweeping = request.many and "hydra.sweep.dir" not in request.keys
     if sweeping:

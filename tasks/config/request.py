@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tasks.config.options import CONFIGS, NAME, ConfigError, Problem, names_in, near, quoted, short, values_in
+from tasks.config.options import CONFIGS, NAME, ConfigError, Problem, names_in, near, quoted, short
 
 if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a model needs none
     from hydra.core.override_parser.types import Override as Parsed
@@ -277,16 +277,6 @@ class Request:
             found.pop(one.key, None)
             found[one.key] = one
         return found
-
-    @property
-    def task(self) -> str:
-        """The override that names the task, or `experiment=`; empty if neither is named."""
-        return "experiment=" if self.names else self.keys["task"].text if "task" in self.keys else ""
-
-    def of_default_task(self) -> Request:
-        """This request as a plan (`--plan`) of the default task in main.yaml."""
-        task = f"task={next(one['task'] for one in values_in('main')['defaults'] if 'task' in one)}"
-        return replace(self, overrides=(task, *self.overrides), typed=(task, *self.typed), plan=True)
 
     @property
     def hydras(self) -> bool:

@@ -165,26 +165,13 @@ def fetch(
     node, place = _asked(name, root, options)
     check_folder(root, write=True)
     manifest = load_manifest(name)
-
-    ways = ["hub"]  # any source that `open_data` reads by itself
-    if manifest.get("sources") and place == root:
-        ways = [source["kind"] for source in manifest["sources"] if source["kind"] != "mirror"]
-    failed: list[DataUnavailable] = []
-    for kind in ways:
-        if failed:
-            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {kind}")
-        try:
-            if kind == "url":
-                sources.fetched(manifest, root, progress)
-            data = open_data(node, root, progress)
-            break
-        except DataUnavailable as error:
-            failed.append(error)
-    else:
-        what = failed[0].what if len(failed) == 1 else f"{name} is unavailable: {'; '.join(e.what for e in failed)}"
-        steps = "; ".join(dict.fromkeys(e.next_step for e in failed))
-        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", steps)  # it may be the command that is running
-        raise DataUnavailable(what, "; ".join(e.where for e in failed), step, failed[0].key, failed[0].value)
+    try:
+        if place == root:
+            sources.fetched(manifest, root, progress)
+        data = open_data(node, root, progress)
+    except DataUnavailable as error:  # the command that its next step names may be the one that is running
+        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
+        raise DataUnavailable(error.what, error.where, step, error.key, error.value) from error
     return _counted(name, data, data.read(progress), place)
 
 

@@ -5,7 +5,6 @@ Each table runs in one process, for starting one takes longer than refusing.
 
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -167,11 +166,6 @@ def test_a_launcher_that_cannot_begin_is_one_sentence_before_any_data(told):
     assert not_refused(table, found) == [] and {err.count("\n") for *_, err in found} == {1}
 
 
-def test_without_a_task_the_plan_is_shown_and_nothing_runs(told):
-    found = told([["train.py", "mapping=fusedmax"], ["train.py", "-m", "seed=1,2", "mapping=fusedmax"]])
-    for count, (status, out, err) in enumerate(found, 1):
-        assert (
-            status == 2 and "no task is named; add task=translation for this plan, or another: fertility, imdb" in err
-        )
-        assert re.search(rf"{count} cells: 0 done, {count} to run; about \d+ (seconds|minutes)", out)
-        assert ("with 2 workers" in out) == (count > 1)
+def test_without_a_task_nothing_runs(told):
+    for status, _, err in told([["train.py", "mapping=fusedmax"], ["train.py", "-m", "seed=1,2", "mapping=fusedmax"]]):
+        assert status == 2 and "no task is named; add task=NAME, one of: fertility, imdb" in err

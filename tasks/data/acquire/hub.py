@@ -1,19 +1,17 @@
-"""Data sets of the Hugging Face hub: Parquet files of one revision, verified and streamed into our own cache.
+"""Texts of the Hugging Face hub: Parquet files of one commit, verified and kept as rows in our own cache.
 
 No script from the hub is run. `tasks.data.acquire.download` fetches the files (huggingface_hub does not resume an
-interrupted download) and checks them against the sha256 from the hub or the manifest. The `datasets` package reads them
-one row group at a time, so that memory use does not grow with the data set. The rows are then stored under
-`<root>/encoded` with their sha256, one JSON object per line, and the hub is not contacted again.
+interrupted download) and checks them against the sha256 from the hub. The rows are then stored under `<root>/encoded` with
+their sha256, one JSON object per line, and the hub is not contacted again.
 
-A source in a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> pattern), `fields` (name -> type), and
-`sha256` of the files if known. `revision` is a commit, or a name such as refs/convert/parquet, which is resolved to a
-commit and stored at first use.
+A source in a manifest: `kind: hub`, `repo`, `revision` (such as refs/convert/parquet; its commit is stored at first use),
+`files` (split -> pattern) and `fields` (the columns, which hold texts).
 """
 
 import fnmatch
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,71 +21,58 @@ from tasks.data.dataset import Manifest
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_file
 from tasks.data.progress import Progress
+from tasks.data.read import own
 from tasks.data.read.lines import Lines
 from tasks.data.records import Mapped
 
 RECIPE = 1  # increased when the same files give other rows
-_TYPES = {"str": str, "int": int, "dict": dict}
-Make, Check = Callable[[dict[str, Any]], Any], Callable[[Mapping[str, Any]], str | None]
 
 
 def load(
-    manifest: Manifest,
-    root: Path,
-    progress: Progress,
-    *,
-    make: Make = dict,
-    check: Check = lambda row: None,
-    **names: str,
+    manifest: Manifest, root: Path, progress: Progress, make: Callable[[dict[str, str]], Any]
 ) -> tuple[dict[str, Mapped], dict[str, list[str]]]:
     """The splits of a data set, read on demand, from its manifest's source of kind hub; and what identifies their content.
 
     Args:
-        manifest: manifest of the data set; error messages give its `get` as the next step.
         make: makes a record of a row, a dict of the source's fields.
-        check: returns a description of the problem of a row whose fields have the right types, or None.
-        names: replacements for the {..} placeholders in the patterns of `files`.
 
     Raises:
         DataUnavailable: a package or the network is missing, HF_HUB_OFFLINE is set and the cache is empty, or the data
             set is gated or has moved.
-        DataError: files are damaged or truncated, a split or field is missing, or a row has the wrong type.
+        DataError: files are damaged or truncated, a split or field is missing, or a field is not a text.
     """
     source = next(s for s in manifest["sources"] if s["kind"] == "hub")
-    files = {split: pattern.format(**names) for split, pattern in source["files"].items()}
-    hub = _Hub(manifest, source, root)
-    key = ["hub", RECIPE, source["repo"], hub.commit(progress), files, source["fields"]]
+    hub, fields = _Hub(manifest, source, root), source["fields"]
+    key = ["hub", RECIPE, source["repo"], hub.commit(progress), source["files"], fields]
 
     def build(folder: Path) -> dict[str, Any]:
-        found = hub.fetch(files, progress)
+        found = hub.fetch(source["files"], progress)
         for split, paths in found.items():
-            rows = progress.over(hub.rows(paths, split, check), f"reading {manifest['name']} {split}")
+            rows = (row for path in paths for *_, row in own.objects(path, dict.fromkeys(fields, (str,))))
             with open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as stream:
-                stream.writelines(json.dumps(row) + "\n" for row in rows)  # ASCII: a line ends where JSON ends
+                for row in progress.over(rows, f"reading {manifest['name']} {split}"):
+                    stream.write(json.dumps({k: row[k] for k in fields}) + "\n")  # ASCII: a line ends where JSON ends
         for path in {path for paths in found.values() for path in paths}:
             path.unlink()  # the rows are kept instead
         return {"repo": source["repo"], "commit": hub.commit(progress)}
 
     folder = cached_folder(root, f"{manifest['name']}-hub", key, build, progress)
     hashes = read_meta(folder)["files"]
-    stamps = {split: ["hub", source["repo"], hashes[f"{split}.jsonl"]] for split in files}
-    return {s: Mapped(Lines(folder / f"{s}.jsonl"), lambda line: make(json.loads(line))) for s in files}, stamps
+    stamps = {split: ["hub", source["repo"], hashes[f"{split}.jsonl"]] for split in source["files"]}
+    return {s: Mapped(Lines(folder / f"{s}.jsonl"), lambda line: make(json.loads(line))) for s in stamps}, stamps
 
 
 class _Hub:
     """One repository of the hub at one revision, with its files under `<root>/hub`."""
 
     def __init__(self, manifest: Manifest, source: Mapping[str, Any], root: Path) -> None:
-        self.name, self.repo, self.revision = manifest["name"], source["repo"], source["revision"]
-        self.get, self.fields = manifest["get"], {k: _TYPES[v] for k, v in source["fields"].items()}
-        self.known = source.get("sha256", {})
+        self.name, self.get = manifest["name"], manifest["get"]
+        self.repo, self.revision = source["repo"], source["revision"]
         self.folder = root / "hub" / self.repo.replace("/", "--")
         self.endpoint = os.environ.get("HF_ENDPOINT") or None
 
     def commit(self, progress: Progress) -> str:
-        """The commit of the revision: the revision itself, the commit stored earlier, or the hub's current answer."""
-        if len(self.revision) == 40:  # hexadecimal digits
-            return self.revision
+        """The commit of the revision: the one stored earlier, or the hub's current answer."""
         kept = self.folder / (self.revision.replace("/", "--") + ".json")
         if kept.is_file():
             return json.loads(kept.read_text(encoding="utf-8"))["commit"]
@@ -113,32 +98,9 @@ class _Hub:
         for name in dict.fromkeys(name for names in found.values() for name in names):
             stored = getattr(there[name], "lfs", None)
             url = package.hf_hub_url(self.repo, name, repo_type="dataset", revision=commit, endpoint=self.endpoint)
-            path, sha256 = self.folder / commit / name, self.known.get(name) or (stored and stored.sha256)
+            path, sha256 = self.folder / commit / name, stored and stored.sha256
             download(url, path, progress, sha256, there[name].size, name=self.name, secret=secret)
         return {split: [self.folder / commit / name for name in names] for split, names in found.items()}
-
-    def rows(self, paths: Sequence[Path], split: str, check: Any) -> Iterator[dict[str, Any]]:
-        """The fields of every row, after checking them."""
-        import datasets
-
-        expected = ", ".join(f"{k} ({v.__name__})" for k, v in self.fields.items())
-        again = f"{self.get}; if {self.repo} has changed, correct its source in data/manifests/{self.name}.yaml"
-        place = ", ".join(map(str, paths))
-        try:
-            stream = datasets.Dataset.from_parquet(list(map(str, paths)), streaming=True)
-            for i, row in enumerate(stream.reshard()):  # row groups; otherwise Arrow keeps the whole file
-                wrong = next((k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)), "")
-                missing = f"no {wrong}, or one that is not of type {self.fields[wrong].__name__}" if wrong else None
-                if problem := missing or check(row):
-                    what = f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}"
-                    raise DataError(what, f"{place}: expected {expected}", again, self.name, split, i)
-                yield {k: row[k] for k in self.fields}
-        except DataError:
-            raise
-        except Exception as error:  # errors of Arrow and of the package itself
-            what = f"{self.name}: {self.repo}, {split} cannot be read ({type(error).__name__}: {error})"
-            where = f"{place}: expected Parquet with {expected}"
-            raise DataError(what, where, again, self.name, split) from error
 
     def _asked(self, revision: str) -> Any:
         """The hub's information about a revision."""

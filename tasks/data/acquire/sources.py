@@ -1,4 +1,4 @@
-"""The sources of a data set, tried in the order of its manifest: a mirror, the hub, web addresses.
+"""The sources that a data set's manifest may name: a mirror, and the hub or web addresses.
 
     sources:
       - {kind: mirror}                                        data.mirror=FOLDER, the files under `files`
@@ -77,9 +77,9 @@ def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path)
         known = all("sha256" in entry for entry in files)
     elif found(manifest, root) is not None:
         known = all("sha256" in entry for entry in _entries(manifest))
-    else:  # any of the sources may be used
-        hubs = [bool(way.get("sha256")) for way in ways if way["kind"] == "hub"]
-        known = bool(ways) and all([*hubs, *("sha256" in entry for entry in _entries(manifest))])
+    else:
+        known = bool(ways) and "hub" not in [way["kind"] for way in ways]
+        known = known and all("sha256" in entry for entry in _entries(manifest))
     return None if known else f"content not verified: {manifest['name']} is known by its size only"
 
 

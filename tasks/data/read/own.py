@@ -217,7 +217,7 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
         if path.is_file():
             file = parquet.ParquetFile(path)
             features = datasets.Features.from_arrow_schema(file.schema_arrow)
-            rows: Any = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            rows: Any = (row for batch in file.iter_batches(1000) for row in batch.to_pylist())
         else:
             rows = datasets.load_from_disk(str(path))
             features = rows.features

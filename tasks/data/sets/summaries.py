@@ -50,8 +50,8 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
     """
     name, about = manifest["name"], ENGLISH
     if name == "gigaword" and options.path is None:
-        made = {"make": lambda row: Pair(clean(row["document"]), (clean(row["summary"]),))}
-        splits, stamps = hub.load(manifest, root, progress, **made)
+        made = lambda row: Pair(clean(row["document"]), (clean(row["summary"]),))  # noqa: E731
+        splits, stamps = hub.load(manifest, root, progress, made)
         title = "Gigaword (Rush et al. 2015), Hugging Face release"
     elif name == "gigaword":
         folder = folder_of(options.path, manifest["get"])

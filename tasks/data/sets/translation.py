@@ -2,7 +2,7 @@
 
 baseline_1m_enfr   1M pairs EN-FR of the NMT-Benchmark, from Europarl and News Commentary, used by Laha et al. 2018
 multi30k           task 1: captions of photographs in English, French and German, from a mirror or its repository
-iwslt2017          TED talks, from the files of the archive or from the hub
+iwslt2017          TED talks, from the files of the archive
 hansards           447 pairs of the Canadian parliament, sure and possible links (Och & Ney 2003; NAACL 2003), from a
                    mirror; the copy of awesome-align, tokenised and in lower case, with words numbered from 1
 pud_enfr           999 pairs of news and Wikipedia, sure links of content words (Nikolaev et al. 2020), from a mirror.
@@ -15,10 +15,9 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from tasks.config.options import REQUIRED, choice, defaults
-from tasks.data.acquire import hub, sources
+from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
@@ -82,7 +81,6 @@ def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: P
     return make(manifest, KIND, read, title, sources=origin, **more)
 
 
-ARCHIVED = "de-en"  # the language pair at the manifest's web address
 LANGUAGES = ("en", "de", "fr", "ar", "ja", "ko", "zh")
 FILES = {  # split -> names of its files, with the pair of languages and the language of the file
     "train": ["train.tags.{}.{}"],
@@ -97,7 +95,7 @@ class Iwslt(Translated, Bounded):
 
     source_lang: str = language(*LANGUAGES)
     target_lang: str = language(*LANGUAGES)
-    path: str | None = local("folder of the language pair as in its archive; null: the hub")
+    path: str | None = local("folder of the language pair as in its archive; null: where scripts/data.py fetch puts it")
 
 
 def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progress) -> DataSet:
@@ -108,31 +106,15 @@ def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progres
     about = options.about()
     stem = "-".join(about.values())
     title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
-    if options.path is None:
-        folder = sources.found(manifest, root) if stem == ARCHIVED else None
-    else:
-        folder = folder_of(options.path, manifest["get"])
-    if folder is None:
-
-        def check(row: Mapping[str, Any]) -> str | None:
-            whole = all(isinstance(row["translation"].get(lang), str) for lang in about.values())
-            return None if whole else f"a translation has no text in {' or '.join(about.values())}: {str(row)[:200]}"
-
-        def made(row: Mapping[str, Any]) -> Pair:
-            source, target = (clean(row["translation"][lang]) for lang in about.values())
-            return Pair(source, (target,))
-
-        splits, stamps = hub.load(manifest, root, progress, make=made, check=check, pair=stem)
-        title += ", Hugging Face release"
-    else:
-        splits, stamps = {split: [] for split in FILES}, {split: [] for split in FILES}
-        for split, name in ((split, name) for split, names in FILES.items() for name in names):
-            wanted = [(name.format(stem, lang),) for lang in about.values()]
-            files = [find_file(sources.folders_in(folder), one, manifest["get"]) for one in wanted]
-            sides = [segments(path) for path in files]
-            same_length(files, sides)
-            splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
-            stamps[split] += map(sha256_of, files)
+    folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
+    splits, stamps = {split: [] for split in FILES}, {split: [] for split in FILES}
+    for split, name in ((split, name) for split, names in FILES.items() for name in names):
+        wanted = [(name.format(stem, lang),) for lang in about.values()]
+        files = [find_file(sources.folders_in(folder), one, manifest["get"]) for one in wanted]
+        sides = [segments(path) for path in files]
+        same_length(files, sides)
+        splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
+        stamps[split] += map(sha256_of, files)
     if stem != "de-en":
         manifest = manifest | {"sizes": {}}
 

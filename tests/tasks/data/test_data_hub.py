@@ -1,4 +1,4 @@
-"""The hub against a stand-in of it on the loopback: its sets, its faults, and the cache without a network."""
+"""The hub against a stand-in of it on the loopback: its set, its faults, and the cache without a network."""
 
 import hashlib
 import json
@@ -10,12 +10,11 @@ from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
 from refusals import refused
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, access, manifests
+from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.acquire.download import nothing_fetched
-from tasks.data.acquire.hub import _Hub
+from tasks.data.read import own
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
-SETS = {"imdb": "stanfordnlp/imdb", "gigaword": "Harvard/gigaword", "iwslt2017": "IWSLT/iwslt2017"}
 FETCH = "python scripts/data.py fetch gigaword"
 
 
@@ -26,16 +25,7 @@ def repos(tmp_path_factory):
 
 @pytest.fixture
 def hub(repos, monkeypatch):
-    """The stand-in, asked in place of the hub; what manifests know of the real files is left out."""
-    real = manifests.load_manifest
-
-    def unknown(name):
-        page = real(name)
-        page["sources"] = [s | {"sha256": {}} if s["kind"] == "hub" else s for s in page.get("sources", ())]
-        return page
-
-    for module in (access, manifests):
-        monkeypatch.setattr(module, "load_manifest", unknown)
+    """The stand-in, asked in place of the hub."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with serving() as server:
@@ -44,35 +34,20 @@ def hub(repos, monkeypatch):
         yield server
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_a_set_is_read_and_then_needs_no_network(name, hub, opened, monkeypatch):
-    first = opened(name)
+def test_a_set_is_read_and_then_needs_no_network(hub, opened, monkeypatch, tmp_path):
+    first = opened("gigaword")
     splits = {s: list(records) for s, records in first.read(NullProgress()).items()}
-    assert len(splits["train"]) + (len(splits["dev"]) if name == "imdb" else 0) == SIZES["train"]
-    assert not any(".py" in path for path, _ in hub.asked)
-    asked = len(hub.asked)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    again = opened(name)
-    assert {s: list(records) for s, records in again.read(NullProgress()).items()} == splits
-    assert again.fingerprint == first.fingerprint and len(hub.asked) == asked
-    record = splits["test"][0]
-    if name == "iwslt2017":
-        assert record.source.startswith("0 ") and first.about["source_lang"] == "de"
-    if name == "gigaword":
-        assert first.shortfalls[0] == "24 of 3,803,957 training pairs"
-
-
-def test_a_named_revision_is_kept_at_first_use_and_a_commit_is_asked_as_it_is(hub, opened, tmp_path):
-    opened("gigaword")
-    opened("imdb")
+    assert len(splits["train"]) == SIZES["train"] and first.shortfalls[0] == "24 of 3,803,957 training pairs"
+    assert not list(tmp_path.rglob("*.parquet"))  # the rows are kept, the files are not
     (kept,) = (tmp_path / "cache" / "hub" / "Harvard--gigaword").glob("*.json")
     assert kept.name == "refs--convert--parquet.json" and json.loads(kept.read_text()) == {"commit": COMMIT}
-    asked = [path for path, _ in hub.asked if path.startswith("/api")]
-    assert "/api/datasets/Harvard/gigaword/revision/refs/convert/parquet" in asked
-    assert f"/api/datasets/Harvard/gigaword/revision/{COMMIT}" in asked
-    pinned = next(s for s in manifests.load_manifest("imdb")["sources"] if s["kind"] == "hub")["revision"]
-    assert [p for p in asked if "imdb" in p] == [f"/api/datasets/stanfordnlp/imdb/revision/{pinned}"]
-    assert not list(tmp_path.rglob("*.parquet"))  # the rows are kept, the files are not
+    of_api = {path for path, _ in hub.asked if path.startswith("/api")}
+    assert of_api == {f"/api/datasets/Harvard/gigaword/revision/{r}" for r in ("refs/convert/parquet", COMMIT)}
+    asked = len(hub.asked)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    again = opened("gigaword")
+    assert {s: list(records) for s, records in again.read(NullProgress()).items()} == splits
+    assert again.fingerprint == first.fingerprint and len(hub.asked) == asked
 
 
 @pytest.mark.parametrize("fault, told", [("flip", "sha256"), ("longer", "bytes")])
@@ -84,12 +59,6 @@ def test_a_corrupted_file_is_refused_and_removed_and_then_fetched(hub, opened, t
     assert told in caught.value.where and not isinstance(caught.value, DataUnavailable)
     assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.part"))
     setattr(hub, fault, 0)
-    real = manifests.load_manifest("gigaword")
-    with monkeypatch.context() as patch:  # what the manifest knows goes before what the hub says
-        real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
-        patch.setattr(access, "load_manifest", lambda name: real)
-        with refused(DataError, key="0000.parquet", says="0" * 64):
-            opened("gigaword")
     hub.asked.clear()
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     hub.moved["Harvard/gigaword"] = "NYU/gigaword"  # and is followed
@@ -132,42 +101,33 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
     told(403, "403", "HF_TOKEN")
 
 
-def test_a_split_or_a_field_that_is_not_there(hub, opened, repos, tmp_path):
+def test_a_split_or_a_field_that_is_not_there(hub, opened, tmp_path):
     del hub.repos["Harvard/gigaword"]["default/test/0000.parquet"]
     with refused(DataError, key="gigaword", value=["test (default/test/*.parquet)"]) as caught:
         opened("gigaword")
     assert "default/train/0000.parquet" in caught.value.where and not isinstance(caught.value, DataUnavailable)
-    other = repos["stanfordnlp/imdb"]["plain_text/train-00000-of-00001.parquet"]
-    hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": other}
-    with refused(DataError, key="gigaword", value="test"):
-        opened("gigaword")
+    for row, what in (
+        ({"text": "a", "summary": "b"}, "has no document"),
+        ({"document": "a", "summary": None}, "summary"),
+    ):
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / "bad.parquet")
+        hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": (tmp_path / "bad.parquet").read_bytes()}
+        with refused(DataError, key="0000.parquet", says=what):
+            opened("gigaword")
+        next(tmp_path.rglob("test/0000.parquet")).unlink()
     hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": b"PAR1 is no file"}
-    next(tmp_path.rglob("test/0000.parquet")).unlink()
-    with refused(DataError, key="gigaword", value="test"):
+    with refused(DataError, key="0000.parquet", says="cannot be read"):
         opened("gigaword")
 
 
-BAD_ROWS = [("imdb", "stanfordnlp/imdb", {"text": "a", "label": -1}, "the label -1")]
-BAD_ROWS += [("iwslt2017", "IWSLT/iwslt2017", {"translation": {"de": "x", "en": None}}, "no text in de or en")]
-
-
-@pytest.mark.parametrize("name, repo, row, what", BAD_ROWS)
-def test_rows_are_checked_when_they_arrive(name, repo, row, what, hub, opened, tmp_path):
-    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "bad.parquet")
-    hub.repos[repo][PATHS[repo].format("train")] = (tmp_path / "bad.parquet").read_bytes()
-    with refused(DataError, key=name, value="train", says=what):
-        opened(name)
-
-
-def test_memory_does_not_grow_with_the_set(hub, tmp_path):
+def test_memory_does_not_grow_with_the_set(tmp_path):
     """Of a file of 40 row groups no more than a few are held at a time."""
     table = pa.table({"document": [f"{i} " + "word " * 20 for i in range(20_000)], "summary": ["s"] * 20_000})
     pq.write_table(table, tmp_path / "large.parquet", row_group_size=500)
-    page, size = manifests.load_manifest("gigaword"), table.nbytes
+    size = table.nbytes
     del table
-    reader = _Hub(page, page["sources"][0], tmp_path)
     before, most, n = pa.total_allocated_bytes(), 0, 0
-    for n, _ in enumerate(reader.rows([tmp_path / "large.parquet"], "train", lambda row: None), 1):
+    for n, _ in enumerate(own.objects(tmp_path / "large.parquet", {"document": (str,)}), 1):
         if n % 100 == 0:
             most = max(most, pa.total_allocated_bytes() - before)
     assert n == 20_000 and most < size / 4, (most, size)
