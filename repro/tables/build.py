@@ -98,10 +98,8 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
 
     outcomes = []
     for claim in mine:
-        tested = {m: metric_of(metrics, m) for m in (*claim.metrics, claim.worth_metric) if m}
-        better, decimals = ({m: getattr(metric, key) for m, metric in tested.items()} for key in ("better", "decimals"))
-        evidence = Evidence({m: scores(claim, m) for m in tested}, errors, doubts, better, decimals)
-        outcomes.append(outcome_of(claim, evidence))
+        known = {m: scores(claim, m) for m in (*claim.metrics, claim.worth_metric) if m}
+        outcomes.append(outcome_of(claim, Evidence(known, errors, doubts, metrics)))
     return outcomes
 
 
@@ -153,7 +151,7 @@ class _Column:
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
                     compared[r].values[i].p_values[kind] = p
 
-    def _read(self, label: str, slots: Sequence[Cell]) -> dict[str, Results]:
+    def _read(self, label: str, slots: Sequence[Cell], failed: bool) -> dict[str, Results]:
         """The stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
         results: dict[str, Results] = {}
         for slot in slots:
@@ -163,17 +161,17 @@ class _Column:
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
         if lost := len(slots) - len(results):
-            how = "failed" if any(slot.cell_id in self.failed for slot in slots) else "are missing"
-            self.losses.append(f"{label}: {lost} of {len(slots)} cells {how}.")
+            self.losses.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
         return results
 
     def _row(self, r: int) -> Row:
         experiment, slots = self.plan.experiment, self.plan.at(r, self.number)
         row = experiment.rows[r]
-        results = self._read(row.label, slots)
+        failed = any(slot.cell_id in self.failed for slot in slots)
+        results = self._read(row.label, slots, failed)
         chosen, detail = select(slots, results, self.column.select)
         finished = [results[slot.cell_id] for slot in chosen]
-        note = "failed" if any(slot.cell_id in self.failed for slot in slots) else "missing"
+        note = "failed" if failed else "missing"
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
         trained = convergence.together([convergence.of(s.config, f, self.metrics) for s, f in zip(chosen, finished)])
         declared = footers.declared(self.plan, slots)
