@@ -110,7 +110,8 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
     first = _against_power(moments[2:], k - 1)
     second = _against_power(moments[3:], k - 1)
     if some_wide:
-        u, weight = _legendre(u0.device)
+        nodes, weight = gauss.jacobi_on(u0.device, 12, 0)
+        u, weight = (nodes + 1) / 2, weight / 2
         at, width = (u0, s) if everywhere else (u0[wide], s[wide])
         z = (u - at.unsqueeze(-1)) / width.unsqueeze(-1)
         w = 1 - u.square()
@@ -137,8 +138,3 @@ def _radial_moments(u0: Tensor, s: Tensor, highest: int) -> list[Tensor]:
     for i in range(2, highest + 1):
         moments.append(u0 * moments[-1] + (i - 1) * s_sq * moments[-2] - at_one)
     return moments
-
-
-def _legendre(device: torch.device) -> tuple[Tensor, Tensor]:
-    nodes, weights = gauss.legendre(12)
-    return ((nodes + 1) / 2).to(device), (weights / 2).to(device)
