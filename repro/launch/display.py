@@ -11,7 +11,6 @@ from repro.cell import Cell, Outcome
 from repro.launch.pool import Event
 
 INTERVAL = 60.0  # seconds between two plain lines
-SETTLED = 20.0  # seconds of progress before the first estimate if no pace is expected
 TRUST = 60.0  # the expected pace counts like this many seconds of measured work
 
 
@@ -22,11 +21,11 @@ class Display:
     measured one. The time before a cell's first report, and the work of an earlier run, do not count.
 
     Args:
-        work: cell id -> expected seconds of work, or with `workers=0` in any unit that all cells share.
-        workers: number of cells that run at the same time; 0: nothing is expected, so no pace is known at the start.
+        work: cell id -> expected seconds of work.
+        workers: number of cells that run at the same time.
     """
 
-    def __init__(self, work: Mapping[str, float], workers: int = 0) -> None:
+    def __init__(self, work: Mapping[str, float], workers: int = 1) -> None:
         self.work = dict(work)  # work of cells that have not ended
         self.workers, self.done, self.failed = workers, 0, 0
         self.fractions: dict[str, float] = {}
@@ -98,22 +97,17 @@ class Display:
         else:
             print(text, flush=True)
 
-    def remaining(self) -> float | None:
-        """The estimated seconds until all cells are done; None if no pace is expected and too little is done for an estimate."""
-        gained, spent, left = self._gained, self._spent, sum(self.work.values())
+    def remaining(self) -> float:
+        """The estimated seconds until all cells are done."""
+        gained, spent, left = TRUST + self._gained, TRUST + self._spent, sum(self.work.values())
         for key, fraction in self.fractions.items():
             work, (first, since) = self.work.get(key, 0.0), self._begun[key]
             gained, left = gained + work * (fraction - first), left - work * fraction
             spent += time.monotonic() - since
-        if self.workers:
-            gained, spent = gained + TRUST, spent + TRUST
-        elif gained <= 0 or spent < SETTLED:
-            return None
         return left * spent / gained / max(1, min(self.workers, len(self.work)))
 
     def _left_text(self) -> str:
-        left = self.remaining()
-        return "" if left is None or self.done == self.total else f"; about {clock(left)} left"
+        return "" if self.done == self.total else f"; about {clock(self.remaining())} left"
 
     def _tick(self) -> None:
         if self._live:

@@ -13,7 +13,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,42 +50,39 @@ class Published:
         return f"{self.value:.{self.decimals}f}" + ("?" if self.note else "")
 
 
-def records(page: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a file, each with the file's entries for the record's row and data set."""
-    rows, sets = page.get("rows") or {}, page.get("datasets") or {}
-    return [
-        {**r, "row": rows.get(r["mapping"]), "set": sets.get(r["dataset"]), "chosen": page.get("chosen") or ()}
-        for r in page["results"]
-    ]
+# (the row's label in the paper, data set, metric) -> the printed number
+Numbers = Mapping[tuple[str, str, str], Published]
 
 
-def lookup(records: Iterable[Mapping[str, Any]], mapping: str, dataset: str, metric: str) -> Published | None:
-    """The published number for (mapping, dataset, metric), or None if the paper has no such number."""
-    for record in records:
-        if (record["mapping"], record["dataset"], record["metric"]) == (mapping, dataset, metric):
-            row, names = dict(record.get("row") or {}), record.get("set") or {}
-            return Published(
-                float(record["value"]),
-                int(record.get("decimals", 2)),
-                metric,
-                dataset,
-                note=record.get("ambiguous", ""),
-                mapping=str(row.pop("mapping", "")),
-                differs=str(row.pop("differs", "")),
-                settings=row,
-                chosen=tuple(record.get("chosen") or ()),
-                data=str(names.get("data", "")),
-                ours=str(names.get(metric, "")),
-            )
-    return None
+def numbers(page: Mapping[str, Any]) -> dict[tuple[str, str, str], Published]:
+    """The numbers of a file, each with the file's entries for its row and data set."""
+    found = {}
+    for one in page["results"]:
+        label, dataset, metric = one["mapping"], one["dataset"], one["metric"]
+        settings = dict((page.get("rows") or {}).get(label) or {})
+        names = (page.get("datasets") or {}).get(dataset) or {}
+        found[label, dataset, metric] = Published(
+            float(one["value"]),
+            int(one.get("decimals", 2)),
+            metric,
+            dataset,
+            note=one.get("ambiguous", ""),
+            mapping=str(settings.pop("mapping", "")),
+            differs=str(settings.pop("differs", "")),
+            settings=settings,
+            chosen=tuple(page.get("chosen") or ()),
+            data=str(names.get("data", "")),
+            ours=str(names.get(metric, "")),
+        )
+    return found
 
 
-def loose_ends(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of rows or metrics in an experiment that `records` lack."""
+def loose_ends(experiment: Experiment, printed: Numbers) -> list[str]:
+    """Names of rows or metrics in an experiment that `printed` lacks."""
     named = [(f"rows.{row.label}", "mapping", row.published) for row in experiment.rows if row.published]
     for at, group in ((f"columns.{c.key}", group) for c in experiment.columns for group in c.published):
         named += [(at, "dataset", group.dataset), *((at, "metric", metric) for metric in group.metrics)]
-    known = {key: list(dict.fromkeys(r[key] for r in records)) for key in ("mapping", "dataset", "metric")}
+    known = {key: list(dict.fromkeys(k[i] for k in printed)) for i, key in enumerate(("mapping", "dataset", "metric"))}
     file = f"configs/published/{experiment.published}.yaml has" if experiment.published else "no `published` file:"
     return [
         f"{at}.published names {key} {name!r}{near(name, known[key])}; {file} {', '.join(known[key]) or 'none'}"

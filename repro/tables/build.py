@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from repro import convergence
 from repro.identity import Cell, Point, Results
 from repro.plan import Plan
-from repro.plan import published as pub
 from repro.plan.experiment import Select
+from repro.plan.published import Numbers, Published
 from repro.protocol import Metric, metric_of
 from repro.store import Damaged, Store
 from repro.tables import findings, footers, paired
@@ -29,7 +28,7 @@ from repro.tables.verdict import Verdict, barriers, doubts, judge
 def build(
     plan: Plan,
     store: Store,
-    published: Sequence[Mapping[str, Any]] = (),
+    published: Numbers | None = None,
     failed: Mapping[str, str] | None = None,
     deviations: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
     claims: Sequence[Claim] = (),
@@ -37,14 +36,14 @@ def build(
     """The table of a plan's finished cells; missing and damaged cells are shown as such.
 
     Args:
-        published: the records of the published numbers.
+        published: the published numbers.
         failed: cell id -> error, for cells that failed in this run.
         deviations: task -> scope -> texts; those that concern the experiment are listed with its own and the settings'.
         claims: the paper's claims; those about this experiment are tested on its rows.
     """
     experiment = plan.experiment
     blocks = [
-        _Column(plan, store, published, failed or {}, number).block() for number in range(len(experiment.columns))
+        _Column(plan, store, published or {}, failed or {}, number).block() for number in range(len(experiment.columns))
     ]
     from_paper = (
         [] if experiment.own else [*footers.of_settings(plan, plan.slots), *footers.of_tasks(deviations or {}, plan)]
@@ -99,19 +98,15 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
 
     outcomes = []
     for claim in mine:
-        tested = {m: metric_of(metrics, m) for m in (*claim.metrics, claim.worth_metric) if m}
-        better, decimals = ({m: getattr(metric, key) for m, metric in tested.items()} for key in ("better", "decimals"))
-        evidence = Evidence({m: scores(claim, m) for m in tested}, errors, doubts, better, decimals)
-        outcomes.append(outcome_of(claim, evidence))
+        known = {m: scores(claim, m) for m in (*claim.metrics, claim.worth_metric) if m}
+        outcomes.append(outcome_of(claim, Evidence(known, errors, doubts, metrics)))
     return outcomes
 
 
 class _Column:
     """Builds the block of one column."""
 
-    def __init__(
-        self, plan: Plan, store: Store, published: Sequence[Mapping[str, Any]], failed: Mapping[str, str], number: int
-    ) -> None:
+    def __init__(self, plan: Plan, store: Store, published: Numbers, failed: Mapping[str, str], number: int) -> None:
         self.plan, self.store, self.published, self.failed = plan, store, published, failed
         self.number, self.column, self.metrics = number, plan.experiment.columns[number], plan.metrics(number)
         self.shown = [(show.metric, metric_of(self.metrics, show.metric)) for show in self.column.show]
@@ -156,7 +151,7 @@ class _Column:
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
                     compared[r].values[i].p_values[kind] = p
 
-    def _read(self, label: str, slots: Sequence[Cell]) -> dict[str, Results]:
+    def _read(self, label: str, slots: Sequence[Cell], failed: bool) -> dict[str, Results]:
         """The stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
         results: dict[str, Results] = {}
         for slot in slots:
@@ -166,25 +161,25 @@ class _Column:
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
         if lost := len(slots) - len(results):
-            how = "failed" if any(slot.cell_id in self.failed for slot in slots) else "are missing"
-            self.losses.append(f"{label}: {lost} of {len(slots)} cells {how}.")
+            self.losses.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
         return results
 
     def _row(self, r: int) -> Row:
         experiment, slots = self.plan.experiment, self.plan.at(r, self.number)
         row = experiment.rows[r]
-        results = self._read(row.label, slots)
+        failed = any(slot.cell_id in self.failed for slot in slots)
+        results = self._read(row.label, slots, failed)
         chosen, detail = select(slots, results, self.column.select)
         finished = [results[slot.cell_id] for slot in chosen]
-        note = "failed" if any(slot.cell_id in self.failed for slot in slots) else "missing"
+        note = "failed" if failed else "missing"
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
         trained = convergence.together([convergence.of(s.config, f, self.metrics) for s, f in zip(chosen, finished)])
         declared = footers.declared(self.plan, slots)
-        theirs: list[pub.Published | None] = []
+        theirs: list[Published | None] = []
         verdicts: list[Verdict | None] = []
         for group in self.column.published:
             for metric, against in zip(group.metrics, group.against):
-                theirs.append(printed := pub.lookup(self.published, row.published, group.dataset, metric))
+                theirs.append(printed := self.published.get((row.published, group.dataset, metric)))
                 if printed is None:
                     verdicts.append(None)
                     continue

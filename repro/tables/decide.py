@@ -27,6 +27,7 @@ from fnmatch import fnmatch
 
 import numpy as np
 
+from repro.protocol import Metric, metric_of
 from repro.tables.claims import UNIFORM, Claim
 from repro.tables.statistics import FEWEST, Mean, difference_of, interval, mean_of
 
@@ -45,15 +46,13 @@ class Evidence:
     Attributes:
         scores: metric -> column -> row -> seed -> score; the rows of a claim with a `grid` are the grid's values.
         doubts: column -> row -> why its scores are not those of the end of training.
-        better: metric -> 1 or -1, the direction in which training moves it; 0 if unknown.
-        decimals: metric -> decimals of the printed numbers.
+        metrics: those of the family, by name.
     """
 
     scores: Mapping[str, Scores]
     errors: Errors = lambda *_: 0.0
     doubts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    better: Mapping[str, int] = field(default_factory=dict)
-    decimals: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def without(self, seeds: Collection[int]) -> Evidence:
         """The same without some seeds; uniform attention keeps its seeds, since it shows what attention is worth."""
@@ -130,7 +129,7 @@ class Outcome:
 
     Attributes:
         part: the comparison that decides, the one with the least evidence for the claim.
-        better: of the metric that decides, as in `Evidence`.
+        decimals, better: those of the metric that decides.
         seen: the outcome depends on a change made after its records were seen.
         confirmed: seeds that had not been seen then give the same outcome.
     """
@@ -185,8 +184,8 @@ def _tested(claim: Claim, known: Evidence) -> Outcome:
     samples = [(part, sample) for m in claim.metrics for part, sample in _samples(claim, known, m, columns, than)]
     made = [_decided(claim, *one, 0.05 / len(samples), *_doubts(claim, known, one[0], columns)) for one in samples]
     outcome, decides = _together(made)
-    metric = decides.metric or claim.metrics[0]
-    return Outcome(claim, outcome, decides, tuple(made), known.decimals.get(metric, 2), known.better.get(metric, 0))
+    metric = metric_of(known.metrics, decides.metric or claim.metrics[0])
+    return Outcome(claim, outcome, decides, tuple(made), metric.decimals, metric.better)
 
 
 def _named(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -283,7 +282,8 @@ def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -
     def learning(rows: Sequence[str]) -> list[str]:
         return [known.doubts[c][r] for c in at for r in rows if claim.convergence and r in known.doubts.get(c, {})]
 
-    moves = known.better.get(part.metric, 0) * claim.sign if claim.test in ("noninferiority", "superiority") else 0
+    better = metric_of(known.metrics, part.metric).better  # the direction in which training moves it
+    moves = better * claim.sign if claim.test in ("noninferiority", "superiority") else 0
     ours, theirs = learning(claim.rows if claim.test == "trend" else [part.row]), learning([part.against])
     support = [*(ours if moves <= 0 else []), *(theirs if moves >= 0 else [])]
     opposite = [*(ours if moves >= 0 else []), *(theirs if moves <= 0 else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,8 @@ def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
 
 def by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
     """p-value over the seeds that both rows have, or None if there are too few."""
-    a, b = _scores(first, full), _scores(other, full)
-    differences = [b[s] - a[s] for s in sorted(a.keys() & b.keys())]
-    return mean_of(differences).p if len(differences) > 1 else None
+    gap = difference(other, first, full, replace(metric, test=None))
+    return gap.p if gap else None
 
 
 def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:

@@ -27,10 +27,8 @@ class Budget:
     dims = 1
 
     def __init__(self, k: int, exactly: bool = False) -> None:
-        self.k, self.least = (
-            Param("k", low=1, closed_low=True, whole=True, tensor=False).check(k),
-            -torch.inf if exactly else 0.0,
-        )
+        self.k = Param("k", low=1, closed_low=True, whole=True, tensor=False).check(k)
+        self.least = -torch.inf if exactly else 0.0
 
     def highest(self, scores: Tensor) -> Tensor:
         best = scores.topk(min(self.k, len(scores))).indices

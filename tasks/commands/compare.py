@@ -14,7 +14,6 @@ from typing import Any
 from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import Cell, asked_id, pair
-from repro.plan import published as papers
 from repro.plan.experiment import Experiment
 from repro.report import comparison
 from repro.results import records
@@ -68,7 +67,7 @@ def printed(record: records.Record) -> dict[str, str]:
     row, printed = max(rows, key=lambda r: len(r.label)).published, compose.published(one.published)
     groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
     pairs = [(ours, g.dataset, theirs) for g in groups for theirs, ours in zip(g.metrics, g.against)]
-    found = {ours: papers.lookup(printed, row, dataset, theirs) for ours, dataset, theirs in pairs}
+    found = {ours: printed.get((row, dataset, theirs)) for ours, dataset, theirs in pairs}
     return {metric: number.text() for metric, number in found.items() if number}
 
 

@@ -17,9 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from repro import cell as cells
 from repro import launch
 from repro.launch import display
-from repro.results import records
+from repro.results import estimate, records
 from repro.store import Store, StoreError, outputs_folder
 from tasks.commands import compare, sweep
+from tasks.commands.rates import ASSUMED
 from tasks.config import compose, overrides, pages
 from tasks.config.request import HELP, Request, parse, spelled
 from tasks.data import DataError, Progress
@@ -60,7 +61,7 @@ def _run(config: Mapping[str, Any]) -> Ended:
         store = Store(config["paths"]["outputs"])
         for note in dict.fromkeys(n for of in (cell.data, *cell.tests) for n in of.facts.get("notes", ())):
             print(f"note: {note}", file=sys.stderr)
-        with display.Display({cell.cell_id: 1.0}) as shown:
+        with display.Display({cell.cell_id: 3600 * estimate.hours(cell.config, ASSUMED)[0]}) as shown:
             outcome = launch.run_one(cell, store, shown.show, make_loggers)
     except (ValueError, DataError, StoreError) as error:  # StoreError: the launcher cannot run the cell
         print(f"error: {error}", file=sys.stderr)

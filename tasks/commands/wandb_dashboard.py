@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from repro.identity import family
-from repro.plan import published as pub
 from repro.plan.experiment import Column, Experiment, Select, Show
+from repro.plan.published import Numbers
 from repro.tables.compare import MOST_SCORES, NAMED, NOT_SHOWN
 from tasks.config import compose
 from tasks.config.options import near
@@ -62,10 +62,8 @@ def main(name: str, profile: str, project: str, entity: str, filters: Mapping[st
     return 0
 
 
-def make(
-    experiment: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
-) -> tuple[list[Any], Any]:
-    """Make the workspaces and the report without saving them; `records` are the numbers printed in the paper."""
+def make(experiment: Experiment, entity: str, project: str, numbers: Numbers) -> tuple[list[Any], Any]:
+    """Make the workspaces and the report without saving them; `numbers` are those printed in the paper."""
     import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces import expr
 
@@ -80,7 +78,7 @@ def make(
         workspaces.append(_workspace(entity, project, title, column, filters))
         said = " and ".join(f"Config('{key}') = '{value}'" for key, value in wanted.items())
         runs = wr.Runset(entity=entity, project=project, name=column.label, filters=said, groupby=[f"config.{ROW}"])
-        table = wr.MarkdownBlock(printed(experiment, column, records))
+        table = wr.MarkdownBlock(printed(experiment, column, numbers))
         blocks += [wr.H1(column.label), table, wr.PanelGrid(runsets=[runs], panels=panels(column))]
     title = f"{experiment.title[:100]} ({experiment.profile})"
     report = wr.Report(entity=entity, project=project, title=title, blocks=blocks, width="fluid")
@@ -146,13 +144,13 @@ def panels(column: Column, by: str = ROW) -> list[Any]:
     return [*scores, *media, wr.RunComparer(diff_only="split")]
 
 
-def printed(experiment: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:
+def printed(experiment: Experiment, column: Column, numbers: Numbers) -> str:
     """A Markdown table with the paper's numbers for the rows of a column."""
     groups = [(g, metric, header) for g in column.published for metric, header in zip(g.metrics, g.headers)]
-    if not groups or not records:
+    if not groups or not numbers:
         return "The paper prints no number for this column."
     lines = [["row", *(f"{group.label}: {header}" for group, _, header in groups)], ["---"] * (1 + len(groups))]
     for row in experiment.rows:
-        theirs = [pub.lookup(records, row.published, group.dataset, metric) for group, metric, _ in groups]
+        theirs = [numbers.get((row.published, group.dataset, metric)) for group, metric, _ in groups]
         lines.append([row.label, *("–" if number is None else number.text() for number in theirs)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

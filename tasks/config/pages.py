@@ -10,7 +10,7 @@ from typing import Any
 from repro.identity import pair
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment, Row
-from repro.plan.published import loose_ends, records
+from repro.plan.published import Published, loose_ends, numbers
 from repro.tables import claims as paper_claims
 from repro.tables.claims import Claim
 from tasks.config.options import CONFIGS, ConfigError, names_in, near
@@ -44,9 +44,9 @@ def experiment(name: str, profile: str) -> Experiment:
     return one
 
 
-def published(name: str) -> list[dict[str, Any]]:
-    """The records of `configs/published/<name>.yaml`, with their labels resolved; an empty list if `name` is empty."""
-    return records(page("published", name)) if name else []
+def published(name: str) -> dict[tuple[str, str, str], Published]:
+    """The numbers of `configs/published/<name>.yaml`; empty if `name` is empty."""
+    return numbers(page("published", name)) if name else {}
 
 
 def claims(paper: str) -> list[Claim]:

@@ -13,6 +13,7 @@ from safetensors.numpy import save
 from repro.cell import Cell
 from repro.plan import Plan
 from repro.plan.experiment import read
+from repro.plan.published import numbers
 from repro.protocol import Prepared, TestSet
 from repro.report import page as report
 from repro.store import Store
@@ -100,8 +101,10 @@ class Made:
                 cell = Cell(config, "fake_family", Prepared("a" * 64, "", facts, (), test), (test,))
                 self.plan.slots.append(replace(cell, row=r))
                 self._fill(cell, r, name, seed, text)
-        scored = {"dataset": "D", "metric": "ROUGE-1", "set": {"data": "d", "ROUGE-1": "rouge1_f"}}
-        self.records = [scored | {"mapping": n, "value": 35.13 + r, "row": {"mapping": n}} for r, n in enumerate(ROWS)]
+        theirs = {"rows": {n: {"mapping": n} for n in ROWS}, "datasets": {"D": {"data": "d", "ROUGE-1": "rouge1_f"}}}
+        scored = {"dataset": "D", "metric": "ROUGE-1"}
+        theirs["results"] = [scored | {"mapping": n, "value": 35.13 + r} for r, n in enumerate(ROWS)]
+        self.records = numbers(theirs)
 
     def _fill(self, cell: Cell, r: int, name: str, seed: int, text: str) -> None:
         rng = np.random.default_rng(100 * r + seed)

@@ -9,6 +9,7 @@ from fake_family import keep
 from repro.cell import Cell
 from repro.plan import Plan
 from repro.plan.experiment import read
+from repro.plan.published import numbers
 from repro.protocol import Prepared, TestSet
 from repro.tables import build as tables
 
@@ -19,11 +20,12 @@ COLUMN = {
     "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "test/attention_support", "label": "support"}],
     "published": [{"label": "FR-EN (paper)", "dataset": "D", "metrics": ["BLEU"], "against": ["test/bleu"]}],
 }
-RECORDS = [
+THEIRS = [
     {"mapping": "softmax", "dataset": "D", "metric": "BLEU", "value": 36.38, "decimals": 2},
     {"mapping": "tuned", "dataset": "D", "metric": "BLEU", "value": 36.9, "decimals": 1},
 ]
-AMBIGUOUS = [RECORDS[0], RECORDS[1] | {"ambiguous": "Columns may be swapped."}]
+RECORDS = numbers({"results": THEIRS})
+AMBIGUOUS = numbers({"results": [THEIRS[0], THEIRS[1] | {"ambiguous": "Columns may be swapped."}]})
 FACTS = {"name": "toy", "provenance": "generated", "sha256": "abcdef0123456789", "notes": ["Read me."]}
 FACTS |= {"sizes": {"train": 1200, "test": 40}}
 BASELINES = {"lead": {"test/bleu": 12.345, "test/words": 8}, "constant": {"test/bleu": 1.0, "test/text": "hello there"}}
@@ -50,14 +52,14 @@ def made(store, config):
         plan = Plan(
             read(page, "fake", "paper" if comparable else "demo"), unavailable={1: unavailable} if unavailable else {}
         )
-        for (row, lam, seed), numbers in scores.items():
+        for (row, lam, seed), pair in scores.items():
             test = TestSet("test", "t", "", facts, baselines=BASELINES)
             made = config(seed=seed, mapping__name="m", mapping__row=row, mapping__lam=lam, train__max_epochs=3)
             cell = Cell(made, "fake_family", Prepared("data", "", facts, (), test), (test,))
             plan.slots.append(replace(cell, row=row, point=() if lam is None else (("lam", lam),)))
-            if numbers is not None:
-                training = {"dev/accuracy": numbers[0], "best_epoch": (best or {}).get(row, 2.0)}
-                measured = {"test/bleu": numbers[1], "test/attention_support": 2.0 + seed}
+            if pair is not None:
+                training = {"dev/accuracy": pair[0], "best_epoch": (best or {}).get(row, 2.0)}
+                measured = {"test/bleu": pair[1], "test/attention_support": 2.0 + seed}
                 records = examples(row) if examples else ()
                 keep(store, cell, training, measured, records, recipe=(7, 8), **provenance)
         return plan, store

@@ -59,8 +59,6 @@ def test_noise_is_the_scatter_around_any_parabola():
     curve = [60 + 3 * t - 0.01 * t * t + rng.gauss(0, 0.5) for t in range(2000)]
     assert noise(curve) == pytest.approx(0.5, rel=0.1)
     assert noise([1.0, 4.0, 9.0, 16.0, 25.0]) == 0
-    with pytest.raises(ValueError, match="four scores, got 3"):
-        noise([1.0, 2.0, 3.0])
 
 
 def cell(folder, **more):
@@ -129,8 +127,6 @@ def test_a_row_that_has_converged_is_rarely_doubted_and_one_that_learns_is_found
 
     assert doubted(0.0, 3) < 0.05 and doubted(0.0, 9) < 0.05, "more seeds do not make it worse"
     assert doubted(0.3, 3) > 0.6 and doubted(0.3, 9) > 0.99
-    with pytest.raises(ValueError, match="a slope needs 3 epochs, got 2"):
-        learning([[1.0, 2.0]], 1)
 
 
 def test_what_a_claim_may_doubt(tmp_path):

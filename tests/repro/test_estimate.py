@@ -131,19 +131,6 @@ def test_the_time_left_begins_as_expected_and_becomes_what_is_measured(ran, monk
     assert "[3/4] done" in capsys.readouterr().err
 
 
-def test_where_nothing_is_expected_the_pace_is_measured_first(ran, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    shown = display.Display({ran[0].cell_id: 1.0})
-    shown.show(Event(ran[0], "stage", "training", 0.2))
-    now[0] = 15.0
-    shown.show(Event(ran[0], "stage", "training", 0.4))
-    assert shown.remaining() is None and shown._left_text() == "", "too little is done to say"
-    now[0] = 30.0
-    shown.show(Event(ran[0], "stage", "training", 0.6))
-    assert shown.remaining() == pytest.approx(30.0)
-
-
 def test_what_is_not_a_terminal_gets_a_line_a_minute(ran, monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])

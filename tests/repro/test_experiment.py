@@ -107,7 +107,7 @@ def test_metrics_of_a_further_test_set_and_without_a_set(experiment):
     assert experiments.check(experiment(change).columns[0], fake_family.METRICS) == []
 
 
-RECORDS = [{"mapping": row, "dataset": "Corpus", "metric": "BLEU"} for row in ("theirs", "tuned")]
+PRINTED = {(row, "Corpus", "BLEU"): None for row in ("theirs", "tuned")}
 GROUP = {"label": "p", "dataset": "Corpus", "metrics": ["BLEU"], "against": ["test/score"]}
 
 
@@ -126,7 +126,7 @@ def test_what_the_paper_does_not_print_is_named(experiment, row, group, said):
         page["rows"][0]["published"] = row
         page["columns"]["a"]["published"] = [{**GROUP, **group}]
 
-    found = published.loose_ends(experiment(change), RECORDS)
+    found = published.loose_ends(experiment(change), PRINTED)
     assert len(found) == bool(said) and all(text in found[0] for text in said)
     (none, *_) = published.loose_ends(replace(experiment(change), published=""), [])
     assert "no `published` file: none" in none

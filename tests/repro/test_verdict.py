@@ -8,8 +8,7 @@ import pytest
 
 from repro.cell import run
 from repro.files import read_json, write_json
-from repro.plan.published import Published, lookup
-from repro.plan.published import records as with_rows
+from repro.plan.published import Published, numbers
 from repro.protocol import Metric
 from repro.store import provenance
 from repro.tables.build import build
@@ -25,7 +24,7 @@ def records(row=None, data=None, chosen=(), **record):
     """The page of printed numbers with another row, data set or record."""
     page = {"rows": {"plain": {"mapping": "softmax"} | (row or {})}, "chosen": chosen, "results": [RECORD | record]}
     page["datasets"] = {"D": {"data": "invented", "S": "score"} | (data or {})}
-    return with_rows(page)
+    return numbers(page)
 
 
 RECORDS = records()
@@ -117,12 +116,11 @@ def test_numbers_that_cannot_be_held_against_each_other():
     assert judge(None, PRINTED, BLEU).text == "inconclusive: no finished cell has this score"
 
 
-def test_lookup_needs_all_three_names():
-    records = [{"mapping": "m", "dataset": "d", "metric": "BLEU", "value": 36, "decimals": 1, "ambiguous": "columns"}]
-    assert lookup(records, "m", "d", "BLEU") == Published(36.0, 1, "BLEU", "d", "columns")
-    assert lookup(records, "m", "d", "BLEU").text() == "36.0?"
-    for wrong in (("x", "d", "BLEU"), ("m", "x", "BLEU"), ("m", "d", "x")):
-        assert lookup(records, *wrong) is None
+def test_a_number_has_its_place_and_a_sign_of_doubt():
+    record = {"mapping": "m", "dataset": "d", "metric": "BLEU", "value": 36, "decimals": 1, "ambiguous": "columns"}
+    ((place, number),) = numbers({"results": [record]}).items()
+    assert place == ("m", "d", "BLEU") and number == Published(36.0, 1, "BLEU", "d", "columns")
+    assert number.text() == "36.0?"
 
 
 @pytest.fixture
@@ -188,7 +186,7 @@ IN_THE_PAGE |= {"data.shortfalls=200 of 900 pairs": "200 of 900 pairs", "data.te
         (lambda page: page["profiles"].update(paper=PAPER | {"comparable": True, "not_comparable": "no grid"}), {}, "no grid"),
         (column(not_comparable="which column is FR-EN is ambiguous"), {}, "which column is FR-EN"),
         (lambda page: None, {"records": records(ambiguous="swapped?")}, "reading of the printed number"),
-        (lambda page: None, {"records": [RECORD]}, "does not define 'plain' on 'D'"),
+        (lambda page: None, {"records": numbers({"results": [RECORD]})}, "does not define 'plain' on 'D'"),
         (lambda page: None, {"records": records({"mapping": "sparsemax"})}, "mapping softmax where the paper has sparsemax"),
         (lambda page: None, {"records": records({"mapping.lam": 0.5})}, "mapping.lam=0.0 where the paper has 0.5"),
         (lambda page: None, {"records": records({"differs": "solved to 1e-2"})}, "solved to 1e-2"),

@@ -118,14 +118,14 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     return finish(project(pooled), rows), (groups,)
 
 
-def isotonic_decreasing(y: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Non-increasing least-squares fit to rows ``y [R, n]`` with ``weight [R, n]``, and the block of every position.
+def isotonic_decreasing(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Non-increasing least-squares fit to rows ``y [R, n]``, and the block of every position.
 
     Pool adjacent violators, with all rows and all violations at once: two adjacent blocks in the wrong order always end
     up in the same block, so they may be merged in any order. This is repeated until no violation is left.
     """
     if graph.exporting():
-        fit = graph.isotonic(y)  # without weights, which only another library's names pass
+        fit = graph.isotonic(y)
         return fit, torch.cat((torch.zeros_like(fit[..., :1]), fit.diff(dim=-1)), -1).ne(0).cumsum(-1)
     n = y.shape[-1]
     blocks = torch.arange(n, device=y.device).expand_as(y).contiguous()
@@ -137,7 +137,7 @@ def isotonic_decreasing(y: Tensor, weight: Tensor | None = None) -> tuple[Tensor
         starts = torch.ones_like(y, dtype=torch.bool)
         starts[..., 1:] = (blocks[..., 1:] != blocks[..., :-1]) & ~wrong
         blocks = starts.cumsum(-1) - 1
-        fit = group_mean(y, blocks) if weight is None else group_mean(y * weight, blocks) / group_mean(weight, blocks)
+        fit = group_mean(y, blocks)
 
 
 def group_mean(values: Tensor, groups: Tensor) -> Tensor:

@@ -36,7 +36,29 @@ class _Constants:
         return {"_cpu": self._cpu, "_on": {}, "key": self.key}
 
 
-class GaussianBasis1d:
+class _Basis:
+    """A basis by its two constants; bases are equal if their constants are."""
+
+    def __init__(self, **constants: Tensor) -> None:
+        self._constants = _Constants(**constants)
+        self._hash = hash(self._constants.key)
+
+    def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """The centres [N] or [N, 2], and the widths [N] or covariances [2, 2] or [N, 2, 2], float64, on `device`."""
+        centres, spread = self._constants.on(device).values()
+        return centres, spread
+
+    def __len__(self) -> int:
+        return len(self.tensors()[0])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Basis) and self._constants.key == other._constants.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class GaussianBasis1d(_Basis):
     """N functions N(t; centres_j, widths_j^2) on the real line.
 
     Args: centres [N] and widths [N], the standard deviations. Raises ValueError if the lengths differ or a width is
@@ -55,8 +77,7 @@ class GaussianBasis1d:
             raise ValueError("centres and widths must be finite numbers")
         if not bool((widths > 0).all()):
             raise ValueError(f"basis widths must be positive standard deviations, got {widths.min().item()}")
-        self._constants = _Constants(centres=centres, widths=widths)
-        self._hash = hash(self._constants.key)
+        super().__init__(centres=centres, widths=widths)
 
     @classmethod
     def linspaced(
@@ -76,11 +97,6 @@ class GaussianBasis1d:
         every_width = torch.tensor(widths, dtype=torch.float64).repeat_interleave(per_width)
         return cls(line.repeat(len(widths)), every_width)
 
-    def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """(centres [N], widths [N]), float64, on `device`."""
-        constants = self._constants.on(device)
-        return constants["centres"], constants["widths"]
-
     @in_float64
     def evaluate(self, t: Tensor) -> Tensor:
         """psi(t) [..., N] in float64 for t [...]."""
@@ -88,21 +104,12 @@ class GaussianBasis1d:
         z = (t.double().unsqueeze(-1) - centres) / widths
         return torch.exp(-0.5 * z.square()) / (widths * math.sqrt(2 * math.pi))
 
-    def __len__(self) -> int:
-        return len(self.tensors()[0])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GaussianBasis1d) and self._constants.key == other._constants.key
-
-    def __hash__(self) -> int:
-        return self._hash
-
     def __repr__(self) -> str:
         widths = sorted({round(w, 6) for w in self.tensors()[1].tolist()})
         return f"GaussianBasis1d(n={len(self)}, widths={widths})"
 
 
-class GaussianBasis2d:
+class GaussianBasis2d(_Basis):
     """N functions N(t; centres_j, covariances_j) on the plane.
 
     Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError
@@ -121,8 +128,7 @@ class GaussianBasis2d:
         symmetric = torch.allclose(covariances, covariances.mT, rtol=1e-9, atol=0.0)
         if not symmetric or bool((torch.linalg.eigvalsh(covariances) <= 0).any()):
             raise ValueError("covariances must be symmetric positive definite; add a multiple of the identity")
-        self._constants = _Constants(centres=centres, covariances=covariances)
-        self._hash = hash(self._constants.key)
+        super().__init__(centres=centres, covariances=covariances)
         self._in_grid_order = True
         self._axes = self._find_grid()
 
@@ -191,11 +197,6 @@ class GaussianBasis2d:
         """True if all functions share one covariance."""
         return self.tensors()[1].ndim == 2
 
-    def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """(centres [N, 2], covariances [2, 2] or [N, 2, 2]), float64, on `device`."""
-        constants = self._constants.on(device)
-        return constants["centres"], constants["covariances"]
-
     @in_float64
     def evaluate(self, t: Tensor) -> Tensor:
         """psi(t) [..., N] in float64 for t [..., 2]."""
@@ -204,15 +205,6 @@ class GaussianBasis2d:
         d = t.double().unsqueeze(-2) - centres  # [..., N, 2]
         energy = torch.einsum("...ni,nij,...nj->...n", d, precision, d)
         return torch.exp(-0.5 * energy) * torch.linalg.det(precision).sqrt() / (2 * math.pi)
-
-    def __len__(self) -> int:
-        return len(self.tensors()[0])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GaussianBasis2d) and self._constants.key == other._constants.key
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         return f"GaussianBasis2d(n={len(self)}, separable={self.separable})"

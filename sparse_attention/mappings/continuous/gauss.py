@@ -11,12 +11,6 @@ from ...rows.shape import kept
 
 
 @kept()
-def legendre(count: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights, [count] each, on [-1, 1] for the weight function 1, in float64."""
-    return jacobi(count, 0)
-
-
-@kept()
 def jacobi_on(device: torch.device, count: int, power: int) -> tuple[Tensor, Tensor]:
     """`jacobi` on a device, copied there only once, because every copy forces a synchronisation."""
     nodes, weights = jacobi(count, power)

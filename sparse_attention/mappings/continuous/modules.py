@@ -256,12 +256,8 @@ class MultimodalAttention2d(ContinuousAttention2d):
         **options,
     ) -> None:
         super().__init__(grid, basis, alpha, **options)
-        self.max_components, self.penalty, self.initial_variance = (
-            COMPONENTS.check(max_components),
-            penalty,
-            initial_variance,
-        )
-        self.generator = generator
+        self.max_components, self.penalty = COMPONENTS.check(max_components), penalty
+        self.initial_variance, self.generator = initial_variance, generator
 
     @in_float64
     def forward(  # type: ignore[override]

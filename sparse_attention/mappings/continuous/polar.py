@@ -85,25 +85,22 @@ def _value_and_jacobian(
     s_sq = s_sq.expand_as(u0)
     # The squared distance of the ray's line from the centre; clamp it, so that rounding cannot make it negative.
     away = (energy - u0.square() / s_sq).clamp(min=0.0)
-    value_part, first, second, ring = _radial(u0, s_sq.sqrt(), away, k)
+    mass, first, second = _radial(u0, s_sq.sqrt(), away, k)
 
     norm = (k + 1) / math.pi / (2 * math.pi) * precision.det().sqrt()  # [] or [N]
-    value = (value_part @ weights) * norm
+    value = (mass @ weights) * norm  # also the trace in d / d A
     g1, g2 = (2 * k * (first @ circle[..., :2]) * norm.unsqueeze(-1)).unbind(-1)  # [B, N]
     h11, h12, h22 = (2 * k * (second @ circle[..., 2:]) * norm.unsqueeze(-1)).unbind(-1)
-    trace = (ring @ weights) * norm
     # A^-T = [[1/a, -c/(a b)], [0, 1/b]] applied on the left.
-    low = h22 - trace
     d_mu = torch.stack([g1 / a - c / (a * b) * g2, g2 / b], dim=-1)
-    d_shape = torch.stack([(h11 - trace) / a - c / (a * b) * h12, h12 / b, low / b], dim=-1)
+    d_shape = torch.stack([(h11 - value) / a - c / (a * b) * h12, h12 / b, (h22 - value) / b], dim=-1)
     return value, torch.cat([d_mu, d_shape], dim=-1)
 
 
-def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The integrals over [0, 1] of g(u) exp(-away / 2 - (u - u0)^2 / (2 s^2)) for four functions g.
+def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The integrals over [0, 1] of g(u) exp(-away / 2 - (u - u0)^2 / (2 s^2)) for three functions g.
 
-    With w = 1 - u^2, these are g = u w^k, u^2 w^(k-1), u^3 w^(k-1) and u w^k. The first and the last integral are the
-    same: the first is used for the value, the last for the trace in d / d A.
+    With w = 1 - u^2, these are g = u w^k, u^2 w^(k-1) and u^3 w^(k-1).
     """
     wide = s > _WIDE
     everywhere = row_shapes.asynchronous(wide)  # compute both rules everywhere, to avoid a synchronisation
@@ -113,7 +110,8 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
     first = _against_power(moments[2:], k - 1)
     second = _against_power(moments[3:], k - 1)
     if some_wide:
-        u, weight = _legendre(u0.device)
+        nodes, weight = gauss.jacobi_on(u0.device, 12, 0)
+        u, weight = (nodes + 1) / 2, weight / 2
         at, width = (u0, s) if everywhere else (u0[wide], s[wide])
         z = (u - at.unsqueeze(-1)) / width.unsqueeze(-1)
         w = 1 - u.square()
@@ -122,8 +120,7 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
         merge = torch.where if everywhere else lambda where, e, x: x.masked_scatter(where, e)
         mass, first, second = (merge(wide, e, x) for x, e in zip((mass, first, second), exact))
     far = torch.exp(-0.5 * away)
-    mass = far * mass
-    return mass, far * first, far * second, mass
+    return far * mass, far * first, far * second
 
 
 def _radial_moments(u0: Tensor, s: Tensor, highest: int) -> list[Tensor]:
@@ -141,8 +138,3 @@ def _radial_moments(u0: Tensor, s: Tensor, highest: int) -> list[Tensor]:
     for i in range(2, highest + 1):
         moments.append(u0 * moments[-1] + (i - 1) * s_sq * moments[-2] - at_one)
     return moments
-
-
-def _legendre(device: torch.device) -> tuple[Tensor, Tensor]:
-    nodes, weights = gauss.legendre(12)
-    return ((nodes + 1) / 2).to(device), (weights / 2).to(device)

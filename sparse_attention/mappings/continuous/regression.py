@@ -157,15 +157,15 @@ def position_weights(
         return r.new_zeros(batch, r.shape[1], width)
     rank = mask.cumsum(-1) - 1  # [B, L] index of every kept word among the kept words
     if row_shapes.asynchronous(r) and pad_positions == "none":
-        weights = r @ _ridge_matrices(rank[:, -1] + 1, width, basis, ridge).to(r.dtype).mT
-        at = rank.clamp(min=0).unsqueeze(1).expand_as(weights)
-        return weights.gather(-1, at).masked_fill(~mask.unsqueeze(1), 0.0)
-    lengths, which = torch.unique(rank[:, -1] + 1, return_inverse=True)  # [U], [B]
-    stacked = torch.zeros(len(lengths), width, r.shape[-1], dtype=r.dtype)
-    for i, length in enumerate(lengths.tolist()):  # loop over distinct lengths, not over examples
-        if length:
-            stacked[i, :length] = ridge_matrix_1d(length, basis, ridge, pad_positions)
-    weights = r @ stacked.to(r.device)[which].mT  # [B, T, L] by rank
+        matrices = _ridge_matrices(rank[:, -1] + 1, width, basis, ridge).to(r.dtype)
+    else:
+        lengths, which = torch.unique(rank[:, -1] + 1, return_inverse=True)  # [U], [B]
+        stacked = torch.zeros(len(lengths), width, r.shape[-1], dtype=r.dtype)
+        for i, length in enumerate(lengths.tolist()):  # loop over distinct lengths, not over examples
+            if length:
+                stacked[i, :length] = ridge_matrix_1d(length, basis, ridge, pad_positions)
+        matrices = stacked.to(r.device)[which]
+    weights = r @ matrices.mT  # [B, T, L] by rank
     at = rank.clamp(min=0).unsqueeze(1).expand_as(weights)
     return weights.gather(-1, at).masked_fill(~mask.unsqueeze(1), 0.0)
 
