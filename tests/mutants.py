@@ -1,20 +1,16 @@
 """Mutation testing: change one line of the code at a time and check that a test fails.
 
-    python tests/mutants.py [--seed 1] [--n 200] [--workers 1] [--seconds 40] [--only TEXT] [--output FOLDER]
+    python tests/mutants.py [--seed 1] [--n 200] [--workers 1] [--only TEXT]
 
-    --only     mutants whose `file:line` or text contains TEXT           --output   (default outputs/mutants)
-
-Examples: python tests/mutants.py --n 40; python tests/mutants.py --seed 7 --workers 2; python tests/mutants.py --only rouge.py
+`--only` leaves mutants whose `file:line` or text contains TEXT, as in `python tests/mutants.py --only rouge.py`.
 
 A mutant is tested with the twelve nearest test files, in a fork of a process that has torch loaded and in a clone of the
-repository with the changes that git knows, for up to --seconds of processor time. It is killed if a test hangs, or fails
+repository with the changes that git knows, for up to 40 seconds of processor time. It is killed if a test hangs, or fails
 although it passes without the mutant. Survivors need a new test; a mutant that is equivalent to the original goes into
-tests/equivalent_mutants.txt with the reason and is not counted. After an interruption, run the same command to continue;
-survivors are tested again. Exit status 1 if fewer than 85 % are killed.
+tests/equivalent_mutants.txt with the reason and is not counted. Exit status 1 if fewer than 85 % are killed.
 """
 
 import contextlib
-import json
 import logging
 import multiprocessing
 import os
@@ -23,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +32,7 @@ from tasks.commands.entry import command  # noqa: E402
 LOADED = "torch numpy scipy.optimize scipy.stats sklearn.linear_model hydra omegaconf fairseq sacrebleu".split()
 LOADED += "rouge_score.rouge_scorer cvxpy hypothesis matplotlib.pyplot pytest".split()  # none of our own modules
 FILES = 12  # test files asked of a mutant
+SECONDS = 40  # of processor time after which no further test begins
 LIMIT = 60  # seconds of processor time after which a run is ended inside a test
 STUCK = 600  # seconds after which tests that only wait are given up
 GOAL = 0.85  # of the mutants, killed
@@ -56,8 +54,8 @@ def cloned(folder: Path) -> None:
 class Watch:
     """A pytest plugin: notes the test that runs or has failed; stops between tests when the processor time is used up."""
 
-    def __init__(self, report: Path, seconds: float):
-        self.report, self.seconds = report, seconds
+    def __init__(self, report: Path):
+        self.report = report
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.report.write_text(f"passed {nodeid}")
@@ -69,15 +67,15 @@ class Watch:
     pytest_collectreport = pytest_runtest_logreport
 
     def pytest_runtest_protocol(self, item) -> None:
-        if sum(os.times()[:4]) > self.seconds:  # of processes that it started too
+        if sum(os.times()[:4]) > SECONDS:  # of processes that it started too
             item.session.shouldstop = "the time is used up"
 
 
 class Worker:
     """Runs tests in a clone of its own."""
 
-    def __init__(self, folder: Path, seconds: float):
-        self.tree, self.report, self.log, self.seconds = folder / "tree", folder / "report", folder / "log", seconds
+    def __init__(self, folder: Path):
+        self.tree, self.report, self.log = folder / "tree", folder / "report", folder / "log"
         self.clean: dict[str, bool] = {}  # does a test pass on the tree as it is?
         folder.mkdir(parents=True, exist_ok=True)
         cloned(self.tree)
@@ -97,7 +95,7 @@ class Worker:
         os.environ |= {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         unfit = [f"--deselect={test}" for test, passed in self.clean.items() if not passed]
         arguments = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", *unfit, *asked]
-        os._exit(int(pytest.main(arguments, plugins=[Watch(self.report, self.seconds)])))
+        os._exit(int(pytest.main(arguments, plugins=[Watch(self.report)])))
 
     def run(self, asked: list[str]) -> tuple[str, str]:
         """("passed" | "killed" | "timed out", the test)."""
@@ -130,51 +128,31 @@ class Worker:
             if self.clean.setdefault(by, self.clean.get(by) or self.run([by])[0] == "passed"):
                 return outcome, by
 
-    def work(self, given: list[mutation.Mutant], record: Path) -> None:
-        """Try each mutant and append its result."""
-        for count, mutant in enumerate(given, 1):
-            state, by = self.tried(mutant)
-            with record.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": mutant.key, "line": mutant.line, "state": state, "by": by}) + "\n")
-            print(f"{count}/{len(given)} {state}  {mutant.path}:{mutant.line}  {by}", flush=True)
+
+def work(folder: Path, given: list[mutation.Mutant]) -> list[tuple[str, mutation.Mutant, str]]:
+    """What became of each mutant, and by which test."""
+    worker, done = Worker(folder), []
+    for mutant in given:
+        state, by = worker.tried(mutant)
+        print(f"{len(done) + 1}/{len(given)} {state}  {mutant.path}:{mutant.line}  {by}", flush=True)
+        done.append((state, mutant, by))
+    return done
 
 
 @command
-def main(
-    *,
-    seed: int = 1,
-    n: int = 200,
-    workers: int = 1,
-    seconds: float = 40.0,
-    only: str = "",
-    output: Path = ROOT / "outputs/mutants",
-) -> int:
-    output.mkdir(parents=True, exist_ok=True)
-    record = output.resolve() / f"seed{seed}.jsonl"
-
-    def read() -> dict[str, dict]:
-        """Mutant -> its last result."""
-        lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
-        return {found["key"]: found for found in map(json.loads, lines)}
-
+def main(*, seed: int = 1, n: int = 200, workers: int = 1, only: str = "") -> int:
     for name in LOADED:
         with contextlib.suppress(ImportError):
             __import__(name)
     logging.root.handlers.clear()  # fairseq asks for every message
     logging.root.setLevel(logging.WARNING)
-    chosen, known, results = mutation.sample(ROOT, n, seed, only), mutation.equivalent(ROOT), read()
+    chosen, known = mutation.sample(ROOT, n, seed, only), mutation.equivalent(ROOT)
     counted = [m for m in chosen if m.key not in known]
-    left = [m for m in counted if results.get(m.key, {}).get("state", "survived") == "survived"]
-    for number in range(workers):
-        worker, given = Worker(output.resolve() / f"worker{number}", seconds), left[number::workers]
-        multiprocessing.get_context("fork").Process(target=worker.work, args=(given, record)).start()
-    for child in multiprocessing.active_children():
-        child.join()
-    results = read()
-    done = [(m, results[m.key]) for m in counted if m.key in results]
-    for mutant, result in sorted(done, key=lambda pair: (pair[1]["state"], pair[0].path, pair[0].line)):
-        print(f"{result['state']:9}  {mutant.path}:{mutant.line}  {mutant.before}  ->  {mutant.after}  {result['by']}")
-    killed = sum(result["state"] != "survived" for _, result in done)
+    shares = [(ROOT / f"outputs/mutants/worker{number}", counted[number::workers]) for number in range(workers)]
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        done = [result for part in pool.map(work, *zip(*shares)) for result in part]
+    for state, mutant, by in sorted(done, key=lambda result: (result[0], result[1].path, result[1].line)):
+        print(f"{state:9}  {mutant.path}:{mutant.line}  {mutant.before}  ->  {mutant.after}  {by}")
+    killed = sum(state != "survived" for state, *_ in done)
     print(f"{killed} of {len(done)} killed ({killed / max(len(done), 1):.1%}); {len(chosen) - len(counted)} equivalent")
-    print("next: a test for each survivor, then the same command again")
     return int(killed < GOAL * len(done))

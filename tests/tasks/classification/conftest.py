@@ -60,7 +60,7 @@ def assert_no_part_of_the_batch():
         for name, p in extra["attention"].items():
             for row, (_, other) in zip(p, alone):
                 own = other["attention"][name][0]
-                assert torch.allclose(row[: len(own)], own, atol=1e-5) and not row[len(own) :].any()
+                assert torch.allclose(row[: len(own)], own, atol=1e-6) and not row[len(own) :].any()
         for name, values in extra.get("measures", {}).items():
             own = torch.cat([other["measures"][name] for _, other in alone])
             assert torch.allclose(values.double(), own.double()), name
