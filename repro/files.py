@@ -29,7 +29,7 @@ class StoreError(RuntimeError):
         self.key, self.value = key, value
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def publish(path: Path, data: bytes) -> None:
     """Write a temporary file, flush it and rename it, so that readers see the old or the new file, never a part."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -39,9 +39,17 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """`publish` a file. Raises StoreError, with the next step, if it cannot be written."""
+    try:
+        publish(path, data)
+    except OSError as error:
         raise explain(error, path) from error
 
 

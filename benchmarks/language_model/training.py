@@ -16,7 +16,6 @@ from torch import Tensor
 from benchmarks.language_model.data import window
 from benchmarks.language_model.model import LanguageModel
 from sparse_attention.kernels.native import attention as native
-from tasks.data.files import publish_file
 
 MAPPINGS: dict[str, tuple[str, dict[str, float]]] = {"softmax": ("softmax", {}), "sparsemax": ("sparsemax", {})}
 MAPPINGS |= {"entmax15": ("entmax", {"alpha": 1.5})}
@@ -67,6 +66,7 @@ def train(
     adam = torch.optim.AdamW(model.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
     draw, spent, step = torch.Generator().manual_seed(options.seed), 0.0, 0
     kept = folder / f"{options.mapping}_training.pt"
+    folder.mkdir(parents=True, exist_ok=True)
     if kept.exists() and (state := torch.load(kept, weights_only=True))["options"] == _lasting(options):
         model.load_state_dict(state["model"])
         adam.load_state_dict(state["adam"])
@@ -76,10 +76,10 @@ def train(
         if (step % options.every == 0 or spent >= options.seconds) and step not in [at for at, *_ in record.points]:
             record.points.append((step, round(spent, 2), round(evaluate(model, dev, options), 4)))
             say(f"{options.mapping}: step {step}, {spent:.0f} s, {record.points[-1][2]:.4f} bits a byte")
-            with publish_file(kept) as temporary:
-                state = {"model": model.state_dict(), "adam": adam.state_dict(), "draw": draw.get_state()}
-                rest = {"points": record.points, "step": step, "spent": spent, "options": _lasting(options)}
-                torch.save({**state, **rest}, temporary)
+            state = {"model": model.state_dict(), "adam": adam.state_dict(), "draw": draw.get_state()}
+            rest = {"points": record.points, "step": step, "spent": spent, "options": _lasting(options)}
+            torch.save({**state, **rest}, fresh := kept.with_suffix(".new"))
+            fresh.replace(kept)
         if spent >= options.seconds:
             break
         before = time.process_time()

@@ -1,7 +1,6 @@
 """Functions shared by the cells of several families: data preparation, gradient training and weights."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +10,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from repro.files import write_atomic
 from repro.protocol import Metric, Monitor, Prepared, TestSet, Training
 from tasks.config import models
 from tasks.config.options import read
@@ -105,15 +105,11 @@ def set_tf32(config: Config) -> None:
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights to a temporary file and rename it.
-
-    Shared tensors are written once, and equal weights give equal bytes.
-    """
-    temporary, state = folder / f".{WEIGHTS}.{os.getpid()}", model.state_dict()
+    """Write the weights; shared tensors are written once, and equal weights give equal bytes."""
+    state = model.state_dict()
     # save_model is not used because it writes the names of shared tensors in an order that differs between processes
     once = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name in state]
-    safetensors.torch.save_file({name: state[name].contiguous() for name in once}, str(temporary))
-    temporary.replace(folder / WEIGHTS)
+    write_atomic(folder / WEIGHTS, safetensors.torch.save({name: state[name].contiguous() for name in once}))
 
 
 def load(

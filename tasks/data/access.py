@@ -137,8 +137,7 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
         with counting() as counts:
             splits = inner(progress)
         if counts:
-            with publish_file(kept) as temporary:
-                temporary.write_text(json.dumps(sealed(counts)), encoding="utf-8")
+            publish_file(kept, json.dumps(sealed(counts)))
         tell(counts)
         return splits
 

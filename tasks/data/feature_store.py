@@ -61,8 +61,7 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress) ->
     """
 
     def tell(shards: dict[str, Any]) -> None:
-        with publish_file(folder / STORE) as temporary:
-            temporary.write_text(json.dumps(sealed({"layout": asdict(layout), "shards": shards})))
+        publish_file(folder / STORE, json.dumps(sealed({"layout": asdict(layout), "shards": shards})))
 
     with locked(folder / ".store.lock"):
         if not ((folder / STORE).is_file() and (folder / ARRAY).is_file()):

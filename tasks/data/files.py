@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from repro.files import broken_seal, sealed
+from repro.files import broken_seal, publish, sealed
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.read.formats import opened
 
@@ -70,20 +70,10 @@ def writing_to(folder: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def publish_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; rename it to `path` on success, remove it on failure."""
+def publish_file(path: Path, data: bytes | str) -> None:
+    """Write a file, completely or not at all."""
     with writing_to(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            yield temporary
-            temporary.chmod(0o644)  # mkstemp makes files private; caches may be shared
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        publish(path, data.encode() if isinstance(data, str) else data)
 
 
 def remembered(path: Path, key: str, compute: Callable[[], Any]) -> Any:
@@ -98,8 +88,8 @@ def remembered(path: Path, key: str, compute: Callable[[], Any]) -> Any:
         return kept[key]
     except (OSError, ValueError, KeyError, TypeError):
         value = compute()
-        with suppress(DataError), publish_file(path) as temporary:
-            temporary.write_text(json.dumps(sealed({key: value})), encoding="utf-8")
+        with suppress(DataError):
+            publish_file(path, json.dumps(sealed({key: value})))
         return value
 
 

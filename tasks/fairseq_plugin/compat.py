@@ -15,7 +15,7 @@ No other module patches fairseq. The patches, and the reason for each:
 * Importing fairseq imports scikit-learn, scipy.stats, wandb and TensorBoard, which takes longer than fairseq itself. Each
   is imported when fairseq calls it.
 * torch's optimisers import torch._dynamo, the front end of torch.compile, when first used; ours are never compiled.
-* Hydra 1.4 has no `hydra.experimental`; fairseq finds the same functions in `hydra`.
+* `hydra.experimental` refuses or warns in Hydra 1.3, and 1.4 has none; fairseq finds the same functions in `hydra`.
 * Python 3.14 represents `Optional[X]` as `X | None`, which fairseq's option parser does not understand.
 """
 

@@ -251,9 +251,6 @@ class Pictures:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def keys(self) -> list[str]:
-        return []  # not needed, and there may be millions
-
     def fingerprint(self) -> str:
         return str(self.folder)
 

@@ -72,8 +72,7 @@ class PrivateApt:
                 step = "check the network and the proxy (http_proxy, /etc/apt), then run the same command again"
                 raise DataUnavailable("apt could not fetch the package lists", _complaint(log), step)
             day = time.strftime("%Y-%m-%d")
-            with publish_file(stamp) as temporary:
-                temporary.write_text(json.dumps({"day": day}))
+            publish_file(stamp, json.dumps({"day": day}))
             return day
 
     def stanzas(self, kind: str) -> Iterator[str]:
@@ -120,8 +119,7 @@ class PrivateApt:
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
         sources = self.folder / "sources.list"
-        with publish_file(sources) as temporary:
-            temporary.write_text(f"deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n")
+        publish_file(sources, f"deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n")
         lines = [
             f'Dir::State::lists "{self.folder}/lists";',
             f'Dir::Cache "{self.folder}/cache";',
@@ -136,8 +134,7 @@ class PrivateApt:
             lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
         lines += [line for line in dump.splitlines() if _CARRIED.match(line) and not line.endswith(' "";')]
-        with publish_file(self._config) as temporary:
-            temporary.write_text("\n".join(lines) + "\n")
+        publish_file(self._config, "\n".join(lines) + "\n")
 
     def _run(self, command: list[str], label: str, cwd: Path | None = None) -> str:
         """Run an apt command with our configuration and return its output.

@@ -78,8 +78,7 @@ class _Hub:
             return json.loads(kept.read_text(encoding="utf-8"))["commit"]
         commit = self._asked(self.revision).sha
         progress.say(f"{self.name}: {self.revision} of {self.repo} is {commit}; kept in {kept}")
-        with publish_file(kept) as temporary:
-            temporary.write_text(json.dumps({"commit": commit}), encoding="utf-8")
+        publish_file(kept, json.dumps({"commit": commit}))
         return commit
 
     def fetch(self, files: Mapping[str, str], progress: Progress) -> dict[str, list[Path]]:

@@ -112,8 +112,7 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
         raise DataError(f"no pair of texts was found for {path.stem}", str(about), "report this with the line above")
     body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogatepass")
     about = about | {"rows": len(rows), "sha256": hashlib.sha256(body).hexdigest()}
-    with publish_file(path) as temporary:
-        temporary.write_bytes(json.dumps(about).encode() + b"\n" + body)
+    publish_file(path, json.dumps(about).encode() + b"\n" + body)
     return rows, about
 
 

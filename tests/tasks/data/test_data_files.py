@@ -34,13 +34,7 @@ def test_verify_names_file_expected_found_and_next_step(tmp_path, kind, content)
 
 def test_files_and_folders_are_published_whole_and_the_first_writer_of_a_folder_wins(tmp_path):
     path = tmp_path / "folder" / "data"
-    with pytest.raises(ZeroDivisionError), publish_file(path) as temporary:
-        temporary.write_text("half")
-        raise ZeroDivisionError
-    assert list(path.parent.iterdir()) == []
-    with publish_file(path) as temporary:
-        temporary.write_text("whole")
-        assert not path.exists()
+    publish_file(path, "whole")
     assert path.read_text() == "whole" and list(path.parent.iterdir()) == [path]
     folder = path.parent / "entry"
     with publish_folder(folder) as one, publish_folder(folder) as two:
@@ -49,9 +43,10 @@ def test_files_and_folders_are_published_whole_and_the_first_writer_of_a_folder_
     assert (folder / "x").read_text() == "inner" and {*path.parent.iterdir()} == {path, folder}
 
 
-def test_a_full_disk_and_one_that_cannot_be_written_are_data_errors(tmp_path):
-    with pytest.raises(DataError, match="disk is full") as caught, publish_file(tmp_path / "x"):
-        Path("/dev/full").write_bytes(b"1")
+def test_a_full_disk_and_one_that_cannot_be_written_are_data_errors(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="disk is full") as caught:
+        patch.setattr(os, "fsync", lambda _: Path("/dev/full").write_bytes(b"1"))
+        publish_file(tmp_path / "x", "half")
     assert "paths.data" in caught.value.next_step
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(DataError, match="cannot be written"), writing_to(tmp_path):
@@ -107,7 +102,7 @@ def test_a_value_is_remembered_for_its_key_and_computed_each_time_where_it_canno
     def refused(*args, **kwargs):
         raise PermissionError(errno.EROFS, "read-only")
 
-    monkeypatch.setattr("tempfile.mkstemp", refused)
+    monkeypatch.setattr("os.replace", refused)
     assert [remembered(path, key, lambda: next(made)) for key in ("b", "c", "c")] == [1, 2, 3]
 
 
