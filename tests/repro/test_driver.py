@@ -110,13 +110,6 @@ def test_the_smallest_table_comes_first_and_its_longest_cell(begun, store, capfd
     assert "[4/4] done" in said.err
 
 
-def test_tables_are_printed_in_the_order_of_their_work(begun, store, capfd):
-    assert begun(lambda page: None, fewer).run() == 0
-    said = capfd.readouterr()
-    assert said.out.index("Table two") < said.out.index("Table one") and "6 cells run, 0 reused" in said.out
-    assert "[6/6] done" in said.err
-
-
 def test_a_cell_of_two_tables_is_scored_on_the_test_sets_of_both(begun, store):
     def second(page):
         page["columns"]["a"].update(evaluate=["duc"])
@@ -216,19 +209,6 @@ def command(store, tmp_path):
         return started[-1]
 
     return start
-
-
-@pytest.mark.slow
-def test_two_commands_at_once_both_end_with_the_whole_table(command, store):
-    """Both run what the other has not; a cell of the other's is waited for, never failed, and never made twice."""
-    both = [command("task.behaviour=slow", "task.seconds=0.3") for _ in range(2)]
-    ended = [(*process.communicate(timeout=200), process.returncode) for process in both]
-    assert [code for *_, code in ended] == [0, 0], ended
-    tables = [[line for line in out.splitlines() if "tuned" in line and "best of 3" in line] for out, *_ in ended]
-    assert tables[0] == tables[1] != [] and all("0 failed" in out for out, *_ in ended)
-    runs = [path.read_text().splitlines() for path in store.root.glob("cells/*/*/*/checkpoints/runs")]
-    assert len(runs) == 16 and all(len(lines) == 2 for lines in runs), "a training and an evaluation each, once"
-    assert len({line.split()[0] for lines in runs for line in lines}) >= 2
 
 
 def test_ctrl_c_is_one_sentence_and_130(command, store):

@@ -6,8 +6,6 @@ import multiprocessing as mp
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -155,39 +153,6 @@ def test_full_disk_is_explained_and_keeps_the_old_file(entry, monkeypatch, full,
             write_json(path, {"metrics": {"dev/score": 2.0}})
     assert json.loads(path.read_text()) == {"metrics": {"dev/score": 1.0}}
     assert os.listdir(entry.folder) == ["metrics.json"]
-
-
-FILL = """
-import os, sys
-from pathlib import Path
-from repro.files import StoreError, write_json
-from repro.store import Store
-entry = Store(sys.argv[1]).entry("toy", "softmax", "abc")
-write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
-Path(sys.argv[1], "ballast").write_bytes(b"x" * 180_000)
-try:
-    entry.evaluation("e").write_predictions({"output": os.urandom(50).hex()} for _ in range(5000))
-except StoreError as error:
-    print(error)
-print(entry.path("metrics.json").read_text().split(), os.listdir(entry.evaluation("e").folder))
-"""
-
-
-def test_full_file_system(tmp_path):
-    """A real one, of 256 KiB in a mount namespace of a child."""
-    mount = f'mount -t tmpfs -o size=256k none "{tmp_path}"'
-    command = f'{mount} && echo up && exec "{sys.executable}" -c "$CODE" "{tmp_path}"'
-    environment = os.environ | {"CODE": FILL, "PYTHONPATH": os.pathsep.join([str(p) for p in sys.path if p])}
-    if shutil.which("unshare") is None:
-        pytest.skip("no unshare command here")
-    unshare = ["unshare", "--mount", "--map-root-user", "sh", "-c", command]
-    done = subprocess.run(unshare, capture_output=True, text=True, timeout=120, env=environment, check=False)
-    up, *said = done.stdout.splitlines() or [""]
-    if up != "up":
-        pytest.skip(f"no private file systems here: {done.stderr.strip()[:200]}")
-    assert done.returncode == 0, done.stderr
-    assert said[0].startswith("no space left while writing")
-    assert said[1:] == ["""['{', '"metrics":', '{', '"dev/score":', '1.0', '}', '}'] []"""]
 
 
 @pytest.fixture
