@@ -4,7 +4,6 @@ snli       the published files
 snli_20k   20,000 training pairs with SNLI's own dev and test sets, from a mirror
 """
 
-import csv
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,6 @@ from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, read_lines, table, too_long
 from tasks.data.read.lines import find_file, same_length
-from tasks.data.read.own import ending
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -33,7 +31,7 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 class Snli(Limited):
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
-    path: str | None = local("folder of snli_1.0_*.jsonl or .txt; null: what was fetched")
+    path: str | None = local("folder of snli_1.0_*.jsonl; null: what was fetched")
 
 
 def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress) -> DataSet:
@@ -42,8 +40,8 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
     If e-SNLI's csv files are in the same folder, the premise words that its annotators highlighted are marked.
     """
     folder = root / manifest["name"] / "snli_1.0" if options.path is None else Path(options.path)
-    names = {split: [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"] for split in SPLITS}
-    files = {s: find_file((folder, folder / "snli_1.0"), names[s], manifest["get"]) for s in SPLITS}
+    places = folder, folder / "snli_1.0"
+    files = {s: find_file(places, [f"snli_1.0_{s}.jsonl"], manifest["get"]) for s in SPLITS}
     highlights = {split: path for split in SPLITS if os.path.lexists(path := folder / f"esnli_{split}.csv")}
 
     def read(progress: Progress) -> Splits:
@@ -54,8 +52,7 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
             splits[split] = list(read_published(path, marked))
         return splits
 
-    # without a header line
-    lines = {s: sum(1 for _ in numbered(path)) - (ending(path) == ".txt") for s, path in files.items()}
+    lines = {s: sum(1 for _ in numbered(path)) for s, path in files.items()}
     hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     title, whole = f"SNLI 1.0, {', '.join(p.name for p in files.values())}", manifest["lines"].items()
     notes = ["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else []
@@ -70,7 +67,7 @@ def leaves(parse: str) -> str:
 
 
 def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = None) -> Iterator[Example]:
-    """Pairs from a file in SNLI's jsonl or tab-separated format; pairs without a gold label ("-") are left out.
+    """Pairs from a file in SNLI's jsonl format; pairs without a gold label ("-") are left out.
 
     Args:
         marked: pairID -> highlighted words of the premise.
@@ -78,11 +75,7 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
         DataError: a line does not have this format; the message names the file and the line.
     """
     fields = ("gold_label", "sentence1_parse", "sentence2_parse", "pairID")
-    if ending(path) == ".jsonl":
-        rows: Iterator[tuple[int, dict]] = json_lines(path, dict.fromkeys(fields, str))
-    else:
-        rows = table(path, fields, delimiter="\t", quoting=csv.QUOTE_NONE)
-    for number, row in rows:
+    for number, row in json_lines(path, dict.fromkeys(fields, str)):
         label, parses = row["gold_label"], (row["sentence1_parse"], row["sentence2_parse"])
         if label == "-":
             continue

@@ -68,7 +68,6 @@ OTHER = lines("a man", "two é women", "three children")
 ROW = {"pairID": "1", "gold_label": "entailment"}
 ROW |= {"sentence1_parse": "(ROOT (NN dog))", "sentence2_parse": "(ROOT (NN é))"}
 SNLI_JSON = lines(*[json.dumps(ROW | {"pairID": str(i)}, ensure_ascii=False) for i in range(3)])
-SNLI_TSV = lines("\t".join(ROW), *["\t".join(ROW.values())] * 3)
 ESNLI = lines("pairID,Sentence1_marked_1", "1,A *man* é", '2,"a, *dog*"')
 ARFF_HEAD = ("% made here", "@relation r", "@attribute x numeric", "@attribute 'é k' {u,v,w}", "@attribute a {0,1}")
 ARFF = lines(*ARFF_HEAD, "@attribute b {0,1}", "@data", "1.5,u,1,0", "-2e3,v,0,1", "0,w,1,1")
@@ -150,7 +149,6 @@ LOADERS = {
     "reuters21578": Loader("reuters21578", REUTERS, _at(REUTERS, "reut2-003.sgm"), "sgml", {"min_words": 1}, "mirror"),
     "libreoffice_help": Loader("libreoffice_help", {HELP: PAGE}, HELP, "page", {}, None, pages),
     "snli jsonl": Loader("snli", SNLI, "snli_1.0_train.jsonl", "snli", {}),
-    "snli txt": Loader("snli", {f"snli_1.0_{s}.txt": SNLI_TSV for s in SPLITS}, "snli_1.0_dev.txt", "table", {}),
     "snli highlights": Loader("snli", SNLI, "esnli_test.csv", "csv", {}),
     "snli_20k pairs": Loader("snli_20k", SNLI20, _at(SNLI20, "snli_subset_20k/train.csv"), "tsv4", {}, "mirror"),
     "snli_20k labels": Loader("snli_20k", SNLI20, _at(SNLI20, "labels.test"), "labels", {}, "mirror"),
@@ -298,9 +296,6 @@ FAULTS: dict[str, dict[str, Fault]] = {
     "sgml": {"cut": (lambda raw: raw[:-15], "3 articles begin, 2 end"), "no article": (lambda raw: b"nothing\n", "")},
     "snli": JSONL
     | {"a label unknown": (2, _row(gold_label="maybe")), "null for a parse": (3, _row(sentence1_parse=None))},
-    "table": {"no column": (b"gold_label", b"label", "line 1"), "a short row": (3, b"1\tentailment")}
-    | {"a long row": (3, b"1\tentailment\t(R (N a))\t(R (N b))\tx\ty")}
-    | {"a label unknown": (2, b"1\tx\t(R (N a))\t(R (N b))")},
     "csv": _CSV
     | {"a long row": (2, b"1,*a*,c"), "a quote without end": (lambda raw: _line(2, b'1,"A *man*')(raw), "")},
     "csv3": {"no column": (b"text", b"txt", "line 1"), "a short row": (2, b"rotten,x")},
