@@ -67,8 +67,10 @@ def test_self_attention_over_a_review_with_every_mapping_of_rows(
     with torch.no_grad():  # far from flat
         for name, parameter in model.named_parameters():
             parameter.mul_(3.0 if "in_proj_weight" in name or name.startswith("attend") else 1.0)
-    extra = assert_no_part_of_the_batch(model, data.splits["test"], spread=1e-3)
-    assert torch.allclose(extra["attention"]["words"].sum(-1), torch.ones(12), atol=1e-5)
+    # in float32, two layers and mappings with ties turn the rounding of another batch size into up to 3e-4
+    extra = assert_no_part_of_the_batch(model.double(), data.splits["test"], spread=1e-3)
+    assert torch.allclose(extra["attention"]["words"].sum(-1), torch.ones(12).double())
+    model.float()
     asked, whole = [], attention.sparse_attention
     with monkeypatch.context() as patch:  # no matrix of weights is computed
         patch.setattr(attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o))
