@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.cell import read_config
 from repro.identity import pair
-from repro.results.records import flatten
+from repro.protocol import flatten
 from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.tables.compare import conditions, text
 from tasks.config.compose import FAMILIES, NODES
