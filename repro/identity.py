@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from repro import convergence, plugins
 from repro.convergence import Convergence
@@ -58,8 +58,7 @@ class OfFamily:
         return recipes(self.config, self.family)
 
 
-@dataclass(frozen=True)
-class Scored:
+class Scored(NamedTuple):
     """The version of an evaluation: the hash of the test set's content, and the version of the evaluation recipe."""
 
     sha256: str
@@ -133,14 +132,19 @@ class Results(OfFamily):
         )
 
     @property
+    def best_metric(self) -> str:
+        """The metric that selects the best epoch, on dev."""
+        return str((self.config.get("train") or {}).get("best_metric"))
+
+    @property
     def scores_by_epoch(self) -> Sequence[float]:
         """The dev score that selects the best epoch, for every epoch; empty if no learning curve is stored."""
-        by = str((self.config.get("train") or {}).get("best_metric"))
-        return convergence.dev_scores(self.folder, by) if self.curve is None else self.curve
+        stored = convergence.read_curves(self.folder) if self.curve is None else {}
+        return stored.get(f"dev/{self.best_metric}", self.curve or [])
 
     @property
     def converged(self) -> Convergence:
-        return convergence.of(self.config, self, self.family.METRICS, self.curve)
+        return convergence.of(self)
 
     @cached_property
     def flat(self) -> dict[str, Any]:

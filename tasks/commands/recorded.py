@@ -92,7 +92,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     found = []
     for one in cells:
         told = {"key": one.cell_id} | {k: getattr(one, k) for k in OF_SWEEP}
-        told |= {"tests": {k: vars(v) for k, v in one.scored.items()}, "tested": one.tests}
+        told |= {"tests": {k: v._asdict() for k, v in one.scored.items()}, "tested": one.tests}
         told |= {k: getattr(one, k) for k in ABOUT} | archive.without_texts({"baselines": one.baselines})
         told["curve"] = list(one.scores_by_epoch)
         told["examples"] = {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()}
