@@ -21,10 +21,10 @@ import yaml
 
 from repro import plugins, signals
 from repro.files import StoreError, csv_text, explain, read_json, usable, write_atomic, write_json
-from repro.identity import Cell, check_family, prepare
+from repro.identity import Cell, prepare
 from repro.identity import Results as Results
 from repro.loggers import Loggers
-from repro.protocol import Evaluation, Prepared, TestSet, Training
+from repro.protocol import Evaluation, Prepared, TestSet, Training, check_family
 from repro.store import Entry, Level, Store, provenance
 from repro.store.locks import Busy
 

@@ -46,23 +46,14 @@ class Convergence:
         return self.state in (CONVERGED, "")
 
 
-def of(
-    config: Mapping[str, Any], cell: Any, known: Mapping[str, Metric], curve: Sequence[float] | None = None
-) -> Convergence:
-    """The convergence of a finished cell.
-
-    Args:
-        cell: its results (`repro.identity.Results`).
-        known: the metrics of its family.
-        curve: its dev scores; None: those of `curves.csv` in its folder.
-    """
+def of(cell: Any) -> Convergence:
+    """The convergence of a finished cell, from its results (`repro.identity.Results`)."""
+    known: Mapping[str, Metric] = cell.family.METRICS
     if "best_epoch" not in known:
         return Convergence("")
-    train = config.get("train") or {}
-    name = str(train.get("best_metric"))
-    scores = dev_scores(cell.folder, name) if curve is None else curve
-    verdict = judge(scores, cell.metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
-    if verdict.state == CONVERGED and _at_chance(cell, known.get(name)):
+    metric, epochs = known.get(cell.best_metric), (cell.config.get("train") or {}).get("max_epochs")
+    verdict = judge(cell.scores_by_epoch, cell.metrics.get("best_epoch"), epochs, metric)
+    if verdict.state == CONVERGED and _at_chance(cell, metric):
         return Convergence(UNKNOWN, f"{verdict.why}, no better than a constant answer")
     return verdict
 
@@ -147,11 +138,6 @@ def read_curves(folder: Path) -> dict[str, list[float]]:
     except (OSError, UnicodeDecodeError, csv.Error):
         return {}
     return {key: [_number(row.get(key)) for row in rows] for key in rows[0] if key} if rows else {}
-
-
-def dev_scores(folder: Path, metric: str) -> list[float]:
-    """The score `dev/<metric>` of every epoch; empty if it is not stored."""
-    return read_curves(folder).get(f"dev/{metric}", [])
 
 
 def _number(text: Any) -> float:

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self
 
-from repro import plugins
-from repro.protocol import Family, Prepared, TestSet, parameters
+from repro import convergence, plugins
+from repro.convergence import Convergence
+from repro.protocol import REGISTERED as REGISTERED
+from repro.protocol import Family, Prepared, TestSet, family, flatten, parameters, value_at
+from repro.protocol import register as register
 from repro.store import Damaged, Entry, Evaluation, Store, check_names
-from repro.store.provenance import ROOT
 
 Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
 Point = tuple[tuple[str, Any], ...]  # a grid point: (parameter, value) of each parameter
@@ -36,57 +36,7 @@ NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", 
 SAID = ("family", "deviations")  # keys of `task` that do not change the result
 EVALUATION_KEYS = ("decode",)
 LATER_KEYS = ("train.class_weights",)  # for all families, added after cells had ids; while unset, not part of an id
-FAMILIES = ROOT / "tasks" / "cells"  # one file per family
-REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules passed to `register`
-
-
-@dataclass(frozen=True)
-class Results:
-    """The results of a finished cell, which combine those of its training and its evaluations.
-
-    Attributes:
-        metrics: `split/metric` -> value, for the training and every test set.
-        signatures: metric -> how it was computed, for metrics where this is known only after the computation.
-        facts: facts about the train and dev data. tests: name of a test set -> facts about it.
-        baselines: trivial systems, as name -> metric -> value.
-        shortfalls: "train" or the name of a test set -> why these data differ from the paper's.
-        seconds: time of the training and the evaluations together.
-        evaluations: name of a test set -> folder of its evaluation.
-    """
-
-    cell_id: str
-    folder: Path
-    metrics: Mapping[str, float]
-    signatures: Mapping[str, str]
-    facts: Mapping[str, Any]
-    tests: Mapping[str, Mapping[str, Any]]
-    baselines: Mapping[str, Mapping[str, Any]]
-    shortfalls: Mapping[str, tuple[str, ...]]
-    seconds: float
-    evaluations: Mapping[str, Evaluation]
-
-    @classmethod
-    def of(cls, entry: Entry, trained: Stored, evaluated: Mapping[str, tuple[Evaluation, Stored]], **more: Any) -> Self:
-        """Combine the metrics.json of a training with those of its evaluations (`evaluated`, by test set name)."""
-        baselines: dict[str, dict[str, Any]] = {}
-        for _, one in evaluated.values():
-            for system, values in (one.get("baselines") or {}).items():
-                baselines.setdefault(system, {}).update(values)
-        levels = (trained, *(one for _, one in evaluated.values()))
-        told = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
-        return cls(
-            cell_id=entry.folder.name,
-            folder=entry.folder,
-            metrics={name: value for one in levels for name, value in one["metrics"].items()},
-            signatures={name: how for one in levels for name, how in (one.get("signatures") or {}).items()},
-            facts=trained.get("facts") or {},
-            tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
-            baselines=baselines,
-            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
-            seconds=sum(float(one.get("seconds") or 0.0) for one in levels),
-            evaluations={name: level for name, (level, _) in evaluated.items()},
-            **more,
-        )
+ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")  # nodes in which two settings do not differ
 
 
 class OfFamily:
@@ -106,6 +56,116 @@ class OfFamily:
     @property
     def recipes(self) -> tuple[int, int]:
         return recipes(self.config, self.family)
+
+
+class Scored(NamedTuple):
+    """The version of an evaluation: the hash of the test set's content, and the version of the evaluation recipe."""
+
+    sha256: str
+    recipe: int | None
+
+
+@dataclass(frozen=True)
+class Results(OfFamily):
+    """The results of a finished cell, which combine those of its training and of the evaluations with one scoring.
+
+    Attributes:
+        metrics: `split/metric` -> value, for the training and every test set.
+        signatures: metric -> how it was computed, for metrics where this is known only after the computation.
+        facts: facts about the train and dev data. tests: name of a test set -> facts about it.
+        baselines: trivial systems, as name -> metric -> value.
+        shortfalls: "train" or the name of a test set -> why these data differ from the paper's.
+        seconds: time of the training and the evaluations together.
+        evaluations: name of a test set -> folder of its evaluation.
+        module: name of the family's module.
+        config: the training's configuration, with the nodes that set the scoring taken from the evaluations.
+        scored: name of a test set -> version of its evaluation.
+        data_sha256, recipe, plugins: those of the training.
+        curve: dev score of every epoch; used if the folder has no curves.csv.
+    """
+
+    cell_id: str
+    folder: Path
+    metrics: Mapping[str, float]
+    signatures: Mapping[str, str]
+    facts: Mapping[str, Any]
+    tests: Mapping[str, Mapping[str, Any]]
+    baselines: Mapping[str, Mapping[str, Any]]
+    shortfalls: Mapping[str, tuple[str, ...]]
+    seconds: float
+    evaluations: Mapping[str, Evaluation]
+    module: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    scored: Mapping[str, Scored] = field(default_factory=dict)
+    data_sha256: str = ""
+    recipe: int | None = None
+    plugins: tuple[str, ...] = ()
+    curve: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, entry: Entry, trained: Stored, evaluated: Mapping[str, tuple[Evaluation, Stored]], **more: Any) -> Self:
+        """Combine the metrics.json of a training with those of its evaluations (`evaluated`, by test set name).
+
+        `more`: `module`, `config` and `plugins`.
+        """
+        baselines: dict[str, dict[str, Any]] = {}
+        for _, one in evaluated.values():
+            for system, values in (one.get("baselines") or {}).items():
+                baselines.setdefault(system, {}).update(values)
+        levels = (trained, *(one for _, one in evaluated.values()))
+        told = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
+        return cls(
+            cell_id=entry.folder.name,
+            folder=entry.folder,
+            metrics={name: value for one in levels for name, value in one["metrics"].items()},
+            signatures={name: how for one in levels for name, how in (one.get("signatures") or {}).items()},
+            facts=trained.get("facts") or {},
+            tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
+            baselines=baselines,
+            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
+            seconds=sum(float(one.get("seconds") or 0.0) for one in levels),
+            evaluations={name: level for name, (level, _) in evaluated.items()},
+            scored={k: Scored(one.get("data_sha256", ""), one.get("recipe")) for k, (_, one) in evaluated.items()},
+            data_sha256=str(trained.get("data_sha256", "")),
+            recipe=trained.get("recipe"),
+            **more,
+        )
+
+    @property
+    def best_metric(self) -> str:
+        """The metric that selects the best epoch, on dev."""
+        return str((self.config.get("train") or {}).get("best_metric"))
+
+    @property
+    def scores_by_epoch(self) -> Sequence[float]:
+        """The dev score that selects the best epoch, for every epoch; empty if no learning curve is stored."""
+        stored = convergence.read_curves(self.folder) if self.curve is None else {}
+        return stored.get(f"dev/{self.best_metric}", self.curve or [])
+
+    @property
+    def converged(self) -> Convergence:
+        return convergence.of(self)
+
+    @cached_property
+    def flat(self) -> dict[str, Any]:
+        """The options in which two settings may differ, as dotted key -> value."""
+        return flatten({k: v for k, v in self.config.items() if k not in ASIDE_NODES})
+
+    @cached_property
+    def setting(self) -> str:
+        """A hash of configuration, profile, data, recipe and scoring; equal for cells that differ only in the seed."""
+        config = {**self.config, "seed": 0, "plugins": []}
+        of = self.family
+        computed = computed_from(config, of)[:2]
+        told = (config["profile"]["name"], self.data_sha256, self.recipe, self.plugins)
+        return digest(*computed, scoring(config, of), *told)
+
+    def asked_id(self) -> str | None:
+        """`identity.asked_id` of the training, or None if one of its plugins cannot be read."""
+        try:
+            return asked_id(self.config, self.family, self.recipe)
+        except OSError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -221,7 +281,8 @@ class Cell(OfFamily):
             if (stored := level.read()) is None:
                 return None
             scored[test.name] = (level, _short(stored, test))
-        return Results.of(entry, _short(trained, self.data), scored)
+        told = {"module": self.module, "config": self.config, "plugins": plugin_names(self.config)}
+        return Results.of(entry, _short(trained, self.data), scored, **told)
 
     def done(self, store: Store) -> bool:
         """Whether the training and all evaluations are complete and undamaged."""
@@ -241,47 +302,6 @@ class Cell(OfFamily):
 def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
     """The stored results with the shortfalls that the loader now reports added to the stored ones."""
     return {**stored, "shortfalls": tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))}
-
-
-def register(module: str) -> None:
-    """Allow an imported module as a family, in this process and in the processes it starts.
-
-    A module that is merely named in a file is never allowed. Raises ValueError if the module is not imported.
-    """
-    if module not in sys.modules:
-        raise ValueError(f"{module} is not imported; import it, then register it")
-    os.environ[REGISTERED] = ",".join(dict.fromkeys([*_registered(), module]))
-
-
-def _registered() -> list[str]:
-    return [name for name in os.environ.get(REGISTERED, "").split(",") if name]
-
-
-@cache
-def families() -> tuple[str, ...]:
-    """The modules of the families that ship with the project."""
-    names = sorted(path.stem for path in FAMILIES.glob("[a-z]*.py"))
-    return tuple(".".join((*FAMILIES.relative_to(ROOT).parts, name)) for name in names)
-
-
-def check_family(module: Any) -> str:
-    """Return `module` if it is one of the project's families or was registered; nothing is imported.
-
-    Raises ValueError otherwise.
-    """
-    if isinstance(module, str) and module in (*families(), *_registered()):
-        return module
-    raise ValueError(
-        f"module={str(module)[:80]!r} is unknown; import and `register` it (repro.identity), or use {', '.join(families())}"
-    )
-
-
-def family(module: str) -> Family:
-    """Import the module of a family. Raises ValueError as in `check_family`, or if the module cannot be imported."""
-    try:
-        return cast(Family, importlib.import_module(check_family(module)))
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{module} cannot be imported ({error}): run from the repository's root") from error
 
 
 def evaluation_keys(family: Family) -> tuple[str, ...]:
@@ -344,12 +364,9 @@ def recipes(config: Mapping[str, Any], family: Family) -> tuple[int, int]:
     return getattr(family, "RECIPES", {}).get(value_at(config, "model.name"), family.RECIPE)
 
 
-def value_at(config: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted key, or None if the configuration has no such key."""
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
+def plugin_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the plugins' files."""
+    return tuple(Path(p).name for p in config.get("plugins") or ())
 
 
 def pair(override: str) -> tuple[str, str]:

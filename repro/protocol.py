@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+
+ROOT = Path(__file__).resolve().parents[1]
+FAMILIES = ROOT / "tasks" / "cells"  # one file per family
+REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules passed to `register`
 
 # units
 COUNTS = frozenset(("words", "structures", "labels", "groups", "runs", "texts", "pairs", "iterations", "epochs", "s"))
@@ -159,6 +167,31 @@ class Monitor(Protocol):
         """Write a message to the log."""
 
 
+def value_at(config: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key, or None if the configuration has no such key."""
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+ASIDE_KEYS = ("task.family", "task.deviations", "mapping.grid")  # keys that do not change the result
+
+
+def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted keys; lists are kept as values."""
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        name = f"{at}{key}"
+        if name in ASIDE_KEYS:
+            continue
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
 def searched(config: Mapping[str, Any], family: Any) -> dict[str, str]:
     """The mapping's parameters that training chooses on dev: name -> the key that holds the values to try."""
     node: Any = config
@@ -212,3 +245,44 @@ class Family(Protocol):
 
         `config["decode"]` has the decoding options, and `config["task"]` selects the scores.
         """
+
+
+def register(module: str) -> None:
+    """Allow an imported module as a family, in this process and in the processes it starts.
+
+    A module that is merely named in a file is never allowed. Raises ValueError if the module is not imported.
+    """
+    if module not in sys.modules:
+        raise ValueError(f"{module} is not imported; import it, then register it")
+    os.environ[REGISTERED] = ",".join(dict.fromkeys([*_registered(), module]))
+
+
+def _registered() -> list[str]:
+    return [name for name in os.environ.get(REGISTERED, "").split(",") if name]
+
+
+@cache
+def families() -> tuple[str, ...]:
+    """The modules of the families that ship with the project."""
+    names = sorted(path.stem for path in FAMILIES.glob("[a-z]*.py"))
+    return tuple(".".join((*FAMILIES.relative_to(ROOT).parts, name)) for name in names)
+
+
+def check_family(module: Any) -> str:
+    """Return `module` if it is one of the project's families or was registered; nothing is imported.
+
+    Raises ValueError otherwise.
+    """
+    if isinstance(module, str) and module in (*families(), *_registered()):
+        return module
+    raise ValueError(
+        f"module={str(module)[:80]!r} is unknown; import and `register` it (repro.protocol), or use {', '.join(families())}"
+    )
+
+
+def family(module: str) -> Family:
+    """Import the module of a family. Raises ValueError as in `check_family`, or if the module cannot be imported."""
+    try:
+        return cast(Family, importlib.import_module(check_family(module)))
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{module} cannot be imported ({error}): run from the repository's root") from error

@@ -140,7 +140,7 @@ def planned(
         if isinstance(result := results[cell.data_key], Exception):
             return result
         prepared, tests = result
-        further = [tests[digest(node)] for node in cell.further.values()]
+        further: Any = [tests[digest(node)] for node in cell.further.values()]
         if lost := next((test for test in further if isinstance(test, Exception)), None):
             return lost
         cell = replace(cell, overrides=tuple(overrides), origin=origin(experiment, cell, sweep))
@@ -229,11 +229,12 @@ def _prepare(versions: Mapping[str, Job], progress: Callable[[], Any], unavailab
     for version, (cell, configs) in versions.items():
         plugins.load(plugins.pinned(cell.config.get("plugins")))
         try:
-            prepared, tests = cell.family.prepare(cell.config, progress()), {}
-            made[version] = prepared, tests
+            prepared = cell.family.prepare(cell.config, progress())
         except unavailable as error:
             made[version] = error
             continue
+        tests: dict[str, TestSet | Exception] = {}
+        made[version] = prepared, tests
         for key, config in configs.items():
             try:
                 tests[key] = cell.family.prepare_test(config, Path(prepared.folder), progress())

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.files import write_atomic
+from repro.identity import Results
 from repro.report import page, sweeps
 from repro.report.data import Part, part
-from repro.results.records import Record
 from repro.tables import compare, render
 from repro.tables.blocks import Table
 from repro.tables.compare import Group
@@ -19,11 +19,15 @@ from repro.tables.compare import Group
 DRAWN = "plots"  # subfolder for the drawings
 DASHBOARD = "dashboard.html"
 MOST_LINES = 24  # maximum number of settings that are drawn as lines
-Printed = Callable[[Record], Mapping[str, str]]  # a cell -> metric -> the number that a paper prints for it
+Printed = Callable[[Results], Mapping[str, str]]  # a cell -> metric -> the number that a paper prints for it
 
 
 def write(
-    records: Sequence[Record], folder: Path, title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
+    records: Sequence[Results],
+    folder: Path,
+    title: str,
+    notes: Sequence[str] = (),
+    printed: Printed = lambda record: {},
 ) -> tuple[Table, list[Path]]:
     """Compare finished cells and write table.{txt,md,csv}, plots/*.{svg,csv} and dashboard.html in `folder`.
 
@@ -45,7 +49,7 @@ def write(
     return table, [folder / name for name in files]
 
 
-def contents(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -> tuple[Table, dict[str, str]]:
+def contents(records: Sequence[Results], title: str, notes: Sequence[str] = ()) -> tuple[Table, dict[str, str]]:
     """The table, and the content of the files that `write` writes (path -> text)."""
     groups = compare.groups(records)
     table = compare.table(groups, "table", title, notes)
@@ -61,7 +65,7 @@ def contents(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -
 
 
 def dashboard(
-    records: Sequence[Record], title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
+    records: Sequence[Results], title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
 ) -> str:
     """A page of all cells with selects that filter by task, data, mapping and seed.
 

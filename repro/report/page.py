@@ -18,12 +18,12 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.files import read_json, templates, write_atomic
-from repro.identity import Cell
+from repro.identity import Cell, Results
 from repro.plan import Plan
-from repro.protocol import metric_of
+from repro.protocol import flatten, metric_of
 from repro.report import draw, examples, pictures, sweeps
 from repro.report.data import Missing, embedded, link, part, predictions_of
-from repro.results.records import Record, flatten, of_cells
+from repro.results.records import of_cells
 from repro.store import Store
 from repro.tables import compare, render
 from repro.tables.blocks import Block, Table
@@ -157,7 +157,7 @@ def provenance(plan: Plan, store: Store) -> list[tuple[str, list[tuple[str, int]
     return [(item, count.most_common()) for item, count in counts.items() if count]
 
 
-def points(records: Sequence[Record]) -> dict[str, Any]:
+def points(records: Sequence[Results]) -> dict[str, Any]:
     """All grid points of an experiment's column, as {"block": ..., "figures": Part}.
 
     Raises `Missing` if no cell of the column is finished.

@@ -20,9 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repro import convergence
 from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
-from repro.identity import Cell, computed_from, digest, scoring
+from repro.identity import Cell, Results, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
 from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
@@ -56,11 +55,11 @@ def collect(
         Damaged: the files of a cell have changed since they were written.
     """
     folders = {(cell.task, cell.mapping) for cell in cells}
-    stored: dict[str, Path] = {}
+    stored: dict[str, Results] = {}
     for one in records.read(store, lambda task, mapping, _: (task, mapping) in folders, check=False).records:
         named = key(one.config, one.family)
-        if named not in stored or _written(one.folder) > _written(stored[named]):
-            stored[named] = one.folder
+        if named not in stored or _written(one) > _written(stored[named]):
+            stored[named] = one
     asked: dict[str, tuple[Cell, set[str]]] = {}
     for cell in cells:
         asked.setdefault(key(cell.config, cell.family), (cell, set()))[1].update(cell.further)
@@ -77,13 +76,13 @@ def collect(
     return found, lost
 
 
-def _written(folder: Path) -> float:
-    return (folder / "manifest.json").stat().st_mtime
+def _written(one: Results) -> float:
+    return (one.folder / "manifest.json").stat().st_mtime
 
 
-def _record(cell: Cell, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
+def _record(cell: Cell, named: str, stored: Results, asked: set[str]) -> dict[str, Any] | None:
     """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing."""
-    config, how = cell.config, digest(cell.scoring)
+    config, how, folder = cell.config, digest(cell.scoring), stored.folder
     tests = {}
     for place in sorted((folder / "evaluations").glob("*")):
         level = Evaluation(place)
@@ -94,9 +93,9 @@ def _record(cell: Cell, named: str, folder: Path, asked: set[str]) -> dict[str, 
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
         return None
-    by = str((config.get("train") or {}).get("best_metric"))
-    scores = convergence.dev_scores(folder, by)
-    curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
+    scores = stored.scores_by_epoch
+    known = scores and all(map(math.isfinite, scores))
+    curve = {"curve": {"metric": stored.best_metric, "dev": scores}} if known else {}
     record = curve | {"key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"]}
     record |= {"seed": cell.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
     return record | {"tests": {name: test for name, test in tests.items() if name in asked | {OWN}}}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.identity import Cell, asked_id, scoring
+from repro.identity import Cell, Results, asked_id, scoring
 from repro.results import records
 from repro.store import Entry, Store
 
@@ -128,7 +128,7 @@ def _epochs(config: Mapping[str, Any]) -> int:
     return int((config.get("train") or {}).get("max_epochs") or 1)
 
 
-def _paces(known: Iterable[records.Record]) -> dict[tuple[str, ...], tuple[float, int]]:
+def _paces(known: Iterable[Results]) -> dict[tuple[str, ...], tuple[float, int]]:
     """Kind of cell -> mean hours an epoch of the finished cells, and their number."""
     found: dict[tuple[str, ...], list[float]] = {}
     for r in known:

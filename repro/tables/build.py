@@ -73,10 +73,9 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
     keys = [column.key for column in experiment.columns]
     rows = {(keys[c], row.label): row for c, block in enumerate(blocks) for row in block.own if row.results}
     metrics = {name: metric for c in range(len(blocks)) for name, metric in plan.metrics(c).items()}
-    trained = {(keys[s.column], experiment.rows[s.row].label): s.config.get("train") or {} for s in plan.slots}
     doubts: dict[str, dict[str, str]] = {}
     for (column, label), row in rows.items():
-        if why := findings.doubt(row.convergence, row.results, str(trained[column, label].get("best_metric")), metrics):
+        if why := findings.doubt(row):
             doubts.setdefault(column, {})[label] = why
 
     def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
@@ -173,7 +172,7 @@ class _Column:
         finished = [results[slot.cell_id] for slot in chosen]
         note = "failed" if failed else "missing"
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
-        trained = convergence.together([convergence.of(s.config, f, self.metrics) for s, f in zip(chosen, finished)])
+        trained = convergence.together([found.converged for found in finished])
         declared = footers.declared(self.plan, slots)
         theirs: list[Published | None] = []
         verdicts: list[Verdict | None] = []

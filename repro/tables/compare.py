@@ -17,10 +17,9 @@ import yaml
 from repro import convergence
 from repro.cell import LOADER
 from repro.files import csv_text
-from repro.identity import near
+from repro.identity import Results, near
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of, parameters
-from repro.results.records import Record
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, add_converged
 from repro.tables.build import baselines
@@ -30,7 +29,7 @@ ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
 NOT_SHOWN = ("loss", "ppl")
 MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
-CONTENT: dict[str, Callable[[Record], Any]] = {  # names of differences between settings of the same configuration
+CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between settings of the same configuration
     "data content": lambda r: r.data_sha256[:8],
     "training recipe": lambda r: r.recipe,
     "plugins": lambda r: ",".join(r.plugins),
@@ -51,11 +50,11 @@ class Setting:
     other settings, as dotted key -> value.
     """
 
-    records: list[Record]
+    records: list[Results]
     differs: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def first(self) -> Record:
+    def first(self) -> Results:
         return self.records[0]
 
     @property
@@ -164,7 +163,7 @@ def _plain(value: Any) -> str:
     return text(value)
 
 
-def fitting(records: Sequence[Record], filters: Mapping[str, str]) -> list[Record]:
+def fitting(records: Sequence[Results], filters: Mapping[str, str]) -> list[Results]:
     """The records that pass the filters; task=toy is short for task.name=toy, and the same holds for the other nodes.
 
     Raises:
@@ -191,9 +190,9 @@ def fitting(records: Sequence[Record], filters: Mapping[str, str]) -> list[Recor
 # ---- settings
 
 
-def groups(records: Sequence[Record]) -> list[Group]:
+def groups(records: Sequence[Results]) -> list[Group]:
     """Group the records into settings, and the settings by task; softmax comes first, then mappings in the given order."""
-    by_task: dict[tuple[str, str], dict[Any, list[Record]]] = {}
+    by_task: dict[tuple[str, str], dict[Any, list[Results]]] = {}
     variants: dict[tuple[str, str], set[Any]] = {}
     for r in records:
         for name, what in r.scored.items():
@@ -205,7 +204,7 @@ def groups(records: Sequence[Record]) -> list[Group]:
     return [Group(task, _told_apart(list(found.values()))) for (task, _), found in sorted(by_task.items())]
 
 
-def _told_apart(by_setting: Sequence[list[Record]]) -> list[Setting]:
+def _told_apart(by_setting: Sequence[list[Results]]) -> list[Setting]:
     settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
     keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
     absent = object()

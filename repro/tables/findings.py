@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from repro import convergence
-from repro.convergence import CONVERGED, LEARNING, Convergence, dev_scores
+from repro.convergence import CONVERGED, LEARNING
 from repro.protocol import Metric, metric_of
 from repro.tables import paired
 from repro.tables.blocks import SIGNIFICANT, Block, Row
@@ -94,18 +93,12 @@ def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:
     return mean.mean > 0 if mean.certain else mean.interval()[0] > 0
 
 
-def doubt(row: Convergence, cells: Sequence[Any], name: str, known: Mapping[str, Metric]) -> str:
-    """Why a claim may not count a row's scores as those of the end of training, or an empty string.
-
-    Args:
-        row: the convergence of the row's table.
-        cells: the results of its seeds (`repro.identity.Results`), which have the dev score `name` in their folders.
-        known: the metrics of its family.
-    """
-    curves = [dev_scores(found.folder, name) for found in cells]
-    if row.state not in (LEARNING, CONVERGED) or not all(
+def doubt(row: Row) -> str:
+    """Why a claim may not count the scores of a row with results as those of the end of training, or an empty string."""
+    first, curves = row.results[0], [found.scores_by_epoch for found in row.results]
+    if row.convergence.state not in (LEARNING, CONVERGED) or not all(
         len(c) >= convergence.FEWEST and all(map(math.isfinite, c)) for c in curves
     ):
-        return "" if row.converged else row.state
-    better = known[name].better if name in known else 1
-    return LEARNING if learning(curves, better or 1) else ""
+        return "" if row.convergence.converged else row.convergence.state
+    metric = first.family.METRICS.get(first.best_metric)
+    return LEARNING if learning(curves, (metric.better if metric else 1) or 1) else ""

@@ -11,8 +11,7 @@ from repro.files import read_json, templates
 from repro.identity import Cell, Results, pair
 from repro.plan import Plan
 from repro.plan.experiment import Show
-from repro.protocol import Metric, metric_of
-from repro.results.records import flatten
+from repro.protocol import Metric, flatten, metric_of
 from repro.tables.blocks import SIGNIFICANT, Block, rank_agreement
 from repro.tables.statistics import FEWEST
 from repro.tables.verdict import rule

@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
-from repro.identity import Cell, asked_id, pair
+from repro.identity import Cell, Results, asked_id, pair
 from repro.plan.experiment import Experiment
 from repro.report import comparison
 from repro.results import records
@@ -43,7 +43,7 @@ def main(request: Request) -> int:
     return 0
 
 
-def show(results: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
+def show(results: Sequence[Results], folder: Path, title: str, notes: Sequence[str]) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`."""
     table, files = comparison.write(results, folder, title, notes, printed)
     print("\n" + render.to_text(table, compare.WHOLE) + "\n")
@@ -53,7 +53,7 @@ def show(results: Sequence[records.Record], folder: Path, title: str, notes: Seq
     print(f"dashboard: {folder / comparison.DASHBOARD}" if files[-1].name == comparison.DASHBOARD else "no dashboard")
 
 
-def printed(record: records.Record) -> dict[str, str]:
+def printed(record: Results) -> dict[str, str]:
     """Metric -> the paper's number for the row and column of the experiment that first requested a cell, if there is one."""
     origin = read_config(record.folder).get("origin") or {}
     name, profile = origin.get("experiment"), record.config["profile"]["name"]
@@ -71,7 +71,7 @@ def printed(record: records.Record) -> dict[str, str]:
     return {metric: number.text() for metric, number in found.items() if number}
 
 
-def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
+def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], list[str]]:
     """The records of the finished cells that match the filters, and one sentence for each damaged cell.
 
     Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main` does.

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from repro.identity import Cell, pair
+from repro.identity import Cell, Results, Scored, pair
 from repro.plan import Plan, origin
 from repro.plan.experiment import Experiment
 from repro.report import comparison, page
 from repro.report import pictures as drawings
-from repro.results import archive, records
+from repro.results import archive
 from repro.store import Store, StoreError, outputs_folder
 from repro.tables import render
 from repro.tables.blocks import Table
@@ -92,7 +92,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     found = []
     for one in cells:
         told = {"key": one.cell_id} | {k: getattr(one, k) for k in OF_SWEEP}
-        told |= {"tests": {k: vars(v) for k, v in one.scored.items()}, "tested": one.tests}
+        told |= {"tests": {k: v._asdict() for k, v in one.scored.items()}, "tested": one.tests}
         told |= {k: getattr(one, k) for k in ABOUT} | archive.without_texts({"baselines": one.baselines})
         told["curve"] = list(one.scores_by_epoch)
         told["examples"] = {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()}
@@ -108,9 +108,9 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
     for one in recorded:
         told = {k: one[k] for k in (*OF_SWEEP, "config")} | {k: one.get(k, {}) for k in (*ABOUT, "baselines")}
         told |= {"tests": one.get("tested", {}), "curve": tuple(one.get("curve", ()))}
-        scored = {k: records.Scored(**v) for k, v in one["tests"].items()}
+        scored = {k: Scored(**v) for k, v in one["tests"].items()}
         where = {"cell_id": one["key"], "folder": Path(one["key"])}
-        cells.append(records.Record(**where, **told, scored=scored, shortfalls={}, evaluations={}))
+        cells.append(Results(**where, **told, scored=scored, shortfalls={}, evaluations={}))
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Made(table, sweep=header["sweep"], files=kept)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from repro import plan as plans
-from repro.identity import Cell
+from repro.identity import Cell, Results
 from repro.launch.display import Display, name
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
@@ -283,7 +283,7 @@ class Sweep(reproduce.Driver):
         return 1 if failed else 0
 
 
-def print_comparison(results: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
+def print_comparison(results: Sequence[Results], folder: Path, title: str, notes: Sequence[str]) -> None:
     """Print the table of finished cells and write it to files."""
     if not results:
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")

@@ -14,7 +14,6 @@ from repro.cell import Cell, Results
 from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.plan import origin
-from repro.results.records import Record
 from repro.store import ASIDE, Entry, Evaluation, Store, StoreError, outputs_folder
 from tasks.commands import compare
 from tasks.config import options
@@ -58,7 +57,7 @@ def main(typed: Mapping[str, str]) -> int:
     return int(failed)
 
 
-def origins(records: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
+def origins(records: Sequence[Results], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
     """Folder -> origin (`Cell.origin`) in the experiment or sweep that the filters name.
 
     An empty dict means that the cell keeps its first origin.

@@ -6,7 +6,7 @@ from typing import Any
 
 from repro.cell import read_config
 from repro.identity import pair
-from repro.results.records import flatten
+from repro.protocol import flatten
 from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.tables.compare import conditions, text
 from tasks.config.options import names_in, near

@@ -6,11 +6,12 @@ from typing import Any
 from repro.cell import Cell, Results
 from repro.convergence import read_curves
 from repro.files import without_paths
+from repro.identity import ASIDE_NODES
 from repro.launch.display import setting
+from repro.protocol import flatten
 from repro.report import draw
 from repro.report.data import clip
 from repro.report.examples import MOST_SOURCE, MOST_TARGET, stored, typical
-from repro.results.records import ASIDE_NODES, flatten
 from repro.store import Evaluation
 
 SAMPLES = 20  # examples shown from a test set

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from repro.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
+from repro.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, read_curves, together
 from repro.protocol import Metric
+from repro.tables.blocks import Row
 from repro.tables.findings import doubt, learning
 
 ACCURACY = Metric("accuracy", "%", 1, 1, 1.0, "", "mean")
@@ -61,21 +62,24 @@ def test_noise_is_the_scatter_around_any_parabola():
     assert noise([1.0, 4.0, 9.0, 16.0, 25.0]) == 0
 
 
-def cell(folder, **more):
-    return SimpleNamespace(**{"folder": folder, "metrics": {}, "baselines": {}, "tests": {}} | more)
+def cell(folder, by="accuracy", epochs=3, known=KNOWN, **more):
+    """What `of` reads of a cell's results."""
+    facts = {"metrics": {}, "baselines": {}, "tests": {}, "scores_by_epoch": read_curves(folder).get(f"dev/{by}", [])}
+    family, config = SimpleNamespace(METRICS=known), {"train": {"max_epochs": epochs}}
+    return SimpleNamespace(**facts | {"best_metric": by, "family": family, "config": config} | more)
 
 
 def test_a_cell_is_judged_by_the_score_that_picks_its_epoch(tmp_path):
     """The loss rose while the accuracy rose: the accuracy was asked for, and it was still rising."""
     (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,1.0,16.1\n2,1.2,33.7\n3,1.3,40.1\n")
-    trained, lost = (cell(at, metrics={"best_epoch": 3.0}) for at in (tmp_path, tmp_path / "none"))
-    config, by_loss, other = ({"train": {"max_epochs": 3, "best_metric": m}} for m in ("accuracy", "loss", "bleu"))
-    assert of(config, trained, KNOWN).state == LEARNING
-    assert of(by_loss, trained, KNOWN) == Convergence(CONVERGED, "best epoch 1 of 3")
-    assert of(other, trained, KNOWN).state == UNKNOWN
-    assert of(config, lost, KNOWN) == Convergence(UNKNOWN, "best epoch 3 of 3, no curve")
-    assert of({}, cell(tmp_path), KNOWN).state == UNKNOWN and not of({}, cell(tmp_path), KNOWN).converged
-    assert of({}, cell(tmp_path), {}) == Convergence("") and Convergence("").converged, "a fit without epochs"
+    best = {"best_epoch": 3.0}
+    assert of(cell(tmp_path, metrics=best)).state == LEARNING
+    assert of(cell(tmp_path, "loss", metrics=best)) == Convergence(CONVERGED, "best epoch 1 of 3")
+    assert of(cell(tmp_path, "bleu", metrics=best)).state == UNKNOWN
+    assert of(cell(tmp_path / "none", metrics=best)) == Convergence(UNKNOWN, "best epoch 3 of 3, no curve")
+    bare = of(cell(tmp_path, "None", None))
+    assert bare.state == UNKNOWN and not bare.converged
+    assert of(cell(tmp_path, known={})) == Convergence("") and Convergence("").converged, "a fit without epochs"
 
 
 @pytest.mark.parametrize(
@@ -90,8 +94,8 @@ def test_a_cell_is_judged_by_the_score_that_picks_its_epoch(tmp_path):
 )  # fmt: skip
 def test_of_a_model_at_chance_it_is_not_known(tmp_path, system, score, chance, n, by, state):
     trivial, tests = {f"test/{by}": chance, "test/text": "always x"}, {"test": {"sizes": {"test": n}}} if n else {}
-    trained = cell(tmp_path, metrics={f"test/{by}": score}, baselines={system: trivial}, tests=tests)
-    found = of({"train": {"max_epochs": 3, "best_metric": by}}, trained, KNOWN, [2.0, 1.0, 2.0])
+    facts = {"metrics": {f"test/{by}": score}, "baselines": {system: trivial}, "tests": tests}
+    found = of(cell(tmp_path, by, scores_by_epoch=[2.0, 1.0, 2.0], **facts))
     assert found.state == state and ("no better than a constant answer" in found.text) is (state == UNKNOWN)
     assert found.text.startswith("yes" if state == CONVERGED else "not known")
 
@@ -131,11 +135,14 @@ def test_a_row_that_has_converged_is_rarely_doubted_and_one_that_learns_is_found
 
 def test_what_a_claim_may_doubt(tmp_path):
     (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,3.0,16.1\n2,1.2,33.7\n3,1.3,40.1\n")
-    row, lost = ([SimpleNamespace(folder=folder)] * 2 for folder in (tmp_path, tmp_path / "none"))
-    judged = Convergence(CONVERGED, "best epoch 2 of 3")
-    assert doubt(judged, row, "accuracy", KNOWN) == LEARNING, "the curve of the score that picks the epoch decides"
-    assert doubt(Convergence(LEARNING), row, "loss", KNOWN) == LEARNING, "a loss that falls"
-    assert doubt(judged, lost, "loss", KNOWN) == doubt(Convergence(""), lost, "loss", KNOWN) == "", "one without epochs"
+
+    def doubted(state, by, folder=tmp_path):
+        return doubt(Row("", "", [], [], [], [cell(folder, by)] * 2, convergence=state))
+
+    judged, none = Convergence(CONVERGED, "best epoch 2 of 3"), tmp_path / "none"
+    assert doubted(judged, "accuracy") == LEARNING, "the curve of the score that picks the epoch decides"
+    assert doubted(Convergence(LEARNING), "loss") == LEARNING, "a loss that falls"
+    assert doubted(judged, "loss", none) == doubted(Convergence(""), "loss", none) == "", "one without epochs"
     for state in (LEARNING, UNKNOWN):
-        assert doubt(Convergence(state), lost, "loss", KNOWN) == state, "no curve"
-    assert doubt(Convergence(UNKNOWN, "no better than a constant answer"), row, "accuracy", KNOWN) == UNKNOWN
+        assert doubted(Convergence(state), "loss", none) == state, "no curve"
+    assert doubted(Convergence(UNKNOWN, "no better than a constant answer"), "accuracy") == UNKNOWN

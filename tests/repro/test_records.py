@@ -11,7 +11,7 @@ from scores_oracles import bleu
 from repro import cell as cells
 from repro import plan as plans
 from repro.convergence import CONVERGED, UNKNOWN
-from repro.identity import asked_id
+from repro.identity import Scored, asked_id
 from repro.results import archive, records
 from repro.store import Store, StoreError
 from repro.tables import build as tables
@@ -31,7 +31,7 @@ def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, st
         theirs = read[mine.seed].evaluations
         assert {k: v.folder for k, v in mine.evaluations.items()} == {k: v.folder for k, v in theirs.items()}
     first, (test, further) = made[0], one.tests
-    assert first.scored == {"test": records.Scored(test.sha256, 5), "further": records.Scored(further.sha256, 5)}
+    assert first.scored == {"test": Scored(test.sha256, 5), "further": Scored(further.sha256, 5)}
     assert (first.data_sha256, first.recipe, first.module) == (one.prepared.sha256, 3, "fake_family")
     assert first.asked_id() == asked_id(one.config, fake_family) == read[1].asked_id()
     assert first.shortfalls["train"] == ("half of it",) and first.config == one.config
