@@ -45,16 +45,6 @@ def yaml_of(group: str, name: str) -> dict:
     return yaml.safe_load((CONFIGS / group / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def test_every_page_begins_with_what_it_is():
-    paths, wrong = sorted(CONFIGS.rglob("*.yaml")), []
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        yaml.safe_load(text)
-        if not any(line.startswith("# ") and not line.startswith("# @package") for line in text.splitlines()[:2]):
-            wrong.append(str(path.relative_to(CONFIGS)))
-    assert len(paths) > 150 and wrong == [], "begin each with a comment that says what it is"
-
-
 def test_a_page_is_the_callers_own_and_is_read_again_when_its_file_changes(monkeypatch, tmp_path):
     (path := tmp_path / "claims" / "laha2018.yaml").parent.mkdir()
     monkeypatch.setattr(config_pages, "CONFIGS", tmp_path)

@@ -133,20 +133,6 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
     assert len(seen) >= 5 and set(TABLES) <= set(EXPERIMENTS)
 
 
-@pytest.mark.parametrize("name", COMPARED)
-def test_the_page_of_a_paper_names_the_tokens_and_the_rare_words(name):
-    """What the paper profile chooses where the paper is silent."""
-    folder = compose.ROOT / "docs" / "reference" / "papers"
-    own = folder / f"{compose.page('experiment', name)['paper']}.md"
-    if not own.is_file():
-        pytest.skip("a paper of your own has no page here")
-    page = "".join(path.read_text(encoding="utf-8") for path in (folder / "README.md", own))
-    chosen = {f"encode.{key}={w.config['encode'].get(key)}" for w in wanted(name) for key in ("tokenizer", "min_count")}
-    known = {f"encode.tokenizer={plain}" for plain in ("none", "whitespace", None)}
-    known |= {f"encode.min_count={n}" for n in (None, 1)}
-    assert [one for one in chosen - known if one not in page and one.partition("=")[2] != "moses_lower"] == []
-
-
 # experiment, row and column of a cell, and the printed numbers that it has
 PRINTED = {("laha2018_table2", "sparsegen-lin lam=-1.0", "fren_demo"): {"test/multi_bleu": "37.27"}}
 PRINTED |= {("laha2018_table2", "softmax + temperature gamma=0.5", "fren_demo"): {"test/multi_bleu": "36.63?"}}

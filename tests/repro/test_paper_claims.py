@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 import numpy as np
 import pytest
 import yaml
-from made_table import SOFTMAX, TUNED
+from made_table import SOFTMAX, TUNED, examples
 from scipy import stats
 
 from repro.plan.experiment import ExperimentError
@@ -329,6 +329,11 @@ def test_a_table_shows_its_claims(made):
     (line,) = told(claim, best={0: 3.0})
     assert line.endswith("n = 3; convergence not known."), "softmax may still have been learning"
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []
+    of_words, widths = replace(claim, metrics=("test/attention_support",)), []
+    for given in (None, examples):
+        (found,) = tables.build(*made(SOFTMAX | TUNED | third, examples=given), claims=[of_words]).claims
+        widths.append(found.part.high - found.part.low)
+    assert widths[1] > widths[0] + 0.01, "the error over the test examples that both rows have counts"
 
 
 WRONG = {

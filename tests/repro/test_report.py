@@ -125,20 +125,6 @@ def test_without_matplotlib_a_report_has_notes_in_place_of_drawings(tmp_path, mo
     assert "import of matplotlib halted" in text and "<img" not in text and Page(text).row("softmax")
 
 
-def test_a_column_opens_with_what_it_shows_then_the_picture_and_the_table_and_all_else_is_folded(reported):
-    _, text = reported((1, 2))
-    main = text[text.index("<main>") :]
-    parts = ('class="finding"', "fewer than two rows have", "R-1 minus that of softmax", "<tbody>", "<details")
-    found = [main.index(part) for part in parts]
-    assert found == sorted(found)
-    assert "Scores: R-1" in main[found[-1] :] and not re.search(r"<details[^>]* open", main)
-    depth = [m[0] for m in re.finditer(r"</?details|<(?:figure|table|pre|ul)\b", main[found[-1] :])]
-    inside = 0
-    for tag in depth:
-        inside += {"<details": 1, "</details": -1}.get(tag, 0)
-        assert inside > 0 or tag == "</details", f"{tag} is not folded"
-
-
 def test_links_lead_to_the_cells(reported):
     made, text = reported()
     links = [a["href"] for tag, a in Page(text).elements if tag == "a" and "cells/" in (a.get("href") or "")]

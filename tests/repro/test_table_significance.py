@@ -67,17 +67,6 @@ def test_an_example_counts_once_whatever_the_number_of_seeds(made):
     assert found[0] == found[1] > 1e-3
 
 
-def test_seeds_are_tested_by_pairs_and_corrected_for_the_number_of_rows(made):
-    from scipy import stats as reference
-
-    ours = [30.0, 31.0, 29.5, 30.5]
-    theirs = [v + 1 + s / 10 for s, v in enumerate(ours, 1)]
-    scores = {(row, None, s): (60.0, v) for row, runs in enumerate((ours, theirs)) for s, v in enumerate(runs, 1)}
-    bleu = block(*made(scores)).rows[1].values[0]
-    expected = reference.ttest_rel(theirs, ours).pvalue
-    assert bleu.p_values["seeds"] == pytest.approx(expected) and "†" in bleu.text()
-
-
 def test_the_order_of_rows_is_held_against_the_paper_s(made):
     footers = block(*made()).footers
     assert not any(f.startswith("Rank agreement") for f in footers), "two rows have no order worth a number"

@@ -162,24 +162,3 @@ def test_without_waiting_the_same_command_submits_nothing_twice(command, slurm):
     assert code == 0 and "0 failed" in said, said
     assert all(entry.finished() and entry.status()["attempt"] == 1 for entry in command.store)
     slurm("scancel", "-u", "root")
-
-
-def test_a_job_runs_the_plugin_that_the_command_named_and_no_other(command, slurm):
-    """Without the home folder of the command; a file that changes before the job reads it is refused."""
-    held, own = command.flags / "hold-1.0", command.flags / "moody.py"
-    held.touch()
-    home = command.flags / "home"
-    options = ("wait=false", "parallel=1", f'setup=["export HOME={home} XDG_CONFIG_HOME={home}"]')
-    code, said = command(*options).end()
-    assert code == 0 and "8 cell(s) submitted as job" in said, said
-    first = until(training(command.store, (1.0, 1)))
-    named = own.read_text()
-    own.write_text(named + "# changed")
-    held.unlink()
-    until(lambda: not slurm("squeue", "-h", "-r"))
-    states = {entry.folder: entry.status() for entry in command.store}
-    assert states.pop(first.folder)["state"] == "done"
-    assert len(states) == 7 and all("changed since the command named it" in s["error"] for s in states.values())
-    own.write_text(named)
-    code, said = command("time=30", options[-1]).end()
-    assert code == 0 and "7 cells run, 1 reused, 0 failed" in said, said

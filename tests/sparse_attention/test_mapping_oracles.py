@@ -157,6 +157,14 @@ def test_sparsehourglass_is_the_cone_of_the_mirror_point(kernel):
     assert torch.allclose(sa.sparsehourglass(z, q=0.4), sa.sparsecone(mirror, q=0.4), atol=1e-10)
 
 
+def test_special_cases_of_sparsegen(kernel):
+    """Laha et al. 2018, sec. 3.1: softmax, spherical softmax and sum-normalisation are sparsegen with lam = 1 - sum g."""
+    z = torch.rand(50, 6, dtype=torch.float64) + 0.1
+    known = ((z.exp(), z.softmax(-1)), (z.square(), sa.spherical_softmax(z)), (z, sa.sum_normalization(z)))
+    for g, expected in known:
+        assert torch.allclose(sa.sparsegen_lin(g, lam=1 - g.sum(-1)), expected, atol=1e-12)
+
+
 def test_pgd_reaches_the_exact_solution_and_its_published_tolerance_does_not():
     x = torch.randn(60, 30, dtype=torch.float64)
     exact = sa.pnormmax(x)

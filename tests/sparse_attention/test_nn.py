@@ -244,24 +244,17 @@ def test_what_is_refused(call, message):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
 def test_nested_tensors_are_the_loop_over_sequences(layout):
+    """fused/test_nested.py has their gradients."""
     torch.manual_seed(0)
     decoder = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     sa.nn.replace(decoder, "entmax", alpha="learned")
-    attend, parameters = decoder.self_attn, list(decoder.self_attn.parameters())
-    rows, others = ([torch.randn(n, 8, requires_grad=True) for n in ns] for ns in ((40, 3, 40), (5, 1, 40)))
+    rows, others = ([torch.randn(n, 8) for n in ns] for ns in ((40, 3, 40), (5, 1, 40)))
     x, y = (torch.nested.as_nested_tensor(part, layout=layout) for part in (rows, others))
-    for key, parts in ((x, rows), (y, others)):
-        found = attend(x, key, key, need_weights=False)[0].unbind()
-        alone = [attend(a, b, b, need_weights=False)[0] for a, b in zip(rows, parts)]
-        torch.testing.assert_close(found, tuple(alone), atol=1e-5, rtol=1e-4)
-        slopes = [
-            torch.autograd.grad(sum(x.cos().sum() for x in out), [*rows, *parameters], retain_graph=True)
-            for out in (found, alone)
-        ]
-        torch.testing.assert_close(*slopes, atol=1e-5, rtol=1e-3)
+    found = decoder.self_attn(x, y, y, need_weights=False)[0].unbind()
+    alone = [decoder.self_attn(a, b, b, need_weights=False)[0] for a, b in zip(rows, others)]
+    torch.testing.assert_close(found, tuple(alone), atol=1e-5, rtol=1e-4)
     if layout == torch.jagged:
-        out = decoder(x, y, tgt_is_causal=True)
-        for a, b, c in zip(rows, others, out.unbind()):
+        for a, b, c in zip(rows, others, decoder(x, y, tgt_is_causal=True).unbind()):
             causal = nn.Transformer.generate_square_subsequent_mask(len(a))
             torch.testing.assert_close(c, decoder(a, b, tgt_mask=causal, tgt_is_causal=True), atol=1e-5, rtol=1e-4)
 

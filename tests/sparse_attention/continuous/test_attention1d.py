@@ -40,20 +40,6 @@ def test_forward_equals_quadrature(alpha, mu, sigma_sq):
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_jacobian_is_the_generalised_covariance(alpha):
-    """Eq. 18 by quadrature of Eq. 17: |p|^(2-alpha) (E[phi psi] - E[phi] E[psi]) under the escort density."""
-    mu, sigma_sq = t64(0.35), t64(0.06)
-    d = ct.BetaGaussian(mu, sigma_sq, alpha)
-    escorts = [lambda t, p, n=power: t**n * p ** (2 - alpha) for power in range(3)]
-    norm, *phi = (line(d, escort) for escort in escorts)
-    jacobian = torch.autograd.functional.jacobian(lambda t: ct.rho(t, BASIS, alpha), ct.to_canonical(mu, sigma_sq))
-    for j, (c, w) in enumerate(zip(*(x.tolist() for x in BASIS.tensors()))):
-        psi, *both = (bump(d, escort, c, w) for escort in escorts)
-        for i in (0, 1):
-            assert float(jacobian[j, i]) == pytest.approx(both[i] - phi[i] * psi / norm, abs=2e-10)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
 def test_gradients(alpha):
     mu = t64([0.3, 0.9, 0.5]).requires_grad_()
     sigma_sq = t64([0.04, 1.5, 1e-3]).requires_grad_()

@@ -150,25 +150,6 @@ class Copies(nn.Module):
         return gate * copied + (1 - gate) * self.generate(8 * self.word(x))
 
 
-class Translates(nn.Module):
-    """An LSTM in both directions, and one that attends to it by additive scores."""
-
-    def __init__(self, words: int, d: int):
-        super().__init__()
-        self.embed = nn.Embedding(words, d)
-        self.encode = nn.LSTM(d, d, batch_first=True, bidirectional=True)
-        self.decode = nn.LSTM(d, 2 * d, batch_first=True)
-        self.key, self.query, self.score = nn.Linear(2 * d, d), nn.Linear(2 * d, d), nn.Linear(d, 1)
-        self.attend, self.word = sa.make("fusedmax", lam=0.05), nn.Linear(4 * d, words)
-
-    def forward(self, source: Tensor, target: Tensor, lengths: Tensor) -> Tensor:
-        keys, _ = self.encode(self.embed(source))
-        states, _ = self.decode(self.embed(target))
-        x = self.score((self.key(keys)[:, None] + self.query(states)[:, :, None]).tanh()).squeeze(-1)
-        p = self.attend(10 * x, mask=torch.arange(source.shape[1]) < lengths[:, None, None])
-        return self.word(torch.cat([states, p @ keys], -1))
-
-
 def _encoder() -> nn.Module:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 1)
     assert sa.nn.replace(encoder, "sparsemax") == 1
@@ -204,21 +185,20 @@ def _words(batch: int, n: int) -> tuple[Tensor, ...]:
     return torch.randint(60, (batch, n)), (~_padded(batch, n)).long()
 
 
-SIX: dict[str, tuple[Any, Any]] = {
+MODELS: dict[str, tuple[Any, Any]] = {
     "encoder": (_encoder, lambda batch, n: (torch.randn(batch, n, 16), _padded(batch, n))),
     "module": (_attends, lambda batch, n: (torch.randn(batch, n, 16), _padded(batch, n), torch.rand(n, n) > 0.6)),
     "pointer": (lambda: Copies(60, 16), _sentences),
-    "lstm": (lambda: Translates(60, 16), _sentences),
     "bert": (lambda: _theirs("bert"), _words),
     "gpt2": (lambda: _theirs("gpt2"), _words),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SIX)
-def test_six_models_of_any_batch_size_and_length(name):
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_any_batch_size_and_length(name):
     torch.manual_seed(0)
-    build, draw = SIX[name]
+    build, draw = MODELS[name]
     model = build()
     model = (model if isinstance(model, Called) else Called(model.forward, model)).eval()
     with torch.no_grad():

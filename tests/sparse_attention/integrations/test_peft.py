@@ -126,11 +126,3 @@ def test_a_learned_mapping_is_saved_or_refused(tmp_path):
     same(copy.deepcopy(model).merge_and_unload(), expected)
     with pytest.raises(ValueError, match="child of"):  # PEFT's own; docs/guides/transformers.md has the way
         peft.get_peft_model(base(), config(["self_attn"], modules_to_save=["mapping"]))
-
-
-def test_nested_tensors_reach_adapters():
-    model = adapted(replaced(Net()), ["self_attn"])
-    layer = model.base_model.model.encoder.layers[0].train()
-    rows = [torch.randn(n, 16) for n in (40, 7)]
-    out = layer(torch.nested.nested_tensor(rows, layout=torch.jagged))
-    torch.testing.assert_close(out.unbind(), tuple(layer(x) for x in rows), atol=1e-4, rtol=1e-4)

@@ -14,9 +14,7 @@ from repro.store import Store
 from repro.tables import paired
 from repro.tables.statistics import corpus_bleu, example_error
 from tasks.cells import seq2seq
-from tasks.config.options import OptionsError, read
 from tasks.data import DataError
-from tasks.fertility.models import bilstm_tagger
 
 FAMILIES = ("pairs", "shared", "entailment", "sentiment", "vqa", "multilabel")
 SHARED = "task=toy profile=demo runtime.device=cpu data.limits={train:60,dev:16,test:8} encode.joint=true".split()
@@ -205,12 +203,3 @@ def test_a_stateful_mapping_from_a_plugin_is_carried_by_the_decoder(run, tmp_pat
     model, _ = cell.family.load(cell.config, found.folder)
     memory = model.encode(torch.tensor([[5, 6, 7]]), torch.tensor([3]))
     assert set(model.start(memory)) == {"h", "c", "feed", "mapping.received", "mapping.fertility"}
-
-
-def test_the_taggers_options_are_the_papers_and_keep_to_their_bounds():
-    given = read(bilstm_tagger.Options, {}, "model")
-    assert (given.embed_dim, given.hidden_dim, given.layers, given.dropout) == (256, 256, 2, 0.2)
-    assert read(bilstm_tagger.Options, {"dropout": 0.0, "layers": 1}, "model").dropout == 0
-    for wrong in ({"dropout": 1.0}, {"dropout": -0.1}, {"layers": 0}, {"hidden_dim": 0}, {"embed_dim": 0}):
-        with pytest.raises(OptionsError, match=next(iter(wrong))):
-            read(bilstm_tagger.Options, wrong, "model")

@@ -104,15 +104,6 @@ def test_criterion_adds_up_over_batches(build, sentences):
     assert found["attention_support"] == pytest.approx(support, abs=1e-2)
 
 
-def test_what_the_model_cannot_be_is_refused(build):
-    wrong = [(["sparsmax"], {}, "sparsemax"), (["fusedmax", {"lam": -1}], {}, "lam")]
-    wrong += [([], {"hidden_dim": 7, "bidirectional": True}, "hidden_dim=7")]
-    wrong += [(["softmax", {"at": {"encoder": {"name": "softmax"}}}], {}, "is not a place")]
-    for given, options, said in wrong:
-        with pytest.raises(ValueError, match=said):
-            build(*given, **options)
-
-
 def test_the_places_of_mappings_travel_through_fairseq_and_parameters_are_stored_once(build, sentences):
     here, net_input = build("softmax", {"at": {"cross": {"name": "sparsemax", "gamma": 0.1}}}), sentences()["net_input"]
     torch.testing.assert_close(whole(here, net_input), whole(build("sparsemax", {"gamma": 0.1}), net_input))
