@@ -133,6 +133,10 @@ def prepared(
         executor = ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet)
         try:
             results = dict(zip(jobs, executor.map(work, jobs.values())))
+        except BaseException:  # the others, at work for minutes perhaps, end too
+            for process in mp.active_children():
+                process.terminate()
+            raise
         finally:
             executor.shutdown(cancel_futures=True)
     else:
