@@ -130,8 +130,15 @@ def planned(
     workers = min(len(jobs), cell.config["runtime"]["workers"])
     if workers > 1 and pool.forks():
         quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
-        with ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet) as executor:
+        executor = ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet)
+        try:
             made = list(executor.map(prepare, jobs.values()))
+        except BaseException:  # the others, at work for minutes perhaps, end too
+            for process in mp.active_children():
+                process.terminate()
+            raise
+        finally:
+            executor.shutdown(cancel_futures=True)
     else:
         made = list(map(prepare, jobs.values()))
     results = {key: result for one in made for key, result in one.items()}

@@ -1,6 +1,7 @@
 """From rows, columns, grids and seeds to cells: all configurations checked first, each data set prepared once."""
 
 import os
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -157,3 +158,17 @@ def test_a_further_test_set_that_cannot_be_had_takes_its_column_out(experiment, 
     monkeypatch.setattr(fake_family, "prepare_test", missing)
     plan = made(experiment(lambda page: page["columns"]["b"].update(evaluate=["duc"])), tools)
     assert plan.unavailable == {1: "it must be bought"} and {s.column for s in plan.slots} == {0}
+
+
+def test_an_error_ends_the_preparation_of_the_other_data(experiment, tools, monkeypatch):
+    def prepare(config, progress):
+        time.sleep(60 * (config["data"]["content"] == "b"))
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(fake_family, "prepare", prepare)
+    first = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"]))
+    second = experiment(lambda page: page["columns"]["a"].update(overrides=["data.content=b", "data.name=other"]))
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="damaged"):
+        fake_family.planned([first, second], tools, workers=2)
+    assert time.monotonic() - started < 30
