@@ -82,7 +82,6 @@ class Row:
     results: Sequence[Results] = ()  # of the selected cells, one per seed
     baseline: bool = False
     convergence: Convergence = Convergence("")
-    seeds: list[int] = field(default_factory=list)  # the seeds of `results`
     gain: Mean | None = None  # the block's main score minus that of the first row (`paired.difference`)
     decided: bool = False  # whether a test shows that `gain` is not zero
     style: int = 0  # its index in the block, for the look of its marks in drawings

@@ -82,7 +82,7 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
         return paired.error(rows[column, row], rows[column, against], metric, metric_of(metrics, metric), seeds)
 
     def scores(claim: Claim, metric: str) -> dict[str, dict[str, dict[int, float]]]:
-        runs = [(*at, seed, cell) for at, row in rows.items() for seed, cell in zip(row.seeds, row.results)]
+        runs = [(*at, cell.seed, cell) for at, row in rows.items() for cell in row.results]
         if claim.grid:
             cells = [
                 s for s in plan.slots if experiment.rows[s.row].label in claim.rows and claim.grid in dict(s.point)
@@ -168,8 +168,7 @@ class _Column:
         row = experiment.rows[r]
         failed = any(slot.cell_id in self.failed for slot in slots)
         results = self._read(row.label, slots, failed)
-        chosen, detail = select(slots, results, self.column.select)
-        finished = [results[slot.cell_id] for slot in chosen]
+        finished, detail = select(slots, results, self.column.select)
         note = "failed" if failed else "missing"
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
         trained = convergence.together([found.converged for found in finished])
@@ -186,10 +185,9 @@ class _Column:
                 why = barriers(
                     experiment, self.column, row, printed, against, slots, results, self.plan.overrides, declared
                 )
-                unsure = doubts(slots, chosen, results, against, trained)
+                unsure = doubts(slots, results, finished, against, trained)
                 verdicts.append(judge(ours, printed, metric_of(self.metrics, against), why, unsure))
-        seeds = [slot.seed for slot in chosen]
-        return Row(row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=seeds)
+        return Row(row.label, detail, values, theirs, verdicts, finished, convergence=trained)
 
 
 def baselines(cell: Results, shown: Mapping[str, Metric], split: str, blanks: int = 0) -> list[Row]:
@@ -214,14 +212,15 @@ def baselines(cell: Results, shown: Mapping[str, Metric], split: str, blanks: in
     return rows
 
 
-def select(slots: Sequence[Cell], results: Mapping[str, Results], by: Select | None) -> tuple[list[Cell], str]:
-    """The finished slots of the best grid point, and a description of that point."""
-    by_point: dict[Point, list[Cell]] = {}
+def select(slots: Sequence[Cell], results: Mapping[str, Results], by: Select | None) -> tuple[list[Results], str]:
+    """The results of the best grid point, and a description of that point."""
+    by_point: dict[Point, list[Results]] = {}
     for slot in slots:
-        by_point.setdefault(slot.point, []).append(slot)
+        finished = by_point.setdefault(slot.point, [])
+        if slot.cell_id in results:
+            finished.append(results[slot.cell_id])
     means: dict[Point, float] = {}
-    for point, members in by_point.items():
-        finished = [results[slot.cell_id] for slot in members if slot.cell_id in results]
+    for point, finished in by_point.items():
         if scores := [cell.metrics.get(by.metric, math.nan) if by else 0.0 for cell in finished]:
             mean = mean_of(scores).mean
             if len(by_point) == 1 or not math.isnan(mean):
@@ -234,4 +233,4 @@ def select(slots: Sequence[Cell], results: Mapping[str, Results], by: Select | N
         detail += f", best of {len(means)} on dev"
         if len(means) < len(by_point):
             detail += f" ({len(by_point) - len(means)} without a score)"
-    return [slot for slot in by_point[best] if slot.cell_id in results], detail
+    return by_point[best], detail

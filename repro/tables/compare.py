@@ -259,7 +259,7 @@ def _block(group: Group) -> Block:
             if (runs := len(values[-1].runs)) not in (0, len(s.records)):
                 notes.append(f"{s.mapping} ({s.detail}): only {runs} of its {len(s.records)} cells have {metric}.")
         trained = convergence.together([r.converged for r in s.records])
-        rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained, seeds=s.seeds))
+        rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained))
     below, trivial = _of_data(group, shown)
     everything = rows + trivial
     headers = list(shown.values())

@@ -99,17 +99,14 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 def origin(blocks: Sequence[Block]) -> list[str]:
     """Footers on code and recipes, on different versions of torch or the kernels or different processors, and on packages that were not locked."""
     cells = [x for b in blocks for r in b.rows for x in r.results]
-    levels = {
-        "training": {x.folder for x in cells},
-        "evaluation": {e.folder for x in cells for e in x.evaluations.values()},
-    }
-    made = [flatten(read_json(f / "provenance.json") or {}) for folders in levels.values() for f in folders]
+    folders = {x.folder for x in cells} | {e.folder for x in cells for e in x.evaluations.values()}
+    made = [flatten(read_json(folder / "provenance.json") or {}) for folder in folders]
     # cells with different recipes do not belong to the same experiment
     recipes = {
-        what: {(read_json(f / "metrics.json") or {}).get("recipe") for f in folders} - {None}
-        for what, folders in levels.items()
+        "training": {x.recipe for x in cells},
+        "evaluation": {s.recipe for x in cells for s in x.scored.values()},
     }
-    known = ", ".join(f"{what} {_listed(versions)}" for what, versions in recipes.items() if versions)
+    known = ", ".join(f"{what} {_listed(found)}" for what, all_of in recipes.items() if (found := all_of - {None}))
     commits = {
         one["code.commit"] + ("+changes" if one.get("code.dirty") else "") for one in made if "code.commit" in one
     }

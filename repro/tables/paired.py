@@ -26,7 +26,7 @@ from repro.tables.statistics import (
 
 
 def _scores(row: Row, full: str) -> dict[int, float]:
-    return {s: f.metrics[full] for s, f in zip(row.seeds, row.results) if full in f.metrics}
+    return {f.seed: f.metrics[full] for f in row.results if full in f.metrics}
 
 
 def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
@@ -72,9 +72,7 @@ def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Colle
     if metric.test is None:
         return 0.0
     common = _scores(row, full).keys() & _scores(other, full).keys()
-    mine, theirs = (
-        [f for s, f in zip(r.seeds, r.results) if s in use] for r, use in zip((row, other), seeds or (common, common))
-    )
+    mine, theirs = ([f for f in r.results if f.seed in use] for r, use in zip((row, other), seeds or (common, common)))
     a, b = _shared(mine, theirs, full, metric)
     return example_error(a, b) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else 0.0
 

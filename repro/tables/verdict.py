@@ -208,36 +208,35 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
 
 
 def doubts(
-    slots: Sequence[Cell], chosen: Sequence[Cell], results: Mapping[str, Results], against: str, trained: Convergence
+    slots: Sequence[Cell], results: Mapping[str, Results], shown: Sequence[Results], against: str, trained: Convergence
 ) -> list[str]:
     """The reasons why a comparable row is inconclusive, e.g. missing cells, no convergence, unknown code version.
 
     Args:
-        slots: all slots of the row.
-        chosen: the slots whose scores are shown.
-        trained: whether the trainings of the chosen slots had converged.
+        slots: all slots of the row; results: cell id -> what is stored.
+        shown: the results that the table shows.
+        trained: whether their trainings had converged.
     """
     reasons = []
     if lost := sum(s.cell_id not in results for s in slots):
         reasons.append(f"{lost} of {len(slots)} cells are missing")
-    if chosen and not trained.converged:
+    if shown and not trained.converged:
         reasons.append(trained.text)
-    seeds = [s.seed for s in chosen]
+    seeds = [one.seed for one in shown]
     if len(set(seeds)) < len(seeds):
         reasons.append("a seed occurs twice")
     split = against.partition("/")[0]
-    for slot in chosen:
-        stored = results[slot.cell_id]
-        if against not in stored.metrics:
+    for one in shown:
+        if against not in one.metrics:
             reasons.append("a cell lacks this score")
-        folders = [stored.folder, *(e.folder for name, e in stored.evaluations.items() if name == split)]
-        for folder, what, recipe in zip(folders, ("training", "evaluation"), slot.recipes):
+        levels = [(one.folder, one.recipe)]
+        levels += [(e.folder, one.scored[name].recipe) for name, e in one.evaluations.items() if name == split]
+        for (folder, made), what, recipe in zip(levels, ("training", "evaluation"), one.recipes):
             code = (read_json(folder / "provenance.json") or {}).get("code") or {}
             if not code.get("commit"):
                 reasons.append("the code's version is not recorded")
             elif code.get("dirty"):
                 reasons.append("the code had uncommitted changes")
-            made = (read_json(folder / "metrics.json") or {}).get("recipe")
             if made is not None and made != recipe:
                 reasons.append(f"{what} of recipe {made}, today's is {recipe}")
     return list(dict.fromkeys(reasons))

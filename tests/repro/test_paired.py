@@ -34,8 +34,8 @@ def row(store):
             level.finish()
             score = np.mean([*values.values()]) if scores is None else scores.get(seed)
             metrics = {} if score is None else {full: score}
-            found.append(Results("", Path(), metrics, {}, {}, {}, {}, {}, 1.0, {"test": level}))
-        return Row("", "", [], [], [], found, seeds=[*examples])
+            found.append(Results("", Path(), metrics, {}, {}, {}, {}, {}, 1.0, {"test": level}, "", {"seed": seed}))
+        return Row("", "", [], [], [], found)
 
     return make
 

@@ -115,10 +115,10 @@ FEW = "No best row: fewer than two rows have converged with 3 seeds or more."
 
 
 def row(label, scores, state=CONVERGED, baseline=False, better=1):
-    found = [Results("", Path(), {"test/bleu": score}, {}, {}, {}, {}, {}, 1.0, {}) for score in scores]
-    seeds = list(range(1, len(scores) + 1))
+    rest = {}, {}, {}, {}, {}, 1.0, {}, ""
+    found = [Results("", Path(), {"test/bleu": score}, *rest, {"seed": s}) for s, score in enumerate(scores, 1)]
     values = [Value("test/bleu", scores, 1, better)]
-    return Row(label, "", values, [], [], found, baseline, Convergence(state), seeds)
+    return Row(label, "", values, [], [], found, baseline, Convergence(state))
 
 
 def found(*rows):
