@@ -1,16 +1,12 @@
 """Headless Chromium over its debugging pipe, without a driver or a package: enough to open a page, look at it and ask it."""
 
-import base64
 import fcntl
-import io
 import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --no-first-run".split()
@@ -85,13 +81,6 @@ class Chromium:
         self.wait("Page.loadEventFired")
         asked = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return [url for url in asked if url != path.as_uri() and not url.startswith("data:")]
-
-    def colours(self, x: float, y: float, width: float, height: float) -> set[tuple[int, ...]]:
-        """The colours (red, green, blue) of a part of the page."""
-        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
-        with Image.open(io.BytesIO(base64.b64decode(shot))) as image:
-            return {colour for _, colour in image.convert("RGB").getcolors(1 << 20)}
 
     def ask(self, expression: str) -> Any:
         """The value of a JavaScript expression."""

@@ -38,13 +38,6 @@ def test_a_page_fits_its_window_folded_and_unfolded_and_asks_for_nothing(browser
     paper, ink = browser.ask("[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]")
     light = [sum(int(v) for v in colour[4:-1].split(",")) for colour in (paper, ink)]
     assert (light[0] < light[1]) == dark and abs(light[0] - light[1]) > 450
-    x, y, w, h = browser.ask(
-        "(r => [r.left, r.top + scrollY, r.width, r.height])(document.querySelector('img.plot').getBoundingClientRect())"
-    )
-    drawn = browser.colours(x, y, w, h)
-    assert tuple(int(v) for v in paper[4:-1].split(",")) in drawn, "the ground of a drawing is the page's"
-    drawn = [sum(colour) for colour in drawn]
-    assert min(drawn) < 250 and max(drawn) > 550, "a drawing has the page's paper and ink"
     assert browser.ask("document.documentElement.scrollHeight") < SCREENS * 900
     browser.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert browser.ask("document.documentElement.scrollWidth") == width, "the page scrolls sideways"
