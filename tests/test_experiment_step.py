@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 from hub_stand_in import PATHS, parquet, serving
-from mirror_stand_in import write_folders, write_talks, write_wheels
+from mirror_stand_in import write_fetched, write_folders, write_wheels
 
 from repro.identity import Cell, prepare
 from repro.store import Store
@@ -45,7 +45,7 @@ def stand_ins(tmp_path_factory, isolated, _mirror):
     """A server in place of the hub, and folders in place of mirrors, wheels and what is got by hand."""
     folder, (mirror, pages) = tmp_path_factory.mktemp("stand-ins"), _mirror
     write_wheels(folder / "wheels")
-    write_talks(isolated / "data" / "iwslt2017")
+    write_fetched(isolated / "data")
     with serving() as server, pytest.MonkeyPatch.context() as patch:
         server.repos = {repo: parquet(repo, folder) for repo in PATHS}
         patch.setattr(manifests, "FOLDER", pages)
