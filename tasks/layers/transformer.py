@@ -2,23 +2,39 @@
 
 import copy
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from tasks.config.options import flag, integer, number
 from tasks.layers.attention import MultiheadAttention
 
 Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
 
 
+@dataclass
+class LayerOptions:
+    """Options of a model with layers of the Transformer; each architecture's file states the defaults."""
+
+    hidden_dim: int = integer(low=2, high=16384, help="size of word vectors and layers: even, a multiple of heads")
+    ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
+    heads: int = integer(low=1, high=1024)
+    dropout: float = number(low=0, below=1, help="dropout on word vectors and on what each sub-layer adds")
+    attention_dropout: float = number(low=0, below=1, help="dropout on attention weights")
+    relu_dropout: float = number(low=0, below=1, help="inside the feed-forward sub-layers")
+    pre_norm: bool = flag(help="normalise before each sub-layer, not after: trains with less warm-up")
+
+    def problems(self) -> list[str]:
+        if self.hidden_dim % self.heads or self.hidden_dim % 2:
+            return [f"hidden_dim={self.hidden_dim} must be even and a multiple of heads={self.heads}"]
+        return []
+
+
 class Layer(nn.Module):
-    """Self-attention, attention to the source (only if there is a mapping for it), and feed-forward.
+    """Self-attention, attention to the source (only if there is a mapping for it), and feed-forward."""
 
-    options: hidden_dim, ff_dim, heads, dropout, attention_dropout, relu_dropout and pre_norm.
-    """
-
-    def __init__(self, options: Any, own: nn.Module, cross: nn.Module | None = None) -> None:
+    def __init__(self, options: LayerOptions, own: nn.Module, cross: nn.Module | None = None) -> None:
         super().__init__()
         H, F = options.hidden_dim, options.ff_dim
 

@@ -1,11 +1,15 @@
 """Vectors of words, and the mass that an attention density puts on each word."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparse_attention.mappings.continuous import BetaGaussian, document_positions
+from sparse_attention.mappings.continuous import BetaGaussian, GaussianBasis1d, document_positions
+from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
+from tasks.config.options import REQUIRED, choice, integer, listing, number
 from tasks.data.symbols import PAD
 
 Pretrained = np.ndarray | None
@@ -68,6 +72,27 @@ class WordVectors(nn.Module):
         slot = self.slot[ids]
         known = slot.ne(0).unsqueeze(-1)
         return torch.where(known, F.embedding(slot, self.pretrained), self.trained(self.place[ids]))
+
+
+@dataclass
+class DensityOptions:
+    """Options of a model that attends by a density over words; each architecture's file states the defaults."""
+
+    rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
+    ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
+    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
+    positions: str = choice(REQUIRED, *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
+
+    def problems(self) -> list[str]:
+        try:
+            self.basis()
+        except (ValueError, TypeError) as error:
+            return [f"rbf={self.rbf}, widths={self.widths}: {error}"]
+        return []
+
+    def basis(self) -> GaussianBasis1d:
+        return GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
 
 
 def density_alpha(mapping: nn.Module) -> float | None:

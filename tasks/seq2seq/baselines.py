@@ -1,7 +1,6 @@
 """Trivial baselines to compare scores with: a constant output, the start of the source, the nearest neighbour."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,25 +80,18 @@ def nearest_neighbours(
 
 def most_central(candidates: Sequence[str], dev: Sequence[str], language: str | None = None) -> str:
     """The candidate with the largest mean ROUGE-1 F1 against the texts of `dev`; the first one if tied."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
     from tasks.seq2seq.rouge import rouge_tokenizer
 
-    tokens = rouge_tokenizer([dev], language)[0].tokenize
-    vocabulary: dict[str, int] = {}
-    texts = [*candidates, *dev]
-    bags = [Counter(vocabulary.setdefault(token, len(vocabulary)) for token in tokens(text)) for text in texts]
-    dense = np.zeros((len(dev), max(1, len(vocabulary))), dtype=np.int16)
-    for row, bag in enumerate(bags[len(candidates) :]):
-        dense[row, list(bag)] = list(bag.values())
-    lengths = dense.sum(axis=1)
-    best, best_mean = 0, -1.0
-    for i, bag in enumerate(bags[: len(candidates)]):
-        if not bag:
-            continue
-        hits = np.minimum(dense[:, list(bag)], np.array(list(bag.values()), dtype=np.int16)).sum(axis=1)
-        mean = float((2 * hits / (lengths + bag.total())).mean())
-        if mean > best_mean:
-            best, best_mean = i, mean
-    return candidates[best]
+    words = CountVectorizer(analyzer=rouge_tokenizer([dev], language)[0].tokenize, dtype=np.int16)
+    counts = words.fit_transform([*candidates, *dev, "a"]).toarray()[:-1]  # "a": a vocabulary may not be empty
+    own, wanted = counts[: len(candidates)], counts[len(candidates) :]
+    means, lengths = np.full(len(own), -1.0), wanted.sum(1)
+    for i, row in enumerate(own):
+        if (on := row.nonzero()[0]).size:
+            means[i] = (2 * np.minimum(row[on], wanted[:, on]).sum(1) / (row.sum() + lengths)).mean()
+    return candidates[int(means.argmax())]
 
 
 def _spread(size: int, count: int) -> list[int]:

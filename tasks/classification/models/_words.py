@@ -1,18 +1,37 @@
 """What all classifiers share: they read words through one table of vectors."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tasks.config.options import flag, integer, number
 from tasks.data.symbols import FIRST, UNK
 from tasks.layers.words import WordVectors
+
+
+@dataclass
+class WordOptions:
+    """Options of `WordModel`; each architecture's file states the defaults."""
+
+    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
+    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
+    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
+    dropout: float = number(low=0, below=1, help="dropout on the word vectors and between the model's parts")
+
+
+@dataclass
+class PairOptions(WordOptions):
+    """Options of a model of two texts."""
+
+    word_dropout: float = number(low=0, below=1, help="share of words read as unknown in training; not in the papers")
 
 
 class WordModel(nn.Module):
     """Base of the classifiers, built from `Options` and an encoding (`size`, `classes`, `vectors`, `vector_rows`)."""
 
-    def __init__(self, options: Any, encoded: Any) -> None:
+    def __init__(self, options: WordOptions, encoded: Any) -> None:
         super().__init__()
         o = options
         pretrained = encoded.vectors, encoded.vector_rows, o.fixed_vectors

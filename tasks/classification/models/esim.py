@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from sparse_attention.structured.rows import Solution
-from tasks.classification.models._words import WordModel
+from tasks.classification.models._words import PairOptions, WordModel
 from tasks.config.models import Place
-from tasks.config.options import defaults, flag, integer, number
+from tasks.config.options import defaults, integer
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import BiLstm
 
@@ -34,16 +34,11 @@ PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("tr
 
 
 @defaults("model/esim")
-class Options:
+class Options(PairOptions):
     """The sizes of Chen et al. 2017."""
 
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
-    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
-    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     hidden_dim: int = integer(low=1, high=16384, help="units of the LSTMs (per direction), projection and classifier")
     bandwidth: int = integer(low=0, high=1000, help="for sequences: all longer distances share one score")
-    dropout: float = number(low=0, below=1, help="dropout on word vectors, compared words and pooled texts")
-    word_dropout: float = number(low=0, below=1, help="share of words read as unknown in training")
 
 
 class Model(WordModel):

@@ -22,24 +22,22 @@ import sparse_attention as sa
 from sparse_attention.mappings.continuous import (
     ContinuousAttention1d,
     DiscreteContinuousAttention1d,
-    GaussianBasis1d,
     matched_sigma_sq,
 )
-from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
-from tasks.classification.models._words import WordModel
+from tasks.classification.models._words import WordModel, WordOptions
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number
+from tasks.config.options import REQUIRED, choice, defaults, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.lstm import BiLstm
-from tasks.layers.words import density_alpha, density_on_words
+from tasks.layers.words import DensityOptions, density_alpha, density_on_words
 
 TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
 
 
 @defaults("model/imdb_bilstm")
-class Options:
+class Options(DensityOptions, WordOptions):
     """Sizes from the authors' code; the paper does not state them."""
 
     discrete: str = choice(
@@ -48,33 +46,13 @@ class Options:
         names=row_mappings,
         help="with a density: the discrete mapping that gives its moments and whose context is added",
     )
-    rbf: int = integer(
-        low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper"
-    )
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
     start_variance: float = number(
         low=0,
         high=1000,
         help="variance of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
     )
-    ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
-    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
-    positions: str = choice(
-        REQUIRED, *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
-    )
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
-    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
-    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     hidden_dim: int = integer(low=1, high=16384, help="LSTM size per direction")
     score_dim: int = integer(low=1, high=16384, help="hidden size of the scores, channels of the CNN")
-    dropout: float = number(low=0, below=1, help="dropout on the word vectors and the context")
-
-    def problems(self) -> list[str]:
-        try:
-            GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
-        except (ValueError, TypeError) as error:
-            return [f"rbf={self.rbf}, widths={self.widths}: {error}"]
-        return []
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
@@ -113,7 +91,7 @@ class Model(WordModel):
         dim, mapping = 2 * options.hidden_dim, mappings["attention"]
         self.alpha = density_alpha(mapping)
         self.combined = self.alpha is not None and options.discrete != "none"
-        basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
+        basis = options.basis()
         if self.alpha is None:
             self.attend: nn.Module = Attention(AdditiveScores(None, dim, options.score_dim), mapping)
         elif self.combined:

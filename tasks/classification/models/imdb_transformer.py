@@ -14,41 +14,22 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tasks.classification.models._words import WordModel
+from tasks.classification.models._words import WordModel, WordOptions
 from tasks.config.models import Place
-from tasks.config.options import defaults, flag, integer, number
+from tasks.config.options import defaults, integer
 from tasks.data.symbols import PAD
 from tasks.layers.attention import AdditiveScores, Attention
-from tasks.layers.transformer import Layer, initialise, positions
+from tasks.layers.transformer import Layer, LayerOptions, initialise, positions
 
 TEXTS = 1  # per example
 PLACES = {"encoder": Place(unnormalised=True), "attention": Place()}
 
 
 @defaults("model/imdb_transformer_small")
-class Options:
+class Options(WordOptions, LayerOptions):
     """Sizes for one core."""
 
     layers: int = integer(low=1, high=64)
-    hidden_dim: int = integer(
-        low=2, high=16384, help="units of the layers and the scores of words: even, a multiple of heads"
-    )
-    ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
-    heads: int = integer(low=1, high=1024)
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
-    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
-    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
-    dropout: float = number(
-        low=0, below=1, help="dropout on the word vectors, on what each sub-layer adds and on the context"
-    )
-    attention_dropout: float = number(low=0, below=1, help="dropout on the weights of the self-attention")
-    relu_dropout: float = number(low=0, below=1, help="inside the feed-forward sub-layers")
-    pre_norm: bool = flag(help="normalise before each sub-layer, not after: trains with less warm-up")
-
-    def problems(self) -> list[str]:
-        if self.hidden_dim % self.heads or self.hidden_dim % 2:
-            return [f"hidden_dim={self.hidden_dim} must be even and a multiple of heads={self.heads}"]
-        return []
 
 
 class Model(WordModel):

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tasks.classification.models._words import WordModel
+from tasks.classification.models._words import PairOptions, WordModel
 from tasks.config.models import Place
-from tasks.config.options import defaults, flag, integer, number
+from tasks.config.options import defaults, integer, number
 from tasks.data.symbols import EOS, PAD
 from tasks.layers.attention import AdditiveScores, Attention
 
@@ -31,17 +31,10 @@ PLACES = {"attention": Place(over=("row",))}
 
 
 @defaults("model/snli_attentive")
-class Options:
+class Options(PairOptions):
     """The sizes of the C++ code."""
 
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
-    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
-    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     hidden_dim: int = integer(low=1, high=16384, help="units of the projection, GRUs, scores and classifier")
-    dropout: float = number(low=0, below=1, help="dropout on the word vectors and on the hypothesis state")
-    word_dropout: float = number(
-        low=0, below=1, help="share of words read as unknown in training; not in the paper's model"
-    )
     l2: float = number(low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
 
 

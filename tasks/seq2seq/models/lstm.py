@@ -81,9 +81,6 @@ class Model(nn.Module):
         self.embed_dropout = nn.Dropout(options.embed_dropout)
         self.generator = nn.Linear(H, target_size)
         if options.share_embeddings:
-            if source_size != target_size:
-                sizes = f"{source_size} and {target_size} words"
-                raise ValueError(f"share_embeddings=true needs one vocabulary for both sides, got {sizes}")
             self.target_embed.weight = self.generator.weight = self.source_embed.weight
         for name, parameter in self.named_parameters():
             if ".mapping." not in name:  # a learned lambda keeps its configured initial value

@@ -23,16 +23,14 @@ from torch import Tensor, nn
 
 import sparse_attention as sa
 from sparse_attention.mappings.continuous import (
-    GaussianBasis1d,
     continuous_attention_1d,
     document_positions,
     match_moments_1d,
     position_weights,
 )
-from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
-from tasks.layers.words import density_alpha, density_on_words
+from tasks.config.options import REQUIRED, choice, defaults
+from tasks.layers.words import DensityOptions, density_alpha, density_on_words
 from tasks.seq2seq.models import lstm
 
 PLACES = {"cross": Place(over=("density",))}
@@ -41,26 +39,17 @@ Tensors = dict[str, Tensor]
 
 
 @defaults("model/lstm_continuous")
-class Options(lstm.Options):
+class Options(lstm.Options, DensityOptions):
     """The options of `lstm` and the regression's; N and the widths are those of the paper for translation."""
 
     discrete: str = choice(
         REQUIRED, names=row_mappings, help="mapping that gives the moments of the density and whose context is added"
     )
-    rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper")
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
-    ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
-    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
-    positions: str = choice(REQUIRED, *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
 
     def problems(self) -> list[str]:
-        found = super().problems()
+        found = [*lstm.Options.problems(self), *DensityOptions.problems(self)]
         if not self.mask_padding:
             found.append("mask_padding=false is not possible: the density covers only the words of the source")
-        try:
-            GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
-        except (ValueError, TypeError) as error:
-            found.append(f"rbf={self.rbf}, widths={self.widths}: {error}")
         return found
 
 
@@ -82,7 +71,7 @@ class Model(lstm.Model):
     def __init__(self, options: Options, source_size: int, target_size: int, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__(options, source_size, target_size, {"cross": sa.make(options.discrete)})
         self.alpha: Any = density_alpha(mappings["cross"])
-        self.basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
+        self.basis = options.basis()
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
         """Like `lstm.Model.encode`, plus "regression" (G' [B, N, S]) and "positions" (of the words, [B, S])."""

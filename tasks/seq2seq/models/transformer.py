@@ -19,35 +19,24 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import defaults, flag, integer, number
+from tasks.config.options import defaults, flag, integer
 from tasks.data.symbols import PAD
-from tasks.layers.transformer import Cache, Layer, initialise, positions
+from tasks.layers.transformer import Cache, Layer, LayerOptions, initialise, positions
 
 PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=True), "cross": Place()}
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 
 
 @defaults("model/transformer_base")
-class Options:
+class Options(LayerOptions):
     """Sizes of encoder and decoder; the defaults are those of the base model of Vaswani et al. 2017."""
 
     layers: int = integer(low=1, high=64, help="layers of the encoder, and as many of the decoder")
-    hidden_dim: int = integer(low=2, high=16384, help="size of word vectors and layers: even, a multiple of heads")
-    ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
-    heads: int = integer(low=1, high=1024)
-    dropout: float = number(low=0, below=1, help="dropout on word vectors and on what each sub-layer adds")
-    attention_dropout: float = number(low=0, below=1, help="dropout on attention weights")
-    relu_dropout: float = number(low=0, below=1, help="inside the feed-forward sub-layers")
-    pre_norm: bool = flag(help="normalise before each sub-layer, not after: trains with less warm-up")
     share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")
     share_output: bool = flag(help="one matrix for the target embedding and the generator")
 
     def problems(self) -> list[str]:
-        found = []
-        if self.hidden_dim % self.heads:
-            found.append(f"hidden_dim={self.hidden_dim} is not a multiple of heads={self.heads}")
-        if self.hidden_dim % 2:
-            found.append(f"hidden_dim={self.hidden_dim} must be even: a position is half sines, half cosines")
+        found = super().problems()
         if self.share_embeddings and not self.share_output:
             shares = "share_embeddings=true, which shares all three matrices"
             found.append(f"share_output=false is not possible with {shares}")
@@ -77,9 +66,6 @@ class Model(nn.Module):
         self.encoder_norm, self.decoder_norm = norms
         self.generator = nn.Linear(H, target_size, bias=False)
         if options.share_embeddings:
-            if source_size != target_size:
-                sizes = f"{source_size} and {target_size} words"
-                raise ValueError(f"share_embeddings=true needs one vocabulary for both sides, got {sizes}")
             self.target_embed.weight = self.source_embed.weight
         if options.share_output:
             self.generator.weight = self.target_embed.weight
