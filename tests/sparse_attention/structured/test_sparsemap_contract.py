@@ -101,7 +101,7 @@ def test_scores_far_apart(kernel):
 
 
 def test_double_backward_is_that_of_a_linear_map(kernel):
-    x, t = randn(1, 3, 2).requires_grad_(), randn(1, 2, 2, seed=1).requires_grad_()
+    x, t = randn(1, 4, 3).requires_grad_(), randn(1, 3, 3, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
     assert torch.autograd.gradgradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
     for f, shape in ((sa.sparsemap_matching, (2, 3, 3)), (sa.sparsemap_tree, (1, 3, 3))):
