@@ -140,14 +140,3 @@ def test_errors_name_what_is_wrong():
         sa.sparsemap_matching(torch.zeros(3))
     with pytest.raises(TypeError, match="floating point"):
         sa.sparsemap_matching(torch.zeros(3, 3, dtype=torch.int64))
-
-
-def test_modules_and_specs():
-    x, t = randn(2, 4, 3), randn(3, 3)
-    m = sa.make("sparsemap_sequence")
-    assert torch.equal(m(x, transitions=t), sa.sparsemap_sequence(x, t))
-    assert torch.equal(sa.SparsemapMatching()(x, mask=None), sa.sparsemap_matching(x))
-    assert {"softmax_sequence", "sparsemap_matching", "sparsemap_sequence", "sparsemap_tree"} <= set(
-        sa.names("structured")
-    )
-    assert sa.spec("sparsemap_sequence").inputs == ("transitions",) and sa.spec("sparsemap_matching").over == "matching"
