@@ -5,7 +5,7 @@ import numpy as np
 import qpsolvers
 
 
-def _solved(problem: cp.Problem, y: cp.Variable) -> np.ndarray:
+def solved(problem: cp.Problem, y: cp.Variable) -> np.ndarray:
     problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
     return y.value
 
@@ -24,7 +24,7 @@ def fusedmax(x: np.ndarray, lam: float) -> np.ndarray:
     """The joint problem, without Proposition 2; the interior-point solver is good to about 1e-7."""
     y = cp.Variable(len(x))
     goal = 0.5 * cp.sum_squares(y - x) + (lam * cp.tv(y) if len(x) > 1 else 0)
-    return _solved(cp.Problem(cp.Minimize(goal), [y >= 0, cp.sum(y) == 1]), y)
+    return solved(cp.Problem(cp.Minimize(goal), [y >= 0, cp.sum(y) == 1]), y)
 
 
 def oscarmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
@@ -33,16 +33,16 @@ def oscarmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
     y = cp.Variable(n)
     pairs = sum(cp.sum_largest(y, k) for k in range(1, n)) if n > 1 else 0
     goal = 0.5 * cp.sum_squares(y - x / gamma) + lam * pairs
-    return _solved(cp.Problem(cp.Minimize(goal), [y >= 0, cp.sum(y) == 1]), y)
+    return solved(cp.Problem(cp.Minimize(goal), [y >= 0, cp.sum(y) == 1]), y)
 
 
 def pnormmax(x: np.ndarray, p: float, gamma: float = 1.0) -> np.ndarray:
     y = cp.Variable(len(x))
     goal = x @ y - gamma / 2 * cp.square(cp.pnorm(y, p))
-    return _solved(cp.Problem(cp.Maximize(goal), [y >= 0, cp.sum(y) == 1]), y)
+    return solved(cp.Problem(cp.Maximize(goal), [y >= 0, cp.sum(y) == 1]), y)
 
 
 def constrained_softmax(x: np.ndarray, upper: np.ndarray, lower: np.ndarray | float = 0.0) -> np.ndarray:
     y = cp.Variable(len(x))
     goal = x @ y + cp.sum(cp.entr(y))
-    return _solved(cp.Problem(cp.Maximize(goal), [lower <= y, y <= upper, cp.sum(y) == 1]), y)
+    return solved(cp.Problem(cp.Maximize(goal), [lower <= y, y <= upper, cp.sum(y) == 1]), y)

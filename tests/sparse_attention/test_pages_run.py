@@ -1,8 +1,9 @@
-"""The code of pages about the library runs from top to bottom and prints what the pages show."""
+"""The code of pages about the library runs from top to bottom and prints what the pages show, and so do the papers' errata."""
 
 import contextlib
 import io
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+ERRATA = DOCS / "reference" / "errata"
+SCRIPTS = sorted(ERRATA.glob("*.py"))
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 CHECKS: dict[str, tuple[int, str]] = {  # how many blocks, and what holds after them
     "start/library.md": (15, "(p[2] == 0).all() and step.shape == (1, 4, 1, 32)"),
@@ -38,3 +41,17 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page):
             exec(compile(code, page, "exec"), names)
         assert out.getvalue() == shown, code
     assert len(blocks) >= count and eval(check, {"own": own, **names})
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_demonstration(script, capsys):
+    runpy.run_path(str(script))  # its assertions are the test
+    assert capsys.readouterr().out
+
+
+def test_the_page_lists_every_script():
+    page = (ERRATA / "README.md").read_text(encoding="utf-8")
+    assert len(SCRIPTS) >= 10
+    assert {s.name for s in SCRIPTS} == {
+        word.strip("`") for line in page.splitlines() if line.startswith("| `") for word in line.split()[1:2]
+    }

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -176,26 +175,14 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
     }
 
 
-def _try(index: int, of: str, capability: int) -> dict[str, Any]:
-    case = list(attention_cases() if of == "attention" else row_cases())[index]
-    try:
-        return binary(case, capability)
-    except Exception as error:
-        return {"label": case.label, "name": case.name, "error": repr(error)[:120]}
-
-
 def main(of: str, capability: int, only: str = "") -> None:
     print(f"Triton {triton.__version__}, sm_{capability}\n")
     print(
         "| kernel | case | warps | registers | stack | shared | copies | seconds |\n|---|---|---|---|---|---|---|---|"
     )
-    cases = list(attention_cases() if of == "attention" else row_cases())
-    wanted = [i for i, case in enumerate(cases) if only in f"{case.name} {case.label}"]
-    with ProcessPoolExecutor(2) as pool:
-        for at in pool.map(partial(_try, of=of, capability=capability), wanted):
-            if "error" in at:
-                print(f"| {at['name']} | {at['label']} | {at['error']} |", flush=True)
-                continue
+    for case in attention_cases() if of == "attention" else row_cases():
+        if only in f"{case.name} {case.label}":
+            at = binary(case, capability)
             cells = [str(at[k]) for k in ("name", "label", "warps", "registers", "stack", "shared", "copies")]
             print(f"| {' | '.join(cells)} | {at['seconds']:.1f} |", flush=True)
 

@@ -45,13 +45,6 @@ def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
         assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-9)
 
 
-@pytest.mark.parametrize("T, S", [(3, 2), (5, 3)])
-def test_gradients_of_sequences_by_differences(kernel, T, S):
-    for seed in range(2):
-        x, t, start, stop = randn(T, S, seed=seed), randn(S, S, seed=seed + 9), randn(S, seed=1), randn(S, seed=2)
-        assert differentiated(sa.sparsemap_sequence, x, t, start, stop)
-
-
 def test_gradients_along_ties_that_stay_by_differences(kernel):
     """Transitions a_x + b_y are scores in disguise: along them the solution is smooth at every tie of sequences."""
     T, S = 4, 3
