@@ -29,27 +29,6 @@ def test_probabilities_are_scikit_learns_and_draws_without_replacement_successiv
         assert (labels[:, a] & labels[:, b]).mean() == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.slow
-def test_documents_follow_scikit_learns_law():
-    """Labels, words per document and word proportions of scikit-learn's loop over documents, at the same probabilities."""
-    n, classes, features, length = 1500, 4, 5, 30
-    sizes = {"n_samples": n, "n_features": features, "n_classes": classes, "n_labels": 2, "length": length}
-    how = {"allow_unlabeled": False, "return_distributions": True, "random_state": 1}
-    x, y, p_c, p_w_c = make_multilabel_classification(**sizes, **how)
-    random = np.random.default_rng(0)
-    counts = synthetic._poisson(2.0, 4 * n, random, most=classes)
-    ours_x, ours_y = synthetic.documents(counts, length, p_c, p_w_c, random)
-    codes = 2 ** np.arange(classes)
-    both = [np.bincount(labels @ codes, minlength=2**classes)[1:] for labels in (y, ours_y)]
-    used = both[0] + both[1] > 10
-    assert stats.chi2_contingency(np.stack(both)[:, used]).pvalue > 1e-3
-    assert stats.ks_2samp(x.sum(1), ours_x.sum(1)).pvalue > 1e-3
-    for k in range(classes):  # mean words of documents with class k
-        theirs, mine = x[y[:, k] == 1], ours_x[ours_y[:, k]]
-        error = np.sqrt(theirs.var(0) / len(theirs) + mine.var(0) / len(mine))
-        assert (np.abs(theirs.mean(0) - mine.mean(0)) < 4.5 * error).all()
-
-
 LABELS_OF = [("mean_labels", 2, {1, 2, 3}), ("mean_labels", 9, {8, 9, 10})]
 LABELS_OF += [("label_range", 0, {5}), ("label_range", 4, set(range(1, 10)))]
 
