@@ -71,16 +71,12 @@ def values_of(cfg: Any, options: type) -> dict[str, Any]:
     return found
 
 
-def group(name: str, values: Mapping[str, Any], options: type) -> dict[str, Any]:
-    """A group of fairseq's configuration with the registered name and the `values` of `options`."""
-    kinds = {one.name: one.metadata["kind"].type for one in dataclasses.fields(options)}
-    return {"_name": name} | {k: v if kinds[k] in PLAIN else json.dumps(v) for k, v in values.items() if k != "name"}
-
-
 def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
     """fairseq's configuration group `model`, made from the nodes `model` and `mapping` of our configuration."""
     mapping = {k: v for k, v in config["mapping"].items() if k not in ("name", "grid")}
-    found = group(registered_name(config["model"]["name"]), config["model"], options)
+    kinds, model = {one.name: one.metadata["kind"].type for one in dataclasses.fields(options)}, dict(config["model"])
+    found = {"_name": registered_name(model.pop("name"))}
+    found |= {k: v if kinds[k] in PLAIN else json.dumps(v) for k, v in model.items()}
     own = {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
     return found | own | {"compile_step": bool(config.get("runtime", {}).get("compile"))}
 

@@ -5,11 +5,11 @@ broken in favour of the larger penalty and the smaller threshold.
 """
 
 import dataclasses
-import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +40,6 @@ class Choice:
     model: Fit
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The grid that is searched.
-
-    penalties: from large to small; each fit starts from the previous one. thresholds: values of p0. parameters: the
-    mapping's parameters and their values.
-    """
-
-    penalties: Sequence[float]
-    thresholds: Sequence[float]
-    parameters: Mapping[str, Sequence[Any]]
-
-    def outputs(self, output: Output) -> Iterator[Output]:
-        names = list(self.parameters)
-        for values in itertools.product(*(self.parameters[n] for n in names)):
-            yield replace(output, params={**output.params, **dict(zip(names, values))})
-
-
 def predict(output: Output, scores: np.ndarray, threshold: float) -> np.ndarray:
     """Predicted labels, bool `[..., classes]`: probability above zero, or above `threshold` for a dense mapping."""
     return output.distribution(scores) > (threshold if output.dense else 0.0)
@@ -72,32 +54,35 @@ def folds(train: Split, number: int, seed: int) -> list[tuple[Split, Split]]:
 
 
 def select(
-    train: Split, pairs: Sequence[Pair], output: Output, grid: Grid, solver: Solver, done: Done = untold
+    train: Split, pairs: Sequence[Pair], output: Output, tune: Mapping[str, Any], solver: Solver, done: Done = untold
 ) -> Choice:
     """The best point of the grid by micro-F1 on the dev parts, pooled over `pairs`, with its model.
 
     Args:
         train: all training documents; in a cross-validation, the model of the chosen point is fitted again on these.
         pairs: pairs of (train, dev): a single one (a fixed dev set), or those of `folds`.
+        tune: the node `task.tune`; each fit starts from that of the next larger penalty.
         done: called with the share of fits completed.
     """
-    outputs = list(grid.outputs(output))
+    searched, penalties = tune["parameters"].get(output.mapping, {}), tune["penalties"]
+    points = (dict(zip(searched, values)) for values in product(*searched.values()))
+    outputs = [replace(output, params={**output.params, **point}) for point in points]
     true = np.concatenate([dev[1] for _, dev in pairs])
     best: Choice | None = None
     for number, candidate in enumerate(outputs):
         models: list[list[Fit]] = []  # [pair][penalty]
         for position, (part, _) in enumerate(pairs):
-            models.append(path(part, candidate, grid.penalties, solver))
+            models.append(path(part, candidate, penalties, solver))
             done((number + (position + 1) / len(pairs)) / len(outputs))
-        for place, penalty in enumerate(grid.penalties):
+        for place, penalty in enumerate(penalties):
             scores = np.concatenate([fits[place].scores(dev[0]) for fits, (_, dev) in zip(models, pairs)])
-            threshold, f1 = _threshold(candidate, scores, true, grid.thresholds)
+            threshold, f1 = _threshold(candidate, scores, true, tune["thresholds"])
             if best is None or f1 > best.f1:
                 best = Choice(candidate, penalty, threshold, f1, models[0][place])
     assert best is not None
     if len(pairs) == 1:
         return best
-    upto = grid.penalties[: grid.penalties.index(best.penalty) + 1]  # each fit starts from the previous one
+    upto = penalties[: penalties.index(best.penalty) + 1]
     return replace(best, model=path(train, best.output, upto, solver)[-1])
 
 
@@ -140,13 +125,13 @@ def fit(
     tune, train = task["tune"], splits["train"]
     pairs = [(train, splits["dev"])] if "dev" in splits else folds(train, tune["folds"], seed)
     output, solver = output_of(task, mapping), Solver(**task["fit"])
-    grid = Grid(tune["penalties"], tune["thresholds"], tune["parameters"].get(output.mapping, {}))
-    choice = select(train, pairs, output, grid, solver, done)
+    choice = select(train, pairs, output, tune, solver, done)
     metrics = {"dev/f1": choice.f1, "selected/penalty": choice.penalty, "train/objective": choice.model.objective}
     metrics |= {"train/iterations": choice.model.iterations, "train/seconds": time.process_time() - started}
     if choice.output.dense:
         metrics["selected/threshold"] = choice.threshold
-    return choice, metrics | {f"selected/{name}": float(choice.output.params[name]) for name in grid.parameters}
+    searched = tune["parameters"].get(output.mapping, {})
+    return choice, metrics | {f"selected/{name}": float(choice.output.params[name]) for name in searched}
 
 
 def save(choice: Choice, folder: Path) -> None:

@@ -5,29 +5,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from tasks.config.nodes import shares
-from tasks.data.examples import Examples, batch_by_size_vec
+from tasks.data.examples import batch_by_size_vec
 
 AHEAD = 10  # batches that a thread collates while an update is computed
-
-
-class Parts(Protocol):
-    """What training needs from fairseq (see `tasks.fairseq_plugin.parts.Parts`). It can be pickled."""
-
-    @property
-    def config(self) -> dict[str, Any]: ...
-    def model(self) -> Any: ...
-    def criterion(self) -> nn.Module: ...
-    def optimizer(self, parameters: list[Tensor], fused: bool) -> torch.optim.Optimizer: ...
-    def data(self, split: str) -> Examples: ...
-    def ahead(self, size: int, loader: Any) -> Iterator[Any]: ...
-    def dev_scores(self, net: nn.Module, rank: int, world: int) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -35,11 +21,12 @@ class Job:
     """A training job. It can be pickled, so that it can be sent to the other training processes.
 
     Attributes:
+        parts: what fairseq provides, a `tasks.fairseq_plugin.parts.Parts`, which this package does not import.
         folder: the cell's folder.
         better: 1 if a higher `train.best_metric` is better, -1 if a lower one is.
     """
 
-    parts: Parts
+    parts: Any
     folder: Path
     better: int
 

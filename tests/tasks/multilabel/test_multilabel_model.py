@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from tasks.data.sets import synthetic
-from tasks.multilabel.fitted import Grid, folds, path, predict, select
+from tasks.multilabel.fitted import folds, path, predict, select
 from tasks.multilabel.metrics import jensen_shannon, micro_f1, proportions
 from tasks.multilabel.models.linear import Output, fit
 from tasks.multilabel.options import Solver
@@ -118,19 +118,23 @@ def test_a_start_at_zero_is_no_trap():
     assert fit(x, eta, output, 1e-3).objective < 0.6466 * 1.03 < 0.9 * constant
 
 
+def tune(penalties, thresholds, **parameters):
+    return {"penalties": penalties, "thresholds": thresholds, "parameters": parameters}
+
+
 def test_selection_finds_the_point_that_exhaustive_search_finds():
     train, dev = documents(n=40, mean=2), documents(n=20, mean=2, seed=0, length=80)
-    grid, solver = Grid([1.0, 0.01, 1e-4], [0.1, 0.2, 0.3], {"q": [0.1, 10.0]}), Solver(iterations=30)
+    grid, solver = tune([1.0, 0.01, 1e-4], [0.1, 0.2, 0.3], sparsehourglass={"q": [0.1, 10.0]}), Solver(iterations=30)
     choice = select(train, [(train, dev)], Output("sparsehourglass", {"q": 1.0}, "hinge"), grid, solver)
     tried = {}
     for q in (0.1, 10.0):
         candidate = Output("sparsehourglass", {"q": q}, "hinge")
-        for penalty, model in zip(grid.penalties, path(train, candidate, grid.penalties, solver)):
+        for penalty, model in zip(grid["penalties"], path(train, candidate, grid["penalties"], solver)):
             tried[q, penalty] = f1_score(dev[1], predict(candidate, model.scores(dev[0]), 0), average="micro")
     assert choice.f1 == pytest.approx(max(tried.values()))
     assert tried[choice.output.params["q"], choice.penalty] == pytest.approx(choice.f1)
     output, thresholds = Output("softmax", {}, "log"), [0.05, 0.15, 0.25, 0.35]  # of softmax, a threshold
-    choice = select(train, [(train, dev)], output, Grid([0.01], thresholds, {}), Solver())
+    choice = select(train, [(train, dev)], output, tune([0.01], thresholds), Solver())
     p = output.distribution(choice.model.scores(dev[0]))
     f1 = [f1_score(dev[1], p > t, average="micro") for t in thresholds]
     assert choice.threshold == thresholds[int(np.argmax(f1))] and choice.f1 == pytest.approx(max(f1))
@@ -143,9 +147,9 @@ def test_cross_validation_uses_every_document_once_and_fits_again_on_all():
     assert sorted(map(tuple, np.concatenate([dev[0] for _, dev in parts]))) == sorted(map(tuple, train[0]))
     for (a, _), (b, _) in parts:
         assert len(a) == 40 and len(b) == 10 and not {tuple(r) for r in a} & {tuple(r) for r in b}
-    grid, solver = Grid([0.1, 0.001], [0.2], {}), Solver()
+    grid, solver = tune([0.1, 0.001], [0.2]), Solver()
     choice = select(train, parts, Output("sparsemax", {}, "huber"), grid, solver)
-    expected = path(train, choice.output, grid.penalties, solver)[list(grid.penalties).index(choice.penalty)]
+    expected = path(train, choice.output, grid["penalties"], solver)[grid["penalties"].index(choice.penalty)]
     np.testing.assert_allclose(choice.model.weights, expected.weights)
 
 
