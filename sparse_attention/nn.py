@@ -290,9 +290,7 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
         part.mapping = made
     for whole in model.modules():
         if isinstance(whole, nn.TransformerEncoder):
-            whole.use_nested_tensor = (
-                False  # the encoder would make nested tensors, which our module converts in every layer
-            )
+            whole.use_nested_tensor = False  # our module would convert the nested tensors in every layer
     return len(ready)
 
 

@@ -16,7 +16,7 @@ from .. import kernels, registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
-from ..rows.shape import autocasts, certain, foreign, lengths_of, not_boolean, tensor, transformed
+from ..rows.shape import autocasts, broadcasts, certain, foreign, lengths_of, not_boolean, tensor, transformed
 from . import forms
 from .composition import visible
 
@@ -48,9 +48,8 @@ class Call:
     scale: float  # plain_scale times factor
     why: str
     mask: Tensor | None  # bool, broadcastable to [..., H, n, m]
-    spans: (
-        Tensor | None
-    )  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen; including the sink
+    # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen; including the sink
+    spans: Tensor | None
     bias: Tensor | None  # [..., H, n, m] or broadcastable to it
     scales: Tensor | None  # broadcastable to [..., H, n, 1]
     slopes: Tensor | None  # [H, 1, 1]
@@ -265,11 +264,7 @@ def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
     tensor(mask, name)
     if name == "mask" and mask.dtype != torch.bool:
         raise not_boolean(mask)
-    try:
-        fits = torch.broadcast_shapes(mask.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if not broadcasts(mask.shape, shape):
         raise ValueError(
             f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "
             f"a {name} [B, m] of keys is {name}[:, None, None], one [B, n, m] is {name}[:, None]"

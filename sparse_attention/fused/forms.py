@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..describe import number_of
 from ..rows.masked import readable
-from ..rows.shape import foreign, transformed
+from ..rows.shape import broadcasts, foreign, transformed
 
 Window = tuple[int | None, int | None]
 
@@ -129,11 +129,7 @@ def per_query(name: str, x: Tensor, q: Tensor) -> Tensor:
         raise TypeError(f"{name} is {x.dtype}; it must be a number or a floating-point tensor")
     shape = (*q.shape[:-1], 1)
     shaped = x.reshape(-1, 1, 1) if x.ndim == 1 and q.ndim > 2 else x
-    try:
-        fits = torch.broadcast_shapes(shaped.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if not broadcasts(shaped.shape, shape):
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} is not one number, one per head or one per query: give a shape that "
             f"broadcasts to {shape}, or ({shape[-3] if q.ndim > 2 else 1},)"

@@ -7,6 +7,7 @@ known in advance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -83,11 +84,7 @@ class Fused(Function):
     def forward(ctx: Any, numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
         ctx.kernel, ctx.numbers = short if numbers.short else _kernel(q), numbers
         kept: tuple[Any, ...] = ()
-        found = None
-        try:
-            found = _run(q, k, v, Inputs(*inputs), numbers, any(ctx.needs_input_grad))
-        except LaunchFailed as error:
-            give_up("attention", error)
+        found = _started(lambda: _run(q, k, v, Inputs(*inputs), numbers, any(ctx.needs_input_grad)))
         out, ctx.saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
         if isinstance(ctx.saved, gpu.Saved):
             kept, ctx.saved = ctx.saved[: gpu.TENSORS], ctx.saved[gpu.TENSORS :]
@@ -101,11 +98,8 @@ class Fused(Function):
         saved: Any = gpu.Saved(*kept, *ctx.saved) if kept else ctx.saved
         needs = ctx.needs_input_grad[1:]
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
-            bias, found = inputs.bias if needs[6] else None, None
-            try:
-                found = ctx.kernel.gradients(g.contiguous(), q, k, v, saved, bias)
-            except LaunchFailed as error:
-                give_up("attention", error)
+            bias = inputs.bias if needs[6] else None
+            found = _started(lambda: ctx.kernel.gradients(g.contiguous(), q, k, v, saved, bias))
             if found is not None:
                 rest = [(getattr(found, name, None), x) for name, x in inputs._asdict().items()]
                 return None, found.q, found.k, found.v, *(None if dx is None else dx.to(x.dtype) for dx, x in rest)
@@ -130,6 +124,14 @@ def _composed(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers)
     return composition.attend(q, k, v, numbers.scale, mapping, keep, factors)[0].to(dtype)
 
 
+def _started(run: Callable[[], Any]) -> Any:
+    """The result of ``run``, or None if a Triton kernel in it does not start (`give_up`)."""
+    try:
+        return run()
+    except LaunchFailed as error:
+        give_up("attention", error)
+
+
 def _run(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers, save: bool) -> Any:
     if numbers.short:
         return short.forward(q, k, v, inputs, numbers, save)
@@ -151,23 +153,17 @@ def _split(given: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor, Inputs, Numb
 
 def _attention(*given: Any) -> Tensor:
     q, k, v, inputs, numbers = _split(given)
-    if refusal(q, k, v, inputs, numbers) is None:
-        try:
-            return _run(q, k, v, inputs, numbers, False)[0]
-        except LaunchFailed as error:
-            give_up("attention", error)
-    return _composed(q, k, v, inputs, numbers)
+    fits = refusal(q, k, v, inputs, numbers) is None
+    found = _started(lambda: _run(q, k, v, inputs, numbers, False)) if fits else None
+    return found[0] if found else _composed(q, k, v, inputs, numbers)
 
 
 def _vjp(g: Tensor, *given: Any) -> tuple[Tensor, ...]:
     q, k, v, inputs, numbers = _split(given)
     g, given, found = g.contiguous(), (q, k, v, *inputs[5:]), None
     if refusal(q, k, v, inputs, numbers) is None:
-        try:
-            at = _kernel(q).gradients(g, q, k, v, _run(q, k, v, inputs, numbers, True)[1])
-            found = at.q, at.k, at.v, *(getattr(at, name, None) for name in ("scales", "slopes", "sinks"))
-        except LaunchFailed as error:
-            give_up("attention", error)
+        at = _started(lambda: _kernel(q).gradients(g, q, k, v, _run(q, k, v, inputs, numbers, True)[1]))
+        found = at and (at.q, at.k, at.v, *(getattr(at, name, None) for name in ("scales", "slopes", "sinks")))
     if found is None:
         found = composition.gradients(g.float(), q.float(), k.float(), v.float(), inputs, numbers)
     return tuple(q.new_empty(0) if x is None else dx.to(x.dtype) for dx, x in zip(found, given))

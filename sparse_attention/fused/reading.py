@@ -96,9 +96,8 @@ def _visible(a: Tensor, b: Tensor) -> bool:
 
 def _joined(a: Tensor, groups: int) -> Tensor:
     """Reshape ``[..., H, n, x]`` to ``[..., G, H / G * n, x]``."""
-    return a.reshape(
-        *a.shape[:-3], groups, a.shape[-3] // max(groups, 1) * a.shape[-2], a.shape[-1]
-    )  # not unflatten, which batched gradients do not support
+    # not unflatten, which batched gradients do not support
+    return a.reshape(*a.shape[:-3], groups, a.shape[-3] // max(groups, 1) * a.shape[-2], a.shape[-1])
 
 
 def _without_zeros(a: Tensor, b: Tensor) -> Tensor:

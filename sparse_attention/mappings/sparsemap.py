@@ -85,19 +85,21 @@ def sequence_scores(
     return x, transitions
 
 
-def _rows(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
+def _solved(op: str, x: Tensor, transitions: Tensor | None, dtype: torch.dtype, structures: bool) -> Tensor | Solution:
+    """The marginals of scores ``x [..., L, W]`` in ``dtype``, or the `Solution` if ``structures``."""
+    lead = x.shape[:-2]
+    if not x.numel():
+        marginals, chosen = x.to(dtype).clone(), torch.full((*lead, 1, x.shape[-2]), -1, device=x.device)
+        gap = torch.zeros(lead, dtype=torch.float64, device=x.device)
+        return Solution(marginals, chosen, x.new_zeros(*lead, 1), gap) if structures else marginals
     if max(x.shape[-2:]) >= 2**15:
         raise ValueError(f"scores of shape {tuple(x.shape)} are too large: structures are kept as 16 bit integers")
-    if transitions is not None and transitions.ndim > 3:
-        transitions = transitions.flatten(0, -3)
-    rows = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]).contiguous()
-    return solve_listed(op, rows, None if transitions is None else transitions.contiguous())
-
-
-def _result(found: tuple[Tensor, ...], x: Tensor, dtype: torch.dtype, structures: bool) -> Tensor | Solution:
-    marginals = found[0].view(x.shape)
-    marginals = marginals if marginals.dtype == dtype else marginals.to(dtype)
-    return solution((marginals, *found[1:]), x.shape[:-2]) if structures else marginals
+    if transitions is not None:
+        transitions = (transitions.flatten(0, -3) if transitions.ndim > 3 else transitions).contiguous()
+    rows = x.reshape(math.prod(lead), *x.shape[-2:]).contiguous()
+    marginals, *rest = solve_listed(op, rows, transitions)
+    marginals = marginals.view(x.shape).to(dtype)
+    return solution((marginals, *rest), lead) if structures else marginals
 
 
 @overload
@@ -150,9 +152,7 @@ def sparsemap_sequence(
         ValueError: the shapes do not fit, or a sequence has kept positions but every path through them scores -inf.
     """
     x, transitions = sequence_scores(scores, transitions, start, stop, mask)
-    if not x.numel():
-        return _empty(x, scores.dtype, x.shape[-2], return_structures)
-    return _result(_rows("sparsemap_sequence", x, transitions), x, scores.dtype, return_structures)
+    return _solved("sparsemap_sequence", x, transitions, scores.dtype, return_structures)
 
 
 @overload
@@ -194,9 +194,7 @@ def sparsemap_matching(
     if scores.ndim < 2:
         raise ValueError(f"scores of shape {tuple(scores.shape)} have no rows and columns: (..., n, m)")
     x, _ = last(scores, -1, mask)
-    if not x.numel():
-        return _empty(x, scores.dtype, x.shape[-2], return_structures)
-    return _result(_rows("sparsemap_matching", x, None), x, scores.dtype, return_structures)
+    return _solved("sparsemap_matching", x, None, scores.dtype, return_structures)
 
 
 @overload
@@ -237,17 +235,7 @@ def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures
     if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
         raise ValueError(f"scores {tuple(scores.shape)} are not square: for two texts use sparsemap_matching")
     x, _ = last(scores, -1, position_mask(mask, scores))
-    if not x.numel():
-        return _empty(x, scores.dtype, x.shape[-1], return_structures)
-    return _result(_rows("sparsemap_tree", x, None), x, scores.dtype, return_structures)
-
-
-def _empty(x: Tensor, dtype: torch.dtype, length: int, structures: bool) -> Tensor | Solution:
-    lead, marginals = x.shape[:-2], x.to(dtype).clone()
-    if not structures:
-        return marginals
-    chosen = torch.full((*lead, 1, length), -1, device=x.device)
-    return Solution(marginals, chosen, x.new_zeros(*lead, 1), torch.zeros(lead, dtype=torch.float64, device=x.device))
+    return _solved("sparsemap_tree", x, None, scores.dtype, return_structures)
 
 
 _NEVER = -1e30  # replaces -inf, which has no derivative in logsumexp

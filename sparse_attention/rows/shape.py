@@ -6,7 +6,7 @@ import functools
 import operator
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -229,6 +229,14 @@ def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
         raise ValueError(
             f"{name} of shape {tuple(value.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
         ) from None
+
+
+def broadcasts(shape: Sequence[int], into: Sequence[int]) -> bool:
+    """True if a tensor of this shape can be expanded to the shape ``into``."""
+    try:
+        return torch.broadcast_shapes(shape, into) == torch.Size(into)
+    except RuntimeError:
+        return False
 
 
 def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:

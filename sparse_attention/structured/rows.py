@@ -147,7 +147,7 @@ class _Looped(Function):
                 mu[r], gap[r] = a, a
                 continue
             k = len(a.weights)
-            order = a.weights.argsort(descending=True)
+            order = a.weights.argsort(descending=True, stable=True)
             wide[r, :k], weights[r, :k], held[r, :k] = a.M[order], a.weights[order], True
             mu[r], gap[r] = a.marginals, a.gap
             for into, part in zip(counts, a.counts):
@@ -230,24 +230,11 @@ def _explain(op: str, gap: Tensor, counts: Tensor, not_converged: bool) -> None:
 def _by_reference(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
     rows, length, width = x.shape
     inputs = () if transitions is None else (transitions.expand(rows, width, width),)
-    found = _each(_REFERENCE[op], x, inputs)
-    most = max((len(a.weights) for a in found if isinstance(a, Active)), default=1)
-    mu, weights = torch.zeros_like(x), x.new_zeros(rows, most)
-    gap, counts = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, 2, dtype=torch.int64)
-    structures = torch.full((rows, most, length), -1, dtype=torch.int16)
-    for r, a in enumerate(found):
-        if not isinstance(a, Active):
-            mu[r], gap[r] = a, a
-            counts[r, 0] = -1 if math.isnan(a) else 0
-            continue
-        M = a.M.view(-1, length, width)
-        counts[r] = torch.tensor([int((a.weights > 0).sum()), len(M)])
-        order = a.weights.argsort(descending=True, stable=True)
-        weights[r, : len(M)] = a.weights[order].to(x)
-        choices = torch.where(M.sum(-1) > 0, M.argmax(-1), -1)
-        structures[r, : len(M)] = choices[order].to(torch.int16)
-        mu[r], gap[r] = a.marginals.view(length, width).to(x), a.gap
-    return mu, weights, gap.to(x.device), structures.to(x.device), counts.to(x.device)
+    mu, weights, gap, M, held, *_ = _Looped.forward(x, _REFERENCE[op], *inputs)
+    M = M.view(rows, -1, length, width)
+    structures = torch.where(M.sum(-1) > 0, M.argmax(-1), -1).to(torch.int16)
+    found = torch.where(gap.isnan(), -1, (weights > 0).sum(-1))
+    return mu, weights, gap, structures, torch.stack((found, held.sum(-1)), -1)
 
 
 def dense(structures: Tensor, used: Tensor, width: int, steps: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:

@@ -11,10 +11,7 @@ from torch import Tensor
 
 from .memory import address, dense
 
-ALPHAS = (
-    1.05,
-    4.0,
-)  # the alphas of forward and backward; below, nothing is sparse and powers are too steep for float32
+ALPHAS = (1.05, 4.0)  # of forward and backward; below, nothing is sparse and powers are too steep for float32
 _POINTER = ctypes.c_void_p
 
 

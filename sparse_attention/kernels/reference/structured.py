@@ -101,9 +101,8 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     rows = prepare(x, gamma)
     ordered, place = graph.in_order(rows.z)
     count = rows.keep.sum(-1, keepdim=True)
-    rank = torch.arange(
-        1, x.shape[-1] + 1, device=x.device, dtype=ordered.dtype
-    )  # an integer tensor times lam would be float32
+    # an integer tensor times lam would be float32
+    rank = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=ordered.dtype)
     kept = rank <= count
     # The penalty pulls a position down by at most lam (count - 1): raising lower scores to this level changes no weight.
     floor = -1.0 - lam * (count.to(ordered.dtype) - 1.0)

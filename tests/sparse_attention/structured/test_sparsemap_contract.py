@@ -101,9 +101,10 @@ def test_scores_far_apart(kernel):
 
 
 def test_double_backward_is_that_of_a_linear_map(kernel):
-    x, t = randn(1, 4, 3).requires_grad_(), randn(1, 3, 3, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
+    x, t = randn(2, 3, 2).requires_grad_(), randn(2, 2, 2, seed=1).requires_grad_()
     assert torch.autograd.gradgradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
+    for steps in (t, t[0].detach().requires_grad_()):  # of each sequence, of both
+        assert torch.autograd.gradcheck(sa.sparsemap_sequence, (x, steps), atol=1e-5)
     for f, shape in ((sa.sparsemap_matching, (2, 3, 3)), (sa.sparsemap_tree, (1, 3, 3))):
         z = randn(*shape).requires_grad_()
         assert torch.autograd.gradgradcheck(f, (z,), atol=1e-5)
