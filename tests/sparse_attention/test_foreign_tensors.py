@@ -113,6 +113,16 @@ def test_traced_transforms(kernel, name):
     same([make_fx(lambda x: torch.func.vmap(mapping(name))(x))(X)(Y)], [mapping(name)(Y)])
 
 
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "sparsemax" else pytest.mark.slow) for n in KERNELS])
+def test_exported_and_compiled(name):
+    m = sa.make(name)
+    same([torch.export.export(m, (X,), strict=False).module()(Y)], [m(Y)])
+    torch._dynamo.reset()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        got = both(m, X)
+    same(got, both(m, X))
+
+
 def test_rows_on_several_devices(tmp_path):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

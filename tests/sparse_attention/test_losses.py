@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 import sparse_attention as sa
 
@@ -24,6 +24,10 @@ def test_the_mapping_is_the_gradient_of_its_maximum(name):
     (g,) = torch.autograd.grad(sa.max_omega(x, m, mask=mask).sum(), x)
     assert torch.allclose(g, m(x, mask=mask), atol=1e-12)
     assert sa.max_omega(x, m, mask=mask)[0] == 0
+    # The gradient is what autograd says; differences of the value must say the same, at first and second order.
+    if name != "hardmax":
+        assert gradcheck(lambda z: sa.max_omega(z, m, mask=mask), (x,))
+        assert gradgradcheck(lambda z: sa.max_omega(z, m, mask=mask), (x,))
     # No other point of the simplex does better.
     value = sa.max_omega(x, m)
     for p in torch.softmax(torch.randn(200, 1, 5, dtype=D) * 3, -1):
@@ -52,14 +56,34 @@ def test_closed_forms_of_the_maximum():
     assert torch.allclose(value, expected, atol=1e-12)
 
 
-def test_rows_without_a_class():
-    x = torch.tensor([[1.0, -math.inf, 0.3], [-math.inf] * 3], requires_grad=True)
+def test_losses_with_excluded_scores_are_finite(kernel):
+    x = torch.tensor([[1.0, -math.inf, 0.3], [0.2, 0.1, -math.inf]], requires_grad=True)
     y = torch.tensor([0, 1])
+    for name in ("softmax", "sparsemax", "entmax", "fusedmax"):
+        loss = sa.losses.fenchel_young(x, y, name)
+        (g,) = torch.autograd.grad(loss, x)
+        assert torch.isfinite(loss) and torch.isfinite(g).all() and g[0, 1] == 0
+    loss = sa.losses.softmax_loss(x, y)
+    assert torch.isfinite(torch.autograd.grad(loss, x)[0]).all()
+    assert sa.losses.fenchel_young(x, torch.tensor([1, 0]), "sparsemax") == math.inf
+    nothing = torch.tensor([[True] * 3, [False] * 3])
+    x = x.detach().masked_fill(~nothing, -math.inf).requires_grad_()
     for smoothing in (0.0, 0.1):
         loss = sa.losses.softmax_loss(x, y, label_smoothing=smoothing, reduction="none")
         (g,) = torch.autograd.grad(loss.sum(), x)
         assert loss[1] == 0 and torch.isfinite(g).all() and (g[1] == 0).all()
     assert sa.losses.fenchel_young(x, torch.full((2, 3), 1 / 3), "entmax", reduction="none")[1] == math.inf
+
+
+def test_sparsemax_loss_is_the_printed_one():
+    x, t = x_and_target()
+    p = sa.sparsemax(x)
+    tau = torch.where(p > 0, x - p, -torch.inf).amax(-1, keepdim=True)
+    printed = -(t * x).sum(-1) + 0.5 * torch.where(p > 0, x**2 - tau**2, 0.0).sum(-1) + 0.5 * (t**2).sum(-1)
+    assert torch.allclose(sa.losses.sparsemax_loss(x, t, reduction="none"), printed, atol=1e-12)
+    z = torch.linspace(-3, 3, 13, dtype=D)
+    huber = sa.losses.sparsemax_loss(torch.stack([z, 0 * z], -1), torch.zeros(13, dtype=torch.long), reduction="none")
+    assert torch.allclose(huber, torch.where(z >= 1, 0.0, torch.where(z <= -1, -z, (z - 1) ** 2 / 4)), atol=1e-12)
 
 
 def double_sum(z, eta, width, scale, half, corrected):

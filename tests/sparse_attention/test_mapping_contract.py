@@ -47,6 +47,14 @@ def test_empty(kernel, name):
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_layout_of_memory_does_not_matter(kernel, name):
+    m = sa.make(name)
+    x = positive(6, 8, 10)
+    for view in (x.transpose(0, 2), x[::2, :, 1::3], x.expand(2, 6, 8, 10), x[..., :1].expand(6, 8, 4), x.flip(-1)):
+        assert torch.equal(m(view), m(view.contiguous()))
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_masked_positions_are_as_if_removed(kernel, name):
     m = sa.make(name)
     x = positive(40, 9, dtype=torch.float64)

@@ -131,6 +131,18 @@ def test_both_orders_of_the_gradient_of_constrained_sparsemax_agree(kernel):
         assert a[16].isnan().all() and not a[:16].isnan().any()
 
 
+def test_learned_lam_at_zero_is_the_one_sided_derivative():
+    x = scores(6, 8)
+    for name in ("fusedmax", "oscarmax"):
+        function = sa.spec(name).function
+        lam = torch.zeros((), dtype=D, requires_grad=True)
+        w = torch.randn(6, 8, dtype=D)
+        (g,) = torch.autograd.grad((function(x, lam=lam) * w).sum(), lam)
+        step = 1e-7
+        difference = ((function(x, lam=step) - sa.sparsemax(x)) * w).sum() / step
+        assert g.item() == pytest.approx(difference.item(), abs=1e-5)
+
+
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_transforms(kernel, name):
     m = sa.make(name)

@@ -10,6 +10,7 @@ import pytest
 from alone import HEAD
 
 import sparse_attention as sa
+from sparse_attention import registry
 
 # Modules that need the package they are written for.
 TRITON = ("attention_blocks", "attention_kernels", "decoding_kernels", "rows", "simplex", "structured")
@@ -26,6 +27,19 @@ print(len([name for name in sys.modules if name.startswith("sparse_attention")])
 """
 
 USER = Path(__file__).with_name("user_file.py")
+
+
+def own_names() -> set[str]:
+    """`dir(sa)` without mappings that other tests have registered."""
+    every = map(registry.spec, registry.names())
+    others = [s for s in every if not (s.function or s.module).__module__.startswith("sparse_attention")]
+    return set(dir(sa)) - {name for s in others for name in (s.name, s.module.__name__)}
+
+
+def test_all_holds_every_public_name():
+    starred: dict[str, object] = {}
+    exec("from sparse_attention import *", starred)
+    assert {*starred, "__version__"} - {"__builtins__"} == {*sa.__all__, "__version__"} == own_names()
 
 
 def test_the_users_file_uses_many_names_and_runs():

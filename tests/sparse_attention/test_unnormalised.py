@@ -3,6 +3,8 @@
 What they share with the simplex mappings is in test_mapping_contract.py and test_mapping_gradients.py.
 """
 
+import math
+
 import entmax
 import mapping_oracles
 import mpmath
@@ -135,3 +137,19 @@ def test_wrong_groups_are_refused():
             sa.group_sparsemax(x, groups)
     with pytest.raises(ValueError, match="share=0"):
         sa.group_sparsemax(x, 2, share=0.0)
+
+
+@pytest.mark.parametrize("name", sa.names("unnormalised"))
+def test_attention_takes_them(name):
+    """The weights of a module and of a name, with values read by a plain product, also by sa.nn."""
+    given = {"groups": 3} if name == "group_sparsemax" else {}
+    q, k, v = (torch.randn(2, 4, n, 8, dtype=D, requires_grad=True) for n in (5, 6, 6))
+    out, weights = sa.sparse_attention(q, k, v, name, need_weights=True, **given)
+    torch.testing.assert_close(weights, sa.spec(name).function(q @ k.mT / math.sqrt(8), **given))
+    torch.testing.assert_close(out, weights @ v)
+    torch.testing.assert_close(sa.sparse_attention(q, k, v, sa.make(name, **given)), out)
+    assert torch.autograd.grad(out.square().sum(), (q, k, v))[2].abs().sum() > 0
+    attend = sa.nn.MultiheadAttention(32, 4, batch_first=True, mapping=name, **given)
+    out, weights = attend(*[torch.randn(2, 6, 32)] * 3, average_attn_weights=False)
+    assert out.isfinite().all() and weights.shape == (2, 4, 6, 6)
+    assert not torch.allclose(weights.sum(-1), torch.ones(2, 4, 6))

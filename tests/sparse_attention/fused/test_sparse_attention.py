@@ -89,6 +89,22 @@ def test_a_recorded_graph_takes_other_lengths(name, causal, form):
         torch.testing.assert_close(graph(*given), module(*given))
 
 
+def test_mappings_of_every_form():
+    q, k, v = tensors(grad=False)
+    want = sa.sparse_attention(q, k, v, "sparsemax", gamma=0.5)
+    assert torch.equal(want, sa.sparse_attention(q, k, v, sa.make("sparsemax", gamma=0.5)))
+    assert torch.equal(want, sa.sparse_attention(q, k, v, sa.sparsemax, gamma=0.5))
+    torch.testing.assert_close(
+        want, sa.sparse_attention(q, k, v, lambda x, mask: sa.sparsemax(x, gamma=0.5, mask=mask))
+    )
+    alpha = torch.tensor([[1.2], [1.5], [1.8], [2.0]], requires_grad=True)  # one a head
+    sa.sparse_attention(q, k, v, "entmax", alpha=alpha).square().sum().backward()
+    assert alpha.grad.abs().min() > 0
+    bounds = torch.full((40,), 0.1)
+    _, p = sa.sparse_attention(q, k, v, "constrained_softmax", bounds=bounds, need_weights=True)
+    assert p.max() <= 0.1 + 1e-6
+
+
 TWICE = [("sparsemax", {"gamma": 0.5}), ("entmax", {}), ("entmax", {"alpha": 1.3}), ("fusedmax", {"lam": 0.1})]
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from tiny_models import integration, tiny
+from tiny_models import tiny
 
 import sparse_attention as sa
 
@@ -31,6 +31,11 @@ ALL = {**DECODERS, **ENCODERS, **BOTH}
 SPARSE = ("sparsemax", "fusedmax")
 SIX_WORDS = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
 WORDS = torch.randint(4, 60, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def integration():
+    """The module, whose import takes seconds: not before a test asks for it."""
+    return sa.integrations.transformers
 
 
 def plain(name: str):
@@ -295,6 +300,17 @@ def test_torch_attention_within_a_model_is_replaced_first():
         integration().use(model, "sparsemax")
     assert sa.nn.replace(model, "sparsemax") == 1
     assert integration().use(model, "sparsemax")(torch.randn(1, 3, 16, 16)).pooler_output.isfinite().all()
+
+
+def test_by_the_configuration_and_through_auto_classes():
+    name = integration().register("sparsemax")
+    model = tf.AutoModel.from_config(tiny(tf.BertConfig), attn_implementation=name).eval()
+    other = tf.AutoModel.from_config(tiny(tf.BertConfig)).eval()
+    other.load_state_dict(model.state_dict())
+    other.set_attn_implementation(name)
+    assert torch.equal(model(WORDS)[0], other(WORDS)[0])
+    other.set_attn_implementation("eager")
+    assert not torch.equal(model(WORDS)[0], other(WORDS)[0])
 
 
 def test_without_transformers_a_sentence_says_what_to_install(monkeypatch):

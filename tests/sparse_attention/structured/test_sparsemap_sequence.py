@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import structure_oracles as oracle
 import torch
-from structure_oracles import differentiated, randn
+from structure_oracles import central, differentiated, jacobians, randn
 
 import sparse_attention as sa
 
@@ -43,6 +43,16 @@ def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
         p, q = sa.sparsemap_sequence(x, t), entmax.sparsemax(x, dim=-1)
         assert torch.allclose(p, q, atol=1e-12)
         assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-9)
+
+
+@pytest.mark.parametrize("T, S", [(3, 2), (5, 3)])
+def test_gradients_of_sequences_by_differences(kernel, T, S):
+    for seed in range(2):
+        x, t, start, stop = randn(T, S, seed=seed), randn(S, S, seed=seed + 9), randn(S, seed=1), randn(S, seed=2)
+        arguments = (x, t, start, stop)
+        for i, found in enumerate(jacobians(sa.sparsemap_sequence, *arguments)):
+            by = central(lambda v, i=i, a=arguments: sa.sparsemap_sequence(*a[:i], v, *a[i + 1 :]), arguments[i])
+            assert torch.allclose(found, by, atol=1e-6), (seed, i)
 
 
 def test_gradients_along_ties_that_stay_by_differences(kernel):

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import lsq_linear
-from structure_oracles import randn
 
 import sparse_attention as sa
 
 F64 = torch.float64
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
 def differences(keep: np.ndarray) -> np.ndarray:
@@ -38,7 +41,7 @@ def by_bounded_least_squares(x: np.ndarray, lam: float, keep: np.ndarray) -> np.
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 4), (6, 6), (5, 9)])
-@pytest.mark.parametrize("lam", [0.0, 0.01, 0.1, 0.5, 1e6])
+@pytest.mark.parametrize("lam", [0.0, 0.01, 0.1, 0.5, 20.0])
 @pytest.mark.parametrize("small", [0, 256])
 def test_value_with_and_without_holes(shape, lam, small, monkeypatch):
     monkeypatch.setattr(
@@ -62,6 +65,13 @@ def test_the_joint_problem(lam):
     goal = 0.5 * cp.sum_squares(p - x.numpy().ravel()) + lam * cp.norm1(D @ p)
     cp.Problem(cp.Minimize(goal), [p >= 0, cp.sum(p) == 1]).solve(solver=cp.CLARABEL)
     assert np.allclose(sa.tvmax(x, lam=lam).numpy().ravel(), p.value, atol=1e-5)
+
+
+@pytest.mark.parametrize("lam", [0.01, 0.1, 1.0, 1e6])
+def test_one_row_of_cells_is_fusedmax(lam):
+    x = randn(3, 9)
+    assert torch.allclose(sa.tvmax(x.unsqueeze(1), lam=lam).squeeze(1), sa.fusedmax(x, lam=lam), atol=1e-12)
+    assert torch.allclose(sa.tvmax(x.unsqueeze(2), lam=lam).squeeze(2), sa.fusedmax(x, lam=lam), atol=1e-12)
 
 
 def value_and_gradient(mapping, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
