@@ -103,7 +103,14 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
 def listed() -> str:
     """Help text: every figure with its title and experiment, and the command to run next."""
     lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
-    return "\n".join(["figures:", *lines, "", "First: python scripts/reproduce.py EXPERIMENT with the same overrides"])
+    return "\n".join(
+        [
+            "figures:",
+            *lines,
+            "",
+            "Next: python scripts/reproduce.py EXPERIMENT with the same overrides trains the cells that a figure lacks",
+        ]
+    )
 
 
 def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[str]]:

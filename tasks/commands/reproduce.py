@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -50,6 +50,7 @@ def begin(request: Request) -> Driver:
         if one.opening:
             print(one.opening, flush=True)
     cells = outline(loaded, rest)
+    check_launcher(cells)
     store = store_of(cells)
     cost = estimate.estimate([("", cell) for group in cells for cell in group], store, ASSUMED)
     where = ", ".join(f"{store.root}/report/{one.name}_{one.profile}.html" for one in loaded)
@@ -65,9 +66,19 @@ def plan(request: Request) -> tuple[plans.Plan, Store]:
     return made, store_of([cells])
 
 
+def config_of(cells: Sequence[Sequence[Cell]]) -> Mapping[str, Any]:
+    """The configuration of the first cell of experiments: all have the same `paths`, `launcher` and `runtime`."""
+    return next(cell for group in cells for cell in group).config
+
+
 def store_of(cells: Sequence[Sequence[Cell]]) -> Store:
     """The store of the cells of experiments."""
-    return Store(next(cell for group in cells for cell in group).config["paths"]["outputs"])
+    return Store(config_of(cells)["paths"]["outputs"])
+
+
+def check_launcher(cells: Sequence[Sequence[Cell]]) -> None:
+    """Raise StoreError if the launcher cannot start."""
+    launch.ready(config_of(cells)["launcher"], config_of(cells)["runtime"])
 
 
 def prepared(
@@ -79,8 +90,7 @@ def prepared(
     column has data.
     """
     cells = cells or outline(loaded, rest)
-    config = next(cell for group in cells for cell in group).config
-    launch.ready(config["launcher"], config["runtime"])
+    check_launcher(cells)
     made = plans.planned(loaded, cells, TOOLS, rest, sweep)
     refuse_empty(made)
     return made

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import structure_oracles as oracle
 import torch
-from structure_oracles import central, differentiated, jacobians, randn
+from structure_oracles import differentiated, randn
 
 import sparse_attention as sa
 
@@ -49,10 +49,7 @@ def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
 def test_gradients_of_sequences_by_differences(kernel, T, S):
     for seed in range(2):
         x, t, start, stop = randn(T, S, seed=seed), randn(S, S, seed=seed + 9), randn(S, seed=1), randn(S, seed=2)
-        arguments = (x, t, start, stop)
-        for i, found in enumerate(jacobians(sa.sparsemap_sequence, *arguments)):
-            by = central(lambda v, i=i, a=arguments: sa.sparsemap_sequence(*a[:i], v, *a[i + 1 :]), arguments[i])
-            assert torch.allclose(found, by, atol=1e-6), (seed, i)
+        assert differentiated(sa.sparsemap_sequence, x, t, start, stop)
 
 
 def test_gradients_along_ties_that_stay_by_differences(kernel):

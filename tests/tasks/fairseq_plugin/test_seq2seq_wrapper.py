@@ -18,7 +18,7 @@ from tasks.config.options import REQUIRED, OptionsError, choice, flag, integer, 
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
 from tasks.fairseq_plugin import architectures
-from tasks.fairseq_plugin.architectures import config_class, entries, group, registered_name, values_of
+from tasks.fairseq_plugin.architectures import config_class, entries, registered_name, values_of
 from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, dictionary
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.options import Decode
@@ -199,7 +199,9 @@ def test_the_command_line_sets_every_option_and_values_survive_fairseqs_configur
         read(Everything, unset, "model")
     values = plain(Everything(size=9, on=False, most=None, strides=[4, 5], label="y"))
     assert unset == {k: v for k, v in plain(Everything()).items() if k != "label"}
-    given = OmegaConf.create(group("x", values, Everything))
+    config = {"model": {"name": "x"} | values, "mapping": {"name": "softmax"}}
+    group = architectures.model_group(config, Everything)
+    given = OmegaConf.create({name: group[name] for name in values})
     assert values_of(OmegaConf.merge(OmegaConf.structured(made), given), Everything) == values
 
 
