@@ -25,8 +25,7 @@ BASE = replace(TESTED, paired=True)
 
 def tried(claim, scores, error=0.0, doubts=None, better=0, **more):
     known = {claim.metrics[0]: scores, **more}
-    names = {metric.rpartition("/")[2] for metric in known}
-    metrics = {name: Metric(name, "", better, 2, None, "") for name in names}
+    metrics = {name: Metric(name, "", better, 2, None, "") for name in (m.rpartition("/")[2] for m in known)}
     return outcome_of(claim, Evidence(known, lambda *_: error, doubts or {}, metrics))
 
 
@@ -329,11 +328,10 @@ def test_a_table_shows_its_claims(made):
     (line,) = told(claim, best={0: 3.0})
     assert line.endswith("n = 3; convergence not known."), "softmax may still have been learning"
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []
-    of_words, widths = replace(claim, metrics=("test/attention_support",)), []
-    for given in (None, examples):
-        (found,) = tables.build(*made(SOFTMAX | TUNED | third, examples=given), claims=[of_words]).claims
-        widths.append(found.part.high - found.part.low)
-    assert widths[1] > widths[0] + 0.01, "the error over the test examples that both rows have counts"
+    of_words, both = replace(claim, metrics=("test/attention_support",)), (None, examples)
+    built = [tables.build(*made(SOFTMAX | TUNED | third, examples=one), claims=[of_words]) for one in both]
+    alone, wider = (one.claims[0].part.high - one.claims[0].part.low for one in built)
+    assert wider > alone + 0.01, "the error over the test examples that both rows have counts"
 
 
 WRONG = {
@@ -396,10 +394,7 @@ def test_a_true_effect_of_the_paper_s_size_is_contradicted_in_at_most_five_per_c
     true, wrong = claim.printed or claim.sign * edge, 0
     claim = replace(claim, columns=("c",), metrics=claim.metrics[:1], worth=0.0)
     for _ in range(trials):
-        runs = {
-            row: rng.normal(true * (row in claim.rows), spread, 3 + 2 * (row in claim.against))
-            for row in (*claim.rows, *claim.against)
-        }
-        scores = {"c": {row: dict(enumerate(of.tolist())) for row, of in runs.items()}}
+        means = dict.fromkeys(claim.rows, [true] * 3) | dict.fromkeys(claim.against, [0.0] * 5)
+        scores = {"c": {row: dict(enumerate(rng.normal(mean, spread).tolist())) for row, mean in means.items()}}
         wrong += outcome_of(claim, Evidence({claim.metrics[0]: scores})).outcome == CONTRADICTED
     assert wrong / trials <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / trials), wrong
