@@ -18,6 +18,7 @@
         rows: [sparsemax]               each row is compared with each of `against`; a trend takes all rows in order
         grid: lam                       for a trend: over the values of this key in the grid of the only row
         against: [softmax]              or, for a number instead of rows, `value: 25`
+        pairs: false                    if true, the first row is compared only with the first of `against`, and so on
         metrics: [test/bleu]            each is tested
         paired: false                   true for times, and where the data differ by seed: differences seed by seed
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
@@ -81,6 +82,7 @@ class Claim:
     than: tuple[str, ...] = ()
     pooled: bool = False
     paired: bool = False
+    pairs: bool = False
     grid: str = ""
     profile: str = "cpu"
     worth: float = 0.0
@@ -177,6 +179,10 @@ def _wrong(claim: Claim) -> list[str]:
         problems.append(f"margin={claim.margin:g} must be above 0")
     if claim.test != "trend" and bool(claim.against) == (claim.value is not None):
         problems.append(f"{claim.test} needs either the rows it is `against` or a `value`")
+    if claim.pairs and len(claim.rows) != len(claim.against):
+        problems.append(
+            f"pairs=true needs as many rows as `against` has, {len(claim.against)}; there are {len(claim.rows)}"
+        )
     if claim.grid and (claim.test != "trend" or len(claim.rows) != 1):
         problems.append(f"grid={claim.grid!r} needs test=trend and one row")
     return problems

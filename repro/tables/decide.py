@@ -214,7 +214,8 @@ def _samples(
     if claim.test == "trend":
         return [_trend(claim, {c: of.get(c, {}) for c in group}, metric) for group in groups]
     made = []
-    for row, other, group in itertools.product(claim.rows, claim.against or ("",), groups):
+    pairs = zip(claim.rows, claim.against) if claim.pairs else itertools.product(claim.rows, claim.against or ("",))
+    for (row, other), group in itertools.product(pairs, groups):
         mine, theirs = (_pooled(of, r, group, than) for r in (row, other))
         if not claim.against:
             theirs = dict(_compared(claim, dict.fromkeys(mine, claim.value or 0.0)))

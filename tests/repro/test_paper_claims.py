@@ -110,6 +110,15 @@ def test_runs_are_compared_without_pairs_and_all_of_them_count():
     assert used == [("a", BLEU, "tuned", "softmax", [0, 1, 2], [0, 1, 2, 3, 4])]
 
 
+def test_pairs_compare_each_row_with_its_own_other_row():
+    runs = {"softmax": 0.0, "other": 5.0, "tuned": 3.0, "third": 9.0}
+    scores = {"a": {row: {s: mean + s / 10 for s in range(3)} for row, mean in runs.items()}}
+    claim = replace(TESTED, rows=("tuned", "third"), against=("softmax", "other"), pairs=True)
+    gaps = {(p.row, p.against): p.effect for p in tried(claim, scores).parts}
+    assert gaps == pytest.approx({("tuned", "softmax"): 3.0, ("third", "other"): 4.0})
+    assert len(tried(replace(claim, pairs=False), scores).parts) == 4
+
+
 def test_differences_are_paired_by_seed_and_pooled_over_columns():
     scores = {
         "a": {"softmax": {1: 1.0, 2: 2.0, 3: 9.0}, "tuned": {2: 2.5, 1: 1.2}},
@@ -343,6 +352,7 @@ WRONG = {
     "margin: 0": "must be above 0",
     "against: []": "needs either the rows",
     "value: 100.0": "either the rows",
+    "{pairs: true, against: [x, y]}": "needs as many rows as `against` has, 2; there are 1",
     "grid: lam": "needs test=trend and one row",
     "history: [{outcome: x}]": r"history\.why must be given",
 }
