@@ -131,13 +131,13 @@ class MultiheadAttention(nn.MultiheadAttention):
             is_causal without attn_mask.
         """
         if query.is_nested or key.is_nested or value.is_nested:
-            given = {"key_padding_mask": key_padding_mask is not None, "attn_mask": attn_mask is not None}
-            given |= {"need_weights=True": need_weights, "batch_first=False": not self.batch_first}
-            given |= {"add_bias_kv": self.bias_k is not None, "add_zero_attn": self.add_zero_attn}
-            given |= {"dense ones": not (query.is_nested and key.is_nested and value.is_nested)}
-            if refused := [name for name, there in given.items() if there]:
+            needs = {"no key_padding_mask": key_padding_mask is None, "no attn_mask": attn_mask is None}
+            needs |= {"need_weights=False": not need_weights, "batch_first=True": self.batch_first}
+            needs |= {"add_bias_kv=False": self.bias_k is None, "add_zero_attn=False": not self.add_zero_attn}
+            needs |= {"all three nested": query.is_nested and key.is_nested and value.is_nested}
+            if missing := [name for name, holds in needs.items() if not holds]:
                 raise ValueError(
-                    f"nested query, key and value cannot be used with {', '.join(refused)}: leave that out, or pad them with "
+                    f"nested query, key and value need {', '.join(missing)}; or pad them with "
                     "torch.nested.to_padded_tensor and pass key_padding_mask"
                 )
             return self._nested(query, key, value, is_causal), None

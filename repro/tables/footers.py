@@ -69,8 +69,7 @@ def trained(blocks: Sequence[Block]) -> list[str]:
         return []
     return [
         "Converged: the best dev score was not in the last epoch, or the last epoch's gain was below the scatter of the last five. "
-        "A row with a cell that has not converged, or whose convergence is unknown, gets no sign and no verdict, and is never "
-        "marked as the best."
+        "A row is not marked (*, †, bold) and gets no verdict if one of its cells has not converged or if this is not known."
     ]
 
 

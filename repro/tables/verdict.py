@@ -118,7 +118,7 @@ def rule(metrics: Sequence[Metric]) -> str:
     told = "; ".join(f"{name}: {band}" for name, band in bands.items())
     return (
         "Verdict: `reproduced` if two one-sided t-tests over seeds (5 % each) put our mean within the tolerance of the published "
-        f"number{f' ({told})' if told else ''}, `not reproduced` if its 90 % interval is outside, `inconclusive` if neither holds, "
+        f"number{f' ({told})' if told else ''}, `not reproduced` if the 90 % interval of our mean is outside it, `inconclusive` if neither holds, "
         "`not comparable` if the setting or the data differ from the paper's."
     )
 

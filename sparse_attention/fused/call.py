@@ -280,7 +280,7 @@ def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None
     fits = rest >= 0 and all(given in (1, there) for given, there in zip(lengths.shape, lead))
     if not fits:
         raise ValueError(
-            f"lengths of shape {tuple(lengths.shape)} does not fit the first dimensions of {tuple(lead)}: give one per batch entry [B], or one per head [B, H]"
+            f"lengths has shape {tuple(lengths.shape)}, and the batch and heads of q are {tuple(lead)}: give one length per batch entry [B], or per head [B, H]"
         )
     if k.device.type == "cpu" and not foreign(lengths) and not transformed():
         low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)

@@ -142,8 +142,8 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
         elif further:
             names.append(word)
         else:
-            settings = "; settings are written KEY=VALUE, as task=toy" if "overrides" in wants else ""
-            raise ValueError(f"{word!r} is one word too many{settings}; -h prints what this command takes")
+            settings = "; write settings as KEY=VALUE, such as task=toy" if "overrides" in wants else ""
+            raise ValueError(f"unexpected argument {word!r}{settings}; -h prints the help")
     if missing := [n for n, p in options.items() if p.default is p.empty and p.name not in given]:
         raise ValueError(f"--{missing[0]} is missing; -h prints the help")
     return names, given | ({"overrides": overrides} if "overrides" in wants else {})

@@ -51,7 +51,7 @@ def rep_score(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[st
 
 
 def drop_score(aligner: Aligner, source: Sequence, reference: Sequence, output: Sequence) -> float:
-    """DROP-score of rows of ids, one row per sentence; 0 if nothing is aligned."""
+    """Of the source words aligned with the reference, the share (in %) not aligned with the output; 0 if there are none. Rows of ids."""
     wanted, found = (aligner.align(source, side) for side in (reference, output))
     due = [{s for s, _ in row} for row in wanted]
     dropped = sum(len(one - {s for s, _ in row}) for one, row in zip(due, found))

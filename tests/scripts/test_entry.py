@@ -37,7 +37,7 @@ def test_words_values_and_flags(capsys):
 
 
 REFUSED = """
-c | error: KIND is missing; c d | KIND=d is unknown here; c a z | 'z' is one word too many; c a --heat=1 | takes no value
+c | error: KIND is missing; c d | KIND=d is unknown here; c a z | unexpected argument 'z'; c a --heat=1 | takes no value
 c a --haet | --haet is unknown here (did you mean '--heat'?); c a --n | --n needs a value; c a n=x | n=x must be a whole number
 c a lam=x | lam=x must be a number; many x | --to is missing; many to=f tu=g | did you mean 'to='
 """

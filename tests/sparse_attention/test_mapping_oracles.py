@@ -75,10 +75,10 @@ def test_constrained_mappings_solve_their_programmes(kernel, share):
 def test_lower_bounds_that_no_distribution_fits_are_named(kernel, name):
     f, x = getattr(sa, name), torch.zeros(2, 4)
     for upper, lower, words in (
-        (0.5, 0.6, "row \\(0,\\): lower and upper 0.6 > 0.5"),
+        (0.5, 0.6, "row \\(0,\\): lower bound 0.6, upper bound 0.5"),
         (1.0, 0.3, "the lower bounds sum to 1.2"),
-        (1.0, -0.1, "lower and upper -0.1 > 1"),
-        (1.0, math.nan, "nan > 1"),
+        (1.0, -0.1, "lower bound -0.1, upper bound 1"),
+        (1.0, math.nan, "lower bound nan, upper bound 1"),
         (0.2, 0.1, "sum to 0.8.*raise the bounds"),
     ):
         with pytest.raises(ValueError, match=words):

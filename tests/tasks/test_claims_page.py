@@ -56,14 +56,14 @@ def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
 def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     old = Change(OPEN, "The margin was .1.", "+0.02, n = 3", seeds=(0, 1, 2))
     text = claims.page([outcome((0.1, -0.1, 0.05), history=(old,))])
-    now = "Version 2, today: supported, *re-analysed after seeing the data*."
+    now = "Today's: supported, *re-analysed after seeing the data*."
     said = [
         "| not decided yet (yes)\\* |",
         "\nNot decided: it is as good\\*.",
         "<b>supported*</b>",
         "0 are decided: none. 1 more have an outcome",
     ]
-    for words in (*said, f"Version 1: inconclusive (+0.02, n = 3). The margin was .1. {now}"):
+    for words in (*said, f"tests of this claim: inconclusive (+0.02, n = 3). The margin was .1. {now}"):
         assert words in text
     confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))])
     assert "| yes |" in confirmed and "and confirmed by new runs" in confirmed and "1 are decided" in confirmed

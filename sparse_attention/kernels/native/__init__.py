@@ -27,7 +27,7 @@ from . import build, masked
 from .memory import ByType, address, dense, nowhere
 
 _EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED, _DOUBTFUL_BOUNDS = 1, 2, 4, 5
-MOST_STRUCTURES = 8192  # the largest number of structures at a time; their matrix then takes 256 MB
+MOST_STRUCTURES = 8192  # in SparseMAP's active set; its Cholesky factor then takes 256 MiB
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _CTYPES = {torch.float32: "float", torch.float64: "double"}
 

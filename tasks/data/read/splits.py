@@ -150,7 +150,7 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
         found = (heads[start : start + 2048] @ columns[:, start:]).tocoo()  # only i < k is wanted
         i, k = found.row.astype(np.int64) + start, found.col.astype(np.int64) + start
         rest = np.maximum(size - head, 0)[np.stack([i, k])].max(0)
-        most = found.data + rest  # upper bound of shared words: those seen, and the rest of a text
+        most = found.data + rest  # upper bound of the shared words: those that the prefixes share, plus the longer rest
         fits = (i < k) & (np.minimum(size[i], size[k]) >= least * np.maximum(size[i], size[k]))
         fits &= most * (1 + least) >= least * (size[i] + size[k]) - 1e-9
         i, k = i[fits], k[fits]
