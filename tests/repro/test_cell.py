@@ -190,9 +190,6 @@ def test_names_that_leave_the_store_are_refused_before_the_data_are_prepared(cel
         cell(task__name="../../x", data__missing=True)
 
 
-# ---- damage
-
-
 WAYS = [("weights.safetensors", "x"), ("config.yaml", "[]"), ("encoding/dict.txt", "gone")]
 WAYS += [("metrics.json", how) for how in ("{}", "[]", "gone", "x")]
 # a manifest that is gone is no damage: without one it is not finished
@@ -245,9 +242,6 @@ def test_an_evaluation_that_was_killed_leaves_no_old_files_behind(cell, store):
     level.path("leftover").write_text("of a killed process")
     cells.run(mine, store)
     assert not level.path("leftover").exists() and level.damage() is None
-
-
-# ---- from a folder
 
 
 def test_a_cell_runs_from_its_page_alone(cell, store):

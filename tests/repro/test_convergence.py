@@ -110,8 +110,6 @@ def test_a_row_has_converged_when_all_its_cells_have():
 
 
 RISING, REST = [40.0, 41.0, 42.0, 43.0, 44.0], [40.0, 43.0, 44.0, 44.1, 43.9]
-
-
 SPREAD, FALLING = [[c + s / 9 for c in RISING] for s in range(3)], [[-v * s for v in RISING] for s in (1, 1.1, 1)]
 LEARNS = [([RISING] * 3, 1), (SPREAD, 1), (FALLING, -1), ([RISING], 1)]
 RESTS = [([REST] * 3, 1), ([RISING] * 3, -1), ([REST, REST, RISING], 1)]

@@ -10,7 +10,6 @@ from made_report import ROWS, Made
 
 from repro.report import draw, pictures
 from repro.report.draw import groups, heat, runs, shade
-from repro.tables import build as tables
 from repro.tables.claims import Claim
 from repro.tables.decide import Outcome, Part
 
@@ -91,30 +90,6 @@ def test_one_run_per_row_draws_the_scores(reported):
     assert "R-1 of each row" in text and "R-1 minus that of" not in text
     said = re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[: len(ROWS)]
     assert said == [("0", "6.0"), ("30", "5.0"), ("60", "4.0")], "of the metric, not of what is drawn"
-
-
-def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
-    plan, store = made()
-    assert pictures.runs(tables.build(plan, store)) == "", "no curves, no picture"
-    for slot in plan.slots:
-        rows = (f"{epoch},{50 + slot.row + slot.seed + 3 * epoch}" for epoch in (1, 2, 3))
-        slot.entry(store).path("curves.csv").write_text("\n".join(("epoch,dev/accuracy", *rows)))
-    text = pictures.runs(tables.build(plan, store))
-    assert text == pictures.runs(tables.build(plan, store)) and ">dev accuracy</text>" in text
-    dots = re.findall(r'x="([\d.]+)" y="[\d.]+" style="fill: (#\w+)"/>', text)
-    assert [colour for _, colour in dots] == [draw.COLOURS[0]] * 3 + [draw.COLOURS[1]] * 3
-    x = [float(n) for n, _ in dots]
-    assert affine(x, [30.5, 30.0, 31.0, 34.0, 33.0, 35.0]), "the mean, then the seeds"
-    y = [float(n) for path, _ in STROKES.findall(text) for n in re.findall(r"[ML] [\d.]+ ([\d.]+)", path)]
-    assert affine(y, [54.5, 57.5, 60.5, 55.5, 58.5, 61.5]), "the mean over seeds, epoch by epoch"
-    table = tables.build(plan, store)
-    table.blocks[0].rows[0].results = ()
-    assert f"fill: {draw.COLOURS[0]}" in pictures.runs(table) and draw.COLOURS[1] not in pictures.runs(table)
-
-
-def affine(places, values) -> bool:
-    assert len(places) == len(values)
-    return np.abs(np.polyval(np.polyfit(values, places, 1), values) - places).max() < 0.01
 
 
 CLAIM = Claim("c", "p", "e", ("a",), ("test/bleu",), "superiority", ("softmax",), 1.0, unit="BLEU")

@@ -109,8 +109,6 @@ def test_metrics_of_a_further_test_set_and_without_a_set(experiment):
 
 PRINTED = {(row, "Corpus", "BLEU"): None for row in ("theirs", "tuned")}
 GROUP = {"label": "p", "dataset": "Corpus", "metrics": ["BLEU"], "against": ["test/score"]}
-
-
 LOOSE = [
     ("theirs", {}, []),
     ("their", {}, ["rows.plain.published names mapping 'their' (did you mean 'theirs'?)", "has theirs, tuned"]),

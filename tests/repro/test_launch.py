@@ -113,9 +113,6 @@ if __name__ == "__main__":
 """
 
 
-# ---- GPUs
-
-
 @pytest.mark.parametrize(
     "asked, processes, expected",
     [

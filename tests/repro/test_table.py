@@ -8,7 +8,7 @@ import itertools
 import statistics
 
 import pytest
-from made_table import AMBIGUOUS, BASELINES, COLUMN, FACTS, ONE, RECORDS, SOFTMAX, TUNED, block, cell_of
+from made_table import AMBIGUOUS, BASELINES, COLUMN, FACTS, RECORDS, SOFTMAX, TUNED, block, cell_of
 
 from repro.files import read_json, write_json
 from repro.tables import build as tables
@@ -40,13 +40,6 @@ def test_mean_and_deviation_over_two_seeds(made, monkeypatch):
     monkeypatch.setitem(COLUMN, "show", shown)
     found = [v.text() for v in block(*made()).rows[0].values[:2]]
     assert found == ["30.50 ±0.71", "missing"], "a metric that the cells lack is missing"
-
-
-def test_the_footers_say_what_seeds_and_machines_do(made):
-    first = tables.build(*made(), RECORDS).footers[0]
-    assert "One run proves no ranking." in first and "by up to 1.4 ROUGE" in first
-    alone = tables.build(*made(ONE), RECORDS)
-    assert alone.blocks[0].rows[0].values[0].text() == "30.00" and "one run each: no spread" in alone.footers[0]
 
 
 def test_verdicts(made):
@@ -197,27 +190,6 @@ def test_text(made):
     assert any(x.startswith("  Not comparable: profile demo; the experiment does not claim to") for x in lines)
 
 
-def test_markdown_is_a_table(made):
-    lines = render.to_markdown(tables.build(*made(), RECORDS)).splitlines()
-    rows = [x for x in lines if x.startswith("|")]
-    rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
-    assert {x.replace("\\|", "").count("|") for x in rows} == {8}
-    assert further[0] == "| mapping | n | difference | shown over seeds |"
-    assert further[2] == "| tuned | 2 | +3.50 | no |"
-    assert further[3] == "| mapping | BLEU | support |" and further[5] == "| softmax | 30.00, 31.00 | 3.0, 4.0 |"
-    assert rows[0] == "| mapping | n | ours BLEU | ours support | ours converged | FR-EN (paper) BLEU | verdict |"
-    assert rows[2] == f"| {' | '.join(ROW)} |"
-    assert "**" not in "".join(lines), "nothing is bold without a ranking"
-
-
-def test_the_score_of_the_best_row_is_bold(made):
-    """Two seeds, or three that decide nothing, leave it as it is."""
-    clear = {(1, 0.5, seed): (65.0, score) for seed, score in enumerate((43.0, 44.5, 45.0), 1)}
-    text = render.to_markdown(tables.build(*made({(0, None, s): (60.0, 29.0 + s) for s in (1, 2, 3)} | clear), RECORDS))
-    assert "\n\nBest: tuned (44.17 ±1.04 BLEU, n = 3), shown to be better than 1 of 1 other rows that " in text
-    assert text.count("**") == 4 and "| **44.17 ±1.04†** |" in text and "- **Bold**: the main score of a row" in text
-
-
 def test_csv_holds_every_number_at_full_precision(made):
     found = list(csv.DictReader(io.StringIO(render.to_csv(tables.build(*made(), RECORDS)))))
     ours = next(r for r in found if (r["row"], r["source"], r["metric"]) == ("tuned", "ours", "test/bleu"))
@@ -241,9 +213,3 @@ def test_latex_is_escaped_and_rectangular(made):
     assert rows[1] == [cell.replace("±", r"$\pm$") for cell in ROW] and {len(row) for row in rows} == {7}
     for begin, end in (("\\begin{table}", "\\end{table}"), ("\\begin{tabular}", "\\end{tabular}")):
         assert text.count(begin) == text.count(end) == 1
-
-
-def test_files_are_written_beside_each_other(made, tmp_path):
-    paths = render.write(tables.build(*made(), RECORDS), tmp_path / "tables" / "fake_demo")
-    assert [p.name for p in paths] == [f"fake_demo{suffix}" for suffix in (".txt", ".md", ".csv", ".tex")]
-    assert all(p.read_text() for p in paths)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "munge")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "mungekey", "runuser")
-
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)

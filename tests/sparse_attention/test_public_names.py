@@ -25,7 +25,6 @@ for found in pkgutil.walk_packages(sa.__path__, "sparse_attention."):
         print(found.name.removeprefix("sparse_attention."), str(error).replace("'", " ").split("named ")[1].split()[0])
 print(len([name for name in sys.modules if name.startswith("sparse_attention")]))
 """
-
 USER = Path(__file__).with_name("user_file.py")
 
 

@@ -140,8 +140,6 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
     assert (str(folder) in told.err) != shown
 
 
-# ---- code that comes along
-
 # the plugin as the page names it, and where it is
 PLACES = {"in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"), "anywhere": ("{root}/evil.py",) * 2}
 PLACES |= {"in the cell": ("{folder}/evil.py",) * 2, "beside the cell": ("{folder}/../evil.py",) * 2}

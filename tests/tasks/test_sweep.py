@@ -154,9 +154,6 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
         compare.read_manifest(tmp_path)
 
 
-# ---- add=
-
-
 def test_add_with_several_points():
     def adapted(one, text):
         return reproduce.adapt(one, Request.read([f"add={text}"], REPRODUCE))

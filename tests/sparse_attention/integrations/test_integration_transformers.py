@@ -13,7 +13,6 @@ from tiny_models import tiny
 import sparse_attention as sa
 
 tf = pytest.importorskip("transformers")
-
 DECODERS = {
     "gpt2": ("GPT2LMHeadModel", {}),
     "llama": ("LlamaForCausalLM", {}),

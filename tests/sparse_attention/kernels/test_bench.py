@@ -107,9 +107,6 @@ def test_a_section_of_the_page_keeps_its_neighbours() -> None:
     assert text == "# Benchmarks\n\nrows\n\n## Fused attention\n\nnew\n\n## Training and decoding\n\nmodels\n"
 
 
-# ---- the gate
-
-
 def test_the_gate_takes_the_smallest_ratio_of_all_tries_and_names_what_is_slower(
     monkeypatch, tmp_path, capsys, command
 ):
@@ -144,9 +141,6 @@ def test_our_calls_compute_something_else_than_torchs(name) -> None:
     ours, theirs = (call() for call in gate.CASES[name]())
     for a, b in zip(ours, theirs, strict=True):
         assert a.shape == b.shape and not torch.allclose(a, b, atol=1e-3)
-
-
-# ---- the packages for a GPU machine
 
 
 def test_the_wheels_hold_what_training_imports_and_no_torch() -> None:

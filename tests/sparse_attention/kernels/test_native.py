@@ -18,7 +18,6 @@ with warnings.catch_warnings():
         "sparsemax", torch.zeros(1, 1).double()
     )
 pytestmark = pytest.mark.skipif(not BUILT, reason="no C++ compiler here")
-
 CASES = [("sparsemax", {"gamma": gamma}) for gamma in (1.0, 0.3)]
 CASES += [("entmax", {"alpha": alpha}) for alpha in (1.5, 1.3, 1.04, 1.8, 2.0, 3.0)]
 CASES += [("pnormmax", {"p": p, "gamma": gamma}) for p, gamma in ((1.5, 1.0), (1.2, 0.5), (1.8, 2.0), (1.02, 1.0))]

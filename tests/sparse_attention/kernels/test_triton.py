@@ -17,8 +17,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 import ahead_of_time
 
 FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or (form and sink and lengths and not bias)"
-
-
 WAYS = [("1", FEW, r"\n\d passed, \d+ deselected")]
 WAYS += [pytest.param("0", "", r"\n\d+ skipped in", marks=pytest.mark.slow)]
 WAYS += [pytest.param("1", "", r"\n\d+ passed, \d+ skipped", marks=pytest.mark.slow)]

@@ -173,7 +173,6 @@ PLACES: dict[str, Callable[[Path], Any]] = {
     "a pipe": os.mkfifo,
     "a device": lambda path: path.symlink_to("/dev/zero"),
 }
-
 E = "é".encode()
 # Bytes made of the good ones -> where the message must point, if anywhere.
 TEXTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {

@@ -26,8 +26,6 @@ from tasks.seq2seq.options import Encode as PairOptions
 SMALL = "--embed-dim 12 --hidden-dim 12 --layers 1 --init-range 0.8"
 TRANSFORMER = "--hidden-dim 12 --ff-dim 12 --heads 2 --layers 1"
 TRAIN = "--cpu --optimizer adam --lr 0.01 --max-epoch 1 --batch-size 16 --no-progress-bar --num-workers 0"
-
-
 RUN = """
 import json, runpy, sys
 for sys.argv in json.loads(sys.argv[1]):

@@ -49,9 +49,6 @@ def loss_of(model, inputs, target):
     return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
 
 
-# ---- training and search
-
-
 @pytest.mark.parametrize(
     "mapping, pre_norm", [*((one.values[0], False) for one in NODES), (node("fusedmax"), True)], ids=str
 )
@@ -67,9 +64,6 @@ def test_training_is_what_the_search_sees(
     )
     model(**sentences[0])
     assert asked == [False] * (2 + 3) + [True], "weights of the last cross-attention alone, of three in two layers each"
-
-
-# ---- against torch
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
@@ -106,9 +100,6 @@ def test_with_softmax_the_layers_are_torchs(transform, sentences, pre_norm):
         g = theirs(layer, nn.TransformerDecoderLayer)(g, h, tgt_mask=causal, memory_key_padding_mask=ignored)
     expected = F.linear(model.decoder_norm(g), model.target_embed.weight)
     torch.testing.assert_close(model(**inputs)[0], expected, atol=1e-5, rtol=1e-5)  # our positions are single precision
-
-
-# ---- the places
 
 
 def test_the_mapping_of_each_place_changes_the_training_loss(transform, sentences):
@@ -162,9 +153,6 @@ def test_each_head_of_each_layer_learns_its_alpha(transform, sentences):
     optimiser.step()
     after = torch.cat([dict(model.named_parameters())[name].flatten() for name in names]).sigmoid() + 1
     assert (after != before).all()
-
-
-# ---- options, sizes, pages
 
 
 def test_initial_weights_and_shared_matrices(transform):

@@ -76,9 +76,6 @@ def assert_same_training(cell, entry, reference) -> None:
     assert entry.path("weights.safetensors").read_bytes() == reference.path("weights.safetensors").read_bytes()
 
 
-# ---- what was learned
-
-
 def test_sparse_mappings_are_sparse_in_training_and_in_decoding(learned):
     losses = set()
     for mapping in ("softmax", *SPARSE):
@@ -141,10 +138,7 @@ def test_same_seed_same_numbers_in_one_process_other_seed_others(prepared_cell, 
     assert scores(*found[1]) != scores(*found[0])
 
 
-# ---- interruption
-
 INTERRUPTED = ["train.max_epochs=4", "data.limits={train: 64, dev: 16, test: 8}", "train.batch_size=4"]
-
 RUN = """
 import json, os, signal, sys
 from repro import cell as cells
@@ -357,6 +351,3 @@ def test_a_learned_alpha_has_its_column(uninterrupted):
     assert len(logits) == 2 and all(len(v) == 2 for v in logits), "one layer of two heads: encoder and decoder"
     mean = float(1 + torch.cat(logits).sigmoid().mean())
     assert scores(cell, entry)["dev/learned_alpha"] == pytest.approx(mean, rel=1e-5)
-
-
-# ---- precision, several processes
