@@ -83,15 +83,6 @@ def test_a_finished_cell_has_everything(cell, store):
     assert "answers.json" in json.loads(level.path("manifest.json").read_text())["files"]
 
 
-def test_a_finished_cell_is_never_run_again(cell, store):
-    cells.run(cell(), store)
-    folder = cell().entry(store).folder
-    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-    assert cells.run(cell(runtime__threads=4), store).state == "skipped"
-    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
-    assert runs(cell(), store) == ["train", "test"]
-
-
 @pytest.mark.parametrize(
     "changes", [{"decode__beam": 3}, {"task__scores": ["other"]}, {"data__test": "moved"}, {"tests": ["further"]}]
 )
@@ -149,14 +140,6 @@ def test_a_score_that_is_not_a_number_is_told(cell, store):
     notes = []
     outcome = cells.run(cell(task__behaviour="half a number"), store, forward=lambda kind, *said: notes.append(said))
     assert outcome.state == "done" and ("test/other: nan; tables cannot show its mean",) in notes
-
-
-def test_a_cell_somebody_else_runs_is_busy(cell, store):
-    mine = cell()
-    with mine.entry(store).locked():
-        outcome = cells.run(mine, store)
-    assert outcome.state == "busy" and str(os.getpid()) in outcome.error
-    assert mine.results(store) is None
 
 
 def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, store, monkeypatch, full):

@@ -177,16 +177,6 @@ def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained,
     assert sum(line.startswith("Of softmax (") and "Data: " in line for line in found.footers) == 2
 
 
-@pytest.mark.parametrize("best_epoch", [1, 3])
-def test_a_setting_says_whether_it_has_converged(trained, store, best_epoch):
-    for seed, value in ((1, 0.0), (2, 0.5)):
-        trained(mapping__lam=value, seed=seed, train__max_epochs=3)
-    metrics = {"test/score": 50.0, "best_epoch": best_epoch}
-    found = [replace(one, metrics=metrics, curve=()) for one in records.read(store).records]
-    rows = compare.table(compare.groups(found), "t", "T").blocks[0].rows
-    assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
-
-
 def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(written):
     folder, _, found = written
     text = (folder / "dashboard.html").read_text()
