@@ -1,8 +1,6 @@
 """Finished cells side by side: what is averaged, what is kept apart, what filters mean, what is drawn."""
 
-import csv
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import fake_family
@@ -95,15 +93,6 @@ def test_softmax_comes_first_and_then_the_given_order(trained, store):
     assert [s.mapping for s in group.settings] == ["softmax", "sparsemax", "entmax", "fusedmax"]
 
 
-def test_an_interval_is_cut_at_the_bounds_of_the_score_and_says_so(trained, store):
-    for seed in (1, 2, 30):
-        trained(seed=seed)
-    text = render.to_text(compare.table(compare.groups(records.read(store).records), "t", "T"))
-    for title in ("intervals over seeds", "prediction intervals for one run with a new seed"):
-        assert f"95 % {title}, cut at the bounds of the score" in text
-    assert "[0.0, " in text and "[-" not in text
-
-
 def test_filters(grid, store):
     assert [s.parameters["lam"] for s in settings(store, **{"mapping.lam": "0.5"})] == [0.5]
     assert settings(store, task="fake", mapping="softmax", seed="2")[0].seeds == [2]
@@ -138,25 +127,6 @@ def written(cell, tmp_path_factory):
     table, files = comparison.write(found, folder, "T <b>", ["A note."], paper)
     assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
     return folder, table, found
-
-
-def test_files_and_drawings(written):
-    folder, table, _ = written
-    names = {str(f.relative_to(folder)) for f in folder.rglob("*")}
-    drawn = {f"plots/fake_softmax_lam.{kind}" for kind in ("svg", "csv")}
-    assert {"table.txt", "table.md", "table.csv", *drawn} <= names
-    for path in folder.glob("plots/*.svg"):
-        assert ET.parse(path).getroot().tag.endswith("svg")
-    assert "±0.1" in (folder / "table.txt").read_text() and "A note." in (folder / "table.md").read_text()
-    plotted = list(csv.DictReader((folder / "plots/fake_softmax_lam.csv").open()))
-    points = [(row["lam"], row["dev/score mean"], row["dev/score n"]) for row in plotted]
-    assert points == [("0", "0.15", "2"), ("0.5", "5.15", "2")]
-    rows = list(csv.DictReader((folder / "table.csv").open()))
-    mine = next(r for r in rows if r["mapping.lam"] == "0.5" and r["metric"] == "dev/score" and r["n"] == "2")
-    assert mine["seeds"] == "1 2" and len(mine["cells"].split()) == 2
-    assert [len(row.results) for row in table.blocks[0].rows] == [2, 2, 1, 0]
-    names = [row.name.partition(" (")[0] + row.name[-1] for row in table.blocks[0].rows]
-    assert names == ["softmax)", "softmax)", "sparsemaxx", "constant baselinee"], "details where a label comes twice"
 
 
 def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained, store):

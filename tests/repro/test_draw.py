@@ -2,16 +2,13 @@
 
 import base64
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_report import ROWS, Made
 
-from repro.report import draw, pictures
+from repro.report import draw
 from repro.report.draw import groups, heat, runs, shade
-from repro.tables.claims import Claim
-from repro.tables.decide import Outcome, Part
 
 
 @pytest.mark.parametrize(
@@ -90,41 +87,3 @@ def test_one_run_per_row_draws_the_scores(reported):
     assert "R-1 of each row" in text and "R-1 minus that of" not in text
     said = re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[: len(ROWS)]
     assert said == [("0", "6.0"), ("30", "5.0"), ("60", "4.0")], "of the metric, not of what is drawn"
-
-
-CLAIM = Claim("c", "p", "e", ("a",), ("test/bleu",), "superiority", ("softmax",), 1.0, unit="BLEU")
-PART = Part("a", "", effect=2.0, low=-3.0, high=3.0, n=3, differences={1: -2.0, 2: 2.0, 3: 0.0})
-
-
-def picture(claim, labels=None, part=PART, better=0):
-    return pictures.claim(Outcome(claim, "supported", part, (part,), better=better), labels or {})
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(
-    ("test", "equal"),
-    [("equivalence", (-1, 1)), ("noninferiority", (-1, 0)), ("superiority", (0, 1)), ("trend", None)],
-)
-def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_better(test, equal, sign):
-    claim = replace(CLAIM, test=test, direction="higher" if sign > 0 else "lower")
-    made = picture(replace(claim, against=()) if test == "trend" else claim, better=-sign)
-    number = r"([\d.]+) "
-    (zero,) = re.findall(rf'<path d="M {number}[^"]*" [^>]*stroke: {draw.INK}; stroke-width: 0.8', made)
-    interval = re.search(rf'<path d="M {number}[\d. ]+\nL {number}[^>]*stroke: {draw.INK}; stroke-width: 1.6', made)
-    low, high = interval.groups()
-    unit = (float(high) - float(low)) / 6  # of the interval from -3 to 3
-    bands = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: {draw.GRID}; opacity: 0.5', made)
-    spans = [[(float(x) - float(zero)) / unit for x in re.findall(rf"[ML] {number}", band)] for band in bands[:1]]
-    ends = [(round(min(span)), round(max(span))) for span in spans]
-    assert ends == ([] if equal is None else [tuple(sorted(sign * end for end in equal))])
-    assert ("counts as equal" in made) == (equal is not None) and ("← better" if sign > 0 else "better →") in made
-    against = ": the last minus the first" if test == "trend" else " minus softmax"
-    assert f">BLEU{against}</text>" in made
-
-
-def test_the_picture_of_a_claim_names_ratios_numbers_and_metrics():
-    ratio = picture(replace(CLAIM, ratio=True))
-    assert "(100 times the difference of logarithms)" in ratio and "better" not in ratio and "as claimed" in ratio
-    assert ">BLEU minus 50</text>" in picture(replace(CLAIM, value=50.0, against=()))
-    two = replace(CLAIM, metrics=("test/bleu", "test/other"))
-    assert ">a, other</text>" in picture(two, {"test/other": "other"}, replace(PART, metric="test/other"))

@@ -10,7 +10,6 @@ import statistics
 import pytest
 from made_table import AMBIGUOUS, BASELINES, COLUMN, FACTS, RECORDS, SOFTMAX, TUNED, block, cell_of
 
-from repro.files import read_json, write_json
 from repro.tables import build as tables
 from repro.tables import render
 from repro.tables.footers import GROUPS, concerns, of_settings
@@ -102,40 +101,6 @@ def test_data_that_replace_the_real_ones_are_named_in_the_title(made):
     assert block(*made(facts=FACTS | {"stands_for": "NMT-Benchmark"})).label == "A | B & C_1"
 
 
-def test_footers_carry_what_a_number_needs(made):
-    table = tables.build(*made(), AMBIGUOUS)
-    for text in (render.to_text(table), render.to_markdown(table)):
-        for wanted in ("Data: generated; 1,200 train, 40 test examples; sha256 abcdef012345", "Read me.", "BLEU: sig|v1 (BLEU points)",
-                       "Seeds: 1, 2 (mean ± standard deviation over n seeds", "Recipe versions: training 7, evaluation 8.", "Verdict: `reproduced` if", "runs", "30.00, 31.00", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
-                       "not comparable with the paper's", "Deviation: a small model"):  # fmt: skip
-            assert wanted in text
-        assert "not the locked set" not in text
-    assert any("not the locked set" in f for f in tables.build(*made(locked=False), RECORDS).footers)
-
-
-VERSIONS = {"torch 2.4 and 2.5": {"packages": {"torch": "2.5"}}, "kernels aaaa and bbbb": {"kernels": "bbbb"}}
-VERSIONS["processor A, AVX2 and B, AVX512"] = {"machine": {"cpu": "B, AVX512"}}
-
-
-@pytest.mark.parametrize("said, changed", VERSIONS.items())
-def test_cells_of_different_versions_are_reported(made, said, changed):
-    plan, store = made(packages={"torch": "2.4"}, kernels="aaaa", machine={"cpu": "A, AVX2"})
-    assert not any("cells differ" in f for f in tables.build(plan, store, RECORDS).footers)
-    entry = plan.slots[0].entry(store)
-    write_json(entry.path("provenance.json"), read_json(entry.path("provenance.json")) | changed)
-    entry.finish()
-    footers = tables.build(plan, store, RECORDS).footers
-    assert [f for f in footers if "cells differ" in f] == [f"The cells differ in: {said}."]
-
-
-def test_baselines_stand_below(made):
-    rows = block(*made()).rows
-    assert [(r.label, r.detail, r.values[0].text()) for r in rows if r.baseline] == [
-        ("lead baseline", "first 8 words", "12.35"), ("constant baseline", "always the same 2 words", "1.00"), ("nearest neighbour baseline", "", "29.70"),
-    ]  # fmt: skip
-    assert [r.baseline for r in rows] == [False, False, True, True, True]
-
-
 @pytest.mark.parametrize(
     "text, concerned",
     [
@@ -161,15 +126,6 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
         assert of_settings(plan, plan.slots) == ["data: LibreOffice help", "model: one layer"]
         plan.overrides = ("data=files", "data.path=mine.tsv")
     assert of_settings(plan, plan.slots) == ["model: one layer"]
-
-
-def test_a_table_lists_the_deviations_of_its_task_that_concern_it(made):
-    plan, store = made()
-    plan.slots[0].config["task"]["deviations"] = ["two layers"]
-    texts = {"all": ["fewer words", "with m: exact", "with softmax: none"], "demo, cpu": ["small"], "paper": ["large"]}
-    table = tables.build(plan, store, RECORDS, deviations={"fake": texts, "other": {"all": ["not this"]}})
-    assert table.deviations == ["a small model", "two layers", "fewer words", "with m: exact", "small"]
-    assert "Deviation: fewer words" in render.to_text(table)
 
 
 HEADERS = ["mapping", "n", "BLEU", "support", "converged", "BLEU", "verdict"]

@@ -157,10 +157,7 @@ def test_what_is_refused_says_what_to_do():
         (lambda: few.append(k.double(), v.double()), TypeError, "convert it"),
         (lambda: few.attend(q[:, :, :9]), ValueError, "9 queries for 8 positions"),
         (lambda: few.crop(9), ValueError, "out of range"),
-        (lambda: sa.KeyCache("sparsemax", gama=1.0), ValueError, "did you mean"),
-        (lambda: sa.KeyCache(window=5), ValueError, "window=5 is not"),
         (lambda: sa.KeyCache(slopes=three).append(k, v).attend(one), ValueError, "slopes has shape"),
-        (lambda: sa.KeyCache(sink=three).append(k, v).attend(one), ValueError, "sink has shape"),
         (lambda: sa.KeyCache(scale=three).append(k, v).attend(one), ValueError, "scale has shape"),
         (lambda: sa.KeyCache().append(k, v).attend(one, bias=three), ValueError, "bias of shape"),
     ):

@@ -163,15 +163,6 @@ def test_rows_without_a_mapping(op: str, n: int, dtype: torch.dtype) -> None:
     assert not dx[others].isnan().any()
 
 
-@pytest.mark.parametrize("op", list(native.OPS))
-def test_no_rows(op: str) -> None:
-    x = torch.empty(0, 4)
-    params = {"bounds": x} if op == "constrained_sparsemax" else oracles.defaults(op)
-    p, saved = native.OPS[op].forward(x, **params)
-    assert p.shape == (0, 4)
-    native.OPS[op].backward(x, p, saved, **params)
-
-
 @pytest.mark.parametrize("n", [64, 700, 5000])
 def test_long_rows_sum_to_one(n: int) -> None:
     """Dense rows are where a threshold of one float32 would lose 1e-3 of the total."""
