@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from benchmarks.language_model import report
 from repro.results import archive, records
 from repro.store import Store
 from repro.tables import compare, render
@@ -76,11 +77,14 @@ def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
     """Of the smaller records: tables, pictures, sweeps and the claims on them; `make results` computes all of them."""
     whole, at = recorded.RESULTS, tmp_path / "results"
     (at / "records").mkdir(parents=True)
-    (tmp_path / "claims.md").touch()
+    (at / "figures").mkdir()
+    for page in (tmp_path / "claims.md", at / "properties.md", at / "figures" / "README.md"):
+        page.touch()
+    shutil.copy(whole / "language_model.json", at)
     for path in (whole / "records").glob("*.jsonl"):
         if path.stat().st_size < 200_000:
             shutil.copy(path, at / "records")
-    made = results.expected(at, {})
+    made = results.expected(at, {"language_model": report.page})
     pages = [path.read_text(encoding="utf-8").replace("](../../", "](") for path in whole.rglob("*.md")]
     assert [key for key, (_, text) in made.sections.items() if not any(text in page for page in pages)] == []
     claimed = (whole.parent / "claims.md").read_text(encoding="utf-8")

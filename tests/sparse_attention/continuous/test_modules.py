@@ -233,13 +233,6 @@ def test_registry_knows_the_transforms():
     assert torch.allclose(r, layer(torch.randn(2, 36, 4), weights=weights)[1].r, atol=1e-6)
 
 
-def test_the_default_basis_and_numbers_of_components():
-    assert ct.ContinuousAttention1d().basis == ct.GaussianBasis1d.linspaced(64) != ct.GaussianBasis1d.linspaced(62)
-    with refused(ValueError, key="max_components", value=0):
-        ct.MultimodalAttention2d(max_components=0)
-    assert ct.MultimodalAttention2d(max_components=1).max_components == 1
-
-
 def step(layer, n, dtype, how):
     """One training step, or one call in inference mode, of a layer for n positions."""
     grad = not torch.is_inference_mode_enabled()
