@@ -72,9 +72,8 @@ def test_a_row_with_some_cells_failed_says_so(made, broken):
 
 
 def test_the_best_is_of_the_points_that_have_a_score(made):
-    assert block(*made({**SOFTMAX, **TUNED, (1, 0.0, 1): None, (1, 0.0, 2): None})).rows[1].detail == (
-        "lam=0.5, best of 1 on dev (1 without a score)"
-    )
+    found = block(*made({**SOFTMAX, **TUNED, (1, 0.0, 1): None, (1, 0.0, 2): None})).rows[1]
+    assert found.detail == "lam=0.5, best of 1 on dev (1 without a score)"
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "weights", "manifest.json"])

@@ -82,9 +82,7 @@ def test_a_stored_study_is_resumed(train, tmp_path):
 def test_a_failed_trial_does_not_end_optunas_study(train, outputs, values, finished):
     asked = ("hydra/sweeper/sampler=grid", "hydra.sweeper.n_trials=2", "hydra.sweeper.direction=maximize")
     done = train("-m", *OPTUNA, *asked, f"mapping.lam=choice({values})", f"sweep=failing{finished}")
-    assert done.returncode == 2 and done.stderr.count("lam=") >= 2 - finished and "Traceback" not in done.stderr, (
-        done.stderr
-    )
+    assert done.returncode == 2 and done.stderr.count("lam=") >= 2 - finished and "Traceback" not in done.stderr
     folder = outputs / "sweeps" / f"failing{finished}"
     assert len(manifest(outputs, folder.name)["cells"]) == finished
     assert [(folder / name).is_file() for name in ("table.txt", "optimization_results.yaml")] == [bool(finished)] * 2

@@ -205,9 +205,8 @@ def test_functions_and_modules():
     assert learned.mapping.alpha_logit.grad.abs() > 0
     bounded = losses.FenchelYoungLoss("constrained_sparsemax")
     bounds = torch.full((5,), 0.5, dtype=D)
-    assert torch.equal(
-        bounded(x, labels, bounds=bounds), fenchel_young(x, labels, "constrained_sparsemax", bounds=bounds)
-    )
+    expected = fenchel_young(x, labels, "constrained_sparsemax", bounds=bounds)
+    assert torch.equal(bounded(x, labels, bounds=bounds), expected)
 
 
 def test_gradients_for_hyperparameters():
@@ -220,11 +219,12 @@ def test_gradients_for_hyperparameters():
 
 def test_compiled_as_one_graph():
     x, y, _ = data()
-    step = torch.compile(
-        lambda x, y: fenchel_young(x, y, "sparsemax", ignore_index=3), fullgraph=True, backend="aot_eager"
-    )
+
+    def loss(x, y):
+        return fenchel_young(x, y, "sparsemax", ignore_index=3)
+
     found = []
-    for f in (step, lambda x, y: fenchel_young(x, y, "sparsemax", ignore_index=3)):
+    for f in (torch.compile(loss, fullgraph=True, backend="aot_eager"), loss):
         z = x.clone().requires_grad_()
         value = f(z, y)
         found += [value.detach(), torch.autograd.grad(value, z)[0]]

@@ -108,9 +108,8 @@ def test_the_older_exporter_keeps_lengths_free(name):
     session = runtime.InferenceSession(file.getvalue())
     for batch, n in ((1, 1), (3, 5), (2, 12)):
         x = torch.randn(batch, 3, n, 8)
-        torch.testing.assert_close(
-            torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), attends(x), atol=1e-6, rtol=0.0
-        )
+        found = torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+        torch.testing.assert_close(found, attends(x), atol=1e-6, rtol=0.0)
 
 
 FORMS: dict[str, dict[str, Any]] = {"sparsemax": {}, "window": {"window": (3, 0)}}

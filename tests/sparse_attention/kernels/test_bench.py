@@ -107,9 +107,7 @@ def test_a_section_of_the_page_keeps_its_neighbours() -> None:
     assert text == "# Benchmarks\n\nrows\n\n## Fused attention\n\nnew\n\n## Training and decoding\n\nmodels\n"
 
 
-def test_the_gate_takes_the_smallest_ratio_of_all_tries_and_names_what_is_slower(
-    monkeypatch, tmp_path, capsys, command
-):
+def test_the_gate_takes_the_smallest_ratio_and_names_what_is_slower(monkeypatch, tmp_path, capsys, command):
     """The cases that have passed are not tried again."""
     ratios = {"a noisy": [3.0, 1.3, 1.1], "a slow": [1.3, 1.2, 1.16, 1.4], "a quiet": [0.9]}
     ratios["b"] = [2.0, 8.0, 1.0, 3.0, 4.0, 2.0]

@@ -58,7 +58,7 @@ ROWS = [n for n in models.row_mappings() if sa.spec(n).domain == "real"]
 
 
 @pytest.mark.parametrize("mapping", ROWS)
-def test_self_attention_over_a_review_with_every_mapping_of_rows(
+def test_self_attention_with_every_mapping(
     toy, build_model, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, monkeypatch, mapping
 ):
     data = toy("toy_reviews")

@@ -44,7 +44,7 @@ EVERY += [
 
 
 @pytest.mark.parametrize("mapping, options", EVERY, ids=str)
-def test_training_is_what_the_search_sees_and_attends_to_words_alone(
+def test_training_is_what_the_search_sees(
     build, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, mapping, options
 ):
     model = build(*mapping, **options)

@@ -210,9 +210,7 @@ KILLED = [("adam", 1e-9, 40), *(pytest.param(schedule, 10, 32, marks=pytest.mark
 
 
 @pytest.mark.parametrize("schedule, minutes, update", KILLED)
-def test_killed_in_the_middle_of_an_epoch_ends_the_same(
-    uninterrupted, killed, process, tmp_path, schedule, minutes, update
-):
+def test_killed_within_an_epoch_ends_the_same(uninterrupted, killed, process, tmp_path, schedule, minutes, update):
     """The same command again goes on from the last epoch, or from the middle of the epoch if checkpoints are timed."""
     cell, reference = uninterrupted(*SCHEDULES[schedule])
     overrides = killed(tmp_path, schedule, minutes)
@@ -228,9 +226,7 @@ def test_killed_in_the_middle_of_an_epoch_ends_the_same(
 
 
 @pytest.mark.parametrize("update, resumed", [(40, "epoch 3, update 41"), (47, "epoch 4, update 48")])
-def test_asked_to_stop_it_saves_the_last_update_and_ends_the_same(
-    uninterrupted, prepared_cell, tiny, tmp_path, monkeypatch, update, resumed
-):
+def test_asked_to_stop_it_ends_the_same(uninterrupted, prepared_cell, tiny, tmp_path, monkeypatch, update, resumed):
     """In the middle of epoch 3, and at its last update: dev is measured before, or the epoch's row would be missing."""
     cell, reference = uninterrupted()
     store, step = Store(tmp_path), Trainer.train_step
@@ -252,9 +248,7 @@ def test_asked_to_stop_it_saves_the_last_update_and_ends_the_same(
 
 
 @pytest.mark.slow
-def test_a_timed_checkpoint_after_the_last_update_does_not_pass_over_the_epochs_end(
-    uninterrupted, process, tiny, tmp_path
-):
+def test_a_timed_checkpoint_does_not_pass_over_the_epochs_end(uninterrupted, process, tiny, tmp_path):
     """kill -9 while dev is measured at the end of epoch 3."""
     cell, reference = uninterrupted()
     overrides = [*tiny, *INTERRUPTED, "runtime.save_minutes=1e-9"]
