@@ -285,11 +285,6 @@ def test_what_tables_have_in_common_is_trained_once():
     assert known["martins2020_nmt cpu"]["deen | discrete softmax"] == cpu["deen | softmax"]
 
 
-@pytest.mark.parametrize("preset", [["optim=sgd"], *(["optim=adam", f"schedule={s}"] for s in SCHEDULES)], ids=" ".join)
-def test_every_optimiser_and_schedule_trains(prepared_cell, ran, tiny, tmp_path, preset):
-    ran(prepared_cell([*tiny, *preset]), Store(tmp_path))
-
-
 @pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith(("lstm", "transformer"))])
 def test_every_model_of_translation_trains(prepared_cell, ran, tiny, tmp_path, model):
     sizes = [o for o in tiny if model.startswith("lstm") or not o.startswith("model.embed_dim")]

@@ -129,18 +129,7 @@ def written(cell, tmp_path_factory):
     return folder, table, found
 
 
-def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained, store):
-    """Sizes of the data, notes on what was left out, how scores are computed, baselines, convergence, code; and of other data apart."""
-    table = compare.table(compare.groups(records.read(store).records), "t", "T")
-    (block,) = table.blocks
-    below = "\n".join(block.footers)
-    data = ("Data: invented; 5 train examples; sha256 0123456789ab.", "Test set: 3 test examples", "a note")
-    assert all(said in below for said in (*data, "Scores: dev/score: fake|v1"))
-    assert block.headers[-1] == "converged" and all(row.values[-1].note for row in block.rows if not row.baseline)
-    baseline = block.rows[-1]
-    assert (baseline.label, baseline.detail) == ("constant baseline", "always the same 2 words")
-    assert baseline.value("test/score").summary.mean == 1.5 and not baseline.results
-    assert {"Converged", "Code"} <= {line.partition(": ")[0] for line in table.footers}
+def test_baselines_and_data_of_other_content_stand_apart(grid, trained, store):
     trained(data__content="another", data__test="u")
     found = compare.table(compare.groups(records.read(store).records), "t", "T").blocks[0]
     assert sum(row.baseline for row in found.rows) == 2 and all("; data " in r.detail for r in found.rows if r.baseline)

@@ -37,18 +37,6 @@ def test_p_value_at_the_ends():
     assert st.paired_randomization([1.0], [0.0], trials=500) == 1.0  # a single pair can show nothing
 
 
-def test_summary_is_mean_and_sample_deviation():
-    values = [27.1, 26.4, 28.0]
-    found = st.mean_of(values)
-    assert found.mean == pytest.approx(np.mean(values))
-    assert found.std == pytest.approx(np.std(values, ddof=1))
-    assert found.n == 3
-    assert found.text() == "27.17 ±0.80" and found.text(1) == "27.2 ±0.8"
-    assert (one := st.mean_of([3.14159])).std is None and one.text() == "3.14", "no spread"
-    with pytest.raises(ValueError, match="data point"):
-        st.mean_of([])
-
-
 def test_the_interval_of_a_mean_is_scipy_s():
     values = [27.1, 26.4, 28.0, 27.7]
     found = st.mean_of(values)
