@@ -182,10 +182,3 @@ def test_the_filters_of_the_dashboard(written, tmp_path):
         hidden = "[...document.querySelectorAll('.view:not([hidden]) [data-of]')].filter(e => e.style.display).map(e => e.dataset.of)"
         assert {text.split(" (")[0] for text in browser.ask(hidden)} == {"softmax"}
         assert rows(seed="2") == [["2", "softmax", "softmax"]] and rows(seed="2", mapping="sparsemax") == []
-
-
-def test_the_front_of_a_pareto_plot():
-    points = [(0.1, 30.0), (0.5, 29.0), (0.4, 28.0), (0.9, 20.0)]
-    front = [p for p in points if not any(sweeps._beats(q, p, 1) for q in points)]
-    assert front == [(0.1, 30.0), (0.5, 29.0), (0.9, 20.0)]
-    assert [p for p in points if not any(sweeps._beats(q, p, -1) for q in points)] == [(0.9, 20.0)]

@@ -44,19 +44,6 @@ def test_a_heat_map_is_grey_exactly_where_a_weight_is_zero():
     assert (np.diff(depth) < 0).all() and (shade(np.nan) == shade(1.0)).all()
 
 
-def test_a_drawing_is_the_same_file_again_and_rows_differ_in_more_than_colour():
-    dots = [draw.Dot('a "b" <c>', 1, 2.0, (1.0, 3.0), (1.5, 2.5)), None, draw.Dot("d", 2, 1.0, hollow=True)]
-    files = []
-    for _ in range(2):
-        with draw.canvas((3, 2)) as figure:
-            draw.dots(figure.add_subplot(), dots)
-            files.append(draw.svg(figure, "title & more"))
-    assert files[0] == files[1] and "title &amp; more" in files[0]
-    looks = [draw.look(i) for i in range(16)]
-    assert len({look["color"] for look in looks[:8]}) == 8
-    assert len({(look["color"], look["marker"]) for look in looks}) == 16
-
-
 def plots(text: str, caption: str) -> str:
     found = re.search(rf'<figcaption>{caption}</figcaption><img [^>]*src="data:image/svg.xml;base64,([^"]*)"', text)
     return base64.b64decode(found[1]).decode()

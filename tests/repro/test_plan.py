@@ -87,9 +87,8 @@ def test_values_keep_their_kind_in_overrides(experiment, tools):
         page["profiles"]["demo"] = {"columns": ["a"], "seeds": [3]}
 
     made(experiment(change), spying, ["z=1"])
-    assert seen == [
-        ["profile=demo", "mapping=m", "c=1", f"mapping.a={v}", "seed=3", "z=1"] for v in ("true", "null", "0.5", "word")
-    ]
+    values = ("true", "null", "0.5", "word")
+    assert seen == [["profile=demo", "mapping=m", "c=1", f"mapping.a={v}", "seed=3", "z=1"] for v in values]
 
 
 def test_all_errors_are_collected_before_any_data(experiment, tools, tmp_path):

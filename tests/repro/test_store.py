@@ -119,14 +119,6 @@ def test_predictions_survive_and_are_byte_identical_for_equal_content(entry, mon
         level.predictions()
 
 
-def test_iteration_finds_every_cell(store):
-    for mapping in ("softmax", "sparsemax"):
-        write_atomic(store.entry("toy", mapping, "x1").path("config.yaml"), b"a: 1")
-    write_atomic(store.entry("toy", "softmax", "x1.damaged-1").path("config.yaml"), b"a: 1")
-    assert sorted(e.folder.parent.name for e in store) == ["softmax", "sparsemax"]
-    assert list(Store(store.root / "nowhere")) == []
-
-
 @pytest.mark.parametrize("name", ["../../x", "..", ".", "", "a/b", "/etc", ".hidden", "a\0b", "x" * 300, None])
 def test_a_name_never_leaves_the_store(store, name):
     for names in ((name, "softmax", "abc"), ("toy", name, "abc"), ("toy", "softmax", name)):

@@ -69,7 +69,7 @@ def test_no_row_is_compared_with_a_first_row_that_still_learns(tmp_path, monkeyp
 
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}
-SOFTMAX, CLEAR, NOISE = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0), (30.5, 30.2, 32.6)
+SOFTMAX, CLEAR = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0)
 OF = "other rows that converged with 3 seeds or more (p < 0.05, paired over seeds and test examples)."
 FEW = "No best row: fewer than two rows have converged with 3 seeds or more."
 

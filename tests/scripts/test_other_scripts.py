@@ -16,9 +16,7 @@ from tasks.config.request import REPRODUCE, Request
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPED = {"reproduce-table9": "reproduce-table2 reproduce-table3 reproduce-figure5"}
-TYPED |= {
-    wrong: f"did you mean {near}?" for wrong, near in (("setpu", "setup"), ("reproduce-tabel2", "reproduce-table2"))
-}
+TYPED |= {"setpu": "did you mean setup?", "reproduce-tabel2": "did you mean reproduce-table2?"}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")

@@ -53,9 +53,7 @@ def test_a_sweep_ends_in_one_table_and_is_found_again(train, command, outputs, c
 @pytest.fixture(scope="module")
 def optuna():
     """Optuna and matplotlib are loaded once, for all forks."""
-    pytest.importorskip(
-        "hydra_plugins.hydra_optuna_sweeper._impl", reason="needs the extra [cluster]: hydra-optuna-sweeper"
-    )
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper._impl", reason="the extra [cluster] is not installed")
     importlib.import_module("matplotlib.backends.backend_svg")
 
 

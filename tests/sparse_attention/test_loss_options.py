@@ -61,9 +61,8 @@ def test_smoothing_goes_to_the_classes_that_are_kept_in_float64(loss):
             return sa.losses.softmax_loss(x, target, mask=mask, reduction="none", **options)
         rows = [v.unsqueeze(-2) for v in (x, mask)] if loss == "tvmax" else (x, mask)
         target = target.unsqueeze(-2) if loss == "tvmax" and target.ndim == 2 else target
-        return fenchel_young(
-            rows[0], target, loss, mask=rows[1], reduction="none", **PARAMS.get(loss, {}), **inputs, **options
-        )
+        options |= {"mask": rows[1], "reduction": "none"}
+        return fenchel_young(rows[0], target, loss, **PARAMS.get(loss, {}), **inputs, **options)
 
     found = []
     for target, options in ((soft, {}), (y, {"label_smoothing": 0.3})):
@@ -170,9 +169,8 @@ def test_the_loss_of_tvmax_over_grids():
         assert (cost <= value + 1e-12).all() and (n or torch.allclose(cost, value))  # attained by the mapping
     cell = torch.tensor([0, 0])
     t = one_hot(cell, 12).view(2, 3, 4).to(D)
-    expected = (
-        value + 0.5 + 0.2 * torch.tensor([mask[b, 0, 1].int() + mask[b, 1, 0].int() for b in (0, 1)]) - x[:, 0, 0]
-    )
+    neighbours = torch.tensor([mask[b, 0, 1].int() + mask[b, 1, 0].int() for b in (0, 1)])
+    expected = value + 0.5 + 0.2 * neighbours - x[:, 0, 0]
     for target in (cell, t):
         assert torch.allclose(fenchel_young(x, target, "tvmax", mask=mask, lam=0.2, reduction="none"), expected)
 

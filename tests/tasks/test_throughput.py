@@ -79,18 +79,6 @@ def test_steps_over_documents_on_both_paths(monkeypatch):
         assert {"softmax", "sparsemax", "entmax", "fusedmax"} <= {*found} and "constrained_softmax" not in found
 
 
-def test_the_page_of_documents_has_the_times_and_the_trainings():
-    times = (("softmax", "library", 0.4), ("softmax", "composition", 0.8), ("sparsemax", "library", 0.2))
-    rows = [documents.Row(mapping, path, t, 10.0, 0.5) for mapping, path, t in times]
-    config = {"data": {"limits": {"train": 4000}}, "train": {"max_epochs": 4}, "seed": 1}
-    config["mapping"] = {"name": "softmax"}
-    cells = [documents.described(config, {"test/accuracy": 81.25, "other": 1.0})]
-    page = documents.markdown(rows, cells, documents.Sizes(400, 16), 5)
-    assert "takes 0.50 times as long with sparsemax" in page and "0.25 times as long as with softmax when" in page
-    assert "| sparsemax | library | 0.20 | 0.50 | 0.09 | 10 | 50.0 % |" in page, "1,563 steps of .2 seconds"
-    assert "| softmax | 4,000, 4, 1 | 81.2 |" in page and "other" not in page
-
-
 TRAINED = {"width": 16, "layers": 2, "heads": 2, "length": 48, "every": 2, "windows": 1, "warmup": 2}
 
 

@@ -69,9 +69,8 @@ def test_result_does_not_depend_on_the_batch_or_on_padding_values():
 def test_combined_is_the_sum_of_its_parts():
     values, mask = batch()
     scores = torch.randn(3, 11)
-    combined, info = ct.DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")(
-        values, mask, scores
-    )
+    layer = ct.DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")
+    combined, info = layer(values, mask, scores)
     p = softmax(scores, mask, -1)
     alone, _ = ct.ContinuousAttention1d(BASIS, 2.0, moment_match="paper-code")(values, mask, weights=p)
     assert torch.allclose(combined, (p.unsqueeze(1) @ values).squeeze(1) + alone, atol=1e-6)

@@ -155,9 +155,7 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        said = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+        said = subprocess.check_output([tool, "--dump-resource-usage", file.name], text=True)
     registers, stack = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
     return {
         "label": case.label,
@@ -174,9 +172,8 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
 
 def main(of: str, capability: int, only: str = "") -> None:
     print(f"Triton {triton.__version__}, sm_{capability}\n")
-    print(
-        "| kernel | case | warps | registers | stack | shared | copies | seconds |\n|---|---|---|---|---|---|---|---|"
-    )
+    columns = ["kernel", "case", "warps", "registers", "stack", "shared", "copies", "seconds"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for case in attention_cases() if of == "attention" else row_cases():
         if only in f"{case.name} {case.label}":
             at = binary(case, capability)

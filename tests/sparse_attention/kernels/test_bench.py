@@ -124,14 +124,6 @@ def test_every_case_of_the_gate_has_ratios_of_two_instruction_sets() -> None:
     assert {"avx512", "avx2"} <= set(known) and all(set(found) == set(gate.CASES) for found in known.values())
 
 
-@pytest.mark.parametrize("name", [n for n in gate.CASES if not any(long in n for long in ("2048", "4096", "training"))])
-def test_our_calls_compute_something_else_than_torchs(name) -> None:
-    """Of equal shapes: softmax in both places would make every ratio 1."""
-    ours, theirs = (call() for call in gate.CASES[name]())
-    for a, b in zip(ours, theirs, strict=True):
-        assert a.shape == b.shape and not torch.allclose(a, b, atol=1e-3)
-
-
 def test_the_wheels_hold_what_training_imports_and_no_torch() -> None:
     pytest.importorskip("fairseq")
     names = wheels.needed()

@@ -43,9 +43,8 @@ needs_compiler = pytest.mark.skipif(
 def start(root: Path, **environment: str) -> subprocess.Popen[str]:
     full = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX", "SPARSE_ATTENTION_KERNELS")}
     full |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.Popen(
-        [sys.executable, "-c", USE], env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", USE], env=full, stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:

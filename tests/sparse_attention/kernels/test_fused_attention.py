@@ -43,11 +43,10 @@ def compare(q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale=None, causal: b
     """Values, support and gradients, to what float32 can hold of the scores."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
     assert attention.refusal(q, k, v, given(alpha)["alpha"]) is None
-    out, saved = attention.forward(q, k, v, **given(alpha), scale=scale, causal=causal, lengths=lengths, weights=True)
+    asked = {**given(alpha), "scale": scale, "causal": causal, "lengths": lengths}
+    out, saved = attention.forward(q, k, v, **asked, weights=True)
     assert saved is not None
-    unsaved, nothing = attention.forward(
-        q, k, v, **given(alpha), scale=scale, causal=causal, lengths=lengths, save=False
-    )
+    unsaved, nothing = attention.forward(q, k, v, **asked, save=False)
     assert nothing is None and torch.equal(out, unsaved)
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     expected, p = composition(*exact, alpha, scale, causal, lengths)
@@ -63,9 +62,8 @@ def compare(q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale=None, causal: b
     # the approximate power of other alphas is off alike in equal weights: 3.3e-6 on AVX2 for 1,800 of them
     torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6 if alpha in (1.5, 2.0, "fusedmax") else 5e-6, rtol=0)
     size = float(v.abs().max())
-    torch.testing.assert_close(
-        out.double(), expected, atol=size * (1e-6 + 3 * off * float((p > 0).sum(-1).max())), rtol=1e-5
-    )
+    most = float((p > 0).sum(-1).max())
+    torch.testing.assert_close(out.double(), expected, atol=size * (1e-6 + 3 * off * most), rtol=1e-5)
 
     g = torch.randn_like(out)
     gradients = attention.gradients(g, q, k, v, saved)[:3]

@@ -115,9 +115,8 @@ def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes
 @pytest.mark.slow
 def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
     records = {split: [Pair(source, (target,)) for source, target in rows] for split, rows in sentences.items()}
-    data = DataSet(
-        "little", "pairs", {s: content_sha256(r) for s, r in records.items()}, lambda progress: records, "written here"
-    )
+    hashes = {s: content_sha256(r) for s, r in records.items()}
+    data = DataSet("little", "pairs", hashes, lambda progress: records, "written here")
     encoded = pairs.encode(data, PairOptions(), tmp_path, NullProgress())
     test = pairs.encode_test(data, encoded.folder, tmp_path, NullProgress())
     asked = "--task sa_pairs --arch sa_seq2seq --mapping sparsemax --lr-scheduler inverse_sqrt --warmup-updates 4"

@@ -1,4 +1,4 @@
-"""Metrics, objective and selection against scikit-learn, scipy, finite differences and a convex solver."""
+"""Metrics, objective and selection against scikit-learn, scipy and a convex solver."""
 
 from __future__ import annotations
 

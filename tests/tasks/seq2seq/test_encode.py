@@ -150,9 +150,8 @@ def test_the_units_of_raw_text_fit_its_characters(monkeypatch):
     size, coverage = fitted(3000, 2)
     assert size == 3 + 256 + 2999 * 4 // 3 + 1 and coverage == 0.9995
     assert fitted(1000, 2, 1580) == (1580, pytest.approx(0.99)) and fitted(1000, 2, 1566) == (1566, 0.98)
-    with pytest.raises(
-        DataError, match=r"(?s)encode\.vocab_size=1565 is too small.*980 characters.*set encode\.vocab_size=1566"
-    ) as error:
+    said = r"(?s)encode\.vocab_size=1565 is too small.*980 characters.*set encode\.vocab_size=1566"
+    with pytest.raises(DataError, match=said) as error:
         fitted(1000, 2, 1565)
     assert error.value.key == "encode.vocab_size"
     monkeypatch.setattr(pieces, "PER_PIECE", 1)

@@ -127,9 +127,8 @@ def test_gradients_are_finite_differences(transform, sentences, mapping, options
     names, parameters = zip(*model.named_parameters())
 
     def loss(*values):
-        return loss_of(
-            lambda **given: torch.func.functional_call(model, dict(zip(names, values)), kwargs=given), *sentences
-        )
+        call = torch.func.functional_call
+        return loss_of(lambda **given: call(model, dict(zip(names, values)), kwargs=given), *sentences)
 
     assert torch.autograd.gradcheck(loss, parameters, fast_mode=True)
     assert all(slope.any() for slope in torch.autograd.grad(loss(*parameters), parameters))

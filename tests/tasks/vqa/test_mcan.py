@@ -123,9 +123,7 @@ def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
     authors = {"quadrature": "paper-code"}
     assert not said("continuous_sparsemax", authors, cnn_channels=[8])
     assert "alpha=2 only" in said("continuous_triweight", authors, cnn_channels=[8])[0]
-    for name in {*sa.names(kind="simplex"), *ROWS} - {
-        "sum_normalization"
-    }:  # every density and mapping of signed scores
+    for name in {*sa.names(kind="simplex"), *ROWS} - {"sum_normalization"}:  # densities, mappings of signed scores
         required = {p.name: p.default for p in sa.spec(name).params if p.required}
         assert not problems({"name": name} | required, PLACES), name
     assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
