@@ -16,9 +16,7 @@ DOES = {"en": ("paints", "sees", "carries"), "fr": ("peint", "voit", "porte"), "
 WHAT = {"en": ("a chair", "two red boats", "the old clock on the wall behind us", "bread")}
 WHAT |= {"fr": ("une chaise", "deux bateaux rouges", "la vieille horloge", "du pain")}
 WHAT |= {"de": ("einen Stuhl", "zwei rote Boote", "die alte Uhr an der Wand", "Brot")}
-CAPTIONS = {
-    lang: [f"{who} {does} {what}" for who in WHO[lang] for does in DOES[lang] for what in WHAT[lang]] for lang in WHO
-}
+CAPTIONS = {x: [f"{who} {does} {what}" for who in WHO[x] for does in DOES[x] for what in WHAT[x]] for x in WHO}
 LABELS = {"birds": ("Tin Whistler", "Baker's Swift"), "scene": ("Sea", "Hill"), "emotions": ("glad", "calm")}
 LABELS |= {"yeast": tuple(f"Class{i}" for i in range(1, 15))}
 SENTENCE = "the green lamp house falls on a quiet road near old mills today and birds"

@@ -37,8 +37,6 @@ def bases(composed) -> dict[str, dict]:
     return {task: composed([f"task={task}", "runtime.device=cpu", *more]) for task, *more in tasks}
 
 
-# ---- the command line
-
 # Command lines, of task=toy unless they name another, whose last override is refused by its key and value.
 TYPED = """
 mapping=Softmax | mapping=softmax mapping.lam=1 | ~mapping.at.cross | logger=wanbd | logger=wandb logger.wandb.mode=maybe
@@ -130,9 +128,6 @@ def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what
     for name, profile, near in (("niculae_table2", "demo", table), (table, "demmo", "demo")):
         with refused(compose.ConfigError, f"did you mean '{near}'"):
             compose.experiment(name, profile)
-
-
-# ---- options
 
 
 @pytest.mark.parametrize(

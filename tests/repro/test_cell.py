@@ -83,15 +83,6 @@ def test_a_finished_cell_has_everything(cell, store):
     assert "answers.json" in json.loads(level.path("manifest.json").read_text())["files"]
 
 
-def test_a_finished_cell_is_never_run_again(cell, store):
-    cells.run(cell(), store)
-    folder = cell().entry(store).folder
-    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-    assert cells.run(cell(runtime__threads=4), store).state == "skipped"
-    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
-    assert runs(cell(), store) == ["train", "test"]
-
-
 @pytest.mark.parametrize(
     "changes", [{"decode__beam": 3}, {"task__scores": ["other"]}, {"data__test": "moved"}, {"tests": ["further"]}]
 )
@@ -151,14 +142,6 @@ def test_a_score_that_is_not_a_number_is_told(cell, store):
     assert outcome.state == "done" and ("test/other: nan; tables cannot show its mean",) in notes
 
 
-def test_a_cell_somebody_else_runs_is_busy(cell, store):
-    mine = cell()
-    with mine.entry(store).locked():
-        outcome = cells.run(mine, store)
-    assert outcome.state == "busy" and str(os.getpid()) in outcome.error
-    assert mine.results(store) is None
-
-
 def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, store, monkeypatch, full):
     """It has room for the first `seed - 1` writes of a cell, so for the first cell not even the failure can be recorded."""
     real, room = os.fsync, []
@@ -188,9 +171,6 @@ def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, sto
 def test_names_that_leave_the_store_are_refused_before_the_data_are_prepared(cell):
     with refused(StoreError, key="name", value="../../x"):
         cell(task__name="../../x", data__missing=True)
-
-
-# ---- damage
 
 
 WAYS = [("weights.safetensors", "x"), ("config.yaml", "[]"), ("encoding/dict.txt", "gone")]
@@ -245,9 +225,6 @@ def test_an_evaluation_that_was_killed_leaves_no_old_files_behind(cell, store):
     level.path("leftover").write_text("of a killed process")
     cells.run(mine, store)
     assert not level.path("leftover").exists() and level.damage() is None
-
-
-# ---- from a folder
 
 
 def test_a_cell_runs_from_its_page_alone(cell, store):

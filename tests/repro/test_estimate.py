@@ -99,11 +99,6 @@ def ran(experiment, tools):
     return list(plan.cells.values())
 
 
-def test_a_cell_is_named_by_its_row_and_column_of_the_table(ran):
-    assert display.name(ran[0]) == "fake: plain, A, seed 1"
-    assert any("lam=0.5, B, seed 2" in display.name(cell) for cell in ran)
-
-
 def test_the_time_left_begins_as_expected_and_becomes_what_is_measured(ran, monkeypatch, capsys):
     """Four cells of 100 seconds, one of 200 as expected; half of the first one is of an earlier run, and they take twice as long."""
     now = [0.0]
@@ -123,9 +118,7 @@ def test_the_time_left_begins_as_expected_and_becomes_what_is_measured(ran, monk
     shown.show(Event(ran[0], "end", outcome=Outcome(ran[0].cell_id, "done", seconds=100.0)))
     shown.show(Event(ran[2], "end", outcome=Outcome(ran[2].cell_id, "failed", error="x")))
     pace = (display.TRUST + 100 + 50) / (display.TRUST + 100 + 100)
-    assert shown.remaining() == pytest.approx((50 + 100) / pace / 2), (
-        "a failed cell is not left, and says nothing of the pace"
-    )
+    assert shown.remaining() == pytest.approx((50 + 100) / pace / 2)  # a failed cell is not left
     shown.show(Event(ran[1], "end", outcome=Outcome(ran[1].cell_id, "done", seconds=100.0)))
     assert shown.remaining() == pytest.approx(100), "one worker has nothing to do"
     assert "[3/4] done" in capsys.readouterr().err

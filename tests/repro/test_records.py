@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 
 import fake_family
 import pytest
-from scores_oracles import bleu
 
 from repro import cell as cells
 from repro import plan as plans
@@ -207,16 +206,6 @@ def test_no_flipped_digit_of_a_record_is_read(tmp_path):
         path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
         with pytest.raises(StoreError, match=r"x\.jsonl holds no records of a table"):
             archive.read(path)
-
-
-def test_bleu_without_a_hit_of_four_words_is_sacrebleus():
-    rows = [[3.0, 1.0, 0.0, 0.0, 5.0, 4.0, 3.0, 2.0, 5.0, 6.0], [2.0, 1.0, 0.0, 0.0, 4.0, 3.0, 2.0, 1.0, 4.0, 4.0]]
-    (theirs,) = bleu([[sum(column) for column in zip(*rows)]])
-    examples = archive.packed({"sentence": {"bleu_statistics": row}} for row in rows)
-    record = {"tests": {"test": {"scored": {"metrics": {"test/bleu": theirs}}, "examples": examples}}}
-    assert theirs > 0 and archive.contradictions(record) == []
-    record["tests"]["test"]["scored"]["metrics"]["test/bleu"] += 0.01
-    assert len(archive.contradictions(record)) == 1
 
 
 def test_a_record_that_contradicts_itself_is_told_with_its_cell():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import fake_family
 import numpy as np
@@ -130,14 +128,6 @@ def test_links_lead_to_the_cells(reported):
     links = [a["href"] for tag, a in Page(text).elements if tag == "a" and "cells/" in (a.get("href") or "")]
     assert len(links) == len(ROWS)
     assert all((made.root / "report" / link / "metrics.json").is_file() for link in links)
-
-
-def test_importing_the_report_is_light():
-    heavy = ("matplotlib", "jinja2", "pandas", "safetensors", "scipy", "torch")
-    code = f"import sys, repro.report.page; print([m for m in {heavy} if m in sys.modules])"
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def shown(page) -> list[int]:

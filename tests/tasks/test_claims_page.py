@@ -29,30 +29,6 @@ def outcome(runs, **changes):
     return outcome_of(replace(CLAIM, **changes), Evidence({BLEU: scores}))
 
 
-def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
-    """A long claim is cut in its line and whole below."""
-    found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0), id=8, question="And that?", point="that is too")]
-    text = claims.page(found)
-    head, first, second = text.split("<details ")
-    assert "| [Is it as good?](#claim-7) | +.5 BLEU | +0.02 [-0.21, +0.25] BLEU (3) | yes |" in head
-    assert "| [And that?](#claim-8) | +.5 BLEU | " in head and "not decided: two seeds decide nothing |" in head
-    assert "Supported: it is as good; not decided: that is too." in head
-    assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
-    assert (
-        "cannot be tested here.\nClaims with the same" in head and "counted by sentences, 1 of 1 are decided.\n" in head
-    )
-    assert "counted by sentences" not in claims.page(found[:1])
-    assert "<summary>7. <b>supported</b>: “as good”</summary>" in first and "> “as good” (section 4)" in first
-    assert "](results/figures/claims/claim_7.svg)" in first and "+0.10, -0.10, +0.05" in first
-    assert "**Inconclusive.** tuned against softmax: +0.00 BLEU, n = 2 and 3. Two seeds decide nothing." in second
-    drawn = claims.pictures(found)
-    assert list(drawn) == ["figures/claims/claim_7.svg", "figures/claims/claim_8.svg"]
-    assert drawn == claims.pictures(found)
-    text = "[continuous attention] allows [...] " + "many words " * 20 + "[to] the end"
-    summary, _, section = claims.page([outcome((0.1, -0.1), claim=text)]).partition("<details ")[2].partition("</sum")
-    assert summary.endswith("many words …") and "the end" not in summary and text in section
-
-
 def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     old = Change(OPEN, "The margin was .1.", "+0.02, n = 3", seeds=(0, 1, 2))
     text = claims.page([outcome((0.1, -0.1, 0.05), history=(old,))])

@@ -52,15 +52,6 @@ def test_each_mapping_over_its_own_grid_but_for_parameters_that_are_set(resolved
     assert every == [(lam, 0.5) for lam in grid("fusedmax")["lam"]]
 
 
-SYNTAX = {"0.5,2": [0.5, 2.0], "choice(0.5,2)": [0.5, 2.0], "range(1,4)": [1.0, 2.0, 3.0]}
-SYNTAX |= {"range(0.5,2,0.5)": [0.5, 1.0, 1.5], "sort(3,1,2,reverse=true)": [3.0, 2.0, 1.0]}
-
-
-@pytest.mark.parametrize("typed, values", SYNTAX.items())
-def test_the_syntax_of_hydra_s_sweeper(resolved, typed, values):
-    assert [v for (v,) in cells(resolved(f"mapping.gamma={typed}"), "mapping.gamma")] == values
-
-
 def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
     found = resolved("mapping=glob(*)")
     names = {name for (name,) in cells(found, "mapping.name")}
@@ -152,9 +143,6 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
     path.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}))
     with pytest.raises(StoreError, match="has no checksum"):
         compare.read_manifest(tmp_path)
-
-
-# ---- add=
 
 
 def test_add_with_several_points():

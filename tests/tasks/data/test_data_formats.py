@@ -107,8 +107,6 @@ def test_pud_links_stay_within_the_running_text(mirror):
     assert golds == [({(0, 0), (2, 1), (3, 2)},) * 2, ({(0, 1), (1, 1)},) * 2]
 
 
-# ---- mirrors
-
 TEXTS = {"en": "my aunt paints the old clock on the wall behind us", "fr": "ma tante peint la vieille horloge"}
 TEXTS |= {"de": "meine Tante malt die alte Uhr an der Wand"}
 

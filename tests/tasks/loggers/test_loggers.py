@@ -194,9 +194,6 @@ def test_a_server_that_never_answers_costs_the_timeout(script, tiny, tmp_path):
     assert ended - log.with_name("manifest.json").stat().st_mtime < 15
 
 
-# ---- a server
-
-
 @pytest.fixture(scope="module")
 def server():
     from server import Server

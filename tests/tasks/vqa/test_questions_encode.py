@@ -83,9 +83,8 @@ def test_what_a_cell_keeps_is_enough_to_encode_and_to_build_the_model(node, cach
     lines = (encoded_test.folder / "test.questions.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["question_id"] == encoded_test.splits["test"].questions[0].question_id == 10_000
     assert "pixels" in encode.shortfalls(Encode(vectors="glove.txt"), kept.image_spec)[0]
-    assert encode.shortfalls(Encode(), encode.ImageSpec("features", (14, 14), 2048)) == [
-        "random word vectors instead of GloVe"
-    ]
+    (short,) = encode.shortfalls(Encode(), encode.ImageSpec("features", (14, 14), 2048))
+    assert short == "random word vectors instead of GloVe"
     with pytest.raises(DataError, match="not a folder of encoded data"):
         encode.open_encoded(tmp_path)
 
