@@ -27,7 +27,7 @@ WORDS = SENTENCE.split()
 
 def write_mirror(folder: Path) -> None:
     """Every set below `folder`, at the paths that the manifests name."""
-    sets = (multi30k, mulan, hansards, pud, vqa, pairs, entailment, imdb)
+    sets = (multi30k, mulan, hansards, vqa, pairs, entailment, imdb)
     for path, content in ((path, content) for made in sets for path, content in made().items()):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -97,21 +97,6 @@ def hansards() -> dict[str, str]:
         golds.append(" ".join([f"{s + 1}-{t + 1}" for t, s in enumerate(order)] + [f"1?{len(words)}"]))
     base = "word_alignment/hansards_enfr/enfr"
     return {f"{base}.src-tgt": lines(texts), f"{base}.gold": lines(golds)}
-
-
-def conllu(sentences) -> str:
-    """Of sentences as "NODE WORD NODE WORD ..."."""
-    nodes = [[*zip(*[iter(one.split())] * 2)] for one in sentences]
-    return lines(row for words in nodes for row in (*("\t".join([*node, *["_"] * 8]) for node in words), ""))
-
-
-def pud() -> dict[str, str]:
-    """Two sentences; in the first "du" contracts two words, of which the second is linked."""
-    english = ["1 voices 2 of 3 the 4 choir", "1 snow 2 falls"]
-    french = ["1 voix 2-3 du 2 de 3 le 4 chœur", "1 il 2 neige 2.1 -"]
-    links = [{"1": ["1"], "3": ["3"], "4": ["4"], "2": ["X"]}, {"1": ["2"], "2": ["2"]}]
-    made = {"alignment.json": json.dumps(links), "en.conllu": conllu(english), "target.conllu": conllu(french)}
-    return {f"word_alignment/pud_enfr/{name}": content for name, content in made.items()}
 
 
 def vqa() -> dict[str, bytes]:
