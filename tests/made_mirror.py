@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import random
 from pathlib import Path
 
@@ -27,7 +26,7 @@ WORDS = SENTENCE.split()
 
 def write_mirror(folder: Path) -> None:
     """Every set below `folder`, at the paths that the manifests name."""
-    sets = (multi30k, mulan, hansards, vqa, pairs, entailment, imdb)
+    sets = (multi30k, mulan, hansards, pairs, entailment, imdb)
     for path, content in ((path, content) for made in sets for path, content in made().items()):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -97,26 +96,6 @@ def hansards() -> dict[str, str]:
         golds.append(" ".join([f"{s + 1}-{t + 1}" for t, s in enumerate(order)] + [f"1?{len(words)}"]))
     base = "word_alignment/hansards_enfr/enfr"
     return {f"{base}.src-tgt": lines(texts), f"{base}.gold": lines(golds)}
-
-
-def vqa() -> dict[str, bytes]:
-    """200 / 40 / 60 questions whose words tell the answer; eight of ten people agree, some with an article or a capital; blue is rare."""
-    asks = {"Is the lamp on?": ("yes", "yes/no"), "Is it raining?": ("no", "yes/no")}
-    asks |= {"How many boats?": ("2", "number"), "What colour is the door?": ("green", "other")}
-    asks |= {"What colour is the sea?": ("blue", "other")}
-    made, first = {}, 0
-    for part, count in {"train": 200, "valid": 40, "test": 60}.items():
-        questions, notes = [], []
-        for number in range(first, first + count):
-            asked, (answer, kind) = list(asks.items())[0 if number % 10 == 4 else number % 5]
-            said = [answer] * 6 + [answer.capitalize(), f"the {answer}", "maybe", "unclear"]
-            questions.append({"question_id": number, "image_id": number // 2, "question": asked})
-            notes.append({"question_id": number, "answer_type": kind, "answers": [{"answer": a} for a in said]})
-        first += count
-        base = "vqa/vqa2_subset/vqa_"
-        made[f"{base}questions_{part}.gzip"] = gzip.compress(json.dumps({"questions": questions}).encode())
-        made[f"{base}annotatons_{part}.gzip"] = gzip.compress(json.dumps({"annotations": notes}).encode())
-    return made
 
 
 ARTICLE = '<REUTERS NEWID="{}"><TITLE>{}</TITLE><BODY>{}.\n    More.\n Reuter\n&#3;</BODY></REUTERS>'

@@ -167,16 +167,6 @@ def test_a_cell_from_configuration_to_metrics(trained, mapping):
     assert [e["answer"] for e in exported] == [r["output"] for r in test.predictions()] and len(exported) == 24
 
 
-def test_questions_alone_are_learned(prepared_cell, finished, mirror, tmp_path):
-    """VQA v2 without images, questions that tell the answer: the most frequent answer is beaten."""
-    data = ["data=vqa2_subset", f"data.mirror={mirror}", "data.input=none", f"paths.data={tmp_path}"]
-    how = "encode.min_answer_count=5 train.max_epochs=4 schedule.warmup_updates=20 optim.lr=0.01".split()
-    cell = prepared_cell([*TINY, *data, *how])
-    found = finished(cell)
-    assert found.metrics["test/accuracy"] > found.baselines["most frequent answer"]["test/accuracy"]
-    assert "test/accuracy_number" in found.metrics
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mapping", ["softmax", "continuous_sparsemax"])
 def test_a_demo_row_answers_from_the_image(prepared_cell, finished, mapping):
