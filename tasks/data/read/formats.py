@@ -120,14 +120,6 @@ def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
         raise damaged(path, f"{why} ({getattr(error, 'strerror', None) or error})", "a whole file") from error
 
 
-def size_of(path: Path) -> int:
-    """Size of a file in bytes; DataError if there is no such file."""
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise damaged(path, f"it cannot be read ({error.strerror})", "a file") from error
-
-
 def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: str = "utf-8") -> str:
     """Decode bytes to text without a BOM; `line` and `byte` are the position of `raw` in the file."""
     if byte == 0:

@@ -55,7 +55,7 @@ def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -
     Without dev, penalties are chosen by cross-validation. A single file is split by hash: about every tenth document is
     test.
     """
-    files = own.find(options.path, own.TABLES if options.text else LAYOUTS, ("train", "test"))
+    files = own.find(options.path, own.FILES if options.text else LAYOUTS, ("train", "test"))
     if "train" not in files and own.WHOLE not in files:
         expected = "train and test: features are standardised by train"
         raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)

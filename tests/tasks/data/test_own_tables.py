@@ -10,41 +10,11 @@ from own_files import SPLITS, sentence, write_rows
 from refusals import refused
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from tasks.commands.try_data import check_file
-from tasks.config.request import Request, parsed
+from tasks.config.request import parsed
 from tasks.data import DataError, DataUnavailable
 from tasks.data.read import own
 from tasks.data.read.guess import guess
 from tasks.data.records import Example
-
-
-def class_folders(place, texts=40):
-    """The layout of the IMDB archive."""
-    for split, kinds in (("train", ("neg", "pos", "unsup")), ("test", ("neg", "pos"))):
-        for n, kind in enumerate(kinds):
-            (place / split / kind).mkdir(parents=True)
-            for i in range(10 * texts if split == "train" else texts):
-                (place / split / kind / f"{i}_7.txt").write_text(f"{kind} {sentence(2000 * n + i)} {split}")
-        (place / split / f"urls_{kinds[0]}.txt").write_text("http://a.b/c\n")
-    (place / "imdb.vocab").write_text("the\n")
-    return str(place)
-
-
-def test_class_folders_without_dev_and_with_texts_without_a_class(tmp_path, opened):
-    path = class_folders(tmp_path / "aclImdb")
-    check_file(Request.read([f"data.path={path}"]))
-    found = guess(path, {})
-    assert found.options == {"name": "table", "text": ["text"], "label": "label"} and "(label: neg, pos)" in found.said
-    one = opened("table", path=path, text="text", label="label", limits={"test": 20})
-    splits = one.read(None)
-    assert list(splits) == list(SPLITS) and len(splits["test"]) == 20 and 50 <= len(splits["dev"]) <= 110
-    assert 650 < len(splits["train"]) + len(splits["dev"]) <= 800 and not {*splits["train"]} & {*splits["dev"]}
-    assert "400 texts of train/unsup left out: they have no class" in one.shortfalls
-    assert one.about["classes"] == ["neg", "pos"] and any("dev is a tenth of train" in note for note in one.notes)
-    for records in splits.values():  # each split has both classes, also after a limit
-        assert 0.25 < sum(r.label for r in records) / len(records) < 0.75
-    assert all(r.texts[0].startswith(("neg", "pos")[r.label]) for r in splits["train"])
-
 
 TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]
 
