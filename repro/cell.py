@@ -21,8 +21,9 @@ import yaml
 
 from repro import plugins, signals
 from repro.files import StoreError, csv_text, explain, read_json, usable, write_atomic, write_json
-from repro.identity import Cell, prepare
+from repro.identity import Cell
 from repro.identity import Results as Results
+from repro.identity import prepare as prepare
 from repro.loggers import Loggers
 from repro.protocol import Evaluation, Prepared, TestSet, Training, check_family
 from repro.store import Entry, Level, Store, provenance
@@ -130,18 +131,6 @@ def run(
         if full or "No space left on device" in str(error):  # safetensors raises its own error type
             error = explain(OSError(errno.ENOSPC, ""), entry.folder)
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
-
-
-def run_folder(
-    folder: str | Path, progress: Any = None, named: Mapping[str, str] | None = None, **options: Any
-) -> Outcome:
-    """Run the cell described by a folder's config.yaml, in the store that contains the folder.
-
-    `named` are the plugins that it may run, path -> sha256 (`plugins.pinned`); `options` are passed on to `run`.
-    """
-    folder = Path(folder).resolve()
-    root = folder.parents[5 if folder.parent.name == "evaluations" else 3]
-    return run(from_folder(folder, progress, named), Store(root), **options)
 
 
 def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, aside: Path | None) -> None:
@@ -280,51 +269,6 @@ def check_nodes(config: Mapping[str, Any]) -> None:
         raise ValueError("its config.yaml has no seed or no profile")
 
 
-def from_folder(folder: str | Path, progress: Any = None, named: Mapping[str, str] | None = None) -> Cell:
-    """Rebuild the cell of a folder from config.yaml only.
-
-    The folder of a training gives the training with the evaluations that were first requested. The folder of an
-    evaluation gives that one evaluation. `named` is as in `run_folder`.
-
-    Raises:
-        StoreError: config.yaml is unusable, a plugin is not named (`plugins.Untrusted`), or the data or a recipe has
-            changed, so that the folder's name no longer matches.
-    """
-    folder = Path(folder).resolve()
-    config = read_config(folder)
-    if named:  # the id below says whether they are the cell's
-        plugins.load(named)
-        config["plugins"] = list(named)
-    else:
-        plugins.admit(config.get("plugins"), folder, (), {})
-    module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
-    if test is None:
-        cell = prepare(Cell(config, module, overrides=tuple(overrides), further=further), progress)
-        same = cell.training_id == folder.name
-    else:  # the training's config.yaml has the data, this one has the scoring
-        data = read_config(folder.parents[1])["data"]
-        other = {test: config["data"]} if test in further else {}
-        cell = Cell({**config, "data": data}, module, overrides=tuple(overrides), further=other)
-        cell = prepare(cell, progress)
-        cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
-        same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
-    if not same:
-        said = f"{folder}: its data or its recipe have changed since then; run the experiment's command again"
-        raise StoreError(said, key="recipe", value=folder)
-    return _settled(replace(cell, origin=origin or {}))
-
-
-def _settled(cell: Cell) -> Cell:
-    """The cell with `runtime.device` set to this machine's device if config.yaml says `auto`."""
-    runtime = cell.config["runtime"]
-    if runtime.get("device") != "auto":
-        return cell
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return replace(cell, config={**cell.config, "runtime": {**runtime, "device": device}})
-
-
 def finished(folder: str | Path) -> Cell:
     """The cell of a finished training, without test sets or training data; this is enough to evaluate the model.
 
@@ -361,20 +305,6 @@ def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
         trained = {str(folder / name): sha256 for name, sha256 in files.items()} | dict(told)
     used = plugins.admit(cell.config["plugins"], folder, named, trained)
     return replace(cell, config={**cell.config, "plugins": used})
-
-
-def enter(cell: Cell, store: Store) -> list[Path]:
-    """Write the config.yaml files of a cell that will run later, and return the folders to pass to `run_folder`."""
-    entry, folders = cell.entry(store), []
-    if not entry.finished():
-        write_atomic(entry.path("config.yaml"), page(cell))
-        return [entry.folder]
-    for test in cell.tests:
-        level = cell.evaluation(store, test)
-        if not level.finished():
-            write_atomic(level.path("config.yaml"), page(cell, test))
-            folders.append(level.folder)
-    return folders
 
 
 def page(cell: Cell, test: TestSet | None = None) -> bytes:

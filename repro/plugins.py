@@ -55,7 +55,18 @@ def load(plugins: Sequence[str] | Mapping[str, str]) -> None:
     Raises ValueError: a plugin is not a Python file, does not exist, has changed or fails to import.
     """
     for plugin in plugins:
-        _import(plugin, plugins[plugin] if isinstance(plugins, Mapping) else None)
+        if not plugin.endswith(".py"):
+            raise ValueError(f"plugins: {plugin} is not a Python file; give its path, plugins=[FILE.py]")
+        try:
+            source = Path(plugin).read_bytes()
+            sha256 = hashlib.sha256(source).hexdigest()
+            if same := not isinstance(plugins, Mapping) or plugins[plugin] == sha256:
+                _execute(plugin, source, f"_plugin_{Path(plugin).stem}_{sha256[:8]}")
+                _RAN[os.path.abspath(plugin)] = sha256
+        except Exception as error:
+            raise ValueError(f"plugins: {plugin} cannot be imported ({type(error).__name__}: {error})") from error
+        if not same:
+            raise ValueError(f"plugins: {plugin} has changed since the command named it; run the command again")
 
 
 def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, Any]) -> list[str]:
@@ -81,21 +92,6 @@ def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, 
         raise Untrusted(f"{cell} was trained without {', '.join(other)}; leave plugins={','.join(other)} out")
     load({given[wanted]: wanted for wanted in asked.values()})
     return [given[wanted] for wanted in asked.values()]
-
-
-def _import(plugin: str, wanted: str | None) -> None:
-    if not plugin.endswith(".py"):
-        raise ValueError(f"plugins: {plugin} is not a Python file; give its path, plugins=[FILE.py]")
-    try:
-        source = Path(plugin).read_bytes()
-        sha256 = hashlib.sha256(source).hexdigest()
-        if wanted in (None, sha256):
-            _execute(plugin, source, f"_plugin_{Path(plugin).stem}_{sha256[:8]}")
-            _RAN[os.path.abspath(plugin)] = sha256
-            return
-    except Exception as error:
-        raise ValueError(f"plugins: {plugin} cannot be imported ({type(error).__name__}: {error})") from error
-    raise ValueError(f"plugins: {plugin} has changed since the command named it; run the command again")
 
 
 def _execute(plugin: str, source: bytes, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from repro.cell import ASKED, check_nodes, read_config
 from repro.files import StoreError, usable
 from repro.identity import Cell, Results, digest, plugin_names
-from repro.store import ASIDE, Damaged, Entry, Evaluation, Store
+from repro.store import Damaged, Entry, Store
 
 
 @dataclass
@@ -74,8 +74,8 @@ def _records(entry: Entry, check: bool) -> list[Results]:
     config = {k: v for k, v in told.items() if k not in ASKED}
     # Digest of the scoring, configuration, and name of a test set -> its evaluation.
     ways: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-    for level in map(Evaluation, sorted(entry.path("evaluations").glob("*"))):
-        if ASIDE in level.folder.name or (scored := level.read(check)) is None:
+    for level in entry.evaluations():
+        if (scored := level.read(check)) is None:
             continue
         own, how, name = read_config(level.folder), digest(scored.get("scoring")), scored.get("test", "test")
         way = next((w for w in ways if w[0] == how and name not in w[2]), None)

@@ -14,12 +14,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from repro.files import StoreError, read_json, sha256_of, write_atomic, write_json
+from repro.files import StoreError, archive_damage, read_json, sha256_of, write_atomic, write_json
 from repro.store import locks
 
 # Files and folders that the manifest leaves out, because they change after the training or are not part of it.
 LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json", locks.NAME)
 ASIDE = ".damaged-"
+CHECKPOINTS = ("checkpoints/last.pt", "checkpoints/previous.pt")
 
 
 def outputs_folder() -> str:
@@ -133,6 +134,11 @@ class Entry(Level):
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return Evaluation(self.path("evaluations") / evaluation_id)
 
+    def evaluations(self) -> list[Evaluation]:
+        """The folders of its evaluations, without those that were moved aside."""
+        folders = sorted(self.path("evaluations").glob("*"))
+        return [Evaluation(folder) for folder in folders if folder.is_dir() and ASIDE not in folder.name]
+
     def locked(self) -> AbstractContextManager[None]:
         """Lock the cell and its evaluations while the block runs. Raises `Busy` if another process holds the lock."""
         return locks.hold(self.folder)
@@ -186,3 +192,20 @@ class Store:
         for path in sorted((self.root / "cells").glob("*/*/*/config.yaml")):
             if ASIDE not in path.parent.name:
                 yield Entry(path.parent)
+
+    def verify(self) -> Iterator[tuple[str, str, str]]:
+        """Check the store: place, state and problem, if any, of each training, evaluation, damaged checkpoint and folder moved aside."""
+        for entry in self:
+            for level in (entry, *entry.evaluations()):
+                why = level.damage()
+                state = "damaged" if why else "done" if level.finished() else "unfinished"
+                unfinished = level is entry and state == "unfinished"
+                yield self._place(level.folder), entry.state() if unfinished else state, why or ""
+            for path in () if entry.busy() else map(entry.path, CHECKPOINTS):
+                if path.is_file() and (why := archive_damage(path)):
+                    yield self._place(path), "damaged", why
+        for folder in sorted((self.root / "cells").rglob(f"*{ASIDE}*")):
+            yield self._place(folder), "aside", "moved aside as damaged; delete it if you do not need it"
+
+    def _place(self, path: Path) -> str:
+        return str(path.relative_to(self.root))

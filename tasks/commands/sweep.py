@@ -17,7 +17,7 @@ from pathlib import Path
 
 from repro import plan as plans
 from repro.identity import Cell, Results
-from repro.launch.display import Display, name
+from repro.launch.display import name
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
 from repro.store import Store, check_names
@@ -264,9 +264,9 @@ class Sweep(reproduce.Driver):
         more = {"command": list(self.request.typed), "left_out": self.outlined.left_out}
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 
-    def _print_complete(self, display: Display) -> None:
+    def _print_complete(self) -> None:
         if self.request.names:
-            super()._print_complete(display)
+            super()._print_complete()
 
     def conclude(self) -> int:
         """Write the comparison and the tables of experiments. Returns the exit status."""
