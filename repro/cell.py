@@ -3,8 +3,6 @@
 If a cell fails, `run` does not raise an error; it returns an `Outcome` with the error message.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

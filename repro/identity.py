@@ -7,8 +7,6 @@ of the family, or `decode`) and the version of the evaluation recipe. The Git co
 but not hashed, because changing a comment must not invalidate every finished cell.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json
@@ -210,7 +208,7 @@ class Cell(OfFamily):
         """A hash of everything that can affect how the data are prepared; equal for cells that share their data."""
         return digest({k: self.config.get(k) for k in READ_FOR_DATA}, self.config["paths"]["data"])
 
-    def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Cell:
+    def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Self:
         """This cell with its data; its test sets are the data set's own and `further`."""
         return replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
 
@@ -264,7 +262,7 @@ class Cell(OfFamily):
         """The configuration with its data node replaced by that of the test set."""
         return {**self.config, "data": self.further[test.name]} if test.name in self.further else self.config
 
-    def with_tests(self, other: Cell) -> Cell:
+    def with_tests(self, other: Self) -> Self:
         """A copy of this cell with the test sets of `other` added."""
         names = {t.name for t in self.tests}
         tests = (*self.tests, *(t for t in other.tests if t.name not in names))

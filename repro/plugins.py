@@ -5,8 +5,6 @@ command that evaluates the cell or predicts with it names the file again, and it
 The processes that a command starts, on this machine or on others, get its plugins as path -> sha256.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

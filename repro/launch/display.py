@@ -1,7 +1,5 @@
 """Show the progress of many cells, line by line."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

@@ -6,8 +6,6 @@ cell may end while no command is running. Slurm is queried with squeue and scont
 accounting database for sacct.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ Every configuration is resolved and checked before any data are read (`outline`)
 several in parallel (`planned`).
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing as mp
 import signal

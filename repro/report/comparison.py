@@ -1,7 +1,5 @@
 """Compare finished cells in files: a table (text, Markdown, CSV), drawings (SVG, CSV) and a page with filters."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Test examples: the outputs of each row of a table, and the attention behind them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median_high

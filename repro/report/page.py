@@ -5,8 +5,6 @@ with the answer, then comes a picture and the table; details are folded: learnin
 every cell with its error if it failed, and deviations.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The pictures of a sweep: score and share of zeros against a swept parameter, and against each other."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

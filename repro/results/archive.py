@@ -7,8 +7,6 @@ records), and the packed scores of the individual test examples, which the signi
 are not included.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

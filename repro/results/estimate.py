@@ -5,8 +5,6 @@ is compared only when the cell runs. Hours come from finished cells of the store
 `Rates`, otherwise `ASSUMED_HOURS`); the text says which.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

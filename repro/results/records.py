@@ -1,7 +1,5 @@
 """Read the finished cells of a store (configuration, scores and time of each) without loading their data."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The folders of trainings and evaluations, and their state: finished, damaged, busy and so on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -4,8 +4,6 @@ A setting is everything that a cell depends on except the seed. Cells with diffe
 are in separate rows and are never averaged. Every row names how it differs from the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
