@@ -27,7 +27,8 @@ from repro.protocol import Evaluation, Prepared, TestSet, Training, check_family
 from repro.store import Entry, Level, Store, provenance
 from repro.store.locks import Busy
 
-ASKED = ("module", "overrides", "further", "test", "origin")  # keys of config.yaml outside the configuration
+# keys of config.yaml outside the configuration; `overrides` is in those of earlier versions
+ASKED = ("module", "overrides", "further", "test", "origin")
 NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
 ALWAYS = ("module", "task", "mapping", "seed", "profile", "data")  # keys that every config.yaml has
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # about ten times as fast if libyaml is installed
@@ -168,16 +169,10 @@ def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, 
     _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.recipes[0])
     entry.finish(training=cell.training_id)
     if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
-        _remove_checkpoints(entry)
-
-
-def _remove_checkpoints(entry: Entry) -> None:
-    """Remove the checkpoints of a finished training, except those that were moved aside as damaged."""
-    folder = entry.path("checkpoints")
-    for path in folder.glob("*.pt"):
-        path.unlink()
-    with contextlib.suppress(OSError):  # the folder holds other files, or does not exist
-        folder.rmdir()
+        for path in entry.path("checkpoints").glob("*.pt"):
+            path.unlink()
+        with contextlib.suppress(OSError):  # the folder holds damaged checkpoints, or does not exist
+            entry.path("checkpoints").rmdir()
 
 
 def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
@@ -307,7 +302,7 @@ def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
 
 def page(cell: Cell, test: TestSet | None = None) -> bytes:
     """The content of config.yaml for a cell or for one evaluation: everything that a worker needs to run it."""
-    asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further, "origin": cell.origin}
+    asked = {"module": cell.module, "further": cell.further, "origin": cell.origin}
     one = {**asked, **cell.config} if test is None else {**asked, "test": test.name, **cell.config_of(test)}
     plain = json.loads(json.dumps(one, default=str))
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120).encode()

@@ -81,8 +81,7 @@ class Tools:
 
 def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
     """The grid's points, as tuples of (parameter, value); one empty point if there is no grid."""
-    if not grid:
-        return [()]
+    grid = grid or {}
     return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
@@ -133,8 +132,7 @@ def planned(
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
         if isinstance(found := results[_key(cell)], Exception):
             return found
-        of_slot = {"overrides": tuple(overrides), "origin": origin(experiment, cell, sweep)}
-        return replace(cell, prepared=found.prepared, tests=found.tests, **of_slot)
+        return replace(cell, prepared=found.prepared, tests=found.tests, origin=origin(experiment, cell, sweep))
 
     return [filled(one, of, overrides, partial(with_data, one)) for one, of in zip(experiments, cells)]
 
