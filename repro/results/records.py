@@ -12,6 +12,7 @@ from repro.store import Damaged, Entry, Store
 
 KEPT = ("data", "plugins")  # nodes of the training's config.yaml; the others are those of an evaluation
 
+
 @dataclass
 class Read:
     """The results of cells, and an error message (`lost`) for each finished folder that could not be read."""
