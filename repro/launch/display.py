@@ -29,10 +29,9 @@ class Display:
     def __init__(self, work: Mapping[str, float], workers: int = 1) -> None:
         self.work = dict(work)  # work of cells that have not ended
         self.workers, self.done, self.failed = workers, 0, 0
-        self.stages: dict[str, str] = {}
-        self.fractions: dict[str, float] = {}
-        self._gained = self._spent = 0.0  # work and seconds of cells that have ended
-        self._begun: dict[str, tuple[float, float]] = {}  # the first fraction that a cell reported, and its time
+        # running cell -> the first fraction that it reported, the time then, its fraction now, and its stage
+        self._running: dict[str, tuple[float, float, float, str]] = {}
+        self._gained = self._spent = TRUST  # work and seconds of cells that have ended
         self._last = time.monotonic()
 
     @property
@@ -44,26 +43,22 @@ class Display:
         cell = event.cell
         if event.kind == "stage":
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
-            self._begun.setdefault(cell.cell_id, (event.fraction, time.monotonic()))
-            self.fractions[cell.cell_id] = event.fraction
-            self.stages[cell.cell_id] = f"{name(cell)}: {event.text}{stats}"
+            first, since, *_ = self._running.get(cell.cell_id, (event.fraction, time.monotonic()))
+            self._running[cell.cell_id] = first, since, event.fraction, f"{name(cell)}: {event.text}{stats}"
             self._tick()
         elif event.kind == "note":
             self.say(f"  {name(cell)}: {event.text}")
         elif event.outcome is not None:
-            self.fractions.pop(cell.cell_id, None)
-            self.stages.pop(cell.cell_id, None)
             self._end(cell, event.outcome)
 
     def _end(self, cell: Cell, outcome: Outcome) -> None:
-        state, said = outcome.state, outcome.reason.splitlines()[0]
+        state, said, ran = outcome.state, outcome.reason.splitlines()[0], self._running.pop(cell.cell_id, None)
         if state in ("busy", "queued"):
             self.say(f"  {name(cell)}: {said}{'; waiting for it' if state == 'busy' else ''}")
             return
         work = self.work.pop(cell.cell_id, 0.0)
-        if state == "done" and cell.cell_id in self._begun:
-            first, since = self._begun[cell.cell_id]
-            self._gained, self._spent = self._gained + work * (1 - first), self._spent + time.monotonic() - since
+        if state == "done" and ran:
+            self._gained, self._spent = self._gained + work * (1 - ran[0]), self._spent + time.monotonic() - ran[1]
         self.done, self.failed = self.done + 1, self.failed + (state == "failed")
         took = f" in {outcome.seconds:.0f} s" if state == "done" else ""
         told = f"FAILED {name(cell)}: {said}" if state == "failed" else f"{state} {name(cell)}{took}{self._left()}"
@@ -75,9 +70,9 @@ class Display:
 
     def remaining(self) -> float:
         """The estimated seconds until all cells are done."""
-        gained, spent, left = TRUST + self._gained, TRUST + self._spent, sum(self.work.values())
-        for key, fraction in self.fractions.items():
-            work, (first, since) = self.work.get(key, 0.0), self._begun[key]
+        gained, spent, left = self._gained, self._spent, sum(self.work.values())
+        for key, (first, since, fraction, _) in self._running.items():
+            work = self.work.get(key, 0.0)
             gained, left = gained + work * (fraction - first), left - work * fraction
             spent += time.monotonic() - since
         return left * spent / gained / max(1, min(self.workers, len(self.work)))
@@ -86,7 +81,7 @@ class Display:
         return f"; about {clock(self.remaining())} left" if self.work else ""
 
     def _tick(self) -> None:
-        text = f"  {self.done}/{self.total} done{self._left()} | {' | '.join(self.stages.values())}"
+        text = f"  {self.done}/{self.total} done{self._left()} | {' | '.join(stage for *_, stage in self._running.values())}"
         if sys.stderr.isatty():
             self.say(text[: shutil.get_terminal_size().columns - 1], end="")
         elif time.monotonic() - self._last > INTERVAL:

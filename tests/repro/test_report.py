@@ -47,11 +47,7 @@ def test_the_table_shows_our_numbers_their_spread_and_the_best(reported):
     first = text.partition("<tbody>")[2].partition("</table>")[0]
     assert 'class="best"' not in first, "two seeds: no ranking, nothing bold"
     assert any(r[:4] == ["sparsemax", "2", "+1.00", "no"] for r in page.rows), "softmax differs, not decided"
-    assert (
-        "not comparable with the paper" in page.text
-        and "a small model" in page.text
-        and page.row("python")[1] == "3.11"
-    )
+    assert "not comparable with the paper" in page.text and "a small model" in page.text
     head = next(r for r in page.rows if r and r[0] == "state")
     assert head[5:8] == ["dev accuracy", "R-1", "zeros"]
     of_fusedmax = [r[5:8] for r in page.rows if len(r) == len(head) and r[2] == "fusedmax"]
