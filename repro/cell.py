@@ -289,15 +289,26 @@ def finished(folder: str | Path) -> Cell:
 def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
     """Run the plugins of a finished cell; the result has the files `named` in their place.
 
-    Raises `plugins.Untrusted` unless `named` are files with the contents with which the cell was trained.
+    Raises `plugins.Untrusted`, and runs nothing, if no file with the content that a plugin had in the training is named,
+    or if a named file is not a plugin of the cell. Raises ValueError as `plugins.load` does.
     """
     folder = folder.resolve()
     with usable(folder):
         files = (read_json(folder / "manifest.json") or {})["files"]  # an export contains its plugins
         told = (read_json(folder / "provenance.json") or {}).get("plugins") or {}
         trained = {str(folder / name): sha256 for name, sha256 in files.items()} | dict(told)
-    used = plugins.admit(cell.config["plugins"], folder, named, trained)
-    return replace(cell, config={**cell.config, "plugins": used})
+    given = {plugins.content(file): file for file in named if Path(file).is_file()}
+    asked = {plugin: trained.get(plugin, "") for plugin in cell.config["plugins"]}
+    if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
+        why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
+        step = f"read the file, then name it: plugins=[{','.join(asked)}]"
+        said = f"{folder} needs {', '.join(lost)}, not run because {why}; {step}"
+        raise plugins.Untrusted(said, key="plugins", value=lost)
+    if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
+        step = f"leave plugins={','.join(other)} out"
+        raise plugins.Untrusted(f"{folder} was trained without {', '.join(other)}; {step}")
+    plugins.load({given[wanted]: wanted for wanted in asked.values()})
+    return replace(cell, config={**cell.config, "plugins": [given[wanted] for wanted in asked.values()]})
 
 
 def page(cell: Cell, test: TestSet | None = None) -> bytes:

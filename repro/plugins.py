@@ -67,31 +67,6 @@ def load(plugins: Sequence[str] | Mapping[str, str]) -> None:
             raise ValueError(f"plugins: {plugin} has changed since the command named it; run the command again")
 
 
-def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, Any]) -> list[str]:
-    """Run the plugins of a cell, and return their files: those of `named` with the content of the cell's training.
-
-    Args:
-        plugins: the plugins in the cell's config.yaml.
-        cell: folder of the cell.
-        named: the files that the command names.
-        trained: plugin -> sha256 of its content when the cell was trained.
-
-    Raises:
-        Untrusted: no file with the content of a plugin is named, or a named file is not a plugin of the cell; nothing was
-            run. ValueError: as in `load`.
-    """
-    given = {content(file): file for file in named if Path(file).is_file()}
-    asked = {plugin: trained.get(plugin, "") for plugin in listed(plugins)}
-    if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
-        why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
-        step = f"read the file, then name it: plugins=[{','.join(asked)}]"
-        raise Untrusted(f"{cell} needs {', '.join(lost)}, not run because {why}; {step}", key="plugins", value=lost)
-    if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
-        raise Untrusted(f"{cell} was trained without {', '.join(other)}; leave plugins={','.join(other)} out")
-    load({given[wanted]: wanted for wanted in asked.values()})
-    return [given[wanted] for wanted in asked.values()]
-
-
 def _execute(plugin: str, source: bytes, name: str) -> None:
     """Run the very bytes that were hashed as the module `name`, without a second read or a .pyc file, unless it ran."""
     if name in sys.modules:
