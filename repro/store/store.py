@@ -53,13 +53,10 @@ class Level:
 
     def finish(self, **facts: Any) -> None:
         """Write a manifest of the current files."""
-        files = {str(p.relative_to(self.folder)): sha256_of(p) for p in self._files()}
+        tops = [top for top in sorted(self.folder.iterdir()) if top.name not in LOOSE and not top.name.startswith(".")]
+        paths = [path for top in tops for path in (top, *sorted(top.rglob("*"))) if path.is_file()]
+        files = {str(path.relative_to(self.folder)): sha256_of(path) for path in paths}
         write_json(self.path("manifest.json"), {**facts, "files": files})
-
-    def _files(self) -> Iterator[Path]:
-        for top in sorted(self.folder.iterdir()):
-            if top.name not in LOOSE and not top.name.startswith("."):
-                yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
 
     def files(self) -> dict[str, str]:
         """File name -> sha256 from the manifest; empty if there is no valid manifest."""
