@@ -16,7 +16,7 @@ from pathlib import Path
 
 from repro import plan as plans
 from repro.identity import Cell, Results
-from repro.launch.display import Display, name
+from repro.launch.display import name
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
 from repro.store import Store, check_names
@@ -234,7 +234,7 @@ class Sweep(reproduce.Driver):
         more = {"command": list(self.request.typed), "left_out": self.outlined.left_out}
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 
-    def _print_complete(self, display: Display) -> None:
+    def _print_complete(self) -> None:
         """There is no table before the end."""
 
     def conclude(self) -> int:

@@ -57,7 +57,7 @@ def evaluate(
         told, name = progress or NullProgress(), "test" if own else None
         test = cell.family.prepare_test(config, folder / "encoding", told, name)
     config["data"], further = cell.config["data"], {} if own else {test.name: config["data"]}
-    cell = replace(cell, config=config, tests=(test,), further=further, overrides=tuple(overrides))
+    cell = replace(cell, config=config, tests=(test,), further=further)
     store = Store(folder.parents[3])
     outcome = cells.run(cell, store)
     found = cell.results(store) if outcome.state in ("done", "skipped") else None

@@ -227,48 +227,6 @@ def test_an_evaluation_that_was_killed_leaves_no_old_files_behind(cell, store):
     assert not level.path("leftover").exists() and level.damage() is None
 
 
-def test_a_cell_runs_from_its_page_alone(cell, store):
-    mine = cell(tests=["further"], task__shift=2.0)
-    (folder,) = cells.enter(mine, store)
-    assert folder == mine.entry(store).folder and not mine.done(store)
-    assert cells.from_folder(folder).cell_id == mine.cell_id
-    assert cells.run_folder(folder).state == "done"
-    assert mine.done(store) and runs(mine, store) == ["train", "test", "further"]
-    assert cells.enter(mine, store) == []
-    other = replace(mine, config=mine.config | {"decode": {"beam": 4}})
-    asked = cells.enter(other, store)
-    assert [p.parent.parent for p in asked] == [folder, folder]
-    assert [cells.run_folder(p).state for p in asked] == ["done", "done"]
-    assert other.results(store).metrics["further/score"] == pytest.approx(50.0 - (0.1 + 2.0) + 4 - 1)
-    assert runs(mine, store).count("train") == 1
-
-
-def test_a_page_runs_no_plugin_that_is_not_handed_over_with_it(cell, store, tmp_path):
-    """As a job of a scheduler does, whose home folder may be another one."""
-    plugin, trace = tmp_path / "own.py", tmp_path / "trace"
-    plugin.write_text(f"open({str(trace)!r}, 'a').write('ran ')")
-    mine = cell(plugins=[str(plugin)])
-    (folder,), named = cells.enter(mine, store), plugins.pinned([str(plugin)])
-    with refused(plugins.Untrusted, key="plugins", value=[str(plugin)]):
-        cells.run_folder(folder)
-    plugin.write_text(plugin.read_text() + "\n")
-    with pytest.raises(ValueError, match=r"own\.py"):
-        cells.run_folder(folder, named=named)
-    with refused(StoreError, key="recipe", value=folder):
-        cells.run_folder(folder, named=dict.fromkeys(named, plugins.content(str(plugin))))
-    plugin.write_text(plugin.read_text().rstrip())
-    assert cells.run_folder(folder, named=named).state == "done" and mine.done(store)
-
-
-def test_a_page_that_no_longer_fits_its_folder_is_refused(cell, store, monkeypatch, tmp_path):
-    (folder,) = cells.enter(cell(), store)
-    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
-    with refused(StoreError, key="recipe", value=folder):
-        cells.from_folder(folder)
-    with refused(StoreError, key="config.yaml", value=tmp_path / "config.yaml"):
-        cells.from_folder(tmp_path)
-
-
 def test_a_finished_training_is_evaluated_without_its_data_or_recipe(cell, store, monkeypatch):
     cells.run(cell(), store)
     folder = cell().entry(store).folder

@@ -69,7 +69,7 @@ def test_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_b
     with pytest.raises(SystemExit, match="prepared"):
         reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
     assert capfd.readouterr().err == (
-        "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
+        "demo: 6 cells: 0 done, 6 to run; about 18 min of cells (assumed); 9 min with 2 workers. "
         f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
     )
 

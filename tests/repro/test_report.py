@@ -12,7 +12,7 @@ import pytest
 from made_report import ROWS, Made, Page
 
 from repro.report import page as report
-from repro.report.examples import SAMPLES, choose, confusion
+from repro.report.examples import SAMPLES, choose
 from repro.tables import build as tables
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -45,11 +45,7 @@ def test_the_table_shows_our_numbers_their_spread_and_the_best(reported):
     first = text.partition("<tbody>")[2].partition("</table>")[0]
     assert 'class="best"' not in first, "two seeds: no ranking, nothing bold"
     assert any(r[:4] == ["sparsemax", "2", "+1.00", "no"] for r in page.rows), "softmax differs, not decided"
-    assert (
-        "not comparable with the paper" in page.text
-        and "a small model" in page.text
-        and page.row("python")[1] == "3.11"
-    )
+    assert "not comparable with the paper" in page.text and "a small model" in page.text
     head = next(r for r in page.rows if r and r[0] == "state")
     assert head[5:8] == ["dev accuracy", "R-1", "zeros"]
     of_fusedmax = [r[5:8] for r in page.rows if len(r) == len(head) and r[2] == "fusedmax"]
@@ -112,7 +108,7 @@ def test_an_experiment_without_cells_has_a_report(tmp_path):
     made.plan.unavailable[0] = "the corpus is licensed"
     made.plan.slots = []
     page = Page(made.write())
-    assert "the corpus is licensed" in page.text and "No finished cell has left a provenance record" in page.text
+    assert "the corpus is licensed" in page.text
 
 
 def test_without_matplotlib_a_report_has_notes_in_place_of_drawings(tmp_path, monkeypatch):
@@ -157,21 +153,14 @@ def test_half_of_the_samples_are_failures_where_there_are_any():
     assert all_wrong == [0, 1, 2]
 
 
-def test_a_classifiers_confusion_matrix_counts_labels_by_outputs():
-    records = [{"label": t, "output": o} for t, o in ("ab", "ab", "aa", "bc", "bb")]
-    assert confusion(records) == [("a", [1, 2, 0]), ("b", [0, 1, 1]), ("c", [0, 0, 0])]
-    assert confusion([{"output": "a"}]) == [] == confusion([{"label": f"{i}", "output": "0"} for i in range(21)])
-
-
-def test_a_report_has_the_confusion_matrix_of_a_row_with_labels_and_images_beside_questions(tmp_path, monkeypatch):
+def test_a_report_has_images_beside_questions(tmp_path, monkeypatch):
     monkeypatch.setattr(fake_family, "pictures", lambda config: lambda key: f"image {key}".encode(), raising=False)
     made = Made(tmp_path)
     for r in range(len(ROWS)):
-        level, labels = made.level(r), {} if r else {"label": "<b>"}
-        level.write_predictions([one | labels | {"image": f"k{one['index']}"} for one in level.predictions()])
+        level = made.level(r)
+        level.write_predictions([one | {"image": f"k{one['index']}"} for one in level.predictions()])
         level.finish()
     text = made.write()
-    assert text.count("Confusion matrix of ") == 1 and '<tr><th scope="row">&lt;b&gt;</th>' in text
     drawn = [base64.b64decode(x).decode() for x in re.findall(r'<img src="data:image/png;base64,([^"]+)"', text)]
     maps, samples = drawn[:3], drawn[3:]
     assert samples == [f"image k{i}" for i in shown(text)]
