@@ -118,7 +118,7 @@ LATE = [
     (["reproduce.py", "demo", "add=fusedmax,lam=-1"], "lam=-1", "lam >= 0"),
     (["reproduce.py", "demo", "add=fusedmax,lamda=.1"], "mapping.lamda is not a parameter of fusedmax (did you mean 'lam'?)"),
     (["reproduce.py", "demo", "~seed"], "~seed", "seed=..."),
-    (["compare.py", "toy"], "settings are written KEY=VALUE, as task=toy"),
+    (["compare.py", "toy"], "write settings as KEY=VALUE, such as task=toy"),
     (["predict.py", "toy", "--nbst=3"], "did you mean '--nbest'?"),
     (["predict.py", "translaton/sparsmax"], "did you mean 'translation/sparsemax'? to train it"),
     (["predict.py", "toy/softmax"], "to train it: python scripts/train.py task=toy mapping=softmax"),
