@@ -1,6 +1,7 @@
 """Test examples: the outputs of each row of a table, and the attention behind them."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median_high
 from typing import Any
@@ -11,6 +12,7 @@ from repro.tables.blocks import Row
 
 SAMPLES, MAPS = 8, 3  # examples shown with their outputs, and with their attention
 MOST_SOURCE, MOST_TARGET = 48, 36  # maximum number of tokens drawn; longer examples are cut, and a note says so
+MOST_CLASSES = 20  # maximum classes of a confusion matrix
 EVEN = "Examples evenly spaced through the test set, not picked by hand."
 Records = Sequence[dict[int, dict[str, Any]] | None]  # for each row, index of an example -> its record
 Images = Callable[[str], bytes]
@@ -44,7 +46,7 @@ def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tup
 
 
 def samples(rows: Sequence[Row], records: Records, shown: Sequence[str], images: Images | None) -> dict[str, Any]:
-    """The samples as {"how": how they were chosen, "examples": [...]}.
+    """The samples as {"how": how they were chosen, "examples": [...], "confusion": [...]}.
 
     Every row's output is a list of (word, whether it is in a reference). Raises `Missing` if no predictions are stored.
     """
@@ -70,7 +72,15 @@ def samples(rows: Sequence[Row], records: Records, shown: Sequence[str], images:
         example = {"index": index, "source": clip(str(first.get("source", ""))), "outputs": outputs}
         picture = image(images, first.get("image"))
         examples.append(example | {"references": [clip(r) for r in references], "image": picture})
-    return {"how": how, "examples": examples}
+    matrices = [(row.name, m) for row, r in zip(rows, records) if r and (m := confusion(list(r.values())))]
+    return {"how": how, "examples": examples, "confusion": matrices}
+
+
+def confusion(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[int]]]:
+    """(class, number of its examples that got each class as output, in the same order); empty if this is not a classifier."""
+    pairs = Counter((r["label"], r["output"]) for r in records if isinstance(r.get("label"), str) and "output" in r)
+    classes = sorted({name for pair in pairs for name in pair})
+    return [(true, [pairs[true, said] for said in classes]) for true in classes] if len(classes) <= MOST_CLASSES else []
 
 
 def image(images: Images | None, key: Any) -> str:

@@ -12,7 +12,7 @@ import pytest
 from made_report import ROWS, Made, Page
 
 from repro.report import page as report
-from repro.report.examples import SAMPLES, choose
+from repro.report.examples import SAMPLES, choose, confusion
 from repro.tables import build as tables
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -153,14 +153,21 @@ def test_half_of_the_samples_are_failures_where_there_are_any():
     assert all_wrong == [0, 1, 2]
 
 
-def test_a_report_has_images_beside_questions(tmp_path, monkeypatch):
+def test_a_classifiers_confusion_matrix_counts_labels_by_outputs():
+    records = [{"label": t, "output": o} for t, o in ("ab", "ab", "aa", "bc", "bb")]
+    assert confusion(records) == [("a", [1, 2, 0]), ("b", [0, 1, 1]), ("c", [0, 0, 0])]
+    assert confusion([{"output": "a"}]) == [] == confusion([{"label": f"{i}", "output": "0"} for i in range(21)])
+
+
+def test_a_report_has_the_confusion_matrix_of_a_row_with_labels_and_images_beside_questions(tmp_path, monkeypatch):
     monkeypatch.setattr(fake_family, "pictures", lambda config: lambda key: f"image {key}".encode(), raising=False)
     made = Made(tmp_path)
     for r in range(len(ROWS)):
-        level = made.level(r)
-        level.write_predictions([one | {"image": f"k{one['index']}"} for one in level.predictions()])
+        level, labels = made.level(r), {} if r else {"label": "<b>"}
+        level.write_predictions([one | labels | {"image": f"k{one['index']}"} for one in level.predictions()])
         level.finish()
     text = made.write()
+    assert text.count("Confusion matrix of ") == 1 and '<tr><th scope="row">&lt;b&gt;</th>' in text
     drawn = [base64.b64decode(x).decode() for x in re.findall(r'<img src="data:image/png;base64,([^"]+)"', text)]
     maps, samples = drawn[:3], drawn[3:]
     assert samples == [f"image k{i}" for i in shown(text)]
