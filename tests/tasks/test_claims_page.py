@@ -48,12 +48,22 @@ def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
     pages = [path.read_text(encoding="utf-8").replace("](../../", "](") for path in whole.rglob("*.md")]
     assert [key for key, (_, text) in made.sections.items() if not any(text in page for page in pages)] == []
     claimed = (whole.parent / "claims.md").read_text(encoding="utf-8")
-    told = re.findall("<details id=.*?</details>", made.files.pop("../claims.md"), re.S)
+    page = made.files.pop("../claims.md")
+    told = [*re.findall("<details id=.*?</details>", page, re.S), *re.findall(r"(?m)^\| \[.*$", page)]
     of_these = [one for one in told if "no finished cells" not in one.lower()]
     assert len(of_these) > 5 and [one for one in of_these if one not in claimed] == []
     committed = {name: (whole / name).read_text(encoding="utf-8") for name in made.files | made.drawn}
     assert [name for name, text in made.files.items() if committed[name] != text] == []
     assert [name for name, text in made.drawn.items() if not results._alike(committed[name], text)] == []
+
+
+def test_the_page_counts_what_is_decided():
+    found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0), id=8, question="And that?", point="that is too")]
+    head = claims.page(found).partition("<details ")[0]
+    assert "Supported: it is as good; not decided: that is too." in head
+    assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
+    assert "counted by sentences, 1 of 1 are decided.\n" in head
+    assert "counted by sentences" not in claims.page(found[:1])
 
 
 def test_the_answer_is_in_words():
