@@ -214,7 +214,7 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, b
         *(None if x is None else x.data_ptr() for x in kept),
     )
     if _library.attention_backward(of.shape, *_addresses(q, k, v), *places, torch.get_num_threads()):
-        raise MemoryError(f"no memory for the gradients at {int(pointers[-1])} entries; use fewer heads at a time")
+        raise MemoryError(f"no memory for gradients of {int(pointers[-1])} nonzero weights; use fewer heads at a time")
     dbias = None
     if scores is not None and bias is not None:
         dbias = torch.zeros(bias.shape, dtype=torch.float64)
