@@ -94,7 +94,7 @@ class KeyCache:
         """Append t positions: k ``[..., G, t, d]``, v ``[..., G, t, e]``.
 
         Raises:
-            ValueError: the shapes of k and v do not match each other, or differ from the cache in more than t.
+            ValueError: the shapes of k and v do not match each other, or do not match the cache (only t may differ).
             TypeError: the dtype or device differs from the cache.
         """
         if k.ndim < 2 or k.shape[:-1] != v.shape[:-1]:

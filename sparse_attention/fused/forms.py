@@ -1,8 +1,8 @@
 r"""Forms of attention that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
 
 With windows and packed sequences, each query sees one contiguous range of keys, a span. The Triton kernels take ALiBi's slopes and sinks as they are.
-Elsewhere they become one more channel of queries and keys. For slopes, it adds :math:`s_h j` to the score of key j (:math:`s_h i` is constant in a row, so a
-mapping with :math:`\pi(x + c) = \pi(x)` ignores it). For sinks, it is 0 for every other key.
+Elsewhere they become one more channel of queries and keys. For slopes, this channel adds :math:`s_h j` to the score of key j (:math:`s_h i` is constant in a row, so a
+mapping with :math:`\pi(x + c) = \pi(x)` ignores it). For sinks, the channel is 0 for every other key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Window = tuple[int | None, int | None]
 
 
 class Inputs(NamedTuple):
-    """The tensors of a fused call other than q, k and v, in the kernels' layout; H heads are the product of ``Numbers.lead``."""
+    """The tensors of a fused call other than q, k and v, in the kernels' layout, where H is the product of ``Numbers.lead``."""
 
     lengths: Tensor | None = None  # int64 [H]
     spans: Tensor | None = None  # int64 [1 or H, n, 2]

@@ -185,15 +185,15 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     Calls that name their mapping (`sa.sparse_attention`, this module's `scaled_dot_product_attention`) keep it.
     In nested blocks, the innermost one decides. If torch.utils.checkpoint runs in the block, the recomputation in the backward
     pass uses the same mapping, also after the block. Attention in any other torch.autograd.Function raises an error, unless
-    the block is inside it, too. So do torch.cond and other operators that run functions in graphs of their own.
-    torch.nn.MultiheadAttention and the layers of nn.Transformer often compute attention without that function; within
-    the block they raise an error, since `sa.nn.replace` is the way to give them a mapping.
+    the block is inside that Function. torch.cond and other operators that run functions in graphs of their own raise one, too.
+    torch.nn.MultiheadAttention and the layers of nn.Transformer often do not call torch's function; within
+    the block they raise an error: use `sa.nn.replace` for them.
 
     Args:
         mapping, params: as in `sparse_attention`.
     Raises:
         ValueError: the mapping or a parameter is unknown. RuntimeError: a module of torch computes attention without
-            the function, or in a torch.autograd.Function; an operator runs functions in a graph of its own; nothing in
+            torch's function; attention runs in a torch.autograd.Function; an operator runs functions in a graph of its own; nothing in
             the block called the function.
     """
     mapped(mapping, params)

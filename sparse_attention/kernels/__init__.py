@@ -56,7 +56,7 @@ _loaded: dict[str, ModuleType] = {"reference": reference}
 class use:
     """Choose the kernels for the whole process; as a context manager, only for the block and the thread it runs in.
 
-    torch.utils.checkpoint without use_reentrant needs the same kernels in the backward pass: call it in the block, too.
+    torch.utils.checkpoint without use_reentrant needs the same kernels in the backward pass, so run that in the block, too.
 
     Raises:
         ValueError: the name is not auto, reference, native or triton.

@@ -161,7 +161,7 @@ def step(
     they may be views of a longer buffer. Raises ``ValueError`` for other strides.
 
     given: ``lengths``, ``scales``, ``slopes``, ``sinks``, ``window``. ``scales``, ``slopes`` and ``sinks`` are float32 [h] for a divisor h of the heads. The scores of a head are multiplied by
-    ``scale`` and its own scale; slopes and sinks are as in `sparse_attention`, they and the bias multiplied by ``factor``.
+    ``scale`` and its own scale; slopes, sinks and the bias are as in `sparse_attention`, multiplied by ``factor``.
     Only the last ``window`` keys are seen.
     """
     _rows_together("k", k, k.dtype)

@@ -85,7 +85,7 @@ class GaussianBasis1d(_Basis):
     ) -> GaussianBasis1d:
         """For every width, n / len(widths) evenly spaced centres in [low, high].
 
-        The widths are .1, .5 for IMDB and .03, .1, .3 for NMT. Raises ValueError if n is not a multiple of len(widths).
+        The papers use widths .1, .5 for IMDB and .03, .1, .3 for NMT. Raises ValueError if n is not a multiple of len(widths).
         """
         per_width, rest = divmod(n, len(widths))
         if rest or per_width < 1:
