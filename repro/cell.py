@@ -3,8 +3,6 @@
 If a cell fails, `run` does not raise an error; it returns an `Outcome` with the error message.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -21,14 +19,16 @@ import yaml
 
 from repro import plugins, signals
 from repro.files import StoreError, csv_text, explain, read_json, usable, write_atomic, write_json
-from repro.identity import Cell, prepare
+from repro.identity import Cell
 from repro.identity import Results as Results
+from repro.identity import prepare as prepare
 from repro.loggers import Loggers
 from repro.protocol import Evaluation, Prepared, TestSet, Training, check_family
 from repro.store import Entry, Level, Store, provenance
 from repro.store.locks import Busy
 
-ASKED = ("module", "overrides", "further", "test", "origin")  # keys of config.yaml outside the configuration
+# keys of config.yaml outside the configuration; `overrides` is in those of earlier versions
+ASKED = ("module", "overrides", "further", "test", "origin")
 NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
 ALWAYS = ("module", "task", "mapping", "seed", "profile", "data")  # keys that every config.yaml has
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # about ten times as fast if libyaml is installed
@@ -132,18 +132,6 @@ def run(
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
 
 
-def run_folder(
-    folder: str | Path, progress: Any = None, named: Mapping[str, str] | None = None, **options: Any
-) -> Outcome:
-    """Run the cell described by a folder's config.yaml, in the store that contains the folder.
-
-    `named` are the plugins that it may run, path -> sha256 (`plugins.pinned`); `options` are passed on to `run`.
-    """
-    folder = Path(folder).resolve()
-    root = folder.parents[5 if folder.parent.name == "evaluations" else 3]
-    return run(from_folder(folder, progress, named), Store(root), **options)
-
-
 def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, aside: Path | None) -> None:
     entry = monitor.entry
     attempt = int(entry.status().get("attempt", 0)) + 1
@@ -151,8 +139,8 @@ def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, as
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
     if named := cell.config.get("plugins"):
         record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
-    for name in ("tf32", "compile"):  # options that may change the last digits of a score
-        record["machine"][name] = bool(cell.config.get("runtime", {}).get(name))
+    # may change the last digits of a score
+    record["machine"]["tf32"] = bool(cell.config.get("runtime", {}).get("tf32"))
     if loggers:
         monitor.loggers = Loggers(lambda: loggers(cell), monitor.note)
     if aside:
@@ -181,16 +169,10 @@ def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, 
     _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.recipes[0])
     entry.finish(training=cell.training_id)
     if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
-        _remove_checkpoints(entry)
-
-
-def _remove_checkpoints(entry: Entry) -> None:
-    """Remove the checkpoints of a finished training, except those that were moved aside as damaged."""
-    folder = entry.path("checkpoints")
-    for path in folder.glob("*.pt"):
-        path.unlink()
-    with contextlib.suppress(OSError):  # the folder holds other files, or does not exist
-        folder.rmdir()
+        for path in entry.path("checkpoints").glob("*.pt"):
+            path.unlink()
+        with contextlib.suppress(OSError):  # the folder holds damaged checkpoints, or does not exist
+            entry.path("checkpoints").rmdir()
 
 
 def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
@@ -280,51 +262,6 @@ def check_nodes(config: Mapping[str, Any]) -> None:
         raise ValueError("its config.yaml has no seed or no profile")
 
 
-def from_folder(folder: str | Path, progress: Any = None, named: Mapping[str, str] | None = None) -> Cell:
-    """Rebuild the cell of a folder from config.yaml only.
-
-    The folder of a training gives the training with the evaluations that were first requested. The folder of an
-    evaluation gives that one evaluation. `named` is as in `run_folder`.
-
-    Raises:
-        StoreError: config.yaml is unusable, a plugin is not named (`plugins.Untrusted`), or the data or a recipe has
-            changed, so that the folder's name no longer matches.
-    """
-    folder = Path(folder).resolve()
-    config = read_config(folder)
-    if named:  # the id below says whether they are the cell's
-        plugins.load(named)
-        config["plugins"] = list(named)
-    else:
-        plugins.admit(config.get("plugins"), folder, (), {})
-    module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
-    if test is None:
-        cell = prepare(Cell(config, module, overrides=tuple(overrides), further=further), progress)
-        same = cell.training_id == folder.name
-    else:  # the training's config.yaml has the data, this one has the scoring
-        data = read_config(folder.parents[1])["data"]
-        other = {test: config["data"]} if test in further else {}
-        cell = Cell({**config, "data": data}, module, overrides=tuple(overrides), further=other)
-        cell = prepare(cell, progress)
-        cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
-        same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
-    if not same:
-        said = f"{folder}: its data or its recipe have changed since then; run the experiment's command again"
-        raise StoreError(said, key="recipe", value=folder)
-    return _settled(replace(cell, origin=origin or {}))
-
-
-def _settled(cell: Cell) -> Cell:
-    """The cell with `runtime.device` set to this machine's device if config.yaml says `auto`."""
-    runtime = cell.config["runtime"]
-    if runtime.get("device") != "auto":
-        return cell
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return replace(cell, config={**cell.config, "runtime": {**runtime, "device": device}})
-
-
 def finished(folder: str | Path) -> Cell:
     """The cell of a finished training, without test sets or training data; this is enough to evaluate the model.
 
@@ -352,34 +289,31 @@ def finished(folder: str | Path) -> Cell:
 def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
     """Run the plugins of a finished cell; the result has the files `named` in their place.
 
-    Raises `plugins.Untrusted` unless `named` are files with the contents with which the cell was trained.
+    Raises `plugins.Untrusted`, and runs nothing, if no file with the content that a plugin had in the training is named,
+    or if a named file is not a plugin of the cell. Raises ValueError as `plugins.load` does.
     """
     folder = folder.resolve()
     with usable(folder):
         files = (read_json(folder / "manifest.json") or {})["files"]  # an export contains its plugins
         told = (read_json(folder / "provenance.json") or {}).get("plugins") or {}
         trained = {str(folder / name): sha256 for name, sha256 in files.items()} | dict(told)
-    used = plugins.admit(cell.config["plugins"], folder, named, trained)
-    return replace(cell, config={**cell.config, "plugins": used})
-
-
-def enter(cell: Cell, store: Store) -> list[Path]:
-    """Write the config.yaml files of a cell that will run later, and return the folders to pass to `run_folder`."""
-    entry, folders = cell.entry(store), []
-    if not entry.finished():
-        write_atomic(entry.path("config.yaml"), page(cell))
-        return [entry.folder]
-    for test in cell.tests:
-        level = cell.evaluation(store, test)
-        if not level.finished():
-            write_atomic(level.path("config.yaml"), page(cell, test))
-            folders.append(level.folder)
-    return folders
+    given = {plugins.content(file): file for file in named if Path(file).is_file()}
+    asked = {plugin: trained.get(plugin, "") for plugin in cell.config["plugins"]}
+    if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
+        why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
+        step = f"read the file, then name it: plugins=[{','.join(asked)}]"
+        said = f"{folder} needs {', '.join(lost)}, not run because {why}; {step}"
+        raise plugins.Untrusted(said, key="plugins", value=lost)
+    if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
+        step = f"leave plugins={','.join(other)} out"
+        raise plugins.Untrusted(f"{folder} was trained without {', '.join(other)}; {step}")
+    plugins.load({given[wanted]: wanted for wanted in asked.values()})
+    return replace(cell, config={**cell.config, "plugins": [given[wanted] for wanted in asked.values()]})
 
 
 def page(cell: Cell, test: TestSet | None = None) -> bytes:
     """The content of config.yaml for a cell or for one evaluation: everything that a worker needs to run it."""
-    asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further, "origin": cell.origin}
+    asked = {"module": cell.module, "further": cell.further, "origin": cell.origin}
     one = {**asked, **cell.config} if test is None else {**asked, "test": test.name, **cell.config_of(test)}
     plain = json.loads(json.dumps(one, default=str))
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120).encode()

@@ -8,8 +8,6 @@ would count the bend of a learning curve as noise. The sampling of dev examples 
 evaluated on the same examples.)
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

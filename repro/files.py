@@ -1,7 +1,5 @@
 """Read, write and hash files. New content goes to a temporary file that is renamed, so no file is left half-written."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import errno

@@ -7,8 +7,6 @@ of the family, or `decode`) and the version of the evaluation recipe. The Git co
 but not hashed, because changing a comment must not invalidate every finished cell.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json
@@ -80,7 +78,7 @@ class Results(OfFamily):
         module: name of the family's module.
         config: the training's configuration, with the nodes that set the scoring taken from the evaluations.
         scored: name of a test set -> version of its evaluation.
-        data_sha256, recipe, plugins: those of the training.
+        data_sha256, recipe: those of the training.
         curve: dev score of every epoch; used if the folder has no curves.csv.
     """
 
@@ -99,15 +97,18 @@ class Results(OfFamily):
     scored: Mapping[str, Scored] = field(default_factory=dict)
     data_sha256: str = ""
     recipe: int | None = None
-    plugins: tuple[str, ...] = ()
     curve: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, entry: Entry, trained: Stored, evaluated: Mapping[str, tuple[Evaluation, Stored]], **more: Any) -> Self:
-        """Combine the metrics.json of a training with those of its evaluations (`evaluated`, by test set name).
-
-        `more`: `module`, `config` and `plugins`.
-        """
+    def of(
+        cls,
+        entry: Entry,
+        trained: Stored,
+        evaluated: Mapping[str, tuple[Evaluation, Stored]],
+        module: str,
+        config: Mapping[str, Any],
+    ) -> Self:
+        """Combine the metrics.json of a training with those of its evaluations (`evaluated`, by test set name)."""
         baselines: dict[str, dict[str, Any]] = {}
         for _, one in evaluated.values():
             for system, values in (one.get("baselines") or {}).items():
@@ -128,8 +129,14 @@ class Results(OfFamily):
             scored={k: Scored(one.get("data_sha256", ""), one.get("recipe")) for k, (_, one) in evaluated.items()},
             data_sha256=str(trained.get("data_sha256", "")),
             recipe=trained.get("recipe"),
-            **more,
+            module=module,
+            config=config,
         )
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The names of the plugins' files."""
+        return tuple(Path(p).name for p in self.config.get("plugins") or ())
 
     @property
     def best_metric(self) -> str:
@@ -178,7 +185,6 @@ class Cell(OfFamily):
         prepared: the train and dev data; None until they are prepared.
         tests: the test sets to evaluate on; empty until the data are prepared.
         further: name of a test set from another data set -> the data node of that set.
-        overrides: the user's overrides; needed for the verdict, not part of the id.
         origin: where the cell was first requested: `experiment` or `sweep`, `row`, `column` and `heading`; not part of
             the id.
         known_id: id of a training that is already finished; used even if the recipe has changed.
@@ -190,7 +196,6 @@ class Cell(OfFamily):
     module: str
     prepared: Prepared | None = None
     tests: tuple[TestSet, ...] = ()
-    overrides: tuple[str, ...] = ()
     further: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
     known_id: str = ""
@@ -210,7 +215,7 @@ class Cell(OfFamily):
         """A hash of everything that can affect how the data are prepared; equal for cells that share their data."""
         return digest({k: self.config.get(k) for k in READ_FOR_DATA}, self.config["paths"]["data"])
 
-    def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Cell:
+    def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Self:
         """This cell with its data; its test sets are the data set's own and `further`."""
         return replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
 
@@ -264,7 +269,7 @@ class Cell(OfFamily):
         """The configuration with its data node replaced by that of the test set."""
         return {**self.config, "data": self.further[test.name]} if test.name in self.further else self.config
 
-    def with_tests(self, other: Cell) -> Cell:
+    def with_tests(self, other: Self) -> Self:
         """A copy of this cell with the test sets of `other` added."""
         names = {t.name for t in self.tests}
         tests = (*self.tests, *(t for t in other.tests if t.name not in names))
@@ -281,8 +286,7 @@ class Cell(OfFamily):
             if (stored := level.read()) is None:
                 return None
             scored[test.name] = (level, _short(stored, test))
-        told = {"module": self.module, "config": self.config, "plugins": plugin_names(self.config)}
-        return Results.of(entry, _short(trained, self.data), scored, **told)
+        return Results.of(entry, _short(trained, self.data), scored, self.module, self.config)
 
     def done(self, store: Store) -> bool:
         """Whether the training and all evaluations are complete and undamaged."""
@@ -362,11 +366,6 @@ def asked_id(config: Mapping[str, Any], family: Family, recipe: int | None = Non
 def recipes(config: Mapping[str, Any], family: Family) -> tuple[int, int]:
     """The current versions of training and evaluation: the family's, or those of the configuration's model."""
     return getattr(family, "RECIPES", {}).get(value_at(config, "model.name"), family.RECIPE)
-
-
-def plugin_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the plugins' files."""
-    return tuple(Path(p).name for p in config.get("plugins") or ())
 
 
 def pair(override: str) -> tuple[str, str]:

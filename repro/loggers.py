@@ -8,8 +8,6 @@ A logger has
     finish(results, state)       receives a `Results` and "done", or None and "failed" or "stopped"
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Sequence

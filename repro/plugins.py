@@ -5,8 +5,6 @@ command that evaluates the cell or predicts with it names the file again, and it
 The processes that a command starts, on this machine or on others, get its plugins as path -> sha256.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os
@@ -55,47 +53,18 @@ def load(plugins: Sequence[str] | Mapping[str, str]) -> None:
     Raises ValueError: a plugin is not a Python file, does not exist, has changed or fails to import.
     """
     for plugin in plugins:
-        _import(plugin, plugins[plugin] if isinstance(plugins, Mapping) else None)
-
-
-def admit(plugins: Any, cell: Path, named: Sequence[str], trained: Mapping[str, Any]) -> list[str]:
-    """Run the plugins of a cell, and return their files: those of `named` with the content of the cell's training.
-
-    Args:
-        plugins: the plugins in the cell's config.yaml.
-        cell: folder of the cell.
-        named: the files that the command names.
-        trained: plugin -> sha256 of its content when the cell was trained.
-
-    Raises:
-        Untrusted: no file with the content of a plugin is named, or a named file is not a plugin of the cell; nothing was
-            run. ValueError: as in `load`.
-    """
-    given = {content(file): file for file in named if Path(file).is_file()}
-    asked = {plugin: trained.get(plugin, "") for plugin in listed(plugins)}
-    if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
-        why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
-        step = f"read the file, then name it: plugins=[{','.join(asked)}]"
-        raise Untrusted(f"{cell} needs {', '.join(lost)}, not run because {why}; {step}", key="plugins", value=lost)
-    if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
-        raise Untrusted(f"{cell} was trained without {', '.join(other)}; leave plugins={','.join(other)} out")
-    load({given[wanted]: wanted for wanted in asked.values()})
-    return [given[wanted] for wanted in asked.values()]
-
-
-def _import(plugin: str, wanted: str | None) -> None:
-    if not plugin.endswith(".py"):
-        raise ValueError(f"plugins: {plugin} is not a Python file; give its path, plugins=[FILE.py]")
-    try:
-        source = Path(plugin).read_bytes()
-        sha256 = hashlib.sha256(source).hexdigest()
-        if wanted in (None, sha256):
-            _execute(plugin, source, f"_plugin_{Path(plugin).stem}_{sha256[:8]}")
-            _RAN[os.path.abspath(plugin)] = sha256
-            return
-    except Exception as error:
-        raise ValueError(f"plugins: {plugin} cannot be imported ({type(error).__name__}: {error})") from error
-    raise ValueError(f"plugins: {plugin} has changed since the command named it; run the command again")
+        if not plugin.endswith(".py"):
+            raise ValueError(f"plugins: {plugin} is not a Python file; give its path, plugins=[FILE.py]")
+        try:
+            source = Path(plugin).read_bytes()
+            sha256 = hashlib.sha256(source).hexdigest()
+            if same := not isinstance(plugins, Mapping) or plugins[plugin] == sha256:
+                _execute(plugin, source, f"_plugin_{Path(plugin).stem}_{sha256[:8]}")
+                _RAN[os.path.abspath(plugin)] = sha256
+        except Exception as error:
+            raise ValueError(f"plugins: {plugin} cannot be imported ({type(error).__name__}: {error})") from error
+        if not same:
+            raise ValueError(f"plugins: {plugin} has changed since the command named it; run the command again")
 
 
 def _execute(plugin: str, source: bytes, name: str) -> None:

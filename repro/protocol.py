@@ -1,7 +1,5 @@
 """The interface between the engine and the task families: each family is a module that provides what `Family` lists."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

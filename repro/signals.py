@@ -5,8 +5,6 @@ A scheduler sends SIGTERM, SIGUSR1 or SIGUSR2 before it takes a machine away. In
 save; there the block checks `asked` and calls `obey`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import signal

@@ -1,16 +1,15 @@
-"""Compute grid features of the images of VQA v2 and store them for training. Run the command again to continue.
+"""Compute grid features of the images of VQA v2 and store them for training.
 
     python scripts/extract_features.py --path FOLDER [--device cuda --amp] [--backbone resnet152|tiny] [--weights FILE]
 
     --path         folder with train2014.zip and val2014.zip (or the folders) and the JSON files
     --weights      file with a state dict (default: torchvision's, downloaded)
     --size         pixels per side (default 448)               --batch-size   images at a time (default 16)
-    --shard-size   images per file (default 512: 411 MB)       --amp          half precision
-    --check        verify the checksums of the store and stop
+    --amp          half precision                              --check        verify the checksums of the store and stop
 
 Examples: python scripts/extract_features.py --path vqa2 --device cuda --amp; python scripts/extract_features.py --path vqa2 --check;
           python scripts/extract_features.py --path vqa2 --backbone tiny
-Features go into FOLDER/features (99 GB for all 123,287 images at 14 x 14 x 2048). Only one process works at a time.
+Features go into FOLDER/features (99 GB for all 123,287 images at 14 x 14 x 2048), completely or not at all.
 Next: python scripts/train.py task=vqa profile=paper data.path=FOLDER
 """
 
@@ -23,13 +22,9 @@ from _entry import command
 @command
 def main(
     *, path: Path, backbone: str = "resnet152", weights: str | None = None, size: int = 448, batch_size: int = 16,
-    shard_size: int = 512, device: Literal["cpu", "cuda"] = "cpu", amp: bool = False, check: bool = False,
+    device: Literal["cpu", "cuda"] = "cpu", amp: bool = False, check: bool = False,
 ) -> None:  # fmt: skip
     from tasks.commands.data import extract
 
-    print(
-        extract(
-            path, backbone, weights, size, check, batch_size=batch_size, shard_size=shard_size, device=device, amp=amp
-        )
-    )
+    print(extract(path, backbone, weights, size, check, batch_size=batch_size, device=device, amp=amp))
     print(f"Next: python scripts/train.py task=vqa profile=paper data.path={path}")

@@ -1,8 +1,7 @@
-"""Maintain the store: list and verify its cells, and clean it.
+"""List the cells of the store, or verify their files.
 
     python scripts/store.py list   [paths.outputs=FOLDER]      every training and evaluation with its state
     python scripts/store.py verify                             check every file; lists damage, exit status 1 if any
-    python scripts/store.py clean                              remove leftovers of killed processes, no finished cells
 
 Examples: python scripts/store.py verify; python scripts/store.py list paths.outputs=/data/outputs
 
@@ -16,7 +15,7 @@ from _entry import command
 
 
 @command
-def main(what: Literal["list", "verify", "clean"], *, paths_outputs: str = "") -> int:
+def main(what: Literal["list", "verify"], *, paths_outputs: str = "") -> int:
     from tasks.commands import store
 
     return store.main(what, paths_outputs)

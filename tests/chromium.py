@@ -71,10 +71,8 @@ class Chromium:
 
     def open(self, path: Path, width: int, dark: bool = False) -> list[str]:
         """Load a file at a width in CSS pixels; returns the addresses that the page asked for, its own left out."""
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
-        )
+        scheme, mobile = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}, width < 500
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=mobile)
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())

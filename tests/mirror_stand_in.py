@@ -66,9 +66,8 @@ def write_fetched(root: Path) -> None:
     labels = ("entailment", "neutral", "contradiction")
     for part in ("train", "dev", "test"):
         rows = [{"gold_label": labels[i % 3], "pairID": str(i)} for i in range(N)]
-        parses = [
-            [f"(S {' '.join(f'(N {w})' for w in text(f'{part}{i}{k}').split())})" for k in "12"] for i in range(N)
-        ]
+        words = [[text(f"{part}{i}{k}").split() for k in "12"] for i in range(N)]
+        parses = [[f"(S {' '.join(f'(N {w})' for w in one)})" for one in both] for both in words]
         told = [row | dict(zip(("sentence1_parse", "sentence2_parse"), both)) for row, both in zip(rows, parses)]
         said = "".join(json.dumps(row) + "\n" for row in told)
         _put(root / "snli/snli_1.0/snli_1.0" / f"snli_1.0_{part}.jsonl", said.encode())

@@ -37,8 +37,6 @@ def bases(composed) -> dict[str, dict]:
     return {task: composed([f"task={task}", "runtime.device=cpu", *more]) for task, *more in tasks}
 
 
-# ---- the command line
-
 # Command lines, of task=toy unless they name another, whose last override is refused by its key and value.
 TYPED = """
 mapping=Softmax | mapping=softmax mapping.lam=1 | ~mapping.at.cross | logger=wanbd | logger=wandb logger.wandb.mode=maybe
@@ -46,7 +44,7 @@ logger=wandb logger.wandb.timeout=0 | train.precision=fp8 | train.max_epochs=0 |
 train.best_metric=acuracy | train.best_metric=f1 | train.class_weights=balanced | runtime.device=tpu | runtime.verbose=2
 seed=2147483648 | seed= | task=null | task=[toy,imdb] | task=../task/toy | task=toi | tasks=toy | optim.lr=0 | optim.lr=1000
 optim.betas=[0.9] | optim.betas=[0.9,1.0] | optim.betas.9=3 | optim.label_smoothing=1 | optim.name=rmsprop | schedule.name=cosine
-model.attention=cosine | model.name=lstmm | decode.length=short | encode.tokenizer=mosess | task.scores=[blue] | task.scores=[COMET]
+model.attention=cosine | model.name=lstmm | decode.length=short | encode.tokenizer=mosess | task.scores=[blue]
 task.family=seq2sec | data=nothing | plugins=nowhere.py | mapping=continuous_sparsemax
 mapping=constrained_softmax | mapping=sum_normalization | mapping=sigmoid | +train.max_epoch=2 | train.max_epoch=3 | +optim.lrr=1
 +foo=1 | +model.hidden=2 | +schedule.warmup=2 | task.data.path=my.csv | +data.path=somewhere | grid=paper | +grid=paper | setting=none
@@ -130,9 +128,6 @@ def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what
     for name, profile, near in (("niculae_table2", "demo", table), (table, "demmo", "demo")):
         with refused(compose.ConfigError, f"did you mean '{near}'"):
             compose.experiment(name, profile)
-
-
-# ---- options
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,6 @@ def test_a_page_is_the_callers_own_and_is_read_again_when_its_file_changes(monke
             assert compose.page("claims", "laha2018").pop("claims") == number
 
 
-# ---- every option stands on its page
-
-
 def fields(cls: type) -> set[str]:
     return {f.name for f in dataclasses.fields(cls)}
 
@@ -96,9 +93,6 @@ def test_a_page_has_every_option_and_no_other(composed):
         own = yaml_of("setting", setting)
         assert set(own) <= {"defaults", "data", "encode", "decode", "train", "task"}, setting
         assert set(own.get("task", {})) <= {"deviations"} and set(own.get("data", {})) <= {"limits"}, setting
-
-
-# ---- mappings
 
 
 def test_a_mappings_page_is_the_registrys(composed, subtests):
@@ -150,9 +144,6 @@ def test_numbers_are_written_one_way_and_mappings_fit_their_places(composed):
     at = {"name": "sum_normalization", "at": {}}  # a place whose scores are never negative takes every row mapping
     assert not models.problems(at, {"here": models.Place(signed=False)})
     assert "'here'" in models.problems(at, {"here": models.Place()})[0]
-
-
-# ---- tasks, settings, the command line
 
 
 @pytest.mark.parametrize("task, profile", SETTINGS, ids=["-".join(s) for s in SETTINGS])
@@ -231,9 +222,6 @@ def test_fairseq_does_not_get_into_the_tree(composed):
     assert composed(["task=translation", "optim=adam"]) == before
 
 
-# ---- experiments
-
-
 def stand_in(monkeypatch, config) -> str:
     """A module with the metrics of the configuration's family whose data are there without being read."""
     real = importlib.import_module(compose.module_of(config))
@@ -285,35 +273,16 @@ def identities(plan: plans.Plan) -> dict[str, str]:
     return found
 
 
-def test_further_test_sets_train_nothing_again(monkeypatch):
+def test_what_tables_have_in_common_is_trained_once():
     """Gigaword, DUC 2003 and DUC 2004 are columns of one training; identities are of experiments that exist."""
     known = json.loads(IDENTITIES.read_text(encoding="utf-8"))
     assert {*known} <= {f"{name} {profile}" for name, profile in EXPERIMENTS}
-    experiment = compose.experiment("laha2018_table2", "paper")
-    plan = planned(monkeypatch, experiment)
-    columns = enumerate(experiment.columns)
-    trainings = {column.key: {s.training_id for s in plan.slots if s.column == c} for c, column in columns}
-    assert trainings["gigaword"] == trainings["duc2003"] == trainings["duc2004"] != trainings["fren"]
-
-
-def test_translation_tables_share_their_cells(monkeypatch):
-    """What two papers' tables have in common is trained once: softmax and sparsemax of both, softmax of all three on DE-EN."""
-    found = {}
-    for name in ("laha2018_table2", "niculae2017_nmt", "martins2020_nmt"):
-        whole = compose.experiment(name, "cpu")
-        rows = tuple(r for r in whole.rows if r.label in ("softmax", "sparsemax", "discrete softmax"))
-        columns = tuple(c for c in whole.columns if c.key in ("fren", "enfr", "deen"))
-        slots = planned(monkeypatch, dataclasses.replace(whole, rows=rows, columns=columns)).slots
-        seed1 = [s for s in slots if s.seed == 1]
-        found[name] = {(s.mapping, columns[s.column].key): s.training_id for s in seed1}
-    assert len(set(found["laha2018_table2"].values())) == 6
-    assert found["laha2018_table2"] == found["niculae2017_nmt"]
-    assert found["martins2020_nmt"].items() <= found["niculae2017_nmt"].items() and found["martins2020_nmt"]
-
-
-@pytest.mark.parametrize("preset", [["optim=sgd"], *(["optim=adam", f"schedule={s}"] for s in SCHEDULES)], ids=" ".join)
-def test_every_optimiser_and_schedule_trains(prepared_cell, ran, tiny, tmp_path, preset):
-    ran(prepared_cell([*tiny, *preset]), Store(tmp_path))
+    softmax, cpu = known["laha2018_table2 paper"], known["laha2018_table2 cpu"]
+    trainings = [softmax[f"{column} | softmax"] for column in ("fren", "gigaword", "duc2003", "duc2004")]
+    assert trainings[0] != trainings[1] == trainings[2] == trainings[3]
+    shared = [f"{column} | {mapping}" for column in ("fren", "enfr", "deen") for mapping in ("softmax", "sparsemax")]
+    assert all(known["niculae2017_nmt cpu"][place] == cpu[place] for place in shared)
+    assert known["martins2020_nmt cpu"]["deen | discrete softmax"] == cpu["deen | softmax"]
 
 
 @pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith(("lstm", "transformer"))])

@@ -111,9 +111,7 @@ def measure(overrides: list[str], folder: Path) -> dict:
     family = importlib.import_module(module_of(config))
     found = cell.results(store)
     scores = {k: v for k, v in found.metrics.items() if not k.endswith(UNSTABLE)}
-    if module_of(config).endswith(
-        "seq2seq"
-    ):  # what the search gave its outputs: each of float32, stored to four places
+    if module_of(config).endswith("seq2seq"):  # of the search: each of float32, stored to four places
         scores["search"] = round(sum(record["score"] for record in predictions(found.folder)), 2)
     scores["weights"] = mark(found.folder / "weights.safetensors")
     named = as_named(config, family)
@@ -150,9 +148,5 @@ def test_golden_cell(name, tmp_path):
         path.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         return
     assert recorded is not None, f"{name} was never recorded: run `make golden`"
-    assert now["config"] == recorded["config"], (
-        f"{name} asks for something else now (a setting or a default): run `make golden`"
-    )
-    assert now["recipe"] == recorded["recipe"], (
-        f"the recipe of {part} was raised: run `make golden` to record {name} again"
-    )
+    assert now["config"] == recorded["config"], "a setting or a default is another now: run `make golden`"
+    assert now["recipe"] == recorded["recipe"], f"the recipe of {part} was raised: run `make golden`"

@@ -1,21 +1,22 @@
-"""Show the progress of many cells: a live display in a terminal, plain lines elsewhere."""
+"""Show the progress of many cells, line by line."""
 
-from __future__ import annotations
-
+import shutil
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from repro.cell import Cell, Outcome
 from repro.launch.pool import Event
 
-INTERVAL = 60.0  # seconds between two plain lines
+INTERVAL = 60.0  # seconds between two lines on the running cells
 TRUST = 60.0  # the expected pace counts like this many seconds of measured work
 
 
 class Display:
     """Counts the cells that are done, failed, running and left, and estimates the remaining time.
+
+    Prints a line for every cell that ends, for notes, and now and then for the running cells; in a terminal, the last
+    line always shows the running cells.
 
     The pace is the work done in one second of a running cell. It starts at the expected value and soon becomes the
     measured one. The time before a cell's first report, and the work of an earlier run, do not count.
@@ -28,96 +29,64 @@ class Display:
     def __init__(self, work: Mapping[str, float], workers: int = 1) -> None:
         self.work = dict(work)  # work of cells that have not ended
         self.workers, self.done, self.failed = workers, 0, 0
-        self.fractions: dict[str, float] = {}
-        self.stages: dict[str, str] = {}
-        self._gained = self._spent = 0.0  # work and seconds of cells that have ended
-        self._begun: dict[str, tuple[float, float]] = {}  # the first fraction that a cell reported, and its time
+        # running cell -> the first fraction that it reported, the time then, its fraction now, and its stage
+        self._running: dict[str, tuple[float, float, float, str]] = {}
+        self._gained = self._spent = TRUST  # work and seconds of cells that have ended
         self._last = time.monotonic()
-        self._live: Any = None
 
     @property
     def total(self) -> int:
         return self.done + len(self.work)
-
-    def __enter__(self) -> Display:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True, redirect_stdout=False)
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._live:
-            self._live.__exit__(*error)
 
     def show(self, event: Event) -> None:
         """Show an event from the launcher."""
         cell = event.cell
         if event.kind == "stage":
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
-            self._begun.setdefault(cell.cell_id, (event.fraction, time.monotonic()))
-            self.fractions[cell.cell_id] = event.fraction
-            self.stages[cell.cell_id] = f"{name(cell)}: {event.text}{stats}"
+            first, since, *_ = self._running.get(cell.cell_id, (event.fraction, time.monotonic()))
+            self._running[cell.cell_id] = first, since, event.fraction, f"{name(cell)}: {event.text}{stats}"
             self._tick()
         elif event.kind == "note":
             self.say(f"  {name(cell)}: {event.text}")
         elif event.outcome is not None:
-            self.fractions.pop(cell.cell_id, None)
-            self.stages.pop(cell.cell_id, None)
-            if event.outcome.state in ("busy", "queued"):
-                waits = "; waiting for it" if event.outcome.state == "busy" else ""
-                self.say(f"  {name(cell)}: {event.outcome.reason}{waits}")
-                return
-            work = self.work.pop(cell.cell_id, 0.0)
-            if event.outcome.state == "done" and cell.cell_id in self._begun:
-                first, since = self._begun[cell.cell_id]
-                self._gained, self._spent = self._gained + work * (1 - first), self._spent + time.monotonic() - since
-            self.done += 1
-            self.failed += event.outcome.state == "failed"
-            self.say(f"[{self.done}/{self.total}] {self._ended(cell, event.outcome)}")
+            self._end(cell, event.outcome)
 
-    def _ended(self, cell: Cell, outcome: Outcome) -> str:
-        if outcome.state == "failed":
-            return f"FAILED {name(cell)}: {(outcome.error or 'unknown error').splitlines()[0]}"
-        took = f" in {outcome.seconds:.0f} s" if outcome.state == "done" else ""
-        return f"{outcome.state} {name(cell)}{took}{self._left_text()}"
+    def _end(self, cell: Cell, outcome: Outcome) -> None:
+        state, said, ran = outcome.state, outcome.reason.splitlines()[0], self._running.pop(cell.cell_id, None)
+        if state in ("busy", "queued"):
+            self.say(f"  {name(cell)}: {said}{'; waiting for it' if state == 'busy' else ''}")
+            return
+        work = self.work.pop(cell.cell_id, 0.0)
+        if state == "done" and ran:
+            self._gained, self._spent = self._gained + work * (1 - ran[0]), self._spent + time.monotonic() - ran[1]
+        self.done, self.failed = self.done + 1, self.failed + (state == "failed")
+        took = f" in {outcome.seconds:.0f} s" if state == "done" else ""
+        told = f"FAILED {name(cell)}: {said}" if state == "failed" else f"{state} {name(cell)}{took}{self._left()}"
+        self.say(f"[{self.done}/{self.total}] {told}")
 
-    def say(self, text: str) -> None:
-        if self._live:
-            self._live.console.print(text, highlight=False, markup=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-    def result(self, text: str) -> None:
-        """Print a result, such as a finished table, to standard output."""
-        if self._live and sys.stdout.isatty():
-            self.say(text)
-        else:
-            print(text, flush=True)
+    def say(self, text: str, end: str = "\n") -> None:
+        clear = "\r\033[K" if sys.stderr.isatty() else ""
+        print(f"{clear}{text}", end=end, file=sys.stderr, flush=True)
 
     def remaining(self) -> float:
         """The estimated seconds until all cells are done."""
-        gained, spent, left = TRUST + self._gained, TRUST + self._spent, sum(self.work.values())
-        for key, fraction in self.fractions.items():
-            work, (first, since) = self.work.get(key, 0.0), self._begun[key]
+        gained, spent, left = self._gained, self._spent, sum(self.work.values())
+        for key, (first, since, fraction, _) in self._running.items():
+            work = self.work.get(key, 0.0)
             gained, left = gained + work * (fraction - first), left - work * fraction
             spent += time.monotonic() - since
         return left * spent / gained / max(1, min(self.workers, len(self.work)))
 
-    def _left_text(self) -> str:
-        return "" if self.done == self.total else f"; about {clock(self.remaining())} left"
+    def _left(self) -> str:
+        return f"; about {clock(self.remaining())} left" if self.work else ""
 
     def _tick(self) -> None:
-        if self._live:
-            from rich.text import Text
-
-            first = f"{self.done} of {self.total} cells done, {self.failed} failed{self._left_text()}"
-            self._live.update(Text("\n".join([first, *self.stages.values()])))
+        text = f"  {self.done}/{self.total} done{self._left()} | {' | '.join(stage for *_, stage in self._running.values())}"
+        if sys.stderr.isatty():
+            self.say(text[: shutil.get_terminal_size().columns - 1], end="")
         elif time.monotonic() - self._last > INTERVAL:
             self._last = time.monotonic()
-            self.say(f"  {self.done}/{self.total} done{self._left_text()} | " + " | ".join(self.stages.values()))
+            self.say(text)
 
 
 def setting(cell: Cell) -> str:

@@ -3,8 +3,6 @@
 A worker on this machine has one GPU, or as many as a training has processes.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter

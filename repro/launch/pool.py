@@ -5,8 +5,6 @@ from the server. So no library state leaks from one training into the next, a cr
 libraries are imported only once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing as mp
 import os

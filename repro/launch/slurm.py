@@ -1,15 +1,12 @@
 """Run cells as one Slurm array job, submitted with submitit.
 
-Each element of the array runs the config.yaml files written for one cell. The status of a cell names its job, so
+Each element of the array runs one cell, which is pickled when it is submitted. The status of a cell names its job, so
 running the same command again does not submit a cell twice. The result of a cell is read only from its folder, so a
 cell may end while no command is running. Slurm is queried with squeue and scontrol, because many clusters have no
 accounting database for sacct.
 """
 
-from __future__ import annotations
-
 import contextlib
-import importlib.util
 import os
 import re
 import shlex
@@ -18,17 +15,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import submitit
 
-from repro.cell import Cell, Outcome, enter
+from repro import cell as cells
+from repro.cell import Cell, Outcome
 from repro.files import StoreError
 from repro.identity import pair
-from repro.launch.element import Element
 from repro.launch.pool import Event, Loggers, progress
 from repro.plugins import pinned
+from repro.protocol import ROOT
 from repro.store import Store
 from repro.store.locks import Busy
 
@@ -36,6 +35,7 @@ POLL_SECONDS = 5.0
 SETTLE_SECONDS = 10.0  # delay until another machine sees the last files of a job that has ended
 REQUEUES = 1000  # how often an element may be requeued, after its time limit or when it is preempted
 NAME = "sparse-attention"
+STOPPED = 75  # EX_TEMPFAIL: a temporary failure, try again
 
 
 def here() -> None:
@@ -135,14 +135,12 @@ def submit(
     """Submit one array job for the cells, and record each cell's job in its status. Returns (cell, job) pairs."""
     folder = (store.root / "jobs").resolve()
     executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES, python=options["python"])
-    executor.update_parameters(**parameters(fresh, store, options))
-    elements = []
+    executor.update_parameters(**parameters(fresh, options))
     for cell in fresh:
         with contextlib.suppress(Busy):
-            cell.entry(store).set_aside()  # if the training is damaged; must happen before config.yaml is written again
-        folders = [str(folder.resolve()) for folder in enter(cell, store)]
+            cell.entry(store).set_aside()  # if the training is damaged; must happen before the status is written
         cell.entry(store).set_status("queued")
-        elements.append(Element(folders, runtime["threads"], loggers, pinned(cell.config.get("plugins"))))
+    elements = [Element(cell, store, runtime["threads"], loggers) for cell in fresh]
     several, failures = len(elements) > 1, submitit.core.utils
     try:
         made = executor.submit_array(elements) if several else [executor.submit(elements[0])]
@@ -158,36 +156,62 @@ def submit(
     return list(zip(fresh, submitted))
 
 
-def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> dict[str, Any]:
+def parameters(fresh: Sequence[Cell], options: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that submitit writes at the top of the batch script."""
-    given = {key: options[key] for key in ("partition", "account", "qos", "time", "mem", "gres")}
+    given = {key: options[key] for key in ("partition", "account", "qos", "time", "mem", "gres", "exclude")}
     given |= {"job_name": NAME, "signal_delay_s": options["notice"], "cpus_per_task": options["cpus"]}
-    given |= {"array_parallelism": options["parallel"], "exclude": _avoid(fresh, store, options)}
-    known = {k: v for k, v in given.items() if v is not None}
-    known["setup"] = [*options["setup"], f"export PYTHONPATH={_import_path(fresh)}:$PYTHONPATH"]
+    known = {k: v for k, v in (given | {"array_parallelism": options["parallel"]}).items() if v is not None}
+    # the folders from which the engine and the cells' families are imported
+    files = {cell.module: Path(sys.modules[cell.module].__file__ or "").resolve() for cell in fresh}
+    roots = {ROOT, *(file.parents[module.count(".")] for module, file in files.items())}
+    known["setup"] = [*options["setup"], f"export PYTHONPATH={shlex.quote(':'.join(map(str, roots)))}:$PYTHONPATH"]
     known["additional_parameters"] = {"requeue": True, **dict(map(pair, options["sbatch"]))}
     return known
 
 
-def _import_path(fresh: Sequence[Cell]) -> str:
-    """The folders from which the cells' families and the engine are imported."""
-    roots = {"repro", "sparse_attention", *(cell.module.split(".")[0] for cell in fresh)}
-    found = []
-    for name in sorted(roots):
-        spec = importlib.util.find_spec(name)
-        origin = Path(spec.origin if spec and spec.origin else sys.modules[name].__file__ or "").resolve()
-        found.append(origin.parents[1] if origin.name == "__init__.py" else origin.parent)
-    return ":".join(shlex.quote(str(path)) for path in dict.fromkeys(found))
+class Element:
+    """Runs a cell in a job, with the plugins that the command named and no others.
+
+    The exit status is 1 if the cell failed, and 75 if it was stopped; then the job is back in the queue.
+    """
+
+    def __init__(self, cell: Cell, store: Store, threads: int, loggers: Loggers) -> None:
+        self.cell, self.threads, self.loggers = cell, threads, loggers
+        self.entry = Store(store.root.resolve()).entry(cell.task, cell.mapping, cell.training_id)
+        self.named = pinned(cell.config.get("plugins"))
+
+    def __call__(self) -> None:
+        import torch
+
+        torch.set_num_threads(self.threads)
+        runtime = dict(self.cell.config["runtime"])
+        if runtime["device"] == "auto":
+            runtime["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+        if not self.entry.busy():
+            self.entry.set_status("queued", job=this_job())
+        cell = replace(self.cell, config={**self.cell.config, "runtime": runtime})  # its id is computed again
+        if cell.training_id != self.entry.folder.name:
+            told = "its recipe or a plugin has changed since it was submitted; run the command again"
+            self.entry.set_status("failed", error=told)
+            sys.exit(told)
+        outcome = cells.run(cell, Store(self.entry.folder.parents[3]), loggers=self.loggers, named=self.named)
+        print(f"{outcome.state}: {outcome.error or outcome.cell_id}", flush=True)
+        if outcome.machine:
+            if _job(this_job()).get("JobState") == "RUNNING":  # neither cancelled nor requeued by the scheduler
+                subprocess.run(["scontrol", "requeue", this_job()], check=False)
+            sys.exit(STOPPED)
+        if outcome.state == "failed":
+            sys.exit(1)
+
+    def checkpoint(self) -> Any:
+        """Called by submitit if a signal comes before or after the cell: returns the job to submit again."""
+        return submitit.helpers.DelayedSubmission(self)
 
 
-def _avoid(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> str | None:
-    """The nodes to exclude: those in the configuration, and those where a job died, as long as other nodes remain."""
-    bad = set((options["exclude"] or "").split(",")) - {""}
-    errors = " ".join(str(cell.entry(store).status().get("error", "")) for cell in fresh)
-    seen = set(re.findall(r"job \S+ on (\S+) ended", errors))
-    where = ["-p", options["partition"]] if options["partition"] else []
-    there = set(_ask("sinfo", "-h", "-N", "-o", "%N", *where).split())
-    return ",".join(sorted(bad | (seen if there - bad - seen else set()))) or None
+def this_job() -> str:
+    """The id of this job, in the form that squeue prints."""
+    array = [os.environ[k] for k in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID") if k in os.environ]
+    return "_".join(array) or os.environ.get("SLURM_JOB_ID", "")
 
 
 def states() -> dict[str, str]:

@@ -4,8 +4,6 @@ Every configuration is resolved and checked before any data are read (`outline`)
 several in parallel (`planned`).
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing as mp
 import signal
@@ -13,16 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from repro import plugins
-from repro.identity import Cell, Point, digest, pair, value_at
+from repro.identity import Cell, Point, digest, pair, prepare, value_at
 from repro.launch import pool
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
-from repro.protocol import Metric, Prepared, TestSet
-from repro.store import check_names
+from repro.protocol import Metric
 
 Config = Mapping[str, Any]
 
@@ -64,10 +59,6 @@ class Plan:
         return next((slot.family.METRICS for slot in self.slots if slot.column == column), {})
 
 
-def _silent() -> None:
-    """The default of `Tools.progress`: returns no object, so no progress is reported."""
-
-
 @dataclass(frozen=True)
 class Tools:
     """The functions that a plan needs.
@@ -76,7 +67,7 @@ class Tools:
         compose: (all overrides, the overrides that the user typed) -> resolved, checked configuration.
         module_of: configuration -> name of its family's module.
         with_data: (configuration, name of a data set) -> the configuration with that set's data node.
-        progress: creates the object to which a loader reports its progress.
+        progress: creates the object to which a loader reports its progress; None by default.
         unavailable: exceptions of a loader that mean that data are unavailable; the column is then left out, with the
             reason.
     """
@@ -84,14 +75,13 @@ class Tools:
     compose: Callable[[Sequence[str], Sequence[str]], Config]
     module_of: Callable[[Config], str]
     with_data: Callable[[Config, str], Config]
-    progress: Callable[[], Any] = _silent
+    progress: Callable[[], Any] = type(None)
     unavailable: tuple[type[Exception], ...] = ()
 
 
 def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
     """The grid's points, as tuples of (parameter, value); one empty point if there is no grid."""
-    if not grid:
-        return [()]
+    grid = grid or {}
     return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
@@ -121,37 +111,28 @@ def planned(
     are prepared one after the other, because they share what is fetched. Raises a loader's error, except that data are
     unavailable.
     """
-    jobs: dict[str, dict[str, Job]] = {}  # name of a data set -> `Cell.data_key` of a version -> its job
+    jobs: dict[str, dict[str, Cell]] = {}  # name of a data set -> `_key` of a version -> a cell that needs it
     for cell in itertools.chain.from_iterable(cells):
-        versions = jobs.setdefault(cell.config["data"]["name"], {})
-        tests = versions.setdefault(cell.data_key, (cell, {}))[1]
-        tests.update({digest(node): {**cell.config, "data": node} for node in cell.further.values()})
-    prepare = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
+        jobs.setdefault(cell.config["data"]["name"], {}).setdefault(_key(cell), cell)
+    prepared = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
     workers = min(len(jobs), cell.config["runtime"]["workers"])
     if workers > 1 and pool.forks():
         quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
-        executor = ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet)
-        try:
-            made = list(executor.map(prepare, jobs.values()))
-        except BaseException:  # the others, at work for minutes perhaps, end too
-            for process in mp.active_children():
-                process.terminate()
-            raise
-        finally:
-            executor.shutdown(cancel_futures=True)
+        with ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet) as executor:
+            try:
+                made = list(executor.map(prepared, jobs.values()))
+            except BaseException:  # the others, at work for minutes perhaps, end too
+                for process in mp.active_children():
+                    process.terminate()
+                raise
     else:
-        made = list(map(prepare, jobs.values()))
+        made = list(map(prepared, jobs.values()))
     results = {key: result for one in made for key, result in one.items()}
 
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
-        if isinstance(result := results[cell.data_key], Exception):
-            return result
-        prepared, tests = result
-        further: Any = [tests[digest(node)] for node in cell.further.values()]
-        if lost := next((test for test in further if isinstance(test, Exception)), None):
-            return lost
-        cell = replace(cell, overrides=tuple(overrides), origin=origin(experiment, cell, sweep))
-        return cell.with_data(prepared, further)
+        if isinstance(found := results[_key(cell)], Exception):
+            return found
+        return replace(cell, prepared=found.prepared, tests=found.tests, origin=origin(experiment, cell, sweep))
 
     return [filled(one, of, overrides, partial(with_data, one)) for one, of in zip(experiments, cells)]
 
@@ -175,7 +156,6 @@ def _resolve(
             for point, seed in itertools.product(points(grid), experiment.seeds):
                 assigned = [f"{keys[key]}={text(value)}" for key, value in point]
                 config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
-                check_names(config["task"]["name"], config["mapping"]["name"])
                 further = {name: tools.with_data(config, name)["data"] for name in column.evaluate}
                 module = tools.module_of(config)
                 cells.append(Cell(config, module, further=further, row=r, column=c, point=point))
@@ -224,29 +204,21 @@ def origin(experiment: Experiment, cell: Cell, sweep: str = "") -> dict[str, str
     return {**named, "row": f"{experiment.rows[cell.row].label}{point}", "column": column.key, "heading": column.label}
 
 
-Job = tuple[Cell, dict[str, Config]]  # a cell of the data set, and the configurations of further test sets by `digest`
+def _key(cell: Cell) -> str:
+    """Equal for cells that share their data and their further test sets."""
+    return digest(cell.data_key, cell.further)
 
 
-Result = tuple[Prepared, dict[str, TestSet | Exception]] | Exception  # of a job
-
-
-def _prepare(versions: Mapping[str, Job], progress: Callable[[], Any], unavailable: tuple) -> dict[str, Result]:
-    """The prepared data of the jobs, and each further test set; in their place the exception that says why they are unavailable."""
-    made: dict[str, Result] = {}
-    for version, (cell, configs) in versions.items():
-        plugins.load(plugins.pinned(cell.config.get("plugins")))
+def _prepare(
+    versions: Mapping[str, Cell], progress: Callable[[], Any], unavailable: tuple[type[Exception], ...]
+) -> dict[str, Cell | Exception]:
+    """The cells with their data; in place of one whose data are unavailable, the exception that says why."""
+    made: dict[str, Cell | Exception] = {}
+    for key, cell in versions.items():
         try:
-            prepared = cell.family.prepare(cell.config, progress())
+            made[key] = prepare(cell, progress())
         except unavailable as error:
-            made[version] = error
-            continue
-        tests: dict[str, TestSet | Exception] = {}
-        made[version] = prepared, tests
-        for key, config in configs.items():
-            try:
-                tests[key] = cell.family.prepare_test(config, Path(prepared.folder), progress())
-            except unavailable as error:
-                tests[key] = error
+            made[key] = error
     return made
 
 

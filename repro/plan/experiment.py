@@ -16,8 +16,6 @@ each column, `select` keeps the grid point with the best mean dev score over the
 the grid in the mapping's yaml file.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace

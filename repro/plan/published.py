@@ -11,8 +11,6 @@ if the paper can be read in two ways. `tables.verdict` decides whether our numbe
 one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

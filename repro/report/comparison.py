@@ -1,7 +1,5 @@
 """Compare finished cells in files: a table (text, Markdown, CSV), drawings (SVG, CSV) and a page with filters."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -100,4 +98,4 @@ def _view(group: Group, printed: Printed) -> dict[str, Any]:
         return {**page.view(block, selects, [group.score or "", *group.scores], split), "figures": figures}
     note = f"{len(group.settings)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
     drawn = dict.fromkeys(("main", "curves", "heat", "samples"), Part(note=note))
-    return {**drawn, "block": block, "small": (), "points": None, "figures": figures}
+    return {**drawn, "block": block, "small": (), "figures": figures}

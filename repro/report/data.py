@@ -4,8 +4,6 @@ If a part is missing, `Missing` is raised with a message for the reader. `part` 
 note, so that a broken file costs only one figure.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 import math

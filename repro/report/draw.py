@@ -4,8 +4,6 @@ Every picture is an SVG file with a white background; a page inverts it in dark 
 differ only in colour: marker and dash differ too.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import textwrap

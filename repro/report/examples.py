@@ -1,7 +1,5 @@
 """Test examples: the outputs of each row of a table, and the attention behind them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -2,10 +2,8 @@
 
 Everything is inline (style, drawings and a short script that sorts tables), so the file loads nothing. Each column opens
 with the answer, then comes a picture and the table; details are folded: learning curves, attention, sample outputs,
-every cell with its error if it failed, deviations and provenance.
+every cell with its error if it failed, and deviations.
 """
-
-from __future__ import annotations
 
 import re
 import time
@@ -17,18 +15,15 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.files import read_json, templates, write_atomic
-from repro.identity import Cell, Results
+from repro.files import templates, write_atomic
+from repro.identity import Cell
 from repro.plan import Plan
-from repro.protocol import flatten, metric_of
-from repro.report import draw, examples, pictures, sweeps
-from repro.report.data import Missing, embedded, link, part, predictions_of
-from repro.results.records import of_cells
+from repro.protocol import metric_of
+from repro.report import draw, examples, pictures
+from repro.report.data import embedded, link, part, predictions_of
 from repro.store import Store
-from repro.tables import compare, render
+from repro.tables import render
 from repro.tables.blocks import Block, Table
-
-OF_EACH = ("attempt", "seed", "seconds", "started")  # entries of a provenance record that differ from cell to cell
 
 
 def write(
@@ -47,8 +42,6 @@ def write(
     cells = part(cell_views, plan, table, store, failed or {}, path.parent if links else None)
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
-    stem = store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}"
-    forms = [stem.with_name(stem.name + suffix) for suffix in (".txt", ".md", ".csv", ".tex")]
     outcomes = Counter(one.outcome for one in table.claims if one.parts)
     page = (
         environment()
@@ -56,12 +49,10 @@ def write(
         .render(
             table=table,
             own=plan.experiment.own,
-            columns=[_column(c, block, plan, store) for c, block in enumerate(table.blocks)],
+            columns=[_column(c, block, plan) for c, block in enumerate(table.blocks)],
             states=count,
             cells=cells,
             outcomes=", ".join(f"{n} {word}" for word, n in outcomes.items()),
-            provenance=part(provenance, plan, store),
-            files=[(form.name, link(form, path.parent)) for form in forms if form.is_file()],
             written=time.strftime("%Y-%m-%d %H:%M %Z"),
         )
     )
@@ -69,17 +60,14 @@ def write(
     return path
 
 
-def _column(number: int, block: Block, plan: Plan, store: Store) -> dict[str, Any]:
+def _column(number: int, block: Block, plan: Plan) -> dict[str, Any]:
     """The template's values for one column of an experiment."""
     anchor, column = f"c{number}", plan.experiment.columns[number]
     if block.unavailable:
         return {"anchor": anchor, "block": block}
     shown = sorted((show.metric for show in column.show), key=lambda metric: "/attention_" in metric)
     selects = column.select.metric if column.select else ""
-    values = view(block, selects, shown, column.split, part(_images, plan, number).content)
-    if any(slot.point for slot in plan.slots):
-        values["points"] = part(points, of_cells([slot for slot in plan.slots if slot.column == number], store))
-    return {"anchor": anchor, **values}
+    return {"anchor": anchor, **view(block, selects, shown, column.split, part(_images, plan, number).content)}
 
 
 def view(block: Block, selects: str, shown: Sequence[str], split: str, images: Any = None) -> dict[str, Any]:
@@ -99,7 +87,6 @@ def view(block: Block, selects: str, shown: Sequence[str], split: str, images: A
         "curves": part(pictures.learning_curves, rows, selects, split),
         "heat": part(examples.heat_maps, rows, records, split, images),
         "samples": part(examples.samples, rows, records, shown, images),
-        "points": None,
     }
 
 
@@ -144,28 +131,6 @@ def _cell(cell: Cell, store: Store, failed: Mapping[str, str], decimals: Mapping
     numbers += ["" if epoch is None else f"{epoch:.0f} of {epochs}", *("" if v is None else f"{v:.0f}" for v in cost)]
     about = {"cell_id": cell.training_id, "parameters": cell.parameters, "numbers": numbers}
     return about | {"state": state, "error": error, "trace": trace}
-
-
-def provenance(plan: Plan, store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
-    """The provenance of all cells as (item, [(value, number of cells)]); several values mean that the cells differ."""
-    folders = dict.fromkeys(cell.entry(store).folder for cell in plan.cells.values())
-    found = [flatten(record) for folder in folders if (record := read_json(folder / "provenance.json"))]
-    if not found:
-        raise Missing("No finished cell has left a provenance record.")
-    items = [item for item in dict.fromkeys(key for one in found for key in one) if item not in OF_EACH]
-    counts = {item: Counter(str(one[item]) for one in found if one.get(item) not in (None, "", {})) for item in items}
-    return [(item, count.most_common()) for item, count in counts.items() if count]
-
-
-def points(records: Sequence[Results]) -> dict[str, Any]:
-    """All grid points of an experiment's column, as {"block": ..., "figures": Part}.
-
-    Raises `Missing` if no cell of the column is finished.
-    """
-    groups = compare.groups(records)
-    if not groups:
-        raise Missing("No cell of this column is finished.")
-    return {"block": compare.table(groups, "", "").blocks[0], "figures": part(sweeps.pictures, groups[0])}
 
 
 def _images(plan: Plan, number: int) -> Any:

@@ -1,7 +1,5 @@
 """The pictures of a report and of a page of claims: learning curves, main score, attention, claims, runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The pictures of a sweep: score and share of zeros against a swept parameter, and against each other."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -11,7 +9,7 @@ from typing import Any
 from repro.files import csv_text
 from repro.report import draw
 from repro.report.data import Missing, Picture
-from repro.tables.compare import Group, Setting, text
+from repro.tables.compare import Group, Setting, is_number, text
 
 WIDE = 50  # an axis is logarithmic if largest value / smallest value exceeds this ratio
 # label of a line -> (value of the swept parameter, setting) of each point
@@ -28,7 +26,7 @@ def swept(group: Group) -> dict[tuple[str, str], Lines]:
     for key in dict.fromkeys(k for s in group.settings for k in s.values):
         lines: dict[tuple[str, str], list[tuple[float, Setting]]] = {}
         for s in group.settings:
-            if _is_number(value := s.values.get(key, "")):
+            if is_number(value := s.values.get(key)) and math.isfinite(value):
                 rest = ", ".join(f"{k.removeprefix('mapping.')}={text(v)}" for k, v in s.values.items() if k != key)
                 label = f"{s.mapping} ({rest})" if rest else s.mapping
                 lines.setdefault((s.mapping if key.startswith("mapping.") else "", label), []).append((float(value), s))
@@ -36,10 +34,6 @@ def swept(group: Group) -> dict[tuple[str, str], Lines]:
             if len({x for x, _ in points}) > 1:
                 drawings.setdefault((mapping, key), {})[label] = sorted(points, key=lambda point: point[0])
     return drawings
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def pictures(group: Group) -> list[Picture]:

@@ -5,14 +5,13 @@ is compared only when the cell runs. Hours come from finished cells of the store
 `Rates`, otherwise `ASSUMED_HOURS`); the text says which.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from repro.identity import Cell, Results, asked_id, scoring
+from repro.launch.display import clock
 from repro.results import records
 from repro.store import Entry, Store
 
@@ -73,16 +72,10 @@ class Estimate:
         workers = min(self.workers, left)
         gpu = f", {_rounded(all_of.gpu_hours)} GPU-hours" if all_of.gpu_hours else ""
         assumed = "assumed" if any(source.startswith("assumed") for source in self.sources) else "measured"
-        wall = f"about {_told(all_of.hours)} of cells ({assumed}){gpu}"
+        wall = f"about {clock(3600 * all_of.hours)} of cells ({assumed}){gpu}"
         if workers > 1:
-            wall += f"; {_told(all_of.hours / workers)} with {workers} workers"
+            wall += f"; {clock(3600 * all_of.hours / workers)} with {workers} workers"
         return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run{f'; {wall}' * (left > 0)}"])
-
-
-def _told(hours: float) -> str:
-    if 0 < hours < 1 / 40:
-        return f"{max(1, round(3600 * hours))} seconds"
-    return f"{_rounded(hours)} hours" if hours >= 1 or hours == 0 else f"{round(60 * hours)} minutes"
 
 
 def _rounded(hours: float) -> str:
@@ -141,7 +134,7 @@ def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None
     profile, epochs, kind = config["profile"]["name"], _epochs(config), _kind(config)
     if paces and kind in paces:
         pace, count = paces[kind]
-        return pace * epochs, f"measured, {_told(pace)} an epoch in {count} finished cell(s) of {kind[0]}"
+        return pace * epochs, f"measured, {clock(3600 * pace)} an epoch in {count} finished cell(s) of {kind[0]}"
     names = [n for n in (config["data"]["name"], config["task"]["name"]) if n in rates.paper]
     if profile == "paper" and names:
         rate = rates.paper[names[0]]
@@ -150,7 +143,7 @@ def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None
         examples, seconds = rates.others[setting]
         limit = (config["data"].get("limits") or {}).get("train") or examples
         rate = min(1.0, limit / examples) * seconds / 3600 * rates.slowness()
-        return rate * epochs, f"assumed, {_told(rate)} an epoch of {setting} on one core"
+        return rate * epochs, f"assumed, {clock(3600 * rate)} an epoch of {setting} on one core"
     assumed = ASSUMED_HOURS.get(profile, 1.0)
     return assumed, f"assumed, {assumed:g} hours each with the profile {profile}"
 

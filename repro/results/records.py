@@ -1,7 +1,5 @@
 """Read the finished cells of a store (configuration, scores and time of each) without loading their data."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -9,8 +7,10 @@ from typing import Any
 
 from repro.cell import ASKED, check_nodes, read_config
 from repro.files import StoreError, usable
-from repro.identity import Cell, Results, digest, plugin_names
-from repro.store import ASIDE, Damaged, Entry, Evaluation, Store
+from repro.identity import Cell, Results, digest
+from repro.store import Damaged, Entry, Store
+
+KEPT = ("data", "plugins")  # nodes of the training's config.yaml; the others are those of an evaluation
 
 
 @dataclass
@@ -74,16 +74,12 @@ def _records(entry: Entry, check: bool) -> list[Results]:
     config = {k: v for k, v in told.items() if k not in ASKED}
     # Digest of the scoring, configuration, and name of a test set -> its evaluation.
     ways: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-    for level in map(Evaluation, sorted(entry.path("evaluations").glob("*"))):
-        if ASIDE in level.folder.name or (scored := level.read(check)) is None:
+    for level in entry.evaluations():
+        if (scored := level.read(check)) is None:
             continue
         own, how, name = read_config(level.folder), digest(scored.get("scoring")), scored.get("test", "test")
         way = next((w for w in ways if w[0] == how and name not in w[2]), None)
         if way is None:
-            ways.append(way := (how, {k: v if k == "data" else own.get(k, v) for k, v in config.items()}, {}))
+            ways.append(way := (how, {k: v if k in KEPT else own.get(k, v) for k, v in config.items()}, {}))
         way[2][name] = (level, scored)
-    records = []
-    for _, as_scored, evaluations in ways or [("", config, {})]:
-        more = {"module": told["module"], "config": as_scored, "plugins": plugin_names(config)}
-        records.append(Results.of(entry, trained, evaluations, **more))
-    return records
+    return [Results.of(entry, trained, of, told["module"], scored) for _, scored, of in ways or [("", config, {})]]

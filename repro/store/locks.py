@@ -8,8 +8,6 @@ content tells people who holds the lock. A process would return its lock by clos
 that holds a lock does not open the file again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

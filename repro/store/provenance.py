@@ -1,7 +1,5 @@
 """Provenance of a number: code, versions, machine and time. It is recorded with every cell, but not part of its id."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

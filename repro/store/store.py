@@ -1,7 +1,5 @@
 """The folders of trainings and evaluations, and their state: finished, damaged, busy and so on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -14,12 +12,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from repro.files import StoreError, read_json, sha256_of, write_atomic, write_json
+from repro.files import StoreError, archive_damage, read_json, sha256_of, write_atomic, write_json
 from repro.store import locks
 
 # Files and folders that the manifest leaves out, because they change after the training or are not part of it.
 LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json", locks.NAME)
 ASIDE = ".damaged-"
+CHECKPOINTS = ("checkpoints/last.pt", "checkpoints/previous.pt")
 
 
 def outputs_folder() -> str:
@@ -54,13 +53,10 @@ class Level:
 
     def finish(self, **facts: Any) -> None:
         """Write a manifest of the current files."""
-        files = {str(p.relative_to(self.folder)): sha256_of(p) for p in self._files()}
+        tops = [top for top in sorted(self.folder.iterdir()) if top.name not in LOOSE and not top.name.startswith(".")]
+        paths = [path for top in tops for path in (top, *sorted(top.rglob("*"))) if path.is_file()]
+        files = {str(path.relative_to(self.folder)): sha256_of(path) for path in paths}
         write_json(self.path("manifest.json"), {**facts, "files": files})
-
-    def _files(self) -> Iterator[Path]:
-        for top in sorted(self.folder.iterdir()):
-            if top.name not in LOOSE and not top.name.startswith("."):
-                yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
 
     def files(self) -> dict[str, str]:
         """File name -> sha256 from the manifest; empty if there is no valid manifest."""
@@ -133,6 +129,11 @@ class Entry(Level):
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return Evaluation(self.path("evaluations") / evaluation_id)
 
+    def evaluations(self) -> list[Evaluation]:
+        """The folders of its evaluations, without those that were moved aside."""
+        folders = sorted(self.path("evaluations").glob("*"))
+        return [Evaluation(folder) for folder in folders if folder.is_dir() and ASIDE not in folder.name]
+
     def locked(self) -> AbstractContextManager[None]:
         """Lock the cell and its evaluations while the block runs. Raises `Busy` if another process holds the lock."""
         return locks.hold(self.folder)
@@ -186,3 +187,20 @@ class Store:
         for path in sorted((self.root / "cells").glob("*/*/*/config.yaml")):
             if ASIDE not in path.parent.name:
                 yield Entry(path.parent)
+
+    def verify(self) -> Iterator[tuple[str, str, str]]:
+        """Check the store: place, state and problem, if any, of each training, evaluation, damaged checkpoint and folder moved aside."""
+        for entry in self:
+            for level in (entry, *entry.evaluations()):
+                why = level.damage()
+                state = "damaged" if why else "done" if level.finished() else "unfinished"
+                unfinished = level is entry and state == "unfinished"
+                yield self._place(level.folder), entry.state() if unfinished else state, why or ""
+            for path in () if entry.busy() else map(entry.path, CHECKPOINTS):
+                if path.is_file() and (why := archive_damage(path)):
+                    yield self._place(path), "damaged", why
+        for folder in sorted((self.root / "cells").rglob(f"*{ASIDE}*")):
+            yield self._place(folder), "aside", "moved aside as damaged; delete it if you do not need it"
+
+    def _place(self, path: Path) -> str:
+        return str(path.relative_to(self.root))

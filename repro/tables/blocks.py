@@ -1,12 +1,11 @@
 """The parts of a table."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 from repro.convergence import Convergence
 from repro.identity import Results
@@ -67,7 +66,7 @@ class Value:
             return ""
         return brackets(self.summary.interval(within=self.within, new=True), self.decimals)
 
-    def cut(self, text: Callable[[Value], str]) -> bool:
+    def cut(self, text: Callable[[Self], str]) -> bool:
         """Whether the printed interval, `Value.spread` or `Value.prediction`, is cut at a bound of the score."""
         return text(self) != text(replace(self, within=ANY))
 

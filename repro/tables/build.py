@@ -5,8 +5,6 @@ footers state the data, seeds, signatures, deviations and code version. Each row
 (`convergence`). A row that has not converged, or for which this is unknown, is not compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 

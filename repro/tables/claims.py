@@ -42,8 +42,6 @@ Margins are committed before the runs, unless the note or the history says other
 before the change, or if the seeds that are not in `seeds` give it again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

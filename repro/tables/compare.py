@@ -4,8 +4,6 @@ A setting is everything that a cell depends on except the seed. Cells with diffe
 are in separate rows and are never averaged. Every row names how it differs from the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,12 +226,16 @@ def _told_apart(by_setting: Sequence[list[Results]]) -> list[Setting]:
                 for s in twins:
                     s.differs[said] = of(s.first)
     given = list(dict.fromkeys(["softmax", *(s.mapping for s in settings)]))
-    return sorted(settings, key=lambda s: (given.index(s.mapping), [_order(v) for v in s.values.values()]))
+
+    def place(s: Setting) -> tuple[int, list[tuple[int, float, str]]]:
+        values = [(0, float(v), "") if is_number(v) else (1, 0.0, str(v)) for v in s.values.values()]
+        return given.index(s.mapping), values
+
+    return sorted(settings, key=place)
 
 
-def _order(value: Any) -> tuple[int, float, str]:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return (0, float(value), "") if number else (1, 0.0, str(value))
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # ---- the table

@@ -17,13 +17,12 @@ Rows that were still learning, or whose convergence is unknown, leave a claim op
 outcome: a row that is still learning can only get better. If attention is worth little, no claim is supported.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from typing import Self
 
 import numpy as np
 
@@ -54,7 +53,7 @@ class Evidence:
     doubts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
-    def without(self, seeds: Collection[int]) -> Evidence:
+    def without(self, seeds: Collection[int]) -> Self:
         """The same without some seeds; uniform attention keeps its seeds, since it shows what attention is worth."""
 
         def left(row: str, scores: Mapping[int, float]) -> Mapping[int, float]:

@@ -8,8 +8,6 @@
   (`repro.convergence`). A claim may not count the scores of such a row as final (`doubt`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The footers of a table: data, scores, seeds, verdicts, code and deviations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

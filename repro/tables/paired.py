@@ -1,7 +1,5 @@
 """Compare two rows of a table, paired over their seeds and over the test examples."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache

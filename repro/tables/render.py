@@ -1,7 +1,5 @@
 """Render a table as text, Markdown, CSV and LaTeX."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ per-sentence statistics. The resampled quantity is the printed score: the mean o
 sacrebleu's corpus BLEU.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -8,8 +8,6 @@ the tolerance, if there is only one seed, or if the run is in doubt (`doubts`). 
 exact, because no paper prints its spread.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,7 +8,8 @@ from typing import Any
 
 from tasks import data
 from tasks.config.request import Request
-from tasks.data.feature_store import FeatureStore
+from tasks.data.cache import is_whole
+from tasks.data.images import features as stored_features
 
 
 def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
@@ -71,8 +72,7 @@ def extract(path: Path, backbone: str, weights: str | None, size: int, check: bo
         keys = sorted({question.image for split in found.read(progress).values() for question in split})
         model = features.backbone(backbone, weights, size)
         features.extract(source, keys, model, folder, progress, **options)
-    store = FeatureStore(folder)
-    if check:
-        store.check()
-    n = len(store.layout.keys)
-    return f"{folder}: {n:,} images, {len(store.missing)} shards missing, {len(store.bad)} images without features"
+    store = stored_features(folder)
+    if check and not is_whole(folder):
+        raise data.DataError(f"{folder} is damaged", "its checksums", "delete it and extract the features again")
+    return f"{folder}: {len(store.index):,} images, {len(store.bad)} images without features"

@@ -90,9 +90,9 @@ class Driver:
         left = f"{len(ids) - trained} to run" + (f", {trained} to evaluate" if trained else "")
         where = "by Slurm" if self.launcher["name"] == "slurm" else f"on {self.runtime['workers']} worker(s)"
         print(f"{len(self.cells)} cells: {self.reused} finished before, {left} {where}", file=sys.stderr)
-        with Display(work, self.runtime["workers"]) as display:
-            self._begin(display)
-            self._run_all([self.cells[key] for key in ids], display)
+        display = Display(work, self.runtime["workers"])
+        self._begin(display)
+        self._run_all([self.cells[key] for key in ids], display)
         # another process may have finished cells that failed here
         self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
         self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
@@ -118,7 +118,7 @@ class Driver:
         facts = [of.facts for cell in self.cells.values() for of in (cell.data, *cell.tests)]
         for note in dict.fromkeys(note for of in facts if is_own(of) for note in of.get("notes", ())):
             display.say(f"note: {note}")  # on the user's own data
-        self._print_complete(display)
+        self._print_complete()
 
     def conclude(self) -> int:
         """Write the report and print the paths of all files. Returns the exit status."""
@@ -152,7 +152,7 @@ class Driver:
                     self.failed[event.cell.cell_id] = event.outcome.error or "unknown error"
                 else:
                     self.done.add(event.cell.cell_id)
-                self._print_complete(display)
+                self._print_complete()
             pending = []
             while waiting and not pending:
                 pending = [cell for cell in waiting if not cell.entry(self.store).busy()]
@@ -161,13 +161,13 @@ class Driver:
             free = {cell.cell_id for cell in pending}
             waiting = [cell for cell in waiting if cell.cell_id not in free]
 
-    def _print_complete(self, display: Display) -> None:
+    def _print_complete(self) -> None:
         for number, one in enumerate(self.plans):
             if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
                 self.tables[number] = built = table(one, self.store, self.failed)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
-                display.result("\n" + render.to_text(built) + "\n")
+                print(f"\n{render.to_text(built)}\n", flush=True)
                 html = self.store.root / "report" / f"{stem.name}.html"
                 self.reports.append(page.write(built, one, self.store, html, self.failed))
 

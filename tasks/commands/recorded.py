@@ -19,7 +19,7 @@ from repro.plan.experiment import Experiment
 from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive
-from repro.store import Store, StoreError, outputs_folder
+from repro.store import Store, outputs_folder
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce
@@ -146,13 +146,8 @@ class Made:
 
 
 def read(path: Path) -> Made:
-    """Compute everything that follows from a file of records.
-
-    Raises StoreError if the file cannot be read or if a record contradicts its own examples.
-    """
+    """Compute everything that follows from a file of records. Raises StoreError if the file cannot be read."""
     asked, known = archive.read(path)
-    if wrong := [what for one in known for what in archive.contradictions(one)]:
-        raise StoreError("\n".join([f"{path} contradicts itself:", *wrong]))
     if "sweep" in asked:
         return _of_sweep(asked, known)
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]

@@ -51,7 +51,7 @@ class Expected:
 def expected(results: Path, measured: Pages) -> Expected:
     """Compute the content of a folder of results.
 
-    Raises StoreError if records cannot be read or contradict their examples.
+    Raises StoreError if records cannot be read.
     """
     found, tables = Expected(), []
     for path in sorted((results / recorded.FOLDER).glob("*.jsonl")):

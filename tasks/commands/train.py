@@ -61,8 +61,8 @@ def _run(config: Mapping[str, Any]) -> Ended:
         store = Store(config["paths"]["outputs"])
         for note in dict.fromkeys(n for of in (cell.data, *cell.tests) for n in of.facts.get("notes", ())):
             print(f"note: {note}", file=sys.stderr)
-        with display.Display({cell.cell_id: 3600 * estimate.hours(cell.config, ASSUMED)[0]}) as shown:
-            outcome = launch.run_one(cell, store, shown.show, make_loggers)
+        shown = display.Display({cell.cell_id: 3600 * estimate.hours(cell.config, ASSUMED)[0]})
+        outcome = launch.run_one(cell, store, shown.show, make_loggers)
     except (ValueError, DataError, StoreError) as error:  # StoreError: the launcher cannot run the cell
         print(f"error: {error}", file=sys.stderr)
         return "wrong" if isinstance(error, ValueError) else "failed", {}, None

@@ -27,6 +27,7 @@ from tasks.config.options import ConfigError, Problem, near, quoted
 from tasks.config.request import Request, whole
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
+from tasks.data.files import sha256_of
 from tasks.data.read import own
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
@@ -59,8 +60,8 @@ def main(request: Request) -> int:
     one, found = _guessed(given)
     (column,) = one.columns
     place = Path(str(given["data.path"]))
-    name, places = place.name, [place] if place.exists() else sorted(place.parent.glob(f"{place.name}.*"))
-    content = fingerprint([own.stamp(p) for p in places])[:6]  # another file has another table
+    name, beside = place.name, place.iterdir() if place.is_dir() else place.parent.glob(f"{place.name}*")
+    content = fingerprint([sha256_of(p) for p in sorted(beside) if p.is_file()])[:6]  # another file has another table
     options = {"data" if key == "name" else f"data.{key}": value for key, value in found.options.items()}
     added = [f"{key}={quoted(value)}" for key, value in options.items() if key not in given]
     print(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}")
@@ -102,7 +103,7 @@ def check_file(request: Request) -> None:
     typed = request.keys.get("data.path")
     path = str(typed.value) if typed and typed.value is not None else None
     if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):
-        own.find(path, own.TABLES, own.NO_DEV)
+        own.find(path, own.FILES, own.NO_DEV)
 
 
 def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:

@@ -78,16 +78,16 @@ def _node(override: str) -> str:
 def check(request: Request) -> None:
     """Raise ConfigError if a request names no task or has misspelt names or keys; without torch, whose import takes seconds.
 
-    In a sweep, the first value of each key is merged. Experiments are checked when they are read.
+    In a sweep, the first value of each key is merged.
     """
     from tasks.config.overrides import merged
 
-    if not (request.names or request.flags or "task" in request.keys):
+    if not (request.flags or "task" in request.keys):
         known = names_in("task")
         raise ConfigError(
             Problem(f"no task is named; add task=NAME, one of: {', '.join(known)}", "task", allowed=known)
         )
-    if not ((request.hydras and request.many) or request.names):
+    if not (request.hydras and request.many):
         given = request.keys.values()
         merged("main", [one.each[0] for one in given if one.node != "mapping"] if request.many else list(given))
 
@@ -298,9 +298,6 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
-    if config["runtime"]["compile"] and not (config["model"]["name"] == "lstm" and config["model"]["input_feeding"]):
-        told = "needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
-        found.append(f"runtime.compile=true {told}")
     if config["train"]["class_weights"] and config["task"]["family"] != "classification":
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
         found.append(Problem(told, "train.class_weights"))

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tasks.data.cache import write_meta
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.feature_store import FeatureStore, Layout, write
-from tasks.data.files import sha256_of
-from tasks.data.images import Files, ImageError, decode
+from tasks.data.files import publish_folder, sha256_of
+from tasks.data.images import Files, ImageError, Stored, decode
 from tasks.data.progress import Progress
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -92,28 +92,28 @@ def extract(
     progress: Progress,
     *,
     batch_size: int = 16,
-    shard_size: int = 512,
     device: str = "cpu",
     amp: bool = False,
-) -> FeatureStore:
-    """Compute the features of `keys` and store them at `folder`, continuing where an earlier run stopped.
+) -> Stored:
+    """Compute the features of `keys` in the new folder `folder`, completely or not at all; 0.8 MB an image of VQA v2.
 
     Args:
         device: "cpu" or "cuda".
-        amp: compute in half precision if the device supports it (the store is float16 in either case).
+        amp: compute in half precision if the device supports it (the features are stored as float16 in either case).
+
+    Raises DataError if the folder exists already, or the disk is full.
     """
-    net = model.net.to(device)
+    if folder.exists():
+        raise DataError(f"{folder} exists already", str(folder), "delete it, then run the same command again")
+    net, pin, bad = model.net.to(device), device == "cuda", {}
     mean = torch.tensor(MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(STD, device=device).view(3, 1, 1)
-    pin = device == "cuda"
-
-    @torch.inference_mode()
-    def compute(shard: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
-        bad: dict[str, str] = {}
-        out = np.zeros((len(shard), model.grid[0] * model.grid[1], model.channels), np.float16)
-        for start in range(0, len(shard), batch_size):
+    shape = (len(keys), model.grid[0] * model.grid[1], model.channels)
+    with publish_folder(folder) as made, torch.inference_mode():
+        array = np.lib.format.open_memmap(made / "features.npy", "w+", np.float16, shape)
+        for start in progress.over(range(0, len(keys), batch_size), "extracting features"):
             places, pixels = [], []
-            for place, key in enumerate(shard[start : start + batch_size], start):
+            for place, key in enumerate(keys[start : start + batch_size], start):
                 try:
                     pixels.append(torch.from_numpy(decode(source.read(key), (model.size, model.size)).copy()))
                     places.append(place)
@@ -129,13 +129,11 @@ def extract(
             cells = y.flatten(2).transpose(1, 2).float().cpu()
             whole = (cells.abs() <= LARGEST).flatten(1).all(1)
             for place in [p for p, fits in zip(places, whole.tolist()) if not fits]:
-                bad[shard[place]] = "its features are not numbers that half precision holds"
-            out[places] = torch.where(whole[:, None, None], cells, 0.0).numpy()
-        return out, bad
-
-    layout = Layout(model.name, model.grid, model.channels, tuple(keys), shard_size)
-    store = write(folder, layout, compute, progress)
-    if store.bad:
-        some = ", ".join(list(store.bad)[:5])
-        progress.say(f"{len(store.bad)} of {len(keys)} images have no features; zeros take their place: {some}")
-    return store
+                bad[keys[place]] = "its features are not numbers that half precision holds"
+            array[places] = torch.where(whole[:, None, None], cells, 0.0).numpy()
+        array.flush()
+        write_meta(made, {"extractor": model.name, "grid": list(model.grid), "keys": list(keys), "bad": bad})
+    if bad:
+        some = ", ".join(list(bad)[:5])
+        progress.say(f"{len(bad)} of {len(keys)} images have no features; zeros take their place: {some}")
+    return Stored(folder, "features")

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from tasks.data.acquire import archives
-from tasks.data.cache import cached_folder, is_whole, read_meta
+from tasks.data.cache import META, cached_folder, is_whole, read_meta
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.feature_store import FeatureStore, verified
 from tasks.data.progress import Progress
+from tasks.data.read.formats import damaged
 
-PIXELS = "pixels.npy"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
@@ -121,25 +120,32 @@ def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
         raise ImageError(f"cannot be decoded ({type(error).__name__}: {error})") from error
 
 
-class Pixels:
-    """Images as one uint8 array [N, height, width, 3], in the order of their keys, in a folder of `decode_all`.
+class Stored:
+    """Images as one memory-mapped array [N, ...], in the order of their keys, in a folder with its checksum.
 
-    `bad` lists the images that could not be read, which are all zero.
+    `bad` lists the images that could not be read, which are all zero. Raises DataError if the folder is damaged.
+
+    Args:
+        kind: "pixels", uint8 [N, height, width, 3] in a folder of `decode_all`; or "features", float16
+            [N, rows * columns, channels] in one of `tasks.data.features.extract`.
     """
 
-    kind = "pixels"
-
-    def __init__(self, folder: Path) -> None:
-        known, self.array = read_meta(folder), np.load(folder / PIXELS, mmap_mode="r")
-        self.bad, self.sha256 = dict(known["bad"]), known["files"][PIXELS]
-        self.index = {key: i for i, key in enumerate(known["keys"])}
-        self.grid: tuple[int, int] = (self.array.shape[1], self.array.shape[2])
-        self.channels = self.array.shape[3]
-        self.path = f"../{folder.name}"
+    def __init__(self, folder: Path, kind: str) -> None:
+        known, file = read_meta(folder), folder / f"{kind}.npy"
+        try:
+            self.array = np.load(file, mmap_mode="r")
+            self.bad, self.sha256 = dict(known["bad"]), known["files"][file.name]
+            self.index = {key: i for i, key in enumerate(known["keys"])}
+            down, across = known.get("grid", self.array.shape[1:3])
+        except Exception as error:  # numpy parses the header of an array as Python tokens
+            step = "delete the folder and make it again"
+            raise damaged(file, f"its data are damaged ({error})", f"{len(known)} entries", step=step) from error
+        self.kind, self.grid, self.channels = kind, (int(down), int(across)), self.array.shape[-1]
+        self.path = f"../{folder.name}" if kind == "pixels" else str(folder.resolve())
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """The images with these numbers, [len(numbers), height, width, 3]."""
-        return self.array[numbers]
+        """The images with these numbers, [len(numbers), ...]."""
+        return np.array(self.array[numbers])
 
 
 class Blank:
@@ -157,7 +163,7 @@ class Blank:
 # Images as model input, looked up by row. Their attributes: kind (pixels or features); grid and channels, the shape of one
 # image; index (key -> row); bad (key -> why it cannot be read); sha256; and path, for `open_images`: relative to a folder
 # of encoded data if the images are in the same cache, otherwise absolute.
-Images = Pixels | FeatureStore | Blank
+Images = Stored | Blank
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ class ImageInput:
             if self.store is None:
                 step = "set data.path=FOLDER; features are read from FOLDER/features"
                 raise DataUnavailable("no folder with features is set", "data.path is empty", step)
-            return verified(self.store)
+            return features(self.store)
         if self.source is None:
             step = "get them, or set data.input=none to learn from questions alone"
             raise DataUnavailable("the questions come without images", "data.path, data.mirror", step)
@@ -195,13 +201,21 @@ def open_images(record: Mapping[str, str], folder: Path) -> Images:
         return Blank(())
     path = Path(os.path.normpath(folder / record["path"]))
     if record["kind"] == "features":
-        return verified(path)
+        return features(path)
     if not is_whole(path):
         raise DataUnavailable("the decoded images are missing or damaged", str(path), "prepare the data again")
-    return Pixels(path)
+    return Stored(path, "pixels")
 
 
-def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: Path, progress: Progress) -> Pixels:
+def features(folder: Path) -> Stored:
+    """Open features of images. They are not hashed: `scripts/extract_features.py --check` does. Raises DataUnavailable."""
+    if not (folder / META).is_file():
+        step = "make one: python scripts/extract_features.py --help"
+        raise DataUnavailable("there is no feature store", str(folder), step)
+    return Stored(folder, "features")
+
+
+def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: Path, progress: Progress) -> Stored:
     """Decode `keys` once. The array is in a folder of the cache at `root`, with its checksum.
 
     Corrupt and missing images become black, are listed in `bad`, and are reported once. Raises DataError if more than
@@ -210,7 +224,7 @@ def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: 
 
     def build(folder: Path) -> dict[str, Any]:
         bad: dict[str, str] = {}
-        array = np.lib.format.open_memmap(folder / PIXELS, "w+", np.uint8, (len(keys), *size, 3))
+        array = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, (len(keys), *size, 3))
         for i, key in enumerate(progress.over(keys, "decoding images")):
             try:
                 array[i] = decode(source.read(key), size)
@@ -225,4 +239,5 @@ def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: 
             progress.say(f"{what} and count as black: {', '.join(list(bad)[:5])}")
         return {"bad": bad, "keys": list(keys)}
 
-    return Pixels(cached_folder(root, "pixels", [source.fingerprint(), list(keys), list(size), 2], build, progress))
+    key = [source.fingerprint(), list(keys), list(size), 2]
+    return Stored(cached_folder(root, "pixels", key, build, progress), "pixels")

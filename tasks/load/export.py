@@ -19,8 +19,7 @@ import yaml
 
 from repro import cell as cells
 from repro.files import StoreError, explain, read_json, usable, without_paths, write_json
-from repro.store import Entry, Evaluation
-from repro.store.maintenance import levels
+from repro.store import Entry
 from tasks.data.records import Pair
 from tasks.load.card import card, intervals
 from tasks.load.finding import find_cell
@@ -65,8 +64,8 @@ def export(
         if why := graphs.refused(cell.config):
             raise ValueError(f"no {graphs.FILE}: {why}; without --onnx the folder has the weights")
     measured = {}
-    for level in levels(entry):
-        if isinstance(level, Evaluation) and (scores := level.read()):
+    for level in entry.evaluations():
+        if scores := level.read():
             ranges = intervals(cell.family.METRICS, scores, level.predictions())
             measured[level.folder.name] = scores | {"intervals": ranges}
     measured = measured or read_json(place / "evaluations.json") or {}

@@ -6,7 +6,7 @@ The form of a line depends on what the model reads:
 one text        the text
 two texts       both texts, separated by a tab
 images          IMAGE, a tab, the question
-features        numbers separated by white space or commas, or INDEX:VALUE pairs (INDEX from 1)
+features        numbers separated by white space or commas
 =============== ==========================================================================
 """
 
@@ -26,7 +26,7 @@ from tasks.classification.encode import EMPTY
 from tasks.data import DataError
 from tasks.data.cache import read_meta
 from tasks.data.read.formats import damaged, lines_of
-from tasks.data.read.labelled import feature, sparse
+from tasks.data.read.labelled import feature
 from tasks.draw import terminal
 from tasks.load.model import Loaded, Prediction
 
@@ -87,19 +87,9 @@ def parsed(raw: bytes, model: Loaded) -> list[Any]:
 
 def _vector(text: str, number: int, size: int) -> np.ndarray:
     words = [word for word in re.split(r"[\s,]+", text) if word]
-    vector = np.zeros(size)
-    if any(":" in word for word in words):
-        row = sparse(words, WHERE, number, STEP)
-        if wrong := [index for index in row if not 1 <= index <= size]:
-            said = f"feature {wrong[0]}"
-            raise damaged(WHERE, said, f"numbers from 1 to {size}", line=number, step=STEP, value=wrong[0])
-        vector[np.array([*row], dtype=int) - 1] = [*row.values()]
-    elif len(words) != size:
-        expected = f"{size} numbers, or INDEX:VALUE pairs"
-        raise damaged(WHERE, f"{len(words)} numbers", expected, line=number, step=STEP, value=len(words))
-    else:
-        vector[:] = [feature(word, WHERE, number, step=STEP) for word in words]
-    return vector
+    if len(words) != size:
+        raise damaged(WHERE, f"{len(words)} numbers", f"{size} numbers", line=number, step=STEP, value=len(words))
+    return np.array([feature(word, WHERE, number, step=STEP) for word in words])
 
 
 def printed(predictions: Sequence[Prediction], nbest: int) -> Iterator[str]:

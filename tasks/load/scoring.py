@@ -57,7 +57,7 @@ def evaluate(
         told, name = progress or NullProgress(), "test" if own else None
         test = cell.family.prepare_test(config, folder / "encoding", told, name)
     config["data"], further = cell.config["data"], {} if own else {test.name: config["data"]}
-    cell = replace(cell, config=config, tests=(test,), further=further, overrides=tuple(overrides))
+    cell = replace(cell, config=config, tests=(test,), further=further)
     store = Store(folder.parents[3])
     outcome = cells.run(cell, store)
     found = cell.results(store) if outcome.state in ("done", "skipped") else None
@@ -136,5 +136,5 @@ def on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    runtime = dict(config["runtime"]) | {"device": device}
+    runtime = {k: v for k, v in config["runtime"].items() if k != "compile"} | {"device": device}  # of earlier versions
     return dict(config) | {"runtime": runtime, "launcher": {"name": "local"}, "logger": {"csv": {}}}

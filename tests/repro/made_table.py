@@ -49,9 +49,8 @@ def made(store, config):
         page["columns"] = {"a": COLUMN, "b": COLUMN | {"label": "Gigaword"}}
         used = {"columns": ["a", "b"] if unavailable else ["a"], "seeds": sorted({s for *_, s in scores})}
         page["profiles"] = {p: used | {"comparable": p == "paper"} for p in ("demo", "paper")}
-        plan = Plan(
-            read(page, "fake", "paper" if comparable else "demo"), unavailable={1: unavailable} if unavailable else {}
-        )
+        profile, without = "paper" if comparable else "demo", {1: unavailable} if unavailable else {}
+        plan = Plan(read(page, "fake", profile), unavailable=without)
         for (row, lam, seed), pair in scores.items():
             test = TestSet("test", "t", "", facts, baselines=BASELINES)
             made = config(seed=seed, mapping__name="m", mapping__row=row, mapping__lam=lam, train__max_epochs=3)

@@ -63,22 +63,18 @@ def numbers(store: Store) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in store:
         for folder in (entry.folder, *sorted(entry.path("evaluations").glob("[0-9a-f]*"))):
-            if "damaged" in folder.name:
-                continue
-            metrics = (read_json(folder / "metrics.json") or {}).get("metrics", {})
-            files = [folder / n for n in ("weights.safetensors", "predictions.jsonl.gz", "attention.safetensors")]
-            hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.is_file()}
-            values = {k: v for k, v in metrics.items() if not any(t in k for t in TIMED)}
-            found[str(folder.relative_to(store.root))] = {"metrics": values, **hashes, "curves": _curves(folder)}
+            if "damaged" not in folder.name:
+                files = [folder / n for n in ("weights.safetensors", "predictions.jsonl.gz", "attention.safetensors")]
+                told = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.is_file()}
+                told |= untimed((read_json(folder / "metrics.json") or {}).get("metrics", {}))
+                curves = folder / "curves.csv"
+                rows = csv.DictReader(curves.read_text().splitlines() if curves.is_file() else [])
+                found[str(folder.relative_to(store.root))] = told | {"curves": [*map(untimed, rows)]}
     return found
 
 
-def _curves(folder: Path) -> list[dict[str, str]]:
-    path = folder / "curves.csv"
-    if not path.is_file():
-        return []
-    with path.open() as file:
-        return [{k: v for k, v in row.items() if not any(t in k for t in TIMED)} for row in csv.DictReader(file)]
+def untimed(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if not any(t in k for t in TIMED)}
 
 
 class Storm:
@@ -89,8 +85,7 @@ class Storm:
         self.running: list[subprocess.Popen] = []
 
     def kill_command(self) -> None:
-        process = self.rng.choice(self.running)
-        self.done["commands killed"] += _killed(process)
+        self.done["commands killed"] += _killed(self.rng.choice(self.running))
 
     def kill_cell(self) -> None:
         """One of the processes that own a cell; they belong to the groups that were started here."""
@@ -143,11 +138,6 @@ class Storm:
             if until is not None:
                 self.rng.choices(list(often), list(often.values()))[0]()
 
-    def end(self) -> None:
-        for process in self.running:
-            _killed(process)
-        self.running = []
-
 
 def _killed(process: subprocess.Popen) -> bool:
     """Kill the whole group, unless it has ended: the command, its fork server, its cells."""
@@ -167,26 +157,14 @@ def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]
     print(f"undisturbed: {len(list(calm))} cells", flush=True)
     try:
         storm.blow(seconds, rows)
-        storm.end()
-        storm.running = [start(stormy.root, rows) for _ in range(2)]
-        codes = [process.wait() for process in storm.running]
     finally:
-        storm.end()
-    wrong = [f"the last two commands ended with {codes}: see {folder / 'stormy.log'}"] if codes != [0, 0] else []
-    return wrong + _differences(wanted, calm, storm)
-
-
-def _differences(wanted: dict[str, Any], calm: Store, storm: Storm) -> list[str]:
-    """What is not in the stormy store as it is `wanted`; prints what happened."""
-    stormy = storm.store
+        for process in storm.running:
+            _killed(process)
+    last = [start(stormy.root, rows) for _ in range(2)]
+    codes = [process.wait() for process in last]
+    wrong = [f"the last two commands ended with {codes}: see {folder / 'stormy.log'}"] if any(codes) else []
+    print(dict(storm.done), len(list(stormy.root.rglob("*.damaged-*"))), "folders moved aside", flush=True)
     found = numbers(stormy)
-    aside = len(list(stormy.root.rglob("*.damaged-*")))
-    told = [f"{n} {what}" for what, n in storm.done.items()]
-    print(", ".join([*told, f"{aside} folders moved aside"]), flush=True)
-    wrong = []
-    kernels = {(read_json(e.path("provenance.json")) or {}).get("kernels") for store in (calm, stormy) for e in store}
-    if len(kernels) > 1:
-        wrong.append("the kernels' sources were edited meanwhile: the numbers below may differ for that; run it again")
     for place in sorted(wanted.keys() | found.keys()):
         mine, theirs = found.get(place, {}), wanted.get(place, {})
         wrong += [f"{place}: {k} differs" for k in sorted(mine.keys() | theirs.keys()) if mine.get(k) != theirs.get(k)]

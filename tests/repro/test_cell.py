@@ -83,15 +83,6 @@ def test_a_finished_cell_has_everything(cell, store):
     assert "answers.json" in json.loads(level.path("manifest.json").read_text())["files"]
 
 
-def test_a_finished_cell_is_never_run_again(cell, store):
-    cells.run(cell(), store)
-    folder = cell().entry(store).folder
-    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-    assert cells.run(cell(runtime__threads=4), store).state == "skipped"
-    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
-    assert runs(cell(), store) == ["train", "test"]
-
-
 @pytest.mark.parametrize(
     "changes", [{"decode__beam": 3}, {"task__scores": ["other"]}, {"data__test": "moved"}, {"tests": ["further"]}]
 )
@@ -151,14 +142,6 @@ def test_a_score_that_is_not_a_number_is_told(cell, store):
     assert outcome.state == "done" and ("test/other: nan; tables cannot show its mean",) in notes
 
 
-def test_a_cell_somebody_else_runs_is_busy(cell, store):
-    mine = cell()
-    with mine.entry(store).locked():
-        outcome = cells.run(mine, store)
-    assert outcome.state == "busy" and str(os.getpid()) in outcome.error
-    assert mine.results(store) is None
-
-
 def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, store, monkeypatch, full):
     """It has room for the first `seed - 1` writes of a cell, so for the first cell not even the failure can be recorded."""
     real, room = os.fsync, []
@@ -188,9 +171,6 @@ def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, sto
 def test_names_that_leave_the_store_are_refused_before_the_data_are_prepared(cell):
     with refused(StoreError, key="name", value="../../x"):
         cell(task__name="../../x", data__missing=True)
-
-
-# ---- damage
 
 
 WAYS = [("weights.safetensors", "x"), ("config.yaml", "[]"), ("encoding/dict.txt", "gone")]
@@ -245,51 +225,6 @@ def test_an_evaluation_that_was_killed_leaves_no_old_files_behind(cell, store):
     level.path("leftover").write_text("of a killed process")
     cells.run(mine, store)
     assert not level.path("leftover").exists() and level.damage() is None
-
-
-# ---- from a folder
-
-
-def test_a_cell_runs_from_its_page_alone(cell, store):
-    mine = cell(tests=["further"], task__shift=2.0)
-    (folder,) = cells.enter(mine, store)
-    assert folder == mine.entry(store).folder and not mine.done(store)
-    assert cells.from_folder(folder).cell_id == mine.cell_id
-    assert cells.run_folder(folder).state == "done"
-    assert mine.done(store) and runs(mine, store) == ["train", "test", "further"]
-    assert cells.enter(mine, store) == []
-    other = replace(mine, config=mine.config | {"decode": {"beam": 4}})
-    asked = cells.enter(other, store)
-    assert [p.parent.parent for p in asked] == [folder, folder]
-    assert [cells.run_folder(p).state for p in asked] == ["done", "done"]
-    assert other.results(store).metrics["further/score"] == pytest.approx(50.0 - (0.1 + 2.0) + 4 - 1)
-    assert runs(mine, store).count("train") == 1
-
-
-def test_a_page_runs_no_plugin_that_is_not_handed_over_with_it(cell, store, tmp_path):
-    """As a job of a scheduler does, whose home folder may be another one."""
-    plugin, trace = tmp_path / "own.py", tmp_path / "trace"
-    plugin.write_text(f"open({str(trace)!r}, 'a').write('ran ')")
-    mine = cell(plugins=[str(plugin)])
-    (folder,), named = cells.enter(mine, store), plugins.pinned([str(plugin)])
-    with refused(plugins.Untrusted, key="plugins", value=[str(plugin)]):
-        cells.run_folder(folder)
-    plugin.write_text(plugin.read_text() + "\n")
-    with pytest.raises(ValueError, match=r"own\.py"):
-        cells.run_folder(folder, named=named)
-    with refused(StoreError, key="recipe", value=folder):
-        cells.run_folder(folder, named=dict.fromkeys(named, plugins.content(str(plugin))))
-    plugin.write_text(plugin.read_text().rstrip())
-    assert cells.run_folder(folder, named=named).state == "done" and mine.done(store)
-
-
-def test_a_page_that_no_longer_fits_its_folder_is_refused(cell, store, monkeypatch, tmp_path):
-    (folder,) = cells.enter(cell(), store)
-    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
-    with refused(StoreError, key="recipe", value=folder):
-        cells.from_folder(folder)
-    with refused(StoreError, key="config.yaml", value=tmp_path / "config.yaml"):
-        cells.from_folder(tmp_path)
 
 
 def test_a_finished_training_is_evaluated_without_its_data_or_recipe(cell, store, monkeypatch):

@@ -1,8 +1,6 @@
 """Finished cells side by side: what is averaged, what is kept apart, what filters mean, what is drawn."""
 
-import csv
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import fake_family
@@ -95,15 +93,6 @@ def test_softmax_comes_first_and_then_the_given_order(trained, store):
     assert [s.mapping for s in group.settings] == ["softmax", "sparsemax", "entmax", "fusedmax"]
 
 
-def test_an_interval_is_cut_at_the_bounds_of_the_score_and_says_so(trained, store):
-    for seed in (1, 2, 30):
-        trained(seed=seed)
-    text = render.to_text(compare.table(compare.groups(records.read(store).records), "t", "T"))
-    for title in ("intervals over seeds", "prediction intervals for one run with a new seed"):
-        assert f"95 % {title}, cut at the bounds of the score" in text
-    assert "[0.0, " in text and "[-" not in text
-
-
 def test_filters(grid, store):
     assert [s.parameters["lam"] for s in settings(store, **{"mapping.lam": "0.5"})] == [0.5]
     assert settings(store, task="fake", mapping="softmax", seed="2")[0].seeds == [2]
@@ -140,51 +129,11 @@ def written(cell, tmp_path_factory):
     return folder, table, found
 
 
-def test_files_and_drawings(written):
-    folder, table, _ = written
-    names = {str(f.relative_to(folder)) for f in folder.rglob("*")}
-    drawn = {f"plots/fake_softmax_lam.{kind}" for kind in ("svg", "csv")}
-    assert {"table.txt", "table.md", "table.csv", *drawn} <= names
-    for path in folder.glob("plots/*.svg"):
-        assert ET.parse(path).getroot().tag.endswith("svg")
-    assert "±0.1" in (folder / "table.txt").read_text() and "A note." in (folder / "table.md").read_text()
-    plotted = list(csv.DictReader((folder / "plots/fake_softmax_lam.csv").open()))
-    points = [(row["lam"], row["dev/score mean"], row["dev/score n"]) for row in plotted]
-    assert points == [("0", "0.15", "2"), ("0.5", "5.15", "2")]
-    rows = list(csv.DictReader((folder / "table.csv").open()))
-    mine = next(r for r in rows if r["mapping.lam"] == "0.5" and r["metric"] == "dev/score" and r["n"] == "2")
-    assert mine["seeds"] == "1 2" and len(mine["cells"].split()) == 2
-    assert [len(row.results) for row in table.blocks[0].rows] == [2, 2, 1, 0]
-    names = [row.name.partition(" (")[0] + row.name[-1] for row in table.blocks[0].rows]
-    assert names == ["softmax)", "softmax)", "sparsemaxx", "constant baselinee"], "details where a label comes twice"
-
-
-def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained, store):
-    """Sizes of the data, notes on what was left out, how scores are computed, baselines, convergence, code; and of other data apart."""
-    table = compare.table(compare.groups(records.read(store).records), "t", "T")
-    (block,) = table.blocks
-    below = "\n".join(block.footers)
-    data = ("Data: invented; 5 train examples; sha256 0123456789ab.", "Test set: 3 test examples", "a note")
-    assert all(said in below for said in (*data, "Scores: dev/score: fake|v1"))
-    assert block.headers[-1] == "converged" and all(row.values[-1].note for row in block.rows if not row.baseline)
-    baseline = block.rows[-1]
-    assert (baseline.label, baseline.detail) == ("constant baseline", "always the same 2 words")
-    assert baseline.value("test/score").summary.mean == 1.5 and not baseline.results
-    assert {"Converged", "Code"} <= {line.partition(": ")[0] for line in table.footers}
+def test_baselines_and_data_of_other_content_stand_apart(grid, trained, store):
     trained(data__content="another", data__test="u")
     found = compare.table(compare.groups(records.read(store).records), "t", "T").blocks[0]
     assert sum(row.baseline for row in found.rows) == 2 and all("; data " in r.detail for r in found.rows if r.baseline)
     assert sum(line.startswith("Of softmax (") and "Data: " in line for line in found.footers) == 2
-
-
-@pytest.mark.parametrize("best_epoch", [1, 3])
-def test_a_setting_says_whether_it_has_converged(trained, store, best_epoch):
-    for seed, value in ((1, 0.0), (2, 0.5)):
-        trained(mapping__lam=value, seed=seed, train__max_epochs=3)
-    metrics = {"test/score": 50.0, "best_epoch": best_epoch}
-    found = [replace(one, metrics=metrics, curve=()) for one in records.read(store).records]
-    rows = compare.table(compare.groups(found), "t", "T").blocks[0].rows
-    assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
 
 
 def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(written):
@@ -233,10 +182,3 @@ def test_the_filters_of_the_dashboard(written, tmp_path):
         hidden = "[...document.querySelectorAll('.view:not([hidden]) [data-of]')].filter(e => e.style.display).map(e => e.dataset.of)"
         assert {text.split(" (")[0] for text in browser.ask(hidden)} == {"softmax"}
         assert rows(seed="2") == [["2", "softmax", "softmax"]] and rows(seed="2", mapping="sparsemax") == []
-
-
-def test_the_front_of_a_pareto_plot():
-    points = [(0.1, 30.0), (0.5, 29.0), (0.4, 28.0), (0.9, 20.0)]
-    front = [p for p in points if not any(sweeps._beats(q, p, 1) for q in points)]
-    assert front == [(0.1, 30.0), (0.5, 29.0), (0.9, 20.0)]
-    assert [p for p in points if not any(sweeps._beats(q, p, -1) for q in points)] == [(0.9, 20.0)]

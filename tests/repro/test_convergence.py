@@ -24,16 +24,11 @@ KNOWN = {"accuracy": ACCURACY, "loss": LOSS, "best_epoch": replace(ACCURACY, nam
     "scores, state, why",
     [
         ([60.0, 70.0, 69.0], CONVERGED, "best epoch 2 of 3"),
-        ([60.0, 70.0, 70.0], CONVERGED, "best epoch 2 of 3"),  # of equal ones the first is kept
-        ([70.0, 60.0, 50.0], CONVERGED, "best epoch 1 of 3"),
         ([60.0, 70.0, 71.0], LEARNING, "best epoch 3 of 3, too few epochs to know the noise"),
         ([16.1, 33.7], UNKNOWN, "best epoch 2 of 2, fewer than 3"),
-        ([33.7, 16.1], UNKNOWN, "best epoch 1 of 2, fewer than 3"),
         ([16.0, 16.2, 16.0, 16.1, 33.7], LEARNING, "last gain 17.50 not below noise 2.72"),
         ([60.0, 70.0, 69.6, 69.9, 69.5, 70.1], CONVERGED, "last gain 0.10 below noise 0.35"),
         ([60.0, 68.0, 72.0, 74.0, 75.0], LEARNING, "last gain 1.00 not below noise 0.35"),  # smooth: it has no noise
-        ([60.0, 68.0, 72.0, 74.0, 75.0, 75.5, 75.7], LEARNING, "last gain 0.20 not below noise 0.09"),
-        ([1.0, 2.0, 3.0, 4.0, 5.0], LEARNING, "last gain 1.00 not below noise 0.00"),
         ([float("nan"), 70.0], UNKNOWN, "the best epoch is not recorded"),
         ([70.0], UNKNOWN, "best epoch 1 of 1, fewer than 3"),
     ],
@@ -110,8 +105,6 @@ def test_a_row_has_converged_when_all_its_cells_have():
 
 
 RISING, REST = [40.0, 41.0, 42.0, 43.0, 44.0], [40.0, 43.0, 44.0, 44.1, 43.9]
-
-
 SPREAD, FALLING = [[c + s / 9 for c in RISING] for s in range(3)], [[-v * s for v in RISING] for s in (1, 1.1, 1)]
 LEARNS = [([RISING] * 3, 1), (SPREAD, 1), (FALLING, -1), ([RISING], 1)]
 RESTS = [([REST] * 3, 1), ([RISING] * 3, -1), ([REST, REST, RISING], 1)]

@@ -2,17 +2,13 @@
 
 import base64
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_report import ROWS, Made
 
-from repro.report import draw, pictures
+from repro.report import draw
 from repro.report.draw import groups, heat, runs, shade
-from repro.tables import build as tables
-from repro.tables.claims import Claim
-from repro.tables.decide import Outcome, Part
 
 
 @pytest.mark.parametrize(
@@ -48,19 +44,6 @@ def test_a_heat_map_is_grey_exactly_where_a_weight_is_zero():
     assert (np.diff(depth) < 0).all() and (shade(np.nan) == shade(1.0)).all()
 
 
-def test_a_drawing_is_the_same_file_again_and_rows_differ_in_more_than_colour():
-    dots = [draw.Dot('a "b" <c>', 1, 2.0, (1.0, 3.0), (1.5, 2.5)), None, draw.Dot("d", 2, 1.0, hollow=True)]
-    files = []
-    for _ in range(2):
-        with draw.canvas((3, 2)) as figure:
-            draw.dots(figure.add_subplot(), dots)
-            files.append(draw.svg(figure, "title & more"))
-    assert files[0] == files[1] and "title &amp; more" in files[0]
-    looks = [draw.look(i) for i in range(16)]
-    assert len({look["color"] for look in looks[:8]}) == 8
-    assert len({(look["color"], look["marker"]) for look in looks}) == 16
-
-
 def plots(text: str, caption: str) -> str:
     found = re.search(rf'<figcaption>{caption}</figcaption><img [^>]*src="data:image/svg.xml;base64,([^"]*)"', text)
     return base64.b64decode(found[1]).decode()
@@ -91,65 +74,3 @@ def test_one_run_per_row_draws_the_scores(reported):
     assert "R-1 of each row" in text and "R-1 minus that of" not in text
     said = re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[: len(ROWS)]
     assert said == [("0", "6.0"), ("30", "5.0"), ("60", "4.0")], "of the metric, not of what is drawn"
-
-
-def test_the_picture_of_a_table_has_every_seed_and_the_mean_curve(made):
-    plan, store = made()
-    assert pictures.runs(tables.build(plan, store)) == "", "no curves, no picture"
-    for slot in plan.slots:
-        rows = (f"{epoch},{50 + slot.row + slot.seed + 3 * epoch}" for epoch in (1, 2, 3))
-        slot.entry(store).path("curves.csv").write_text("\n".join(("epoch,dev/accuracy", *rows)))
-    text = pictures.runs(tables.build(plan, store))
-    assert text == pictures.runs(tables.build(plan, store)) and ">dev accuracy</text>" in text
-    dots = re.findall(r'x="([\d.]+)" y="[\d.]+" style="fill: (#\w+)"/>', text)
-    assert [colour for _, colour in dots] == [draw.COLOURS[0]] * 3 + [draw.COLOURS[1]] * 3
-    x = [float(n) for n, _ in dots]
-    assert affine(x, [30.5, 30.0, 31.0, 34.0, 33.0, 35.0]), "the mean, then the seeds"
-    y = [float(n) for path, _ in STROKES.findall(text) for n in re.findall(r"[ML] [\d.]+ ([\d.]+)", path)]
-    assert affine(y, [54.5, 57.5, 60.5, 55.5, 58.5, 61.5]), "the mean over seeds, epoch by epoch"
-    table = tables.build(plan, store)
-    table.blocks[0].rows[0].results = ()
-    assert f"fill: {draw.COLOURS[0]}" in pictures.runs(table) and draw.COLOURS[1] not in pictures.runs(table)
-
-
-def affine(places, values) -> bool:
-    assert len(places) == len(values)
-    return np.abs(np.polyval(np.polyfit(values, places, 1), values) - places).max() < 0.01
-
-
-CLAIM = Claim("c", "p", "e", ("a",), ("test/bleu",), "superiority", ("softmax",), 1.0, unit="BLEU")
-PART = Part("a", "", effect=2.0, low=-3.0, high=3.0, n=3, differences={1: -2.0, 2: 2.0, 3: 0.0})
-
-
-def picture(claim, labels=None, part=PART, better=0):
-    return pictures.claim(Outcome(claim, "supported", part, (part,), better=better), labels or {})
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(
-    ("test", "equal"),
-    [("equivalence", (-1, 1)), ("noninferiority", (-1, 0)), ("superiority", (0, 1)), ("trend", None)],
-)
-def test_the_picture_of_a_claim_shades_what_counts_as_equal_and_says_what_is_better(test, equal, sign):
-    claim = replace(CLAIM, test=test, direction="higher" if sign > 0 else "lower")
-    made = picture(replace(claim, against=()) if test == "trend" else claim, better=-sign)
-    number = r"([\d.]+) "
-    (zero,) = re.findall(rf'<path d="M {number}[^"]*" [^>]*stroke: {draw.INK}; stroke-width: 0.8', made)
-    interval = re.search(rf'<path d="M {number}[\d. ]+\nL {number}[^>]*stroke: {draw.INK}; stroke-width: 1.6', made)
-    low, high = interval.groups()
-    unit = (float(high) - float(low)) / 6  # of the interval from -3 to 3
-    bands = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: {draw.GRID}; opacity: 0.5', made)
-    spans = [[(float(x) - float(zero)) / unit for x in re.findall(rf"[ML] {number}", band)] for band in bands[:1]]
-    ends = [(round(min(span)), round(max(span))) for span in spans]
-    assert ends == ([] if equal is None else [tuple(sorted(sign * end for end in equal))])
-    assert ("counts as equal" in made) == (equal is not None) and ("← better" if sign > 0 else "better →") in made
-    against = ": the last minus the first" if test == "trend" else " minus softmax"
-    assert f">BLEU{against}</text>" in made
-
-
-def test_the_picture_of_a_claim_names_ratios_numbers_and_metrics():
-    ratio = picture(replace(CLAIM, ratio=True))
-    assert "(100 times the difference of logarithms)" in ratio and "better" not in ratio and "as claimed" in ratio
-    assert ">BLEU minus 50</text>" in picture(replace(CLAIM, value=50.0, against=()))
-    two = replace(CLAIM, metrics=("test/bleu", "test/other"))
-    assert ">a, other</text>" in picture(two, {"test/other": "other"}, replace(PART, metric="test/other"))

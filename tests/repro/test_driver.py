@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import fake_family
 import pytest
@@ -71,7 +69,7 @@ def test_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_b
     with pytest.raises(SystemExit, match="prepared"):
         reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
     assert capfd.readouterr().err == (
-        "demo: 6 cells: 0 done, 6 to run; about 18 minutes of cells (assumed); 9 minutes with 2 workers. "
+        "demo: 6 cells: 0 done, 6 to run; about 18 min of cells (assumed); 9 min with 2 workers. "
         f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
     )
 
@@ -171,51 +169,9 @@ def test_a_cell_of_another_process_is_waited_for_and_never_failed(planned, store
     assert "waiting for it" in said.err and "0 failed" in said.out
 
 
-COMMAND = """
-import sys
-sys.path[:0] = [{root!r}, {here!r}]
-import conftest, fake_family
-from repro import plan as plans
-from repro.plan.experiment import read
-from repro.store import Store
-from tasks.commands import driver, reproduce
-from tasks.config.request import Request
-
-def begin(request):
-    tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
-    made = fake_family.planned([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r}, **{runtime})
-    return reproduce.Driver(made, Store({store!r}))
-
-def module_of(config):
-    return "fake_family"
-
-reproduce.begin, driver.POLL_SECONDS = begin, 0.2
-if __name__ == "__main__":
-    sys.exit(reproduce.main(Request(("fake",))))
-"""
-
-
-@pytest.fixture
-def command(store, tmp_path):
-    """`command("task.behaviour=slow")`: the command in a process group of its own, on 16 cells."""
-    here, started = Path(__file__).parent, []
-
-    def start(*overrides: str) -> subprocess.Popen:
-        code = tmp_path / f"command{len(started)}.py"
-        places = {"root": str(here.parents[1]), "here": str(here), "store": str(store.root)}
-        code.write_text(COMMAND.format(**places, runtime=RUNTIME, overrides=overrides))
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, str(code)], start_new_session=True, **pipes))
-        return started[-1]
-
-    return start
-
-
-def test_ctrl_c_is_one_sentence_and_130(command, store):
-    process, end = command("task.behaviour=hang"), time.monotonic() + 60
-    while time.monotonic() < end and len(list(store.root.glob("cells/*/*/*/checkpoints/runs"))) < 2:
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in said and said.strip().splitlines()[-1].startswith("stopped with 0 of 16 cells done")
+def test_ctrl_c_is_one_sentence_and_130(planned, store, monkeypatch, capfd):
+    driver = reproduce.Driver(planned(overrides=["task.behaviour=hang"]), store)
+    threading.Timer(3.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+    assert driver.run() == 130
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and said.strip().splitlines()[-1].startswith("stopped with 0 of 2 cells done")

@@ -24,12 +24,6 @@ def test_whatever_changes_the_weights_changes_the_training_and_nothing_else_does
     assert (cell(**{key: value}).training_id == cell().training_id) == (key in STILL)
 
 
-def test_a_key_of_training_that_is_added_later_is_no_part_while_unset(cell, monkeypatch):
-    before = cell().training_id
-    monkeypatch.setattr(fake_family, "LATER_KEYS", ("encode.later",), raising=False)
-    assert cell(encode__later=None).training_id == before != cell(encode__later="char").training_id
-
-
 def test_a_raised_recipe_changes_its_own_part(cell, monkeypatch):
     one = cell()
     training, evaluation = one.training_id, one.evaluation_id(one.tests[0])

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import fake_family
 import pytest
 from fake_family import ran
 
@@ -113,24 +114,18 @@ if __name__ == "__main__":
 """
 
 
-# ---- GPUs
-
-
 @pytest.mark.parametrize(
     "asked, processes, expected",
     [
         ({"workers": 2}, 1, ["0", "1"]),
         ({"workers": 8}, 1, ["0", "1", "2", "3"]),
         ({"workers": 6, "workers_per_device": 2}, 1, ["0", "1", "2", "3", "0", "1"]),
-        ({"workers": 8, "devices": [0, 2]}, 1, ["0", "2"]),
         ({"workers": 8}, 2, ["0,1", "2,3"]),
-        ({"workers": 8}, 3, ["0,1,2"]),
         ({"workers": 2, "devices": "none"}, 1, ["", ""]),
         ({"workers": 2, "device": "cpu"}, 1, [None, None]),
         ({"workers": 2, "device": "cpu", "devices": [3]}, 1, [None, None]),  # there, and not used
         ({"workers": 5}, 4, ["0,1,2,3"]),
         ({"workers": 3}, 5, ["0,1,2,3"]),  # too few for one cell: its training says so
-        ({"workers": 4}, 1, ["0", "1", "2", "3"]),
     ],
 )
 def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
@@ -191,3 +186,26 @@ def test_slurm_without_a_controller_names_the_other_launcher(tmp_path, monkeypat
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with pytest.raises(StoreError, match=r"sinfo --version failed: no controller; .* set launcher=local$"):
         slurm.here()
+
+
+def test_a_job_runs_the_cell_that_was_submitted(cell, store, tmp_path, monkeypatch):
+    slurm = pytest.importorskip("repro.launch.slurm", reason="submitit is not installed")
+    plugin, trace = tmp_path / "own.py", tmp_path / "trace"
+    plugin.write_text(f"open({str(trace)!r}, 'a').write('ran ')")
+    asked = [cell(["further"], seed=seed, plugins=[str(plugin)], runtime__device="auto") for seed in (1, 2, 3)]
+    asked.append(cell(task__behaviour="raise", runtime__device="cpu"))
+    jobs = [pickle.loads(pickle.dumps(slurm.Element(one, store, 1, None))) for one in asked]
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    jobs[0]()
+    assert asked[0].done(store) and asked[0].entry(store).status()["job"] == "7" and trace.read_text()
+    with pytest.raises(SystemExit, match=r"^1$"):
+        jobs[3]()
+    assert "the cat sat" in asked[3].entry(store).status()["error"]
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_family, "RECIPE", (9, 1))
+        with pytest.raises(SystemExit, match="its recipe or a plugin has changed since it was submitted"):
+            jobs[1]()
+    plugin.write_text("changed = True")
+    with pytest.raises(SystemExit, match="its recipe or a plugin has changed"):
+        jobs[2]()
+    assert [one.entry(store).state() for one in asked] == ["done", "failed", "failed", "failed"]

@@ -93,9 +93,8 @@ def test_a_glance_does_not_keep_others_out(entry):
     entry.folder.mkdir(parents=True)
     entry.path("claim").touch()
     glance = f"import fcntl, sys, time; f = open({str(entry.path('claim'))!r}); fcntl.lockf(f, fcntl.LOCK_SH)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{glance}; print(flush=True); time.sleep(0.08)"], stdout=subprocess.PIPE
-    )
+    glance = [sys.executable, "-c", f"{glance}; print(flush=True); time.sleep(0.08)"]
+    process = subprocess.Popen(glance, stdout=subprocess.PIPE)
     process.stdout.readline()
     with entry.locked():
         pass

@@ -71,6 +71,4 @@ def test_who_asked_first_travels_with_the_folder_and_is_no_part_of_the_identity(
     asked = {"sweep": "s", "row": "plain lam=0.5", "column": "a"}
     mine = replace(cell(), origin=asked)
     assert mine.training_id == cell().training_id and mine.label == "plain lam=0.5, a"
-    (folder,) = cells.enter(mine, store)
-    assert cells.from_folder(folder).origin == asked
-    assert cells.run(mine, store).state == "done" and cells.finished(folder).origin == asked
+    assert cells.run(mine, store).state == "done" and cells.finished(mine.entry(store).folder).origin == asked

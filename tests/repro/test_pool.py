@@ -41,14 +41,6 @@ def test_a_cell_killed_behind_its_last_file_is_done(cell, store):
     assert pool._died(whole, store, -9, 1.0).state == "done" and whole.entry(store).state() == "done"
 
 
-def test_workers_work_at_the_same_time(cell, store):
-    cells = [cell(seed=s, task__behaviour="slow", task__seconds=2.0) for s in (1, 2, 3, 4)]
-    list(pool.run([cell(seed=9)], store, [None], threads=1))  # the fork server is up
-    started = time.monotonic()
-    assert len(outcomes(pool.run(cells, store, [None] * 4, threads=1))) == 4
-    assert time.monotonic() - started < 7.0  # one after another: more than 8
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, store, capfd, terminal):
     """A terminal sends it to both: the worker saves what it has, and prints no traceback beside the command's sentence."""
@@ -91,7 +83,3 @@ def test_one_cell_runs_in_this_process_and_tells_while_it_runs(cell, store):
     assert ran(cells[0], store)[0] == (str(os.getpid()), "train")
     said = [f"{e.cell.seed} {e.kind}{' done' * done}" for e, done in events]
     assert said == ["1 stage", "1 note", "1 stage", "1 end done", "2 stage", "2 end"]
-
-
-def test_nothing_to_do_is_fine(store):
-    assert list(pool.run([], store, [None], 1)) == []

@@ -19,9 +19,6 @@ from repro.store import Damaged, Store, StoreError
 FORK = mp.get_context("fork")
 
 
-# ---- what a disk says
-
-
 @pytest.mark.parametrize(
     ("number", "step"),
     [
@@ -35,9 +32,6 @@ FORK = mp.get_context("fork")
 def test_each_error_of_a_disk_has_its_next_step(number, step):
     said = str(files.explain(OSError(number, "told"), Path("here")))
     assert said.startswith(step) and ("set paths.outputs" in said) == ("set paths.outputs" in step)
-
-
-# ---- atomic writes
 
 
 def test_readers_never_see_a_part(tmp_path):
@@ -125,22 +119,11 @@ def test_predictions_survive_and_are_byte_identical_for_equal_content(entry, mon
         level.predictions()
 
 
-def test_iteration_finds_every_cell(store):
-    for mapping in ("softmax", "sparsemax"):
-        write_atomic(store.entry("toy", mapping, "x1").path("config.yaml"), b"a: 1")
-    write_atomic(store.entry("toy", "softmax", "x1.damaged-1").path("config.yaml"), b"a: 1")
-    assert sorted(e.folder.parent.name for e in store) == ["softmax", "sparsemax"]
-    assert list(Store(store.root / "nowhere")) == []
-
-
 @pytest.mark.parametrize("name", ["../../x", "..", ".", "", "a/b", "/etc", ".hidden", "a\0b", "x" * 300, None])
 def test_a_name_never_leaves_the_store(store, name):
     for names in ((name, "softmax", "abc"), ("toy", name, "abc"), ("toy", "softmax", name)):
         with pytest.raises(StoreError, match="cannot name a folder of the store"):
             store.entry(*names)
-
-
-# ---- the disk says no
 
 
 @pytest.mark.parametrize("step", ["open", "fsync", "replace"])

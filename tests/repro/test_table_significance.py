@@ -5,57 +5,25 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fake_family import keep
 from made_report import Made
-from made_table import ONE, RECORDS, block, cell_of, examples
+from made_table import RECORDS, block, cell_of, examples
 
 from repro import convergence
 from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
 from repro.protocol import Metric
 from repro.tables import build as tables
-from repro.tables import findings, render
+from repro.tables import findings
 from repro.tables.blocks import Block, Row, Value
 from repro.tables.claims import UNIFORM
 
 
-def noisy(mean, step, unit=1):
-    """Examples of a row: normal around a mean that is `step` higher in the second row."""
-
-    def of(row):
-        rng = random.Random(row)
-        scores = [rng.gauss(mean + step * row, 1) / unit for _ in range(60)]
-        return [{"index": i, "sentence": {"attention_support": score}} for i, score in enumerate(scores)]
-
-    return of
-
-
-def test_significance_marks_a_row_that_differs_from_the_first(made):
-    softmax, tuned, *_ = block(*made(examples=examples)).rows
-    bleu, support, _ = tuned.values
-    assert softmax.values[1].p_values == {} and support.p_values["examples"] < 0.01 and support.text().endswith("*")
-    assert list(bleu.p_values) == ["seeds"], "no per-example scores of this metric: no test over examples"
-    star, dagger = [f for f in tables.build(*made(examples=examples), RECORDS).footers if f[0] in "*†"]
-    assert "p < 0.05" in star and "not of seeds" in star and "Holm" in star
-    assert "over seeds" in dagger and "not of test examples" in dagger
-    one = tables.build(*made(ONE, examples=examples), RECORDS).footers
-    assert any(f.startswith("*") and "not of seeds" in f for f in one), "with one seed it is of these two runs"
-
-
-@pytest.mark.parametrize("unit", [1, 100], ids=["unit of the score", "shares of a score in per cent"])
-def test_with_two_seeds_intervals_cover_the_test_examples_and_not_the_seeds(made, unit):
-    of = noisy(4.0, 1.0, unit)
-    table = tables.build(*made(examples=of), RECORDS)
-    support = table.blocks[0].rows[1].values[1]
-    half = unit * 1.96 * np.std([e["sentence"]["attention_support"] for e in of(1)], ddof=1) / 60**0.5
-    assert support.spread() == f"3.0, 4.0 [{3.5 - half:.1f}, {3.5 + half:.1f}]", "around the mean of the runs"
-    text = render.to_text(table)
-    assert "the runs and 95 % intervals over test examples" in text and "ignore the randomness of the seed" in text
-    assert "Student" not in text.split("Verdict")[0]
-    one = block(*made(ONE, examples=of)).rows[1].values
-    assert one[1].spread().startswith("[") and one[0].spread() == "", "one run: the interval alone, where it is known"
+def noisy(row):
+    """Examples of a row: normal around a mean that is a little higher in the second row."""
+    rng = random.Random(row)
+    return [{"index": i, "sentence": {"attention_support": rng.gauss(0.3 * row, 1)}} for i in range(60)]
 
 
 def test_an_example_counts_once_whatever_the_number_of_seeds(made):
@@ -63,24 +31,16 @@ def test_an_example_counts_once_whatever_the_number_of_seeds(made):
     found = []
     for seeds in (1, 10):
         scores = {(row, None, seed): (60.0, 30.0 + row) for row in (0, 1) for seed in range(1, seeds + 1)}
-        found.append(block(*made(scores, examples=noisy(0.0, 0.3))).rows[1].values[1].p_values["examples"])
+        found.append(block(*made(scores, examples=noisy)).rows[1].values[1].p_values["examples"])
     assert found[0] == found[1] > 1e-3
 
 
-def test_the_order_of_rows_is_held_against_the_paper_s(made):
-    footers = block(*made()).footers
-    assert not any(f.startswith("Rank agreement") for f in footers), "two rows have no order worth a number"
-
-
-def test_every_row_says_whether_it_has_converged(made, monkeypatch):
-    built = block(*made(best={0: 1.0, 1: 2.0}))
-    assert built.headers[-1] == "converged"
-    assert [r.values[-1].text() for r in built.rows[:3]] == ["yes: best epoch 1 of 3", "yes: best epoch 2 of 3", "-"]
+def test_a_fit_without_epochs_says_nothing_of_convergence(made, monkeypatch):
     import fake_family
 
     monkeypatch.delitem(fake_family.METRICS, "best_epoch")
     solved = block(*made())
-    assert "converged" not in solved.headers and solved.rows[1].convergence.converged, "a fit without epochs"
+    assert "converged" not in solved.headers and solved.rows[1].convergence.converged
 
 
 @pytest.mark.parametrize("learning", [0, 1])
@@ -109,7 +69,7 @@ def test_no_row_is_compared_with_a_first_row_that_still_learns(tmp_path, monkeyp
 
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}
-SOFTMAX, CLEAR, NOISE = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0), (30.5, 30.2, 32.6)
+SOFTMAX, CLEAR = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0)
 OF = "other rows that converged with 3 seeds or more (p < 0.05, paired over seeds and test examples)."
 FEW = "No best row: fewer than two rows have converged with 3 seeds or more."
 
@@ -129,15 +89,6 @@ def found(*rows):
     return block.finding, best, decided, block
 
 
-def test_rows_within_the_noise_are_not_ranked():
-    said, best, _, block = found(row("softmax", SOFTMAX), row("sparsemax", NOISE), row("fusedmax", (29.6, 31.9, 31.2)))
-    why = "has the best mean, but is shown to be better than none of 2"
-    assert best == [] and said == f"No best row: sparsemax (31.1 ±1.3 BLEU, n = 3) {why} {OF}"
-    (title, _, body), *_ = render.further(block)
-    assert title == "BLEU: difference from softmax [95 % interval]"
-    assert body == [["sparsemax", "3", "+0.1 [-1.8, +2.0]", "no"], ["fusedmax", "3", "-0.1 [-2.3, +2.1]", "no"]]
-
-
 @pytest.mark.parametrize("first", [False, True])
 def test_one_clear_winner(first):
     clear, other = row("entmax", CLEAR), row("softmax", SOFTMAX)
@@ -150,8 +101,6 @@ def test_one_clear_winner(first):
 
 OTHERS, TOP = [("softmax", SOFTMAX), ("a", SOFTMAX), ("b", SOFTMAX)], ("entmax", (31.0, 32.2, 32.7))
 LOW = (20.0, 21.1, 22.0)
-
-
 BEST = {
     # p = .022 against each of the others: below 5 %, but not times the six pairs of four rows
     "clear": ([OTHERS[0], TOP], 1, ["entmax"], "better than 1 of 1 "),
@@ -171,26 +120,8 @@ def test_the_best_row(rows, better, best, told):
     assert marked == best and told in said and (said == "") == (rows in ([], [("softmax", ())]))
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_few_seeds_get_an_interval_over_test_examples_and_no_decision(monkeypatch, seeds):
-    """t from two seeds would print [-53.5, +73.5]; an interval that leaves out zero decides nothing without the seeds."""
-    monkeypatch.setattr("repro.tables.paired.error", lambda *_: 2.0)
-    said, best, _, block = found(row("softmax", SOFTMAX[:seeds]), row("sparsemax", (35.0, 46.0)[:seeds]))
-    (title, _, body), *_ = render.further(block)
-    told = ["1", "+5.0 [+1.1, +8.9]"] if seeds == 1 else ["2", "+10.0 [+6.1, +13.9]"]
-    assert "[95 % interval over test examples]" in title and body == [["sparsemax", *told, "no"]]
-    assert said == FEW and best == []
-
-
 def test_rows_that_have_not_converged_decide_nothing():
     high, low = row("sparsemax", CLEAR, LEARNING), row("entmax", (20.0, 21.1, 22.0))
     said, best, decided, _ = found(row("softmax", SOFTMAX), high, low)
     assert best == ["softmax"] and "better than 1 of 1 " in said and decided == ["entmax"]
     assert found(row("softmax", SOFTMAX, LEARNING), high)[:3] == (FEW, [], [])
-
-
-def test_a_baseline_that_no_row_beats():
-    said, best, *_ = found(row("softmax", SOFTMAX), row("entmax", NOISE), row("lead baseline", (33.0,), baseline=True))
-    assert best == [] and said == (
-        "No best row: none is better than the lead baseline (33.0 BLEU); the nearest is entmax (31.1 ±1.3 BLEU, n = 3)."
-    )

@@ -1,4 +1,4 @@
-"""The store looked after: damage is named, leftovers go, the code is recorded; after a storm every number is the same."""
+"""The store looked after: damage is named, the code is recorded; after a storm every number is the same."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 import storm
 
 from repro import cell as cells
-from repro.store import Store, maintenance, provenance
+from repro.store import Store, provenance
 from tasks.commands.store import main as look_after
 
 
@@ -22,10 +22,6 @@ def made(cell, store):
     return both
 
 
-def content(store) -> dict[str, bytes]:
-    return {str(p.relative_to(store.root)): p.read_bytes() for p in store.root.rglob("*") if p.is_file()}
-
-
 def flip(path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
@@ -33,13 +29,12 @@ def flip(path) -> None:
 
 
 def wrong(store) -> list[str]:
-    return [f"{s.place.rpartition('/')[2]}: {s.why}" for s in maintenance.verify(store) if s.state == "damaged"]
+    return [f"{place.rpartition('/')[2]}: {why}" for place, state, why in store.verify() if state == "damaged"]
 
 
 def test_every_flipped_file_is_named(made, store):
     assert look_after("verify", str(store.root)) == 0 and wrong(store) == []
-    assert {s.state for s in maintenance.verify(store)} == {"done"}
-    assert len(list(maintenance.verify(store))) == 5  # two trainings, three evaluations
+    assert [state for _, state, _ in store.verify()] == ["done"] * 5  # two trainings, three evaluations
     first, level = made[0].entry(store), made[1].evaluation(store, made[1].tests[1])
     flip(first.path("encoding/dict.txt"))
     flip(level.path("predictions.jsonl.gz"))
@@ -50,23 +45,6 @@ def test_every_flipped_file_is_named(made, store):
     assert len(said) == 3 and any("encoding/dict.txt is not what was written" in s for s in said)
     assert any("predictions.jsonl.gz is not" in s for s in said) and any(s.startswith("last.pt: ") for s in said)
     assert look_after("verify", str(store.root)) == 1
-
-
-def test_cleaning_takes_leftovers_and_nothing_else(made, store):
-    before, entry = content(store), made[0].entry(store)
-    left = """checkpoints/saving.77.pt checkpoints/saving.77.pt.tmp checkpoints/best.77.pt .metrics.json.0123abcd
-        .weights.safetensors.4321 evaluations/.clock.89abcdef checkpoints/crash.pt""".split()
-    for name in left:
-        entry.path(name).write_bytes(b"left")
-    entry.path("checkpoints/best.pt").write_bytes(b"kept")
-    busy = made[1].entry(store)
-    busy.path("checkpoints/saving.88.pt").write_bytes(b"being written")
-    with busy.locked():
-        assert sorted(maintenance.clean(store)) == sorted(str(entry.path(n).relative_to(store.root)) for n in left)
-        assert busy.path("checkpoints/saving.88.pt").exists()
-    assert len(maintenance.clean(store)) == 1
-    assert entry.path("checkpoints/best.pt").read_bytes() == b"kept"
-    assert {k: v for k, v in content(store).items() if not k.endswith("best.pt")} == before
 
 
 def test_a_copied_folder_is_finished_where_it_is_copied_to(made, store, tmp_path):
@@ -83,8 +61,6 @@ def test_a_copied_folder_is_finished_where_it_is_copied_to(made, store, tmp_path
 
 def test_the_command_says_how_it_ended(made, store, command, capsys, tmp_path):
     where = f"paths.outputs={store.root}"
-    made[0].entry(store).path("checkpoints/crash.pt").write_text("x")
-    assert command("store", "clean", where) == 0 and capsys.readouterr().out.endswith("1 leftovers removed\n")
     assert command("store", "list", where) == 0 and capsys.readouterr().out.splitlines()[-1] == "5 done"
     assert command("store", "verify", where) == 0 and capsys.readouterr().out == "5 done\n"
     flip(made[0].entry(store).path("weights.safetensors"))
@@ -93,7 +69,7 @@ def test_the_command_says_how_it_ended(made, store, command, capsys, tmp_path):
     assert command("store", "list", f"paths.outputs={tmp_path / 'none'}") == 2
     assert "there is no store" in capsys.readouterr().err
     assert command("store", "--help") == command("store", "-h") == 0 and command("store") == 2
-    assert command("store", "wipe") == command("store", "export") == command("store", "list", "what") == 2
+    assert command("store", "clean") == command("store", "export") == command("store", "list", "what") == 2
     assert os.listdir(store.root) == ["cells"]
 
 

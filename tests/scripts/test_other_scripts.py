@@ -15,12 +15,8 @@ from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 TYPED = {"reproduce-table9": "reproduce-table2 reproduce-table3 reproduce-figure5"}
-TYPED |= {
-    wrong: f"did you mean {near}?" for wrong, near in (("setpu", "setup"), ("reproduce-tabel2", "reproduce-table2"))
-}
+TYPED |= {"setpu": "did you mean setup?", "reproduce-tabel2": "did you mean reproduce-table2?"}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
@@ -68,9 +64,6 @@ def test_help_tells_the_parameters_of_the_mapping_that_is_named(script, command,
     assert command("reproduce", "--help", "add=oscarmax,lam=0.1") == 0
     said = capsys.readouterr().out
     assert re.search(r"mapping\.mode +mode in {exact, paper}", said) and "experiments:" in said
-
-
-# ---- scripts/reproduce.py
 
 
 def test_lists_the_experiments(command, capsys, root):

@@ -16,7 +16,6 @@ from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "munge")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "mungekey", "runuser")
-
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -87,19 +86,16 @@ def running(folder: Path, cpus: int = 4) -> Iterator[dict[str, str]]:
         (folder / name).mkdir()
     host = socket.gethostname().partition(".")[0]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-    page = folder / "slurm.conf"
-    page.write_text(
-        CONFIGURATION.format(host=host, folder=folder, cpus=cpus, memory=memory, ctld=_port(), slurmd=_port())
-    )
+    page, given = folder / "slurm.conf", {"host": host, "folder": folder, "cpus": cpus, "memory": memory}
+    page.write_text(CONFIGURATION.format(**given, ctld=_port(), slurmd=_port()))
     environment = os.environ | {"SLURM_CONF": str(page)}
     started: list[subprocess.Popen] = []
     try:
         started.append(_munged(folder / "munge"))
         for name in ("slurmctld", "slurmd"):
             with (folder / f"{name}.out").open("w") as out:
-                started.append(
-                    subprocess.Popen([name, "-D"], env=environment, stdout=out, stderr=out, start_new_session=True)
-                )
+                given = {"env": environment, "stdout": out, "stderr": out, "start_new_session": True}
+                started.append(subprocess.Popen([name, "-D"], **given))
         _until_idle(environment, folder)
         yield environment
     finally:

@@ -13,9 +13,8 @@ from sparse_attention import __main__ as main
 
 @pytest.mark.slow
 def test_the_module_describes_itself_and_times_every_mapping():
-    done = subprocess.run(
-        [sys.executable, "-m", "sparse_attention"], capture_output=True, text=True, timeout=200, check=False
-    )
+    command = [sys.executable, "-m", "sparse_attention"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert f"sparse_attention {sa.__version__}, torch {torch.__version__}" in done.stdout
     counted = re.search(r"(\d+) of (\d+) mappings agree", done.stdout)

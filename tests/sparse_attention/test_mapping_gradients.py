@@ -166,9 +166,8 @@ def test_vmap_over_hyperparameters_and_bounds(kernel):
     for i, a in enumerate(alphas):
         assert torch.allclose(out[i], sa.entmax(x[i], alpha=a.item()), atol=1e-12)
     u = torch.rand(4, 6, dtype=D) + 0.2
-    assert gradcheck(
-        sa.constrained_sparsemax, (x[0].requires_grad_(), u.clone().requires_grad_()), check_forward_ad=True
-    )
+    given = x[0].requires_grad_(), u.clone().requires_grad_()
+    assert gradcheck(sa.constrained_sparsemax, given, check_forward_ad=True)
     x = x.detach()
     out = torch.func.vmap(sa.constrained_sparsemax, in_dims=(0, None))(x, u)
     assert torch.allclose(out, sa.constrained_sparsemax(x, u), atol=1e-12)

@@ -83,9 +83,8 @@ def test_is_causal_is_the_mask():
     mask = nn.Transformer.generate_square_subsequent_mask(7)
     for weights in (True, False):
         expected, _ = theirs(x, x, x, attn_mask=mask, is_causal=True, need_weights=weights)
-        assert torch.allclose(
-            ours(x, x, x, attn_mask=mask, is_causal=True, need_weights=weights)[0], expected, atol=1e-5
-        )
+        found, _ = ours(x, x, x, attn_mask=mask, is_causal=True, need_weights=weights)
+        assert torch.allclose(found, expected, atol=1e-5)
     with pytest.raises(RuntimeError, match="pass that mask as attn_mask"):
         ours(x, x, x, is_causal=True)
 
@@ -148,9 +147,8 @@ def test_inside_torchs_encoder_nothing_passes_it_by(replaced):
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_inside_torchs_decoder(norm_first):
     torch.manual_seed(1)
-    theirs = nn.TransformerDecoder(
-        nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=norm_first), 2
-    )
+    layer = nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=norm_first)
+    theirs = nn.TransformerDecoder(layer, 2)
     ours = copy.deepcopy(theirs)
     assert sa.nn.replace(ours, "softmax") == 4
     x, memory = torch.randn(2, 5, 8), torch.randn(2, 7, 8)

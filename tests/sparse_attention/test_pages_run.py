@@ -52,6 +52,4 @@ def test_demonstration(script, capsys):
 def test_the_page_lists_every_script():
     page = (ERRATA / "README.md").read_text(encoding="utf-8")
     assert len(SCRIPTS) >= 10
-    assert {s.name for s in SCRIPTS} == {
-        word.strip("`") for line in page.splitlines() if line.startswith("| `") for word in line.split()[1:2]
-    }
+    assert {s.name for s in SCRIPTS} == {*re.findall(r"(?m)^\| `([^`]+)`", page)}

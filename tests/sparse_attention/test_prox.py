@@ -5,7 +5,6 @@ import pytest
 import torch
 from mapping_oracles import solved
 
-import sparse_attention as sa
 from sparse_attention.prox import oscar, owl, tv1d
 
 torch.manual_seed(5)
@@ -101,12 +100,3 @@ def test_masked_positions_are_removed():
         assert (whole[:, ~keep] == 0).all()
     weights = torch.linspace(1, 0.1, 7)
     torch.testing.assert_close(owl(x, weights, mask=keep)[:, keep], owl(x[:, keep], weights[:5]))
-
-
-def test_the_mappings_are_these_followed_by_sparsemax():
-    x = torch.randn(5, 30)
-    torch.testing.assert_close(sa.sparsemax(tv1d(x, 0.2)), sa.fusedmax(x, lam=0.2))
-    torch.testing.assert_close(sa.sparsemax(oscar(x, 0.05)), sa.oscarmax(x, lam=0.05, mode="paper"))
-    for wrong, said in ((lambda: tv1d(x, -1.0), "lam=-1"), (lambda: oscar(x, 0.1, l1=-1.0), "l1=-1")):
-        with pytest.raises(ValueError, match=said):
-            wrong()

@@ -32,20 +32,6 @@ def test_names_and_specs():
     assert set(sa.names()) > set(sa.names("continuous")) >= {"continuous_softmax", "continuous_mixture"}
 
 
-def test_the_package_shows_all_it_has_and_nothing_else():
-    shown = dir(sa)
-    assert {"continuous", "kernels", "losses", "quality"} < set(shown)
-    rooms = {name for name in shown if inspect.ismodule(getattr(sa, name))}
-    assert "registry" not in shown and len(rooms) == 9
-    for name in set(shown) - rooms - {"__version__"}:
-        found = getattr(sa, name)
-        assert found.__module__.startswith("sparse_attention") and found.__name__ == name
-    assert {"Fusedmax", "fusedmax", "ContinuousSparsemax", "continuous_sparsemax"} < set(shown)
-    for missing in ("importlib", "sparsemap", "solve_ridge", "set_module"):
-        with pytest.raises(AttributeError, match="dir\\(sparse_attention\\)"):
-            getattr(sa, missing)
-
-
 def test_modules_have_the_parameters_of_the_function():
     for name in sa.names():
         made = sa.spec(name).module
@@ -87,8 +73,6 @@ def test_unknown_names_are_answered_with_the_nearest():
 
 RANGES = [
     ("fusedmax", "lam", -0.1, 0.0),
-    ("fusedmax", "gamma", 0.0, 2.0),
-    ("oscarmax", "lam", -1.0, 2.0),
     ("oscarmax", "lam", float("nan"), 2),
     ("sparsemax", "gamma", 0.0, 1e-3),
     ("entmax", "alpha", 0.0, 0.01),
@@ -101,7 +85,6 @@ RANGES = [
     ("oscarmax", "mode", "signed", "paper"),
     ("pnormmax", "solver", "newton", "pgd"),
     ("softmax", "gamma", float("inf"), 2.0),
-    ("softmax", "gamma", -1.0, 2.0),
     ("entmax", "alpha", "1.5", 2),
     ("top_k", "k", 0, 2),
     ("top_p", "mass", 1.1, 1),

@@ -1,4 +1,4 @@
-"""docs/claims.md and claims.json: the answers, and a folded section with a picture for each claim; what README says of them."""
+"""docs/claims.md: the answers, and a folded section with a picture for each claim; what README says of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.language_model import report
 from repro.tables.claims import Change, Claim
-from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
+from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, Evidence, outcome_of
 from tasks.commands import claims
 from tasks.commands.claims import chance
 from tasks.config import compose
@@ -27,30 +27,6 @@ CLAIM = Claim("as good", "section 4", *TESTED, paper="who2000", id=7, **WORDS)
 def outcome(runs, **changes):
     scores = {"a": {"softmax": {8: -0.1, 9: 0.0, 10: 0.1}, "tuned": dict(enumerate(runs))}}
     return outcome_of(replace(CLAIM, **changes), Evidence({BLEU: scores}))
-
-
-def test_the_page_answers_first_then_folds_every_claim_with_its_runs():
-    """A long claim is cut in its line and whole below."""
-    found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0), id=8, question="And that?", point="that is too")]
-    text = claims.page(found)
-    head, first, second = text.split("<details ")
-    assert "| [Is it as good?](#claim-7) | +.5 BLEU | +0.02 [-0.21, +0.25] BLEU (3) | yes |" in head
-    assert "| [And that?](#claim-8) | +.5 BLEU | " in head and "not decided: two seeds decide nothing |" in head
-    assert "Supported: it is as good; not decided: that is too." in head
-    assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
-    assert (
-        "cannot be tested here.\nClaims with the same" in head and "counted by sentences, 1 of 1 are decided.\n" in head
-    )
-    assert "counted by sentences" not in claims.page(found[:1])
-    assert "<summary>7. <b>supported</b>: “as good”</summary>" in first and "> “as good” (section 4)" in first
-    assert "](results/figures/claims/claim_7.svg)" in first and "+0.10, -0.10, +0.05" in first
-    assert "**Inconclusive.** tuned against softmax: +0.00 BLEU, n = 2 and 3. Two seeds decide nothing." in second
-    drawn = claims.pictures(found)
-    assert list(drawn) == ["figures/claims/claim_7.svg", "figures/claims/claim_8.svg"]
-    assert drawn == claims.pictures(found)
-    text = "[continuous attention] allows [...] " + "many words " * 20 + "[to] the end"
-    summary, _, section = claims.page([outcome((0.1, -0.1), claim=text)]).partition("<details ")[2].partition("</sum")
-    assert summary.endswith("many words …") and "the end" not in summary and text in section
 
 
 def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
@@ -91,16 +67,11 @@ def test_the_chance_of_being_better_is_that_of_rliable():
         chance("tuned", {})
 
 
-def test_a_claim_without_records_is_listed_with_the_reason_and_the_json_has_no_nan():
+def test_a_claim_without_records_is_listed_with_the_reason():
     found = claims.of_tables([])
     assert len(found) == sum(len(compose.claims(p)) for p in compose.names_in("claims"))
     assert all(o.part.why == (o.claim.told or "no finished cells") for o in found)
     assert claims.pictures(found) == {}
-    decided, one_seed = claims.values(outcome((0.1, -0.1, 0.05))), claims.values(outcome((0.1,)))
-    assert decided["outcome"] == SUPPORTED and decided["interval"][0] < decided["effect"] < decided["interval"][1]
-    assert (decided["n"], decided["paper"], decided["version"], decided["counts"]) == (3, "who2000", 1, True)
-    assert one_seed["effect"] is None and one_seed["interval"] == [None, None]
-    json.dumps([decided, one_seed], allow_nan=False)
 
 
 def test_readme_says_what_the_claims_and_the_benchmarks_say():

@@ -76,9 +76,3 @@ def test_laha_table_1_and_its_lipschitz_constants(K, q):
             assert steepest <= 0.5 + 1e-12  # the printed 1 holds but is not tight
     for K, q, constant in ((2, 0.1, 7.8102), (10, 1.0, 1.1402)):
         assert properties.hourglass_lipschitz(K, q) == pytest.approx(constant, abs=5e-5)
-
-
-def test_the_script_prints_the_table(command, monkeypatch, capsys):
-    assert command("properties_table", "--classes", "4") == 0
-    out = capsys.readouterr().out
-    assert "sum normalization++" in out and "no (printed: yes)" in out and out.count("| ") > 100

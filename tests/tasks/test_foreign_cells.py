@@ -71,17 +71,12 @@ def changed(folder, place, change):
     seal(folder)
 
 
-def narrowed(state):
-    return {name: value[..., :1].clone() for name, value in state.items()}
-
-
 PAGE, WEIGHTS, METRICS = "config.yaml", "weights.safetensors", "metrics.json"
 # kind -> (what is changed and how, words of the sentence, whether compare.py can still show its scores)
 KINDS = {
     "no encoding": ("encoding", None, "encoding", True),
     "an encoding without options": ("encoding/encoding.json", b"{}", "options", True),
     "a short dictionary": ("encoding/dict.source.txt", b"a 1\nb 1\n", "size mismatch", True),
-    "weights of other shapes": (WEIGHTS, narrowed, "size mismatch", True),
     "a weight is missing": (WEIGHTS, lambda s: s.pop(first(s)) is None, "Missing key", True),
     "weights that are nan": (WEIGHTS, lambda s: s[first(s)].fill_(torch.nan) is None, "not finite", True),
     "weights that are none": (WEIGHTS, b"evil", "", True),
@@ -91,20 +86,12 @@ KINDS = {
         "is unknown; import and `register` it",
         False,
     ),
-    "a private module": (
-        PAGE,
-        lambda p: p.update(module="tasks.cells._training"),
-        "is unknown; import and `register` it",
-        False,
-    ),
     "another family's task": (PAGE, lambda p: p["task"].update(family="vqa"), "task.family", True),
     "an unknown mapping": (PAGE, lambda p: p["mapping"].update(name="sparsermax"), "sparsermax", False),
     "another mapping": (PAGE, lambda p: p["mapping"].update(name="softmax"), "toy/softmax", False),
     "a mapping's wrong parameter": (PAGE, lambda p: p["mapping"].update(lam="x"), "lam", True),
     "an unknown model": (PAGE, lambda p: p["model"].update(name="../x"), "model.name", True),
     "no model": (PAGE, lambda p: p.pop("model") and None, "model", True),
-    "no task": (PAGE, lambda p: p.pop("task") and None, "task", False),
-    "no seed": (PAGE, lambda p: p.update(seed="x"), "seed", False),
     "a node that is a number": (PAGE, lambda p: p.update(train=3), "train", False),
     "a page that is a list": (PAGE, lambda p: [1, 2], "not the configuration of a cell", False),
     "plugins that are a number": (PAGE, lambda p: p.update(plugins=3), "plugins", False),
@@ -139,8 +126,6 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
     assert ("2 finished cells" in told.out) == shown
     assert (str(folder) in told.err) != shown
 
-
-# ---- code that comes along
 
 # the plugin as the page names it, and where it is
 PLACES = {"in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"), "anywhere": ("{root}/evil.py",) * 2}

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tasks.classification.models.snli_attentive import Gru
 from tasks.data.images import decode
 from tasks.load import load_cell, onnx
 from tasks.load.export import export
@@ -108,26 +107,6 @@ def test_a_multilabel_model_in_an_exported_folder(small_cell, tmp_path):
         assert ["; ".join(names[row]) for row in labels] == [one.output for one in model.label(features)]
         scores = model.model.model.scores(features)
         close(p, torch.from_numpy(model.model.output.distribution(scores)), 1e-9)
-
-
-@pytest.mark.slow
-def test_a_gru_is_the_loop():
-    pytest.importorskip("onnxscript", reason="onnx is not installed")
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    torch.manual_seed(0)
-    gru, free = Gru(5, 7), torch.export.Dim.DYNAMIC
-    given = torch.randn(3, 4, 5), torch.ones(3, 4, dtype=torch.bool), torch.randn(3, 7)
-    shapes = {0: free, 1: free}, {0: free, 1: free}, {0: free}
-    program = torch.onnx.export(onnx._Gru(gru).eval(), given, dynamo=True, verbose=False, dynamic_shapes=shapes)
-    made = runtime.InferenceSession(program.model_proto.SerializeToString())
-    for words in (1, 2, 9):
-        x, h = 3 * torch.randn(5, words, 5), torch.randn(5, 7)
-        mask = torch.arange(words) < torch.tensor([words, 1, 0, words, 1])[:, None]  # one text has no words
-        inputs = {i.name: t.numpy() for i, t in zip(made.get_inputs(), (x, mask, h), strict=True)}
-        states, last = made.run(None, inputs)
-        right, end = gru(x, mask, h)
-        close(last, end.detach())
-        close(states[mask.numpy()], right[mask].detach())
 
 
 UNSAID = [("pairs", "toy .*by beam search"), ("esim", "sparsemap_matching of snli_esim is not over rows")]

@@ -34,7 +34,7 @@ def cells(found, *keys):
             config = config.get(part)
         return config
 
-    return [tuple(at(w.config, key) for key in keys) for group in found.cells for w in group]
+    return [tuple(at(w.config, key) for key in keys) for w in found.cells]
 
 
 def grid(name):
@@ -50,15 +50,6 @@ def test_each_mapping_over_its_own_grid_but_for_parameters_that_are_set(resolved
     assert found == [(0.3,), (0.4,)]
     every = cells(resolved("mapping=fusedmax", "mapping.gamma=0.5", "grid=paper"), "mapping.lam", "mapping.gamma")
     assert every == [(lam, 0.5) for lam in grid("fusedmax")["lam"]]
-
-
-SYNTAX = {"0.5,2": [0.5, 2.0], "choice(0.5,2)": [0.5, 2.0], "range(1,4)": [1.0, 2.0, 3.0]}
-SYNTAX |= {"range(0.5,2,0.5)": [0.5, 1.0, 1.5], "sort(3,1,2,reverse=true)": [3.0, 2.0, 1.0]}
-
-
-@pytest.mark.parametrize("typed, values", SYNTAX.items())
-def test_the_syntax_of_hydra_s_sweeper(resolved, typed, values):
-    assert [v for (v,) in cells(resolved(f"mapping.gamma={typed}"), "mapping.gamma")] == values
 
 
 def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
@@ -92,7 +83,6 @@ def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
 ERRORS = """
 mapping=glob(fo*) | matches nothing | fusedmax; mapping.gamma=interval(0,1) | optuna; mapping=fusedmx,softmax | 'fusedmax'
 optim.lr=-1,-2 | optim.lr=-1 | optim.lr=-2; mapping=glob(*) train.max_epochs=0 | train.max_epochs=0
-experiment=demo grid=paper | grid=paper | experiment; experiment=demo mapping=oscarmax | no row of mapping=oscarmax
 mapping=softmax,fusedmax mapping.lamda=1,2 | mapping.lamda is not a parameter of softmax, fusedmax | 'lam'
 """
 
@@ -106,13 +96,11 @@ def test_errors(resolved, line):
 
 
 def test_an_experiment_has_its_rows_and_grids_or_is_unknown(tmp_path, monkeypatch):
-    found = sweep.outline(read("experiment=laha2018_table2", "seed=1,2", "profile=paper", "mapping=sparsehourglass"))
-    (one,), (slots,) = found.experiments, found.cells
+    request = Request.read(["seeds=1,2", "profile=paper", "rows=sparsehourglass"], REPRODUCE, ["laha2018_table2"])
+    one, slots = reproduce.outlined(request)
     assert one.seeds == (1, 2) and [row.label for row in one.rows] == ["sparsehourglass"]
     assert {w.config["mapping"]["q"] for w in slots} == set(grid("sparsehourglass")["q"])
     assert {w.seed for w in slots} == {1, 2}
-    several = sweep.outline(read("experiment=demo", "optim.lr=0.1,0.2"))
-    assert len(several.experiments) == 2 and len({e.name for e in several.experiments}) == 2
     monkeypatch.setattr(compare.records, "read", None)
     with pytest.raises(ConfigError, match="did you mean 'demo'"):  # before cells are read
         compare.select(Store(tmp_path), {"experiment": "dmo"})
@@ -152,9 +140,6 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
     path.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}))
     with pytest.raises(StoreError, match="has no checksum"):
         compare.read_manifest(tmp_path)
-
-
-# ---- add=
 
 
 def test_add_with_several_points():

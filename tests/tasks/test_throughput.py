@@ -10,7 +10,7 @@ import torch
 import sparse_attention as sa
 import tasks.fairseq_plugin  # noqa: F401  registers the models
 from benchmarks import documents, throughput
-from benchmarks.language_model import report, training
+from benchmarks.language_model import training
 from benchmarks.language_model.data import window
 from benchmarks.language_model.model import Block, LanguageModel, rotated, turns
 from tasks.data.examples import padded
@@ -79,18 +79,6 @@ def test_steps_over_documents_on_both_paths(monkeypatch):
         assert {"softmax", "sparsemax", "entmax", "fusedmax"} <= {*found} and "constrained_softmax" not in found
 
 
-def test_the_page_of_documents_has_the_times_and_the_trainings():
-    times = (("softmax", "library", 0.4), ("softmax", "composition", 0.8), ("sparsemax", "library", 0.2))
-    rows = [documents.Row(mapping, path, t, 10.0, 0.5) for mapping, path, t in times]
-    config = {"data": {"limits": {"train": 4000}}, "train": {"max_epochs": 4}, "seed": 1}
-    config["mapping"] = {"name": "softmax"}
-    cells = [documents.described(config, {"test/accuracy": 81.25, "other": 1.0})]
-    page = documents.markdown(rows, cells, documents.Sizes(400, 16), 5)
-    assert "takes 0.50 times as long with sparsemax" in page and "0.25 times as long as with softmax when" in page
-    assert "| sparsemax | library | 0.20 | 0.50 | 0.09 | 10 | 50.0 % |" in page, "1,563 steps of .2 seconds"
-    assert "| softmax | 4,000, 4, 1 | 81.2 |" in page and "other" not in page
-
-
 TRAINED = {"width": 16, "layers": 2, "heads": 2, "length": 48, "every": 2, "windows": 1, "warmup": 2}
 
 
@@ -155,17 +143,6 @@ def test_densities_are_the_share_of_visible_pairs_with_weight(mapping):
         assert found == pytest.approx(float((p > 0).sum()) / (2 * 48 * 49 / 2), abs=2e-3) and found < 0.5
 
 
-def test_windows_and_the_page():
+def test_a_target_is_the_next_byte():
     x, y = window(torch.arange(100, dtype=torch.uint8), 10, 20)
     assert x.shape == y.shape == (1, 20) and torch.equal(x[:, 1:], y[:, :-1])
-    points = [(0, 0.0, 8.0), (20, 10.0, 4.0), (40, 20.0, 3.0)]
-    assert [report.at_time(points, time) for time in (15.0, 99.0)] == [3.5, 3.0] and report.at_step(points, 20) == 4.0
-    faster = [(0, 0.0, 8.1), (20, 5.0, 4.1), (40, 10.0, 3.1), (60, 15.0, 2.5)]
-    options = training.asdict(training.Options())
-    runs = {"softmax": (points, [1.0, 1.0]), "sparsemax": (faster, [0.012, 0.3])}
-    rows = {m: {"options": options, "data": "text", "points": p, "density": d} for m, (p, d) in runs.items()}
-    speeds, peaks = {"softmax": 1000.0, "sparsemax": 2500.0}, {"softmax": 100.0, "sparsemax": 90.0}
-    measured = {"rows": rows, "tokens_per_second": speeds, "peak_mib": peaks}
-    page = report.page({**measured, "machine": "a processor", "torch": "2"})
-    assert "| sparsemax | 2500 | 2.50 | 90 | 3.100 | 2.500 | 60 | 1.2 %, 30.0 % |" in page
-    assert "| softmax | 1000 | 1.00 | 100 | 3.000 | 3.500 | 30 | 100.0 %, 100.0 % |" in page

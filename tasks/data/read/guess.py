@@ -110,7 +110,7 @@ def guess(path: str | None, options: Mapping[str, Any], wanted: str | None = Non
         raise _other(Path(path), "features with labels", arguments)
     if path and wanted != "table" and not Path(path).is_file() and (decided := _line_files(Path(path), options)):
         return decided
-    files = own.find(path, own.TABLES, own.NO_DEV)
+    files = own.find(path, own.FILES, own.NO_DEV)
     if "test" in files and len(files) == 1:
         step = f"evaluate a trained model: python scripts/evaluate.py CELL data=files|table data.path={path}"
         raise DataError(f"{path} has only a test file", "training needs train and dev", step)
@@ -131,7 +131,7 @@ def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:
     sides = [*settings.values(), *SIDES]
     for file in (folder if folder.is_dir() else folder.parent).glob("*"):
         end = own.ending(file)
-        if end not in NOT_TEXT and (end[1:] in sides or end.lower()[1:3] in LANGUAGES) and (end,) not in own.TABLES:
+        if end not in NOT_TEXT and (end[1:] in sides or end.lower()[1:3] in LANGUAGES) and (end,) not in own.FILES:
             stem = file.name.removesuffix(own.packing(file)).removesuffix(end)
             there.setdefault(stem, set()).add(end[1:])
     paired = [stem for stem, ends in there.items() if len(ends) > 1]

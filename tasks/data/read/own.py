@@ -1,7 +1,7 @@
 """Your own files: finding them, reading rows by column name, and splitting a single file by content.
 
 A path is either one table, or a folder with the table of each split: `train.csv`, `dev.csv` and `test.csv` (or only
-`test.csv`, to evaluate a model on it). Without dev, a tenth of train becomes dev. A table is a file, compressed or not, or a folder (see `is_table`). A tsv file has
+`test.csv`, to evaluate a model on it). Without dev, a tenth of train becomes dev. Files may be compressed. A tsv file has
 no quoting: a cell is the text between two tabs.
 """
 
@@ -18,27 +18,23 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
-from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, table
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
-from tasks.data.read.splits import place as place_of
 from tasks.data.records import clean, subset
 
 RECIPE = 1  # increased when the same files would give different records or splits
 SPLIT_RECIPE = 2  # for a single file with non-ASCII texts, which an earlier rule split differently
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
-UNLABELLED = "unsup"  # the folder of texts without a class in the IMDB archive
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
-TABLES = (*FILES, ("",))  # also a folder that is a table
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # usual ones; Excel's "Unicode text" is .txt
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
 EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
-LABEL = "__label__"  # of fastText
 SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
@@ -70,16 +66,14 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         DataUnavailable: a file is missing; the message lists the names that were looked for.
         DataError: there are several files for one split, or the format is not supported.
     """
-    wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts if layout[0])
+    wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts)
     if path is None:
         step = f"set data.path to a file or folder ({wanted})"
         raise DataUnavailable("no file or folder of your own is given", "data.path is not set", step, "data.path")
     place = Path(path)
-    if ("",) in layouts and is_table(place) and not (place / "train").is_dir():
-        return {WHOLE: (place,)}
     if place.is_file():
         if (ending(place),) not in layouts:
-            known = ", ".join(layout[0] for layout in layouts if len(layout) == 1 and layout[0])
+            known = ", ".join(layout[0] for layout in layouts if len(layout) == 1)
             step = "rename or convert it, or set a folder"
             if ending(place) in (".xlsx", ".xls", ".ods"):
                 step = f"convert it: libreoffice --headless --convert-to csv {shlex.quote(path)}"
@@ -94,7 +88,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     by_split = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
-        there = [one for one in there if one[0][0] not in (".txt", "")] or there
+        there = [one for one in there if one[0][0] != ".txt"] or there
         if len(there) > 1 or any(len(files) > len(layout) for layout, files in there):
             names = ", ".join(file.name for _, files in there for file in files)
             what = f"the folder {path} has several files for {split}"
@@ -103,8 +97,8 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
             by_split[split] = there[0][1]
     missing = [split for split in needed if split not in by_split]
     others = {*place.iterdir()} - {file for files in by_split.values() for file in files}
-    ends = {end for one in layouts for end in one} - {"", ".txt"}
-    if "dev" not in by_split and any(ending(p) in ends or (("",) in layouts and is_table(p)) for p in others):
+    ends = {end for one in layouts for end in one} - {".txt"}
+    if "dev" not in by_split and any(ending(p) in ends for p in others):
         missing = [split for split in SPLITS if split not in by_split]  # dev may have another name
     if not by_split:  # the only pair such as x.en and x.fr
         stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in place.iterdir()}
@@ -124,29 +118,8 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
     """The files of a layout, plain and compressed; empty if one of its endings has no file."""
     names = [[folder / f"{stem}{end}{packed}" for packed in PACKED] for end in layout]
-    found = [[p for p in some if (p.is_file() if end else is_table(p))] for end, some in zip(layout, names)]
+    found = [[path for path in some if path.is_file()] for some in names]
     return tuple(path for files in found for path in files) if all(found) else ()
-
-
-def is_table(path: Path) -> bool:
-    """Whether a folder is a table: saved by the package datasets, or with a folder of texts (*.txt) for each class."""
-    return (path / "state.json").is_file() or (path.is_dir() and any(path.glob("*/*.txt")))
-
-
-def stamp(path: Path) -> str:
-    """Hex sha256 of a file, or of the names and contents of a folder's files."""
-    if not path.is_dir():
-        return sha256_of(path)
-    files = [p for p in sorted(path.rglob("*")) if p.is_file()]
-    if not (path / "state.json").is_file():
-        files = _mixed(path)  # in the order in which they are read
-    return fingerprint([[p.relative_to(path).as_posix(), sha256_of(p)] for p in files])
-
-
-def _mixed(folder: Path) -> list[Path]:
-    """The texts of a folder of classes, with the classes mixed, so that a limit keeps texts of all."""
-    found = [p for p in folder.glob("*/*.txt") if p.parent.name != UNLABELLED]
-    return sorted(found, key=lambda p: place_of(f"{p.parent.name}/{p.name}"))
 
 
 def packing(path: Path) -> str:
@@ -161,9 +134,8 @@ def ending(path: Path) -> str:
 
 def dialect(path: Path) -> dict[str, Any]:
     """The options of the csv module for a file with a delimiter; {} for other tables."""
-    if (kind := ending(path)) not in DELIMITERS or (kind == ".txt" and next(numbered(path))[1].startswith(LABEL)):
-        return {}
-    return formats.dialect(path, DELIMITERS[kind])
+    kind = ending(path)
+    return formats.dialect(path, DELIMITERS[kind]) if kind in DELIMITERS else {}
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -184,45 +156,28 @@ def objects(path: Path, columns: Mapping[str, tuple[type, ...]]) -> Iterator[tup
 
 
 def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
-    """Line, place and content of each record of a file or folder that is not a csv or tsv file."""
+    """Line, place and content of each record of a file that is not a csv or tsv file."""
     if ending(path) == ".jsonl":
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
-    elif ending(path) == ".txt":
-        for line, text in numbered(path):
-            label, _, rest = text.partition(" ")
-            if not label.startswith(LABEL) or rest.startswith(LABEL):
-                raise damaged(path, f"{text[:40]!r}", f"one {LABEL}NAME, a space and a text", line=line, step=STEP)
-            yield line, "", {"label": label.removeprefix(LABEL), "text": rest}
     elif ending(path) == ".json":
         loaded = formats.parse_json(formats.read_text(path), path)
         if not isinstance(loaded, list) or not loaded:
             raise damaged(path, "its top level is not a list", "a list of objects", step=STEP)
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
-    elif path.is_file() or (path / "state.json").is_file():
-        yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
     else:
-        left_out = sum(1 for _ in path.glob(f"{UNLABELLED}/*.txt"))
-        count(f"texts of {path.name}/{UNLABELLED} left out: they have no class", left_out)
-        for file in _mixed(path):
-            place, label = f"{file.parent.name}/{file.name}: ", file.parent.name
-            yield None, place, {"label": label, "text": formats.read_text(file)}
+        yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
 
 
 def _arrow(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, or of a data set saved by the package datasets; classes by name instead of number."""
+    """The rows of a Parquet file; classes by name instead of number."""
     import datasets
     from pyarrow import parquet
 
     try:
-        if path.is_file():
-            file = parquet.ParquetFile(path)
-            features = datasets.Features.from_arrow_schema(file.schema_arrow)
-            rows: Any = (row for batch in file.iter_batches(1000) for row in batch.to_pylist())
-        else:
-            rows = datasets.load_from_disk(str(path))
-            features = rows.features
+        file = parquet.ParquetFile(path)
+        features = datasets.Features.from_arrow_schema(file.schema_arrow)
         classes = {name: kind for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)}
-        for row in rows:
+        for row in (row for batch in file.iter_batches(1000) for row in batch.to_pylist()):
             known = {name: row[name] for name in classes if row[name] is not None and row[name] >= 0}
             yield row | {name: classes[name].int2str(number) for name, number in known.items()}
     except Exception as error:  # errors of Arrow and of the package itself
@@ -275,7 +230,7 @@ def sources(files: Files, *read: Any, texts: Sequence[str] = ()) -> dict[str, An
     `read`: options that affect the records; `texts`: those of a single file to split. Splits with equal files are counted.
     """
     recipe = RECIPE if all(map(str.isascii, texts)) else SPLIT_RECIPE
-    stamps = {split: [recipe, [stamp(path) for path in paths], *read] for split, paths in files.items()}
+    stamps = {split: [recipe, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
     for split, other, why in EQUAL:
         if split in stamps and stamps[split] == stamps.get(other):
             count(f"split has the same content as {other} ({files[split][0].name}): {why}")

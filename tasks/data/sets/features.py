@@ -5,6 +5,7 @@ birds, emotions, scene, yeast   in Mulan's published files
 yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own split
 """
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +22,19 @@ from tasks.data.files import verify
 from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read import own
-from tasks.data.read.formats import damaged, numbered, read_text, table
-from tasks.data.read.labelled import feature, labelled_set, plain, read_arff, sparse
+from tasks.data.read.formats import damaged, read_text, table
+from tasks.data.read.labelled import checked, feature, labelled_set, plain, read_arff
 from tasks.data.read.splits import normalized, split_by_content, words
 
 KIND = "features"
 LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))
 Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
+EXPECTED = "labels as numbers with commas, then NUMBER:VALUE, by increasing number"
 
 
 @defaults("data/features")
 class Own:
-    """Columns of 0 and 1 are labels, all others are features; in svmlight, the words before the features are labels."""
+    """Columns of 0 and 1 are labels, all others are features; in svmlight, the numbers before the features are labels."""
 
     path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing(
@@ -55,7 +57,7 @@ def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -
     Without dev, penalties are chosen by cross-validation. A single file is split by hash: about every tenth document is
     test.
     """
-    files = own.find(options.path, own.TABLES if options.text else LAYOUTS, ("train", "test"))
+    files = own.find(options.path, own.FILES if options.text else LAYOUTS, ("train", "test"))
     if "train" not in files and own.WHOLE not in files:
         expected = "train and test: features are standardised by train"
         raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)
@@ -105,18 +107,13 @@ def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[st
     arrays = {}
     for split, found in rows.items():
         x = vectors.transform([one for _, one, _ in found]).toarray()
-        arrays[split] = (x, _indicators([(row, y) for row, _, y in found], names))
+        y = np.zeros((len(found), len(names)), bool)
+        for n, (row, _, labels) in enumerate(found):
+            if unknown := [name for name in labels if name not in names]:
+                raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
+            y[n, [names.index(name) for name in labels]] = True
+        arrays[split] = (x, y)
     return names, arrays
-
-
-def _indicators(documents: Sequence[tuple[own.Row, Sequence[str]]], names: Sequence[str]) -> np.ndarray:
-    """The labels of each document, bool [n, K]. Raises DataError if one is not among the `names`."""
-    y = np.zeros((len(documents), len(names)), bool)
-    for n, (row, labels) in enumerate(documents):
-        if unknown := [name for name in labels if name not in names]:
-            raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
-        y[n, [names.index(name) for name in labels]] = True
-    return y
 
 
 def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
@@ -149,32 +146,27 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
 
 
 def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
-    """Read lines such as `sports,news 3:0.5 17:1 # comment`.
+    """Read lines such as `3,7 3:0.5 17:1 # comment`, in which labels are numbers.
 
     Features may be numbered from 0 or 1, because a column that is constant on train is left out.
     """
-    documents: dict[str, list[tuple[own.Row, list[str], dict[int, float]]]] = {split: [] for split in paths}
-    for split, path in paths.items():
-        for number, line in numbered(path):
-            if not (parts := line.partition("#")[0].split()):
-                continue  # blank, or only a comment
-            has_labels = ":" not in parts[0]
-            row, own_labels = sparse(parts[has_labels:], path, number), parts[0].split(",") if has_labels else []
-            if "" in own_labels:
-                said, expected = f"{parts[0][:40]!r} has a label without a name", "a name for each label"
-                raise damaged(path, said, expected, line=number, step=own.STEP, value="")
-            documents[split].append((own.Row((), path, number), own_labels, row))
-    first = next(iter(documents.values()))
-    met = {name for _, own_labels, _ in first for name in own_labels}
-    names = list(labels) or sorted(met, key=lambda name: (len(name), name))
-    width = 1 + max(i for found in documents.values() for _, _, row in found for i in (0, *row))
-    arrays = {}
-    for split, found in documents.items():
-        x = np.zeros((len(found), width))
-        for n, (*_, row) in enumerate(found):
-            x[n, list(row)] = list(row.values())
-        arrays[split] = (x, _indicators([(place, labels) for place, labels, _ in found], names))
-    return names, arrays
+    from sklearn.datasets import load_svmlight_files
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    try:
+        raw = [io.BytesIO(read_text(path).encode()) for path in paths.values()]
+        read = load_svmlight_files(raw, multilabel=True, zero_based=True)
+    except ValueError as error:
+        path = next(iter(paths.values()))
+        raise damaged(path, f"it, or a file beside it, cannot be read ({error})", EXPECTED, step=own.STEP) from error
+    found = {split: [[f"{n:g}" for n in row] for row in y] for split, y in zip(paths, read[1::2])}
+    names = list(labels) or sorted({n for row in next(iter(found.values())) for n in row}, key=float)
+    for split, rows in found.items():
+        if unknown := {n for row in rows for n in row} - {*names}:
+            raise damaged(paths[split], f"the label {min(unknown)}", f"one of {', '.join(names)[:400]}", step=own.STEP)
+    binary = MultiLabelBinarizer(classes=names)
+    arrays = zip(paths.items(), read[::2])
+    return names, {s: (checked(x.toarray(), path), binary.fit_transform(found[s]) > 0) for (s, path), x in arrays}
 
 
 @defaults("data/birds")

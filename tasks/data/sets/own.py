@@ -48,7 +48,7 @@ class Pairs(Translated, Limited):
 def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progress) -> DataSet:
     """Load pairs; those with a blank side are left out and counted."""
     names = sides(options)
-    layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
+    layouts = ((f".{names[0]}", f".{names[1]}"), *own.FILES)
     files = own.find(options.path, layouts, own.NO_DEV)
     headed = options.source is not None or options.target is not None
     whole = own.whole_of(files)
@@ -153,7 +153,7 @@ class Table(Limited):
 
 def load_table(manifest: Manifest, options: Table, root: Path, progress: Progress) -> DataSet:
     """Load examples; rows with a blank text are left out and counted."""
-    files, fields = own.find(options.path, own.TABLES, own.NO_DEV), len(options.text)
+    files, fields = own.find(options.path, own.FILES, own.NO_DEV), len(options.text)
     names = [*options.text, options.label]
     rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
     if options.drop:

@@ -1,8 +1,7 @@
-"""Questions about images: VQA v2, whole and in part without images, and easy-VQA.
+"""Questions about images: VQA v2 and easy-VQA.
 
-vqa2          VQA v2 (Goyal et al. 2017) from the challenge's files, used in Table 2 of Martins et al. 2020
-vqa2_subset   60,000 questions of VQA v2 from a mirror, to test how much the questions alone reveal
-easy_vqa      questions about generated images of one coloured shape, from a wheel; replaces VQA v2 in the demo
+vqa2       VQA v2 (Goyal et al. 2017) from the challenge's files, used in Table 2 of Martins et al. 2020
+easy_vqa   questions about generated images of one coloured shape, from a wheel; replaces VQA v2 in the demo
 
 Readers return questions in file order. Nothing is skipped silently: questions that are left out are counted
 (`tasks.data.read.formats`).
@@ -22,7 +21,7 @@ from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key, path_key
-from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
 from tasks.data.read.lines import find_file, folder_of
@@ -208,29 +207,6 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     return make(manifest, KIND, read, "VQA v2, train and val", sources=origin, **more)
 
 
-SUBSET = {"train": "train", "dev": "valid", "test": "test"}
-
-
-@defaults("data/vqa2_subset")
-class Subset(Mirrored):
-    """48,061 train, 8,977 dev and 2,962 test questions with ten answers each."""
-
-    input: str = choice(REQUIRED, "none", help="there are no images")
-
-
-def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progress) -> DataSet:
-    """Load the files as published, in the challenge's format."""
-    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
-    names = {split: [f"vqa_questions_{part}.gzip", f"vqa_annotatons_{part}.gzip"] for split, part in SUBSET.items()}
-
-    def read(progress: Progress) -> Splits:
-        return {split: read_vqa2(*(files[name] for name in pair)) for split, pair in names.items()}
-
-    origin = {split: [hashes[name] for name in pair] for split, pair in names.items()}
-    title, about = "VQA v2, 60,000 questions of train and val (no images)", {"images": ImageInput("none", (1, 1), None)}
-    return make(manifest, KIND, read, title, sources=origin, limits=options.limits, cut=limited, about=about)
-
-
 @defaults("data/easy_vqa")
 class EasyVqa(Pictured):
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
@@ -258,6 +234,5 @@ def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Pr
 
 SETS = {
     "vqa2": Loader(KIND, Vqa2, load_vqa2),
-    "vqa2_subset": Loader(KIND, Subset, load_subset),
     "easy_vqa": Loader(KIND, EasyVqa, load_easy_vqa),
 }

@@ -7,7 +7,6 @@ rotten_tomatoes   sentences and snippets of reviews, rotten or fresh, from a whe
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tasks.config.options import defaults, integer, number
@@ -19,7 +18,7 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
-from tasks.data.read.formats import decode, read_text, size_of, table
+from tasks.data.read.formats import decode, table
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import normalized
 from tasks.data.records import Example
@@ -30,72 +29,24 @@ FIELDS = ("text",)
 ABOUT = {"classes": list(CLASSES), "fields": list(FIELDS)}
 _MEMBER = re.compile(r"(?:^|/)(train|test)/(neg|pos)/([^/]+)\.txt$")
 _LABELS = {"neg": 0, "pos": 1}
-Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 
 @defaults("data/imdb")
 class Imdb(Limited):
     """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
-    path: str | None = local("the original archive, or its unpacked folder aclImdb")
+    path: str | None = local("the original archive")
     mirror: str | None = mirror("; path goes first")
     dev_share: float = number(above=0, below=1, help="share of the training reviews that are dev")
     split_seed: int = integer(low=0, help="seed of that choice, among the reviews ordered by name")
 
 
 def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress) -> DataSet:
-    """Read from `path`, else from `mirror` (one archive), else from the fetched copy."""
-    read, stamps, counts, provenance = _found(options, manifest, root, progress)
-
-    def splits(progress: Progress) -> Splits:
-        reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
-        for split, label, name, review in read(progress):
-            if not review.strip():
-                raise DataError(f"imdb: the review {split}/{label}/{name}.txt is blank", provenance, manifest["get"])
-            reviews[split].append((f"{label}/{name}", Example((review,), _LABELS[label])))
-        if not reviews["train"] or not reviews["test"]:
-            raise DataError("imdb has no reviews in train or test", provenance, manifest["get"])
-        ordered = (sorted(found, key=lambda item: item[0]) for found in reviews.values())
-        train, test = ([example for _, example in found] for found in ordered)
-        random.Random(options.split_seed).shuffle(train)
-        random.Random(options.split_seed).shuffle(test)  # so that a limit keeps reviews of both classes
-        cut = round(len(train) * options.dev_share)
-        return {"train": train[cut:], "dev": train[:cut], "test": test}
-
-    held_out = [stamps["train"], options.dev_share, options.split_seed]
-    origin = {"train": held_out, "dev": held_out, "test": [stamps["test"], options.split_seed]}
-    notes = [f"dev: {options.dev_share:.0%} of the training reviews, seed {options.split_seed}"]
-    more = {"limits": options.limits, "counts": counts, "notes": notes, "about": ABOUT}
-    return make(manifest, KIND, splits, f"IMDB, {provenance}", sources=origin, **more)
-
-
-def _found(
-    options: Imdb, manifest: Mapping, root: Path, progress: Progress
-) -> tuple[Callable[[Progress], Reviews], dict, dict, str]:
-    """A function that reads the reviews, the sources of train and test, the numbers of reviews, and the provenance."""
-    place = None if options.path is None else Path(options.path)
-    if place is not None and place.is_dir():
-        top = place / "aclImdb" if (place / "aclImdb").is_dir() else place
-        members = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
-        if not members:
-            where = f"{top}/{{train,test}}/{{pos,neg}}/*.txt"
-            raise DataError(f"{place} holds no reviews", where, "set data.path to the folder aclImdb")
-        # a folder has no hash of its own, so names and sizes are used
-        stamps: dict[str, list] = {"train": [], "test": []}
-        for split, label, path in members:
-            stamps[split].append((label, path.name, size_of(path)))
-        counts = {s: len(stamp) for s, stamp in stamps.items()}
-
-        def of_folder(progress: Progress) -> Reviews:
-            for split, label, path in progress.over(members, "reading reviews"):
-                yield split, label, path.stem, read_text(path)
-
-        return of_folder, stamps, counts, f"folder {place.name}"
+    """Read the archive from `path`, else from `mirror`, else from the fetched copy."""
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
-    if place is not None:
-        if not place.exists():
-            raise DataError(f"imdb: {place.name} does not exist", str(place), manifest["get"])
-        archive, names = place, (member.name for _, member in tar_members(place))
+    if options.path is not None:
+        archive = Path(options.path)
+        names = (member.name for _, member in tar_members(archive))
         counts = Counter(match[1] for name in names if (match := _MEMBER.search(name)))
     elif options.mirror is not None:
         (archive,) = mirror_files(manifest, options.mirror).values()
@@ -104,18 +55,34 @@ def _found(
     else:
         raise DataUnavailable("imdb was not fetched", str(root / "imdb"), manifest["get"], "imdb")
 
-    def of_archive(progress: Progress) -> Reviews:
-        progress.say(f"reading {archive.name}")
-        with progress.bar(50_000, "unpacking reviews") as bar:
+    def read(progress: Progress) -> Splits:
+        reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
+        with progress.bar(50_000, f"reading {archive.name}") as bar:
             for tar, member in tar_members(archive):
-                match = _MEMBER.search(member.name)
-                if match and member.isfile():
-                    with reading_archive(archive):
-                        raw = tar.extractfile(member).read()
-                    bar.advance()
-                    yield match[1], match[2], match[3], decode(raw, archive / member.name)
+                if not (match := _MEMBER.search(member.name)) or not member.isfile():
+                    continue
+                with reading_archive(archive):
+                    text = decode(tar.extractfile(member).read(), archive / member.name)
+                if not text.strip():
+                    raise DataError(f"imdb: the review {member.name} is blank", str(archive), manifest["get"])
+                split, label, name = match.groups()
+                reviews[split].append((f"{label}/{name}", Example((text,), _LABELS[label])))
+                bar.advance()
+        if not reviews["train"] or not reviews["test"]:
+            raise DataError("imdb has no reviews in train or test", str(archive), manifest["get"])
+        ordered = (sorted(found, key=lambda item: item[0]) for found in reviews.values())
+        train, test = ([example for _, example in found] for found in ordered)
+        random.Random(options.split_seed).shuffle(train)
+        random.Random(options.split_seed).shuffle(test)  # so that a limit keeps reviews of both classes
+        cut = round(len(train) * options.dev_share)
+        return {"train": train[cut:], "dev": train[:cut], "test": test}
 
-    return of_archive, dict.fromkeys(("train", "test"), sha256_of(archive)), counts, f"archive {archive.name}"
+    stamp, seed = sha256_of(archive), options.split_seed
+    held_out = [stamp, options.dev_share, seed]
+    origin = {"train": held_out, "dev": held_out, "test": [stamp, seed]}
+    notes = [f"dev: {options.dev_share:.0%} of the training reviews, seed {seed}"]
+    more = {"limits": options.limits, "counts": counts, "notes": notes, "about": ABOUT}
+    return make(manifest, KIND, read, f"IMDB, archive {archive.name}", sources=origin, **more)
 
 
 RECIPE = 2  # increased when the same file would give other examples or splits

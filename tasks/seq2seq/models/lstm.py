@@ -35,9 +35,9 @@ class Options:
     mask_padding: bool = flag(help="false: padding takes part in training attention, as in the 2017 code")
     input_feeding: bool = flag(help="feed the attentional output to the next decoder step")
     bidirectional: bool = flag(help="encoder reads in both directions, each with half of hidden_dim")
-    embed_dim: int = integer(low=1, high=16384, help="size of the word vectors, both sides")
-    hidden_dim: int = integer(low=1, high=16384, help="size of the LSTMs (both directions together)")
-    layers: int = integer(low=1, high=64, help="layers of each LSTM")
+    embed_dim: int = integer(low=1, help="size of the word vectors, both sides")
+    hidden_dim: int = integer(low=1, help="size of the LSTMs (both directions together)")
+    layers: int = integer(low=1, help="layers of each LSTM")
     dropout: float = number(low=0, below=1, help="between LSTM layers and on the attentional output")
     embed_dropout: float = number(low=0, below=1, help="dropout on the word vectors; 0 in OpenNMT")
     init_range: float = number(above=0, high=10, help="all parameters start uniform in [-r, r]")
@@ -138,11 +138,6 @@ class Model(nn.Module):
             steps.append((features, weights))
         features, weights = (torch.cat(parts, 1) for parts in zip(*steps))
         return self.generator(features), weights
-
-    def compile_step(self) -> None:
-        """Compile the decoder's step with torch.compile, for variable lengths (the first call takes about a minute)."""
-        torch._dynamo.config.allow_rnn = True  # otherwise every LSTM breaks the graph
-        self._advance = torch.compile(self._advance, dynamic=True)  # type: ignore[method-assign]
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.embed_dropout(self.target_embed(tokens))

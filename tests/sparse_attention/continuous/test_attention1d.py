@@ -108,11 +108,3 @@ def test_errors_name_value_set_and_step():
         ct.GaussianBasis1d.linspaced(33)
     with pytest.raises(ValueError, match="positive standard deviations"):
         ct.GaussianBasis1d([0.0], [0.0])
-
-
-def test_whole_numbers_give_the_default_type_and_halves_stay():
-    ones = torch.tensor([0, 1])
-    r = ct.continuous_attention_1d(ones, torch.tensor([1, 1]), BASIS)
-    assert r.dtype == torch.float32 and (r > 0).all()
-    assert torch.allclose(r, ct.continuous_attention_1d(ones.float(), torch.ones(2), BASIS))
-    assert ct.continuous_attention_1d(ones.bfloat16(), torch.ones(2).bfloat16(), BASIS).dtype == torch.bfloat16

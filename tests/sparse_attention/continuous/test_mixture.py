@@ -106,9 +106,8 @@ def test_expectation_of_a_mixture_is_the_mixture_of_expectations(alpha):
     grid, basis = ct.positions_2d(5, 6), ct.GaussianBasis2d.grid(4, 4, 0.02)
     m = ct.fit_mixture(random_weights(2, 30), grid, 3, 4, generator=torch.Generator().manual_seed(0))
     f = ct.continuous_softmax if alpha == 1 else ct.continuous_sparsemax
-    expected = sum(
-        m.pi[:, k, None] * f(m.mu[:, k], ct.matched_covariance(m.covariance[:, k], alpha), basis) for k in range(3)
-    )
+    sigmas = [ct.matched_covariance(m.covariance[:, k], alpha) for k in range(3)]
+    expected = sum(m.pi[:, k, None] * f(m.mu[:, k], sigmas[k], basis) for k in range(3))
     assert torch.allclose(ct.mixture_expectation(m, basis, alpha), expected, atol=1e-12)
     line = ct.fit_mixture(random_weights(2, 9), ct.positions_1d(9).unsqueeze(-1), 2, 4)
     assert ct.mixture_expectation(line, ct.GaussianBasis1d.linspaced(6), alpha).shape == (2, 6)

@@ -69,9 +69,8 @@ def test_result_does_not_depend_on_the_batch_or_on_padding_values():
 def test_combined_is_the_sum_of_its_parts():
     values, mask = batch()
     scores = torch.randn(3, 11)
-    combined, info = ct.DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")(
-        values, mask, scores
-    )
+    layer = ct.DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")
+    combined, info = layer(values, mask, scores)
     p = softmax(scores, mask, -1)
     alone, _ = ct.ContinuousAttention1d(BASIS, 2.0, moment_match="paper-code")(values, mask, weights=p)
     assert torch.allclose(combined, (p.unsqueeze(1) @ values).squeeze(1) + alone, atol=1e-6)
@@ -231,13 +230,6 @@ def test_registry_knows_the_transforms():
     layer = ct.MultimodalAttention2d((6, 6), basis, max_components=3).eval()
     r = registry.make("continuous_mixture", max_components=3)(weights, ct.positions_2d(6, 6), basis)
     assert torch.allclose(r, layer(torch.randn(2, 36, 4), weights=weights)[1].r, atol=1e-6)
-
-
-def test_the_default_basis_and_numbers_of_components():
-    assert ct.ContinuousAttention1d().basis == ct.GaussianBasis1d.linspaced(64) != ct.GaussianBasis1d.linspaced(62)
-    with refused(ValueError, key="max_components", value=0):
-        ct.MultimodalAttention2d(max_components=0)
-    assert ct.MultimodalAttention2d(max_components=1).max_components == 1
 
 
 def step(layer, n, dtype, how):

@@ -66,9 +66,8 @@ def chosen(seed: int, mapping: str = "entmax") -> dict[str, object]:
         scale = call["scale"]
         call["scale"] = scale.view(draw.choice([(heads, 1, 1), (1, heads, 1, 1)])) if scale.ndim == 1 else scale.mean()
     if "bias" in call and maybe(0.4):
-        call["bias"] = call["bias"].masked_fill(
-            torch.rand(call["bias"].shape, generator=make) < 0.3, -torch.inf
-        )  # hides
+        hidden = torch.rand(call["bias"].shape, generator=make) < 0.3
+        call["bias"] = call["bias"].masked_fill(hidden, -torch.inf)
     if "sink" in call and maybe(0.3):
         call["sink"][: draw.choice([1, heads])] = -torch.inf  # none
     if "lengths" in call and maybe(0.3):

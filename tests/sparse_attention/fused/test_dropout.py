@@ -71,14 +71,12 @@ def test_torch_s_generator_decides():
     q, k, v = tensors(grad=False)
     torch.manual_seed(5)
     assert torch.equal(sa.sparse_attention(q, k, v, dropout=0.0), sa.sparse_attention(q, k, v))
-    assert torch.initial_seed() == 5 and torch.equal(
-        torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5))
-    )
+    untouched = torch.rand(3, generator=torch.Generator().manual_seed(5))
+    assert torch.initial_seed() == 5 and torch.equal(torch.rand(3), untouched)
     with pytest.raises(ValueError, match="0 <= dropout < 1"):
         sa.sparse_attention(q, k, v, dropout=1.0)
-    assert not sdpa.scaled_dot_product_attention(
-        q, k.expand(1, H, M, D), v.expand(1, H, M, 7), dropout_p=1.0, mapping="sparsemax"
-    ).any()
+    k, v = k.expand(1, H, M, D), v.expand(1, H, M, 7)
+    assert not sdpa.scaled_dot_product_attention(q, k, v, dropout_p=1.0, mapping="sparsemax").any()
 
 
 def test_second_derivatives_have_the_same_mask(short):

@@ -83,21 +83,6 @@ def test_a_query_far_from_float32_and_a_key_outside_the_window():
     torch.testing.assert_close(out[:, :, ~sees].double(), want[:, :, ~sees], atol=3e-5, rtol=0)
 
 
-def test_a_tensor_with_one_number_per_head_is_read_per_head():
-    q, k, v = tensors(4, 40)  # as many queries as heads
-    alpha = torch.tensor([1.2, 1.5, 1.7, 2.0], dtype=torch.float64)
-    x = q @ k.repeat_interleave(2, 1).mT / 4
-    want = torch.stack([sa.entmax(x[:, h], alpha=float(alpha[h])) for h in range(4)], 1) @ v.repeat_interleave(2, 1)
-    module = sa.Entmax(alpha=torch.nn.Parameter(alpha.clone()))
-    for given in (alpha, alpha[:, None], alpha.view(4, 1, 1), alpha.view(1, 4, 1, 1)):
-        torch.testing.assert_close(sa.sparse_attention(q, k, v, "entmax", alpha=given), want)
-    torch.testing.assert_close(sa.sparse_attention(q, k, v, module), want)
-    few, outside = [x.float() for x in (q, k, v)], torch.full((4,), 1.01)  # an alpha without a kernel
-    torch.testing.assert_close(*(sa.sparse_attention(*few, "entmax", alpha=one) for one in (outside, 1.01)))
-    with pytest.raises(ValueError, match=r"alpha has shape \(3,\); give \(4,\) for one number per head"):
-        sa.sparse_attention(q, k, v, "entmax", alpha=alpha[:3])
-
-
 def test_half_precision_keeps_far_positions_apart():
     q, k, v = (t.detach().bfloat16() for t in tensors(600, 600))
     added = SLOPES.view(4, 1, 1) * distances(600, 600).double()
@@ -111,16 +96,13 @@ def test_half_precision_keeps_far_positions_apart():
     "given, said",
     [
         ({"window": 5}, r"window=5 must be \(left, right\)"),
-        ({"window": (-1, 0)}, "None means no limit"),
         ({"cu_seqlens": torch.tensor([0, 50])}, r"cu_seqlens=\[0, 50\] must rise from 0 to 40"),
-        ({"cu_seqlens": torch.tensor([0, 30, 20, 40])}, "must rise from 0 to 40"),
         ({"cu_seqlens": [0, 40]}, "must be an int32 or int64 tensor"),
         ({"scale": torch.ones(3)}, r"scale of shape \(3,\) must be one number, one per head or one per query"),
         ({"scale": torch.ones(4).bool()}, "scale is torch.bool; it must be a number or a floating-point tensor"),
         ({"slopes": SLOPES[:3], "causal": True}, r"slopes must be a tensor \(4,\), one number per head, not .*3"),
         ({"sink": 1.0}, r"sink must be a tensor \(4,\), one number per head, not 1\.0"),
         ({"bias": BIAS[:3]}, r"bias of shape \(3, 40, 40\) does not broadcast"),
-        ({"bias": BIAS > 0}, "bias is torch.bool; it must be a floating-point tensor"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, said):

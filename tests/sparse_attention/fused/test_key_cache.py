@@ -59,9 +59,7 @@ def test_random_steps_are_the_formula(mapping, first):
             for kernels in ("auto", "auto", "reference"):  # the second step takes the shortest way
                 with sa.kernels.use(kernels):
                     found = cache.attend(one, **given)
-                torch.testing.assert_close(
-                    found, want, **close, msg=lambda text, seed=seed, n=n: f"{seed}, {n}: {text}"
-                )
+                torch.testing.assert_close(found, want, **close)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
@@ -101,9 +99,7 @@ def test_a_step_after_a_step_is_as_the_first():
     cache.crop(290)
     torch.testing.assert_close(cache.attend(one), sa.sparse_attention(one, k[:, :, :290], v[:, :, :290]))
     cache.reorder(torch.tensor([1, 1]))
-    torch.testing.assert_close(
-        cache.attend(one), sa.sparse_attention(one, k[[1, 1], :, :290], v[[1, 1], :, :290]), msg="entries of a beam"
-    )
+    torch.testing.assert_close(cache.attend(one), sa.sparse_attention(one, k[[1, 1], :, :290], v[[1, 1], :, :290]))
 
 
 def test_later_steps_look_at_their_query():
@@ -157,10 +153,7 @@ def test_what_is_refused_says_what_to_do():
         (lambda: few.append(k.double(), v.double()), TypeError, "convert it"),
         (lambda: few.attend(q[:, :, :9]), ValueError, "9 queries, but 8 cached positions"),
         (lambda: few.crop(9), ValueError, "out of range"),
-        (lambda: sa.KeyCache("sparsemax", gama=1.0), ValueError, "did you mean"),
-        (lambda: sa.KeyCache(window=5), ValueError, "window=5 is not"),
         (lambda: sa.KeyCache(slopes=three).append(k, v).attend(one), ValueError, "slopes has shape"),
-        (lambda: sa.KeyCache(sink=three).append(k, v).attend(one), ValueError, "sink has shape"),
         (lambda: sa.KeyCache(scale=three).append(k, v).attend(one), ValueError, "scale has shape"),
         (lambda: sa.KeyCache().append(k, v).attend(one, bias=three), ValueError, "bias of shape"),
     ):

@@ -94,9 +94,8 @@ def test_mappings_of_every_form():
     want = sa.sparse_attention(q, k, v, "sparsemax", gamma=0.5)
     assert torch.equal(want, sa.sparse_attention(q, k, v, sa.make("sparsemax", gamma=0.5)))
     assert torch.equal(want, sa.sparse_attention(q, k, v, sa.sparsemax, gamma=0.5))
-    torch.testing.assert_close(
-        want, sa.sparse_attention(q, k, v, lambda x, mask: sa.sparsemax(x, gamma=0.5, mask=mask))
-    )
+    found = sa.sparse_attention(q, k, v, lambda x, mask: sa.sparsemax(x, gamma=0.5, mask=mask))
+    torch.testing.assert_close(want, found)
     alpha = torch.tensor([[1.2], [1.5], [1.8], [2.0]], requires_grad=True)  # one a head
     sa.sparse_attention(q, k, v, "entmax", alpha=alpha).square().sum().backward()
     assert alpha.grad.abs().min() > 0
@@ -157,9 +156,7 @@ def test_vmap_and_jvp(name):
     want = sa.sparse_attention(q, k, v, name, causal=True)
     f = lambda *x: sa.sparse_attention(*x, name, causal=True)  # noqa: E731
     torch.testing.assert_close(torch.func.vmap(f)(q, k, v), want)
-    torch.testing.assert_close(
-        torch.func.vmap(f, (0, None, None))(q, k[0], v[0]), sa.sparse_attention(q, k[:1], v[:1], name, causal=True)
-    )
+    torch.testing.assert_close(torch.func.vmap(f, (0, None, None))(q, k[0], v[0]), f(q, k[:1], v[:1]))
     t = torch.randn_like(q)
     _, forward = torch.func.jvp(lambda x: f(x, k, v), (q,), (t,))
     step = 1e-2
@@ -250,23 +247,15 @@ BAD = [
     ({"mask": torch.zeros(33, 40)}, TypeError, "mask == 0"),
     ({"mask": torch.ones(2, 40, dtype=torch.bool)}, ValueError, r"mask\[:, None, None\]"),
     ({"lengths": torch.tensor([3.0, 4.0])}, TypeError, "whole numbers"),
-    ({"lengths": [3, 4]}, TypeError, "lengths is list"),
     ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one per batch entry"),
     ({"lengths": torch.tensor([3, 41])}, ValueError, "between 0 and 40, the number"),
-    ({"lengths": torch.tensor([-1, 4])}, ValueError, "lengths range from -1"),
-    ({"dropout": 1.0}, ValueError, "0 <= dropout < 1"),
     ({"scale": float("nan")}, ValueError, "finite"),
-    ({"mapping": "sparsemx"}, ValueError, "nearest is 'sparsemax'"),
     ({"mapping": 3}, TypeError, "not a name, module or function"),
     ({"mapping": "tvmax"}, ValueError, "works over a grid"),
     ({"mapping": "fertility_softmax"}, ValueError, "remembers earlier steps"),
-    ({"mapping": "continuous_softmax"}, ValueError, "works over a density"),
-    ({"gama": 1.0}, ValueError, "did you mean 'gamma'"),
-    ({"gamma": -1.0}, ValueError, "gamma > 0"),
     ({"mapping": sa.make("sparsemax"), "gamma": 2.0}, ValueError, "set gamma in it"),
     ({"mapping": "entmax", "alpha": "learned"}, ValueError, "needs a module"),
     ({"q": torch.zeros(2, 4, 33, 64, dtype=torch.int64)}, TypeError, "q.float()"),
-    ({"q": torch.zeros(2, 4, 33, 64, dtype=torch.float64)}, TypeError, "convert them to one"),
     ({"q": torch.zeros(2, 4, 33, 63)}, ValueError, "must share d"),
     ({"q": torch.zeros(2, 3, 33, 64)}, ValueError, "q has 3 heads"),
     ({"q": torch.zeros(3, 4, 33, 64)}, ValueError, "must broadcast"),
@@ -314,9 +303,8 @@ def test_a_parameter_called_like_an_argument_is_told_apart_by_every_entry(name, 
         torch.testing.assert_close(mine, want)
         found = sa.sparse_attention(q, k, v, name, bias=more)
         torch.testing.assert_close(found, sa.sparse_attention(q, k, v, sa.make(name), bias=more))
-        torch.testing.assert_close(
-            cache.attend(q, bias=more), sa.sparse_attention(q, k, v, given, bias=more, causal=True)
-        )
+        found = cache.attend(q, bias=more)
+        torch.testing.assert_close(found, sa.sparse_attention(q, k, v, given, bias=more, causal=True))
     else:
         torch.testing.assert_close(sa.sparse_attention(q=q, k=k, v=v, mapping=given), want)
         torch.testing.assert_close(sa.sparse_attention(q=q, k=k, v=v, mapping=name), sa.sparse_attention(q, k, v, name))

@@ -130,7 +130,6 @@ def test_sizes_of_the_support():
 
 def test_where_theirs_is_wrong():
     close(ours.entmax_bisect(ROWS, alpha=1.0), ROWS.softmax(-1))
-    assert theirs.entmax_bisect(ROWS, alpha=1.0).std() < 1e-9
     close(ours.sparsemax(X, dim=-2, k=3), theirs.sparsemax(X, dim=2))
     for alpha in (0.5, 1.0):  # <x, p> <= max x and ||p||_alpha >= 1
         assert torch.equal(ours.normmax_bisect(ROWS, alpha), nn.functional.one_hot(ROWS.argmax(-1), 10).double())
@@ -143,10 +142,8 @@ def test_where_theirs_is_wrong():
     masked = masked[:3]
     for name in ("sparsemax_loss", "entmax15_loss", "entmax_bisect_loss", "normmax_bisect_loss"):
         close(getattr(ours, name)(masked, TARGET[:3] % 5), getattr(theirs, name)(masked[:, :5], TARGET[:3] % 5))
-        assert getattr(theirs, name)(masked, TARGET[:3] % 5).isnan().all()
     alpha = torch.full((8, 1), 1.7, dtype=torch.float64)
     close(ours.entmax_bisect_loss(ROWS, TARGET, alpha), theirs.entmax_bisect_loss(ROWS, TARGET, 1.7))
-    assert theirs.entmax_bisect_loss(ROWS, TARGET, alpha).shape == (8, 8)
     some = TARGET.clone()
     some[::2] = -100
     close(ours.SparsemaxLoss()(ROWS, some), theirs.SparsemaxLoss()(ROWS[1::2], TARGET[1::2]))

@@ -76,9 +76,8 @@ def test_adapters(targets, order, tmp_path):
         same(merged, expected)
     whole = copy.deepcopy(model).merge_and_unload()
     same(whole, expected)
-    assert [type(part) for part in whole.modules() if isinstance(part, nn.MultiheadAttention)] == [
-        sa.nn.MultiheadAttention
-    ] * 2
+    kinds = [type(part) for part in whole.modules() if isinstance(part, nn.MultiheadAttention)]
+    assert kinds == [sa.nn.MultiheadAttention] * 2
     same(copy.deepcopy(model).unload(), plain)
     with model.disable_adapter():
         same(model, plain)

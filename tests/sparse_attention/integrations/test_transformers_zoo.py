@@ -15,7 +15,6 @@ import sparse_attention as sa
 
 transformers = pytest.importorskip("transformers")
 auto = transformers.models.auto
-
 FAST = (  # of every kind: decoders, windows, experts, linear attention, encoders, pictures, sounds, several parts
     "bailing_hybrid bart beit bert clip deepseek_v3 dinov2 gemma3_text gpt_neox hubert jamba llama minimax mistral mixtral "
     "modernbert olmo_hybrid qwen3_next roberta swin t5 vit vivit wav2vec2 whisper"

@@ -24,9 +24,8 @@ def test_one_rule_says_what_hides(fill):
     """Of filled scores, of masks that transformers' models add and of sa.nn's (tests/sparse_attention/test_nn.py)."""
     scores = torch.tensor([[0.3, fill, 0.1, 0.2]])
     keep = torch.tensor([[True, False, True, True]])
-    assert torch.equal(
-        sa.integrations.treat_as_masked("fusedmax", lam=0.1)(scores), sa.fusedmax(scores, lam=0.1, mask=keep)
-    )
+    found = sa.integrations.treat_as_masked("fusedmax", lam=0.1)(scores)
+    assert torch.equal(found, sa.fusedmax(scores, lam=0.1, mask=keep))
     assert torch.equal(sa.integrations.separate(scores)[0], keep)
     kept, bias = sa.integrations.separate(torch.tensor([fill, -4999.0, 2.0, torch.nan]))
     assert kept.tolist() == [False, True, True, True] and bias[:3].tolist() == [0.0, -4999.0, 2.0]

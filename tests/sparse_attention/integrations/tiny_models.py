@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 transformers = pytest.importorskip("transformers")
-
 VOCABULARY = 99
 SIZES = {  # what a field is made, by its name; a list keeps its length, and fields not named keep their default
     1: "num_conv_pos_embedding_groups",

@@ -72,9 +72,8 @@ def launches(label: str, call: Any) -> list[Case]:
 def row(op: str, n: int, dtype: torch.dtype, many: int = 1, masked: bool = True, **params: float) -> None:
     """A mapping and its gradient of ``many`` rows."""
     x = torch.empty(many, n, dtype=dtype)
-    p, saved = rows.OPS[op].forward(
-        x, rows.form(torch.ones(many, n, dtype=torch.bool) if masked else None, dtype), **params
-    )
+    mask = torch.ones(many, n, dtype=torch.bool) if masked else None
+    p, saved = rows.OPS[op].forward(x, rows.form(mask, dtype), **params)
     rows.OPS[op].backward(x, p, saved, rows.PLAIN, **params)
 
 
@@ -102,9 +101,8 @@ def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
         for dtype in (torch.float16, torch.bfloat16):
             yield from launches(f"{op} {TYPES[dtype]}", partial(row, op, 64, dtype, masked=False, **params))
     for many in (2**12, 2**14, 2**17):  # rows side by side
-        yield from launches(
-            f"fusedmax {many} rows", partial(row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"])
-        )
+        call = partial(row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"])
+        yield from launches(f"fusedmax {many} rows", call)
 
 
 def attention_cases() -> Iterator[Case]:
@@ -150,17 +148,14 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
     known = {(order.index(n),): v for n, v in (constants | ones).items()}
     source = ASTSource(case.kernel, {n: signature[n] for n in order}, constexprs=known, attrs=attrs)
     started = time.monotonic()
-    compiled = triton.compile(
-        source, target=GPUTarget("cuda", capability, 32), options={k: v for k, v in case.constants if k in OPTIONS}
-    )
+    options = {k: v for k, v in case.constants if k in OPTIONS}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     seconds = time.monotonic() - started
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        said = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+        said = subprocess.check_output([tool, "--dump-resource-usage", file.name], text=True)
     registers, stack = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
     return {
         "label": case.label,
@@ -177,9 +172,8 @@ def binary(case: Case, capability: int) -> dict[str, Any]:
 
 def main(of: str, capability: int, only: str = "") -> None:
     print(f"Triton {triton.__version__}, sm_{capability}\n")
-    print(
-        "| kernel | case | warps | registers | stack | shared | copies | seconds |\n|---|---|---|---|---|---|---|---|"
-    )
+    columns = ["kernel", "case", "warps", "registers", "stack", "shared", "copies", "seconds"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for case in attention_cases() if of == "attention" else row_cases():
         if only in f"{case.name} {case.label}":
             at = binary(case, capability)

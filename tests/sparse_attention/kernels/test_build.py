@@ -36,16 +36,15 @@ library.sparse_attention_isa.restype = build.ctypes.c_char_p
 print(library.sparse_attention_isa().decode())
 """
 needs_compiler = pytest.mark.skipif(
-    not any(shutil.which(c[0]) for c in build.compilers()), reason="no C++ compiler here to test building with"
+    not any(shutil.which(c[0]) for c in build.compilers()), reason="no C++ compiler here"
 )
 
 
 def start(root: Path, **environment: str) -> subprocess.Popen[str]:
     full = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX", "SPARSE_ATTENTION_KERNELS")}
     full |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.Popen(
-        [sys.executable, "-c", USE], env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", USE], env=full, stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -123,9 +122,7 @@ OTHERS = [pytest.param(how, marks=pytest.mark.slow) for how in ("CC=false", "bro
 
 
 @pytest.mark.parametrize("how", ["empty path", *OTHERS])
-def test_where_nothing_can_be_built_the_reference_answers_and_one_warning_says_why(
-    root: Path, tmp_path: Path, how: str
-) -> None:
+def test_where_nothing_can_be_built_the_reference_answers_and_warns(root: Path, tmp_path: Path, how: str) -> None:
     broken = tmp_path / "c++"
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit 0\necho no luck >&2; exit 1\n')
     broken.chmod(0o755)
@@ -138,9 +135,7 @@ def test_where_nothing_can_be_built_the_reference_answers_and_one_warning_says_w
     out, err = finish(start(root, **({"SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")} | environment)))
     assert out == "sparse_attention.kernels.reference"
     assert err.count("RuntimeWarning") == 1 and said in err, err
-    assert ("CXX" in err) == (how != "file for a folder") == ("C++ compiler" in err), (
-        "the compiler is not blamed for it"
-    )
+    assert ("CXX" in err) == (how != "file for a folder") == ("C++ compiler" in err)
 
 
 def test_cache_directory_is_private_and_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,11 +43,10 @@ def compare(q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale=None, causal: b
     """Values, support and gradients, to what float32 can hold of the scores."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
     assert attention.refusal(q, k, v, given(alpha)["alpha"]) is None
-    out, saved = attention.forward(q, k, v, **given(alpha), scale=scale, causal=causal, lengths=lengths, weights=True)
+    asked = {**given(alpha), "scale": scale, "causal": causal, "lengths": lengths}
+    out, saved = attention.forward(q, k, v, **asked, weights=True)
     assert saved is not None
-    unsaved, nothing = attention.forward(
-        q, k, v, **given(alpha), scale=scale, causal=causal, lengths=lengths, save=False
-    )
+    unsaved, nothing = attention.forward(q, k, v, **asked, save=False)
     assert nothing is None and torch.equal(out, unsaved)
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     expected, p = composition(*exact, alpha, scale, causal, lengths)
@@ -63,9 +62,8 @@ def compare(q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale=None, causal: b
     # the approximate power of other alphas is off alike in equal weights: 3.3e-6 on AVX2 for 1,800 of them
     torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6 if alpha in (1.5, 2.0, "fusedmax") else 5e-6, rtol=0)
     size = float(v.abs().max())
-    torch.testing.assert_close(
-        out.double(), expected, atol=size * (1e-6 + 3 * off * float((p > 0).sum(-1).max())), rtol=1e-5
-    )
+    most = float((p > 0).sum(-1).max())
+    torch.testing.assert_close(out.double(), expected, atol=size * (1e-6 + 3 * off * most), rtol=1e-5)
 
     g = torch.randn_like(out)
     gradients = attention.gradients(g, q, k, v, saved)[:3]
@@ -201,9 +199,8 @@ def test_the_support_is_kept_and_not_its_weights(alpha: Alpha) -> None:
     same, full = attention.forward(q, k, v, alpha=alpha, scale=0.125, weights=True)
     assert saved is not None and full is not None and torch.equal(out.nan_to_num(), same.nan_to_num())
     assert saved.weights_ is None and full.weights_ is not None and torch.equal(columns(saved), columns(full))
-    for mine, other in zip(
-        attention.gradients(g, q, k, v, saved)[:3], attention.gradients(g, q, k, v, full)[:3], strict=True
-    ):
+    both = (attention.gradients(g, q, k, v, one)[:3] for one in (saved, full))
+    for mine, other in zip(*both, strict=True):
         assert torch.equal(mine.isnan(), other.isnan()) and torch.equal(mine.nan_to_num(), other.nan_to_num())
 
 
@@ -234,9 +231,8 @@ def test_values_off_a_large_support_are_not_read() -> None:
     same, spared = attention.forward(q, k, spoilt, alpha=1.05, scale=0.125)
     assert spared is not None
     torch.testing.assert_close(same, out, atol=1e-6, rtol=1e-5)
-    for mine, other in zip(
-        attention.gradients(g, q, k, v, saved)[:3], attention.gradients(g, q, k, spoilt, spared)[:3], strict=True
-    ):
+    both = (attention.gradients(g, q, k, x, one)[:3] for x, one in ((v, saved), (spoilt, spared)))
+    for mine, other in zip(*both, strict=True):
         torch.testing.assert_close(mine, other, atol=2e-5, rtol=1e-5)
 
 
@@ -260,9 +256,8 @@ def test_same_bits_in_any_threads_and_callers(alpha: float, drop: dict[str, Any]
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(*keys[:2], strict=True))  # two groups for two threads
-    torch.testing.assert_close(
-        keys[0], keys[2], atol=1e-5, rtol=1e-5
-    )  # for three, groups are cut: another order of sums
+    # for three, groups are cut: another order of sums
+    torch.testing.assert_close(keys[0], keys[2], atol=1e-5, rtol=1e-5)
 
     def again(_: int) -> bool:
         out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125, causal=True, weights=True, **drop)

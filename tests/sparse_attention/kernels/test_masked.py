@@ -7,9 +7,8 @@ from torch import Tensor
 import sparse_attention as sa
 from sparse_attention.kernels import native
 
-pytestmark = pytest.mark.skipif(
-    not native.available("sparsemax", torch.zeros(1, 1).double()), reason="no C++ compiler here"
-)
+BUILT = native.available("sparsemax", torch.zeros(1, 1).double())
+pytestmark = pytest.mark.skipif(not BUILT, reason="no C++ compiler here")
 
 # name -> the hyperparameters that may be tensors, each with an interval
 LEARNED: dict[str, dict[str, tuple[float, float]]] = {

@@ -14,11 +14,8 @@ from sparse_attention.kernels import native, reference
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    BUILT = native.available("sparsemax", torch.zeros(1, 1)) and native.available(
-        "sparsemax", torch.zeros(1, 1).double()
-    )
+    BUILT = all(native.available("sparsemax", torch.zeros(1, 1, dtype=t)) for t in (torch.float32, torch.float64))
 pytestmark = pytest.mark.skipif(not BUILT, reason="no C++ compiler here")
-
 CASES = [("sparsemax", {"gamma": gamma}) for gamma in (1.0, 0.3)]
 CASES += [("entmax", {"alpha": alpha}) for alpha in (1.5, 1.3, 1.04, 1.8, 2.0, 3.0)]
 CASES += [("pnormmax", {"p": p, "gamma": gamma}) for p, gamma in ((1.5, 1.0), (1.2, 0.5), (1.8, 2.0), (1.02, 1.0))]
@@ -118,9 +115,8 @@ def test_fusedmax_of_dense_rows_whatever_stands_in_the_other_lanes(n: int, dtype
     expected = np.stack([oracles.fusedmax(row, lam=0.1) for row in x])
     for count in (1, 7, 8, 19):
         p, _ = native.OPS["fusedmax"].forward(torch.tensor(x[:count], dtype=dtype), lam=0.1, gamma=1.0)
-        np.testing.assert_allclose(
-            p.double().numpy(), expected[:count], rtol=0, atol=1e-6 if dtype.itemsize == 4 else 2e-8
-        )
+        atol = 1e-6 if dtype.itemsize == 4 else 2e-8
+        np.testing.assert_allclose(p.double().numpy(), expected[:count], rtol=0, atol=atol)
 
 
 def test_scores_that_overflow_when_divided_by_gamma_get_no_weight_and_leave_the_rest() -> None:
@@ -162,15 +158,6 @@ def test_rows_without_a_mapping(op: str, n: int, dtype: torch.dtype) -> None:
     others = [i for i in range(35) if i not in (3, 7, 9, 20)]
     assert torch.equal(p[others], alone[others])
     assert not dx[others].isnan().any()
-
-
-@pytest.mark.parametrize("op", list(native.OPS))
-def test_no_rows(op: str) -> None:
-    x = torch.empty(0, 4)
-    params = {"bounds": x} if op == "constrained_sparsemax" else oracles.defaults(op)
-    p, saved = native.OPS[op].forward(x, **params)
-    assert p.shape == (0, 4)
-    native.OPS[op].backward(x, p, saved, **params)
 
 
 @pytest.mark.parametrize("n", [64, 700, 5000])

@@ -8,8 +8,6 @@ import pytest
 from sparse_attention.kernels.native import build
 
 FLAGS = ["-O1", "-g", "-march=native", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-std=c++17"]
-
-
 SOURCES = [("sanitized.cpp", "float", 30_000), ("sanitized.cpp", "double", 30_000)]
 SOURCES += [("sanitized_attention.cpp", "float", 1000)]
 

@@ -17,8 +17,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 import ahead_of_time
 
 FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or (form and sink and lengths and not bias)"
-
-
 WAYS = [("1", FEW, r"\n\d passed, \d+ deselected")]
 WAYS += [pytest.param("0", "", r"\n\d+ skipped in", marks=pytest.mark.slow)]
 WAYS += [pytest.param("1", "", r"\n\d+ passed, \d+ skipped", marks=pytest.mark.slow)]
@@ -29,9 +27,8 @@ def test_the_tests_of_a_gpu_without_one(interpret: str, only: str, outcome: str,
     """In the interpreter they pass, except that it times nothing and trains with the native kernels; else they are skipped."""
     environment = os.environ | {"TRITON_INTERPRET": interpret, "CUDA_VISIBLE_DEVICES": ""}
     command = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu", "tests/gpu", "-k"]
-    done = subprocess.run(
-        [sys.executable, *command, only], capture_output=True, text=True, cwd=root, env=environment, timeout=900
-    )
+    given = {"capture_output": True, "text": True, "cwd": root, "env": environment, "timeout": 900}
+    done = subprocess.run([sys.executable, *command, only], **given)
     assert done.returncode == 0 and re.search(outcome, done.stdout), done.stdout[-4000:]
     assert interpret == "1" or "no GPU here" in done.stdout
 
@@ -136,9 +133,8 @@ def test_a_mapping_is_one_launch_forward_and_one_backward(name, dtype, monkeypat
     scores = torch.zeros(4, 2, 3, 25, dtype=dtype, requires_grad=True)
     mask, g = torch.ones(4, 1, 1, 25, dtype=torch.bool), torch.zeros(4, 2, 3, 25, dtype=dtype)
     with sa.kernels.use("triton"), profile(activities=[ProfilerActivity.CPU]) as seen:
-        torch.autograd.backward(
-            getattr(sa, name)(scores, mask=mask, **({"lam": 0.3} if name == "sparsegen_lin" else {})), g
-        )
+        p = getattr(sa, name)(scores, mask=mask, **({"lam": 0.3} if name == "sparsegen_lin" else {}))
+        torch.autograd.backward(p, g)
     operations = [e.name.removeprefix("aten::") for e in seen.events() if e.name.startswith("aten::")]
     assert [kernel.endswith("_backward") for kernel in started] == [False, True]
     assert [o for o in operations if o not in FREE] == []

@@ -23,9 +23,8 @@ print(sa.kernels.select("sparsemax", x).__name__)
 def test_the_source_distribution_builds_without_a_network_and_a_compiler(root: Path, tmp_path: Path) -> None:
     """A pure wheel of exactly the library's files, from py.typed to the kernels' sources; the reference kernels run."""
     source, built, site = (tmp_path / name for name in ("source", "built", "site"))
-    shutil.copytree(
-        root / "sparse_attention", source / "sparse_attention", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / "sparse_attention", source / "sparse_attention", ignore=without)
     files = {str(p.relative_to(source)) for p in source.rglob("*") if p.is_file()}
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(root / name, source)

@@ -12,8 +12,6 @@ from structure_oracles import randn
 import sparse_attention as sa
 
 F64 = torch.float64
-
-
 SIZES = {
     "sequence": [(1, 1), (1, 4), (2, 2), (3, 3), (5, 2), (6, 2), (3, 4), (6, 1)],
     "matching": [(1, 1), (1, 4), (4, 1), (2, 2), (3, 3), (2, 4), (4, 3), (3, 5), (4, 4)],

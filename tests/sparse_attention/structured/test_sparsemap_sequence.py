@@ -138,9 +138,8 @@ def test_softmax_over_sequences_against_all_of_them(T, S):
     expected = (M.T @ torch.softmax(scores, 0)).view(T, S)
     assert torch.allclose(sa.softmax_sequence(x, t, start, stop), expected, atol=1e-12)
     x.requires_grad_(), t.requires_grad_()
-    assert torch.autograd.gradcheck(sa.softmax_sequence, (x, t)) and torch.autograd.gradgradcheck(
-        sa.softmax_sequence, (x, t)
-    )
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(sa.softmax_sequence, (x, t))
 
 
 def test_masks_of_the_softmax_over_sequences():
@@ -157,6 +156,4 @@ def test_masks_of_the_softmax_over_sequences():
     states = torch.ones(3, 5, 3).bool()
     states[:, 2, 1] = False
     q = sa.softmax_sequence(x, t, mask=states)
-    assert (
-        torch.isfinite(q).all() and (q[:, 2, 1] == 0).all() and torch.allclose(q.sum(-1), torch.ones(3, 5, dtype=F64))
-    )
+    assert (q[:, 2, 1] == 0).all() and torch.allclose(q.sum(-1), torch.ones(3, 5, dtype=F64))

@@ -21,9 +21,8 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 def differences(keep: np.ndarray) -> np.ndarray:
     """One row of -1 and 1 for every pair of neighbours that are both kept."""
     number = np.arange(keep.size).reshape(keep.shape)
-    pairs = [
-        (a, b) for x, y in ((number[:, :-1], number[:, 1:]), (number[:-1], number[1:])) for a, b in zip(x.flat, y.flat)
-    ]
+    sides = (number[:, :-1], number[:, 1:]), (number[:-1], number[1:])
+    pairs = [(a, b) for x, y in sides for a, b in zip(x.flat, y.flat)]
     pairs = [(a, b) for a, b in pairs if keep.flat[a] and keep.flat[b]]
     D = np.zeros((len(pairs), keep.size))
     for row, (a, b) in zip(D, pairs):

@@ -19,7 +19,6 @@ from tasks.data import DataError
 FAMILIES = ("pairs", "shared", "entailment", "sentiment", "vqa", "multilabel")
 SHARED = "task=toy profile=demo runtime.device=cpu data.limits={train:60,dev:16,test:8} encode.joint=true".split()
 SHARED += "model.share_embeddings=true model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1 decode.beam=2".split()
-
 EVALUATE = """
 import importlib, pickle, sys
 from pathlib import Path

@@ -31,9 +31,7 @@ def esim(toy, build_model):
 
 
 @pytest.mark.parametrize("mapping", KINDS)
-def test_a_pair_does_not_depend_on_its_batch(
-    esim, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, mapping
-):
+def test_a_pair_is_as_if_alone(esim, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, mapping):
     model, data = esim(mapping)
     assert assert_no_part_of_the_batch(model, data.splits["test"])["measures"]
     assert_loss_reaches_every_parameter(model, data.splits["train"])

@@ -10,12 +10,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 import sparse_attention as sa
-from repro.identity import Cell
-from repro.protocol import Prepared, TestSet
 from tasks.classification.faithfulness import SHARES, attended, faithfulness, further
 from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
 from tasks.classification.predict import predict
-from tasks.config.compose import module_of
 
 REVIEWS = {"embed_dim": 16, "embed_range": 0.1, "hidden_dim": 12, "score_dim": 12, "start_variance": 0.04}
 PAIRS = {"embed_dim": 32, "embed_range": 2.0, "hidden_dim": 32, "dropout": 0.0, "l2": 0.0}
@@ -159,13 +156,3 @@ def test_a_model_gives_both_and_scores_of_a_further_test_set_stand_under_its_nam
     weights = torch.tensor([0.0, 0.5, 0.0, 0.2, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0])
     for share, words in ((0.01, [1]), (0.2, [1, 4]), (0.5, [1, 3, 4])):  # attended words have weight
         assert attended(weights, share).nonzero()[0].tolist() == words
-
-
-def test_asking_for_them_changes_the_evaluation_alone(composed):
-    plain, asked = composed(["task=imdb"]), composed(["task=imdb", "task.scores=[faithfulness]"])
-    before = {**plain, "task": {k: v for k, v in plain["task"].items() if k != "scores"}}  # a cell of an older version
-    test = TestSet("test", "0", "")
-    cells = [Cell(config, module_of(config), Prepared("0", "")) for config in (before, plain, asked)]
-    assert len({cell.training_id for cell in cells}) == 1
-    ids = [cell.evaluation_id(test) for cell in cells]
-    assert ids[0] == ids[1] != ids[2] and cells[0].cell_id == cells[1].cell_id

@@ -8,7 +8,6 @@ from torch import nn
 import sparse_attention as sa
 from tasks.classification.models import imdb_bilstm, imdb_transformer, snli_attentive
 from tasks.classification.models.imdb_bilstm import DocumentCnn
-from tasks.classification.models.snli_attentive import Gru
 from tasks.classification.predict import collate, predict
 from tasks.config import models
 from tasks.config.options import OptionsError, plain, read
@@ -59,7 +58,7 @@ ROWS = [n for n in models.row_mappings() if sa.spec(n).domain == "real"]
 
 
 @pytest.mark.parametrize("mapping", ROWS)
-def test_self_attention_over_a_review_with_every_mapping_of_rows(
+def test_self_attention_with_every_mapping(
     toy, build_model, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, monkeypatch, mapping
 ):
     data = toy("toy_reviews")
@@ -104,27 +103,6 @@ def test_the_bilstm_is_torchs_and_the_cnn_sees_only_windows_inside_the_text():
     assert torch.allclose(cnn(x[:1], torch.arange(7).unsqueeze(0) < 5), expected, atol=1e-6)
 
 
-def test_the_gru_follows_its_equations():
-    torch.manual_seed(0)
-    layer = Gru(3, 4)
-    x, h = torch.randn(2, 3, 3), torch.randn(2, 4)
-    mask = torch.tensor([[True, True, True], [True, False, False]])
-    states, last = layer(x, mask, h)
-    gates = layer.gates.weight, layer.gates.bias, layer.state_gates.weight
-    (w_z, w_r), (b_z, b_r), (u_z, u_r) = ((part.detach().numpy() for part in t.chunk(2)) for t in gates)
-    w, b, u = (t.detach().numpy() for t in (layer.candidate.weight, layer.candidate.bias, layer.state_candidate.weight))
-    for row, length in enumerate((3, 1)):
-        state = h[row].numpy()
-        for t in range(length):
-            word = x[row, t].numpy()
-            z = 1 / (1 + np.exp(-(w_z @ word + b_z + u_z @ state)))
-            r = 1 / (1 + np.exp(-(w_r @ word + b_r + u_r @ state)))
-            proposed = np.tanh(w @ word + u @ (r * state) + b)
-            state = z * (proposed - state) + state
-            assert np.allclose(states[row, t].detach(), state, atol=1e-5)
-        assert np.allclose(last[row].detach(), state, atol=1e-5)
-
-
 def test_pretrained_vectors_stay_and_the_others_learn(toy):
     data = toy("toy_reviews")
     rows = np.array([4, 7, data.size - 1])
@@ -151,35 +129,6 @@ def test_word_dropout_hides_words_in_training_only(toy, build_model, name):
     assert not torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
     model.train()
     assert torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
-
-
-def test_weights_start_in_their_bounds_and_l2_counts_weights_only(snli, vocabulary):
-    model = snli(vocabulary(50, 3), embed_dim=40, hidden_dim=60, l2=0.5)
-    counted = sum(p.square().sum() for n, p in model.named_parameters() if p.ndim == 2 and not n.startswith("vectors"))
-    assert model.penalty().item() == pytest.approx(0.25 * counted.item(), rel=1e-5)
-    assert snli(vocabulary(50, 3), l2=0.0).penalty() == 0.0
-    gate = 4 * (6 / 120) ** 0.5
-    bounds = [(model.premise.gates, gate), (model.hypothesis.state_gates, gate), (model.premise.candidate, gate / 4)]
-    bounds += [(model.output, 4 * (6 / 63) ** 0.5), (model.project, (6 / 100) ** 0.5)]
-    for layer, bound in bounds:
-        assert 0.97 * bound < layer.weight.abs().max() <= bound
-    biases = [m.bias for m in model.modules() if isinstance(m, nn.Linear) and m.bias is not None]
-    assert not any(bias.any() for bias in biases)
-
-
-def test_dropout_falls_on_word_vectors_and_on_the_hypothesis_state(vocabulary, snli, monkeypatch):
-    """Martins & Astudillo's code: on vectors before the projection, and on y for attention and classifier; not c."""
-    model = snli(vocabulary(20, 3), dropout=0.5).train()
-    seen, asked = [], {}
-    monkeypatch.setattr(model.dropout, "forward", lambda x: seen.append(x) or torch.zeros_like(x) if x.ndim == 2 else x)
-    model.attend.register_forward_hook(lambda _, given, out: asked.update(query=given[0], context=out[0]))
-    model.classifier.register_forward_hook(lambda _, given, out: asked.update(classified=given[0]))
-    words = []
-    model.project.register_forward_hook(lambda _, given, out: words.append(given[0]))
-    model([torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])], [])
-    assert [x.shape for x in words] == [(1, 3, 6), (1, 3, 6)], "vectors of both texts before they are projected"
-    assert [x.shape for x in seen] == [(1, 5)] and not asked["query"].any() and asked["context"].any()
-    assert torch.equal(asked["classified"], torch.cat((asked["context"], asked["query"]), -1))
 
 
 def test_options_that_do_not_fit_are_named_before_any_data():

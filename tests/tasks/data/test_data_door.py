@@ -52,9 +52,8 @@ def test_every_set_of_the_papers_says_where_it_is_from_what_it_holds_and_whom_to
 
 
 def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
-    found = data.problems(
-        {"name": "multi30k", "limit": 3, "test_set": "test_2019", "limits": {"valid": 3, "train": -1}, "max_words": 0}
-    )
+    wrong = {"limit": 3, "test_set": "test_2019", "limits": {"valid": 3, "train": -1}, "max_words": 0}
+    found = data.problems({"name": "multi30k"} | wrong)
     parts = ["data.limit is unknown (did you mean 'limits'?)", "'test_2019' is invalid", "data.max_words=0 must be"]
     parts += ["data.limits.train=-1 must be a whole number of at least 1", "data.limits.valid is unknown"]
     for part in parts:

@@ -1,125 +1,71 @@
-"""The feature store: resumed, checked, read while incomplete; extraction against the network applied by hand."""
+"""Features of images: complete or absent, checked; extraction against the network applied by hand."""
 
 from __future__ import annotations
-
-import os
 
 import numpy as np
 import pytest
 import torch
 from refusals import refused
 
-from tasks.data import DataError, DataUnavailable, NullProgress, feature_store, features
-from tasks.data.feature_store import FeatureStore, Layout, verified, write
-from tasks.data.images import Files, ImageInput, coco_key, decode, open_images
-
-KEYS = tuple("abcdefg")
-LAYOUT = Layout("counting", (2, 3), 4, KEYS, shard_size=3)
+from tasks.commands.data import extract
+from tasks.data import DataError, DataUnavailable, NullProgress, features
+from tasks.data.images import Files, ImageInput, Stored, coco_key, decode, open_images
+from tasks.data.images import features as opened
 
 
-class Counting:
-    """Features that say which key they belong to; counts calls, fails where told."""
-
-    def __init__(self, fail_at: int | None = None) -> None:
-        self.calls, self.fail_at = 0, fail_at
-
-    def __call__(self, keys):
-        if self.calls == self.fail_at:
-            raise KeyboardInterrupt
-        self.calls += 1
-        return np.stack([np.full((6, 4), KEYS.index(k) + 1.0) for k in keys]), {"b": "damaged"} if "b" in keys else {}
-
-
-def test_an_interrupted_store_continues_with_what_is_missing(tmp_path):
-    first = Counting(fail_at=1)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path, LAYOUT, first, NullProgress())
-    partly = FeatureStore(tmp_path)
-    assert partly.missing == ["shard-00001", "shard-00002"] and set(partly.bad) == {"b", "d", "e", "f", "g"}
-    assert partly.rows(np.array([0]))[:, 0, 0].tolist() == [1]
-    second, progress = Counting(), NullProgress()
-    store = write(tmp_path, LAYOUT, second, progress)
-    assert second.calls == 2 and progress.lines == ["1 of 3 shards exist already"]
-    assert store.rows(np.array([6, 0, 4, 0])).dtype == np.float16
-    assert store.rows(np.array([6, 0, 4, 0]))[:, 5, 3].tolist() == [7, 1, 5, 1]
-    assert store.bad == {"b": "damaged"} and store.sha256 != partly.sha256
-    third = Counting()
-    assert write(tmp_path, LAYOUT, third, NullProgress()).sha256 == store.sha256 and third.calls == 0
-
-
-def test_damage_is_found(tmp_path):
-    """By the store, by preparing a cell and by training."""
-    write(tmp_path, LAYOUT, Counting(), NullProgress())
-    path = tmp_path / "features.npy"
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    path.write_bytes(raw)
-    FeatureStore(tmp_path)  # its form only
-    for read in (
-        FeatureStore(tmp_path).check,
-        lambda: ImageInput("features", (2, 3), None, tmp_path)(KEYS, tmp_path, NullProgress()),
-        lambda: open_images({"kind": "features", "path": "."}, tmp_path),
-    ):
-        with refused(DataError, key="features.npy", value="shard-00002"):
-            read()
-    path.write_bytes(raw[:-8])
-    with refused(DataError, key="features.npy"):
-        FeatureStore(tmp_path)
-    path.unlink()  # deleted by hand: computed again
-    again = Counting()
-    assert not write(tmp_path, LAYOUT, again, NullProgress()).missing and again.calls == 3
-    with refused(DataError, key="store.json", value="extractor"):
-        write(tmp_path, Layout("other", (2, 3), 4, KEYS, shard_size=3), Counting(), NullProgress())
-    with refused(DataUnavailable, where=str(tmp_path / "c")):
-        FeatureStore(tmp_path / "c")
-    raw = path.read_bytes()
-    for wrong in (b"\x93NUMPX" + raw[6:], (2, 3, 2)):
-        path.write_bytes(wrong) if isinstance(wrong, bytes) else np.save(path, np.ones(wrong, np.float16))
-        with refused(DataError, key="features.npy", value=None if isinstance(wrong, bytes) else wrong):
-            FeatureStore(tmp_path)
-    for damage in ("{", "[]", "{}", '{"format": 1}', "null", "\ufeffx"):
-        (tmp_path / "store.json").write_text(damage)
-        with refused(DataError, key="store.json"):
-            FeatureStore(tmp_path)
-
-
-def test_an_array_is_hashed_again_only_when_it_was_touched(tmp_path, monkeypatch):
-    write(tmp_path, LAYOUT, Counting(), NullProgress())
-    hashed = []
-    sha256_of = feature_store._sha256
-    monkeypatch.setattr(feature_store, "_sha256", lambda rows: hashed.append(len(rows)) or sha256_of(rows))
-    monkeypatch.setattr(feature_store, "SETTLED_NS", -1)  # as if it lay there for long
-    array, stamps = tmp_path / "features.npy", tmp_path / feature_store.STAMP
-    assert verified(tmp_path).rows(np.array([6, 0]))[:, 0, 0].tolist() == [7, 1]
-    assert len(hashed) == 3
-    verified(tmp_path)
-    assert len(hashed) == 3  # nothing was touched
-    array.touch()
-    verified(tmp_path)
-    assert hashed[3:] == [3, 3, 1]
-    raw, before = array.read_bytes(), array.stat()
-    array.write_bytes(raw[:-1] + b"?")
-    os.utime(array, ns=(before.st_atime_ns, before.st_mtime_ns))  # its old time does not hide it
-    with refused(DataError, key="features.npy", value="shard-00002"):
-        verified(tmp_path)
-    monkeypatch.setattr(feature_store, "SETTLED_NS", 10**12)
-    array.write_bytes(raw)
-    stamps.unlink()
-    verified(tmp_path)
-    assert not stamps.exists()  # what was written just now may change within the clock's tick
-
-
-def test_extracted_features_are_the_networks_own(vqa2_folder, tmp_path):
+@pytest.fixture
+def made(vqa2_folder, tmp_path) -> Stored:
     source = Files([vqa2_folder / "train2014.zip"], coco_key)
-    model = features.backbone("tiny", size=32)
     keys = ["3", "7", "0", "99"]
-    store = features.extract(source, keys, model, tmp_path, NullProgress(), batch_size=2, shard_size=2)
-    assert set(store.bad) == {"7", "99"} and store.grid == (2, 2) and store.channels == 16
+    return features.extract(
+        source, keys, features.backbone("tiny", size=32), tmp_path / "set" / "features", NullProgress(), batch_size=2
+    )
+
+
+def test_damage_is_found(made, tmp_path, monkeypatch):
+    """Of the form by preparing a cell and by training, of the content by --check."""
+    folder = tmp_path / "set" / "features"
+    path, raw = folder / "features.npy", (folder / "features.npy").read_bytes()
+    assert opened(folder).sha256 == made.sha256 and "4 images, 2 images without" in extract(
+        folder.parent, "", None, 0, True
+    )
+    with refused(DataError, says="delete it"):  # nothing is written over
+        features.extract(Files([folder.parent], str), ["0"], features.backbone("tiny"), folder, NullProgress())
+    path.write_bytes(raw[:-1] + b"?")
+    opened(folder)
+    with refused(DataError, where="its checksums"):
+        extract(folder.parent, "", None, 0, True)
+    for wrong in (raw[:-8], b"\x93NUMPX" + raw[6:]):
+        path.write_bytes(wrong)
+        for read in (
+            lambda: ImageInput("features", (2, 3), None, folder)(["3"], tmp_path, NullProgress()),
+            lambda: open_images({"kind": "features", "path": "."}, folder),
+        ):
+            with refused(DataError, key="features.npy"):
+                read()
+    with refused(DataUnavailable, where=str(tmp_path / "c")):
+        opened(tmp_path / "c")
+
+
+def test_an_interrupted_extraction_leaves_nothing(made, vqa2_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "write_meta", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    source = Files([vqa2_folder / "train2014.zip"], coco_key)
+    with pytest.raises(KeyboardInterrupt):
+        features.extract(
+            source, ["3"], features.backbone("tiny", size=32), tmp_path / "other" / "features", NullProgress()
+        )
+    assert not [*(tmp_path / "other").iterdir()]
+
+
+def test_extracted_features_are_the_networks_own(made, vqa2_folder):
+    source, model = Files([vqa2_folder / "train2014.zip"], coco_key), features.backbone("tiny", size=32)
+    assert set(made.bad) == {"7", "99"} and made.grid == (2, 2) and made.channels == 16
     pixels = torch.from_numpy(decode(source.read("0"), (32, 32)).copy()).permute(2, 0, 1).double() / 255
     x = (pixels - torch.tensor(features.MEAN).view(3, 1, 1)) / torch.tensor(features.STD).view(3, 1, 1)
     with torch.no_grad():
         expected = model.net.double()(x.unsqueeze(0)).flatten(2).transpose(1, 2)[0]
-    rows = store.rows(np.array([2, 1]))
+    rows = made.rows(np.array([2, 1]))
+    assert rows.dtype == np.float16
     np.testing.assert_allclose(rows[0], expected.numpy(), atol=2e-3)
     assert not rows[1].any() and np.abs(rows[0]).max() > 0.1
 

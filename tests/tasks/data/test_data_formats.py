@@ -8,7 +8,7 @@ from made_mirror import CAPTIONS
 from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
-from tasks.data.sets.translation import read_pharaoh, read_pud
+from tasks.data.sets.translation import read_pharaoh
 
 
 def read(found):
@@ -85,29 +85,19 @@ def test_baseline_1m_in_both_directions(tmp_path, opened, write):
 
 
 def test_sure_and_possible_links(tmp_path):
-    (tmp_path / "a").write_text("0-0 1?2 2p1\n\n1-0\n")
+    (tmp_path / "a").write_text("1-1 2?3 3p2\n\n2-1\n")
     got = read_pharaoh(tmp_path / "a")
     assert got[0] == (frozenset({(0, 0)}), frozenset({(0, 0), (1, 2), (2, 1)}))
     assert got[1] == (frozenset(), frozenset()) and got[2][0] == got[2][1] == {(1, 0)}
 
 
-@pytest.mark.parametrize(("text", "first", "told"), [("1-1 1:2\n", 0, "'1:2' is not a link"), ("0-1\n", 1, "from 1")])
-def test_a_word_that_is_no_link_is_named(tmp_path, text, first, told):
+@pytest.mark.parametrize(("text", "told"), [("1-1 1:2\n", "'1:2' is not a link"), ("0-1\n", "from 1")])
+def test_a_word_that_is_no_link_is_named(tmp_path, text, told):
     (tmp_path / "a").write_text("1-1\n" + text)
     with pytest.raises(DataError, match=told) as caught:
-        read_pharaoh(tmp_path / "a", first)
+        read_pharaoh(tmp_path / "a")
     assert "line 2" in str(caught.value)
 
-
-def test_pud_links_stay_within_the_running_text(mirror):
-    folder = mirror / "word_alignment" / "pud_enfr"
-    sources, targets, golds = read_pud(folder / "alignment.json", folder / "en.conllu", folder / "target.conllu")
-    assert sources == [["voices", "of", "the", "choir"], ["snow", "falls"]]
-    assert targets == [["voix", "du", "chœur"], ["il", "neige"]]  # a contraction is one word
-    assert golds == [({(0, 0), (2, 1), (3, 2)},) * 2, ({(0, 1), (1, 1)},) * 2]
-
-
-# ---- mirrors
 
 TEXTS = {"en": "my aunt paints the old clock on the wall behind us", "fr": "ma tante peint la vieille horloge"}
 TEXTS |= {"de": "meine Tante malt die alte Uhr an der Wand"}

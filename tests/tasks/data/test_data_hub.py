@@ -39,10 +39,10 @@ def test_a_set_is_read_and_then_needs_no_network(hub, opened, monkeypatch, tmp_p
     splits = {s: list(records) for s, records in first.read(NullProgress()).items()}
     assert len(splits["train"]) == SIZES["train"] and first.shortfalls[0] == "24 of 3,803,957 training pairs"
     assert not list(tmp_path.rglob("*.parquet"))  # the rows are kept, the files are not
-    (kept,) = (tmp_path / "cache" / "hub" / "Harvard--gigaword").glob("*.json")
-    assert kept.name == "refs--convert--parquet.json" and json.loads(kept.read_text()) == {"commit": COMMIT}
-    of_api = {path for path, _ in hub.asked if path.startswith("/api")}
-    assert of_api == {f"/api/datasets/Harvard/gigaword/revision/{r}" for r in ("refs/convert/parquet", COMMIT)}
+    (kept,) = (tmp_path / "cache" / "encoded").glob("gigaword-hub-*/meta.json")
+    assert json.loads(kept.read_text())["commit"] == COMMIT
+    of_api = [path for path, _ in hub.asked if path.startswith("/api")]
+    assert of_api == ["/api/datasets/Harvard/gigaword/revision/refs/convert/parquet"]
     asked = len(hub.asked)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     again = opened("gigaword")
@@ -98,7 +98,9 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
             return super().items()
 
     hub.repos["Harvard/gigaword"] = Files(files)
-    told(403, "403", "HF_TOKEN")
+    with refused(DataUnavailable, says="HF_TOKEN") as caught:
+        opened("gigaword")
+    assert "HTTP 403" in caught.value.where
 
 
 def test_a_split_or_a_field_that_is_not_there(hub, opened, tmp_path):

@@ -3,7 +3,6 @@
 import json
 import shutil
 import tarfile
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -67,13 +66,7 @@ def test_train_of_vqa2_does_not_depend_on_val(opened, small, tmp_path):
         opened("vqa2", **small | {"path": str(folder)})
 
 
-def test_vqa2_questions_and_annotations_of_a_mirror_and_those_without_the_other(mirror, opened, tmp_path):
-    splits = opened("vqa2_subset", mirror=str(mirror), limits={"train": 150}).read(QUIET)
-    assert [len(splits[s]) for s in ("train", "dev", "test")] == [150, 40, 60]
-    assert {len(q.answers) for q in splits["test"]} == {10}
-    assert Counter(q.answer_type for q in splits["test"]).keys() == {"yes/no", "number", "other"}
-    agreeing = [q.answers.count(q.answer) for q in splits["dev"]]
-    assert set(agreeing) == {8}  # normalisation finds the majority answer among the ten
+def test_questions_and_annotations_without_the_other_are_counted(tmp_path):
     entry = {"image_id": 1, "question": "a?", "question_id": 1}
     (tmp_path / "q").write_text(json.dumps({"questions": [entry, entry | {"question_id": 2}]}))
     note = {"question_id": 1, "answers": [{"answer": "Yes"}] * 10, "answer_type": "yes/no"}

@@ -13,8 +13,6 @@ from tasks.data.acquire import sources
 from tasks.data.acquire.download import download
 
 ROW = {"gold_label": "neutral", "sentence1_parse": "(R (N dog))", "sentence2_parse": "(R (N cat))", "pairID": "1"}
-
-
 LINES = {"train": 5, "dev": 2, "test": 3}
 SNLI = zipped({f"snli_1.0/snli_1.0_{s}.jsonl": (json.dumps(ROW) + "\n") * n for s, n in LINES.items()})
 FOLDERS = [(s, c) for s in ("train", "test") for c in ("pos", "neg")]

@@ -71,9 +71,6 @@ def test_reuters_articles():
     assert reuters_pairs(sgml) == [("Prices went up today.", "COCOA <CC> UP"), ("It is so.", "ONE LINE")]
 
 
-# --- the pairs of the entailment demo -------------------------------------------------------------------------------
-
-
 def packages(n: int = 60) -> list[Description]:
     sections = ("perl", "python", "net", "doc")
     return [Description(f"s{i}", f"p{i}", sections[i % 4], "text", f"{sections[i % 4]} text{i}") for i in range(n)]
@@ -92,9 +89,6 @@ def test_looking_up_needs_both_texts():
         assert len(said) == 4 and example.label == said.pop(example.texts[1])
         others.update((example.label, other) for other in said.values())
     assert min(others.values()) > 0.8 * 200 and len(others) == 9  # and the other packages are of any class
-
-
-# --- near-duplicates ------------------------------------------------------------------------------------------------
 
 
 def assert_no_near_duplicates(splits, side, sample: int = 150) -> None:

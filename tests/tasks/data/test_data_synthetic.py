@@ -15,9 +15,8 @@ SIZES = {"train": 30, "dev": 10, "test": 20}
 
 
 def test_probabilities_are_scikit_learns_and_draws_without_replacement_successive():
-    *_, p_c, p_w_c = make_multilabel_classification(
-        n_samples=3, n_features=7, n_classes=5, n_labels=2, random_state=4, return_distributions=True
-    )
+    sizes = {"n_samples": 3, "n_features": 7, "n_classes": 5, "n_labels": 2}
+    *_, p_c, p_w_c = make_multilabel_classification(**sizes, random_state=4, return_distributions=True)
     ours = synthetic.distributions(5, 7, 4)
     np.testing.assert_array_equal(ours[0], p_c)
     np.testing.assert_array_equal(ours[1], p_w_c)

@@ -1,14 +1,14 @@
 """Texts with a class: SNLI's and IMDB's formats on tiny files; generated texts and pairs with their planted alignment."""
 
-import io
 import itertools
 import json
-import tarfile
 from collections import Counter
 
 import pytest
+from packed import tar
+from refusals import refused
 
-from tasks.data import DataError, NullProgress
+from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.sets.snli import explained_words, leaves, read_highlights, read_published
 from tasks.data.sets.toy import lexicon, translate
 
@@ -60,30 +60,25 @@ def test_the_subset_of_a_mirror(mirror, read):
 
 
 @pytest.fixture
-def reviews(tmp_path, write):
-    for split, kind in itertools.product(("train", "test"), ("pos", "neg")):
-        files = {f"{i}_{9 if kind == 'pos' else 2}.txt": [f"{split} {kind} {i}<br />ü"] for i in range(10)}
-        write(tmp_path / "aclImdb" / split / kind, files)
-    write(tmp_path / "aclImdb" / "train" / "unsup", {"0_0.txt": ["no label"]})
-    return tmp_path
+def reviews(tmp_path):
+    """The published archive, with ten reviews of each kind."""
+    named = [(split, kind, i) for split in ("train", "test") for kind in ("pos", "neg") for i in range(10)]
+    files = {f"aclImdb/{s}/{k}/{i}_{9 if k == 'pos' else 2}.txt": f"{s} {k} {i}<br />ü" for s, k, i in named}
+    files |= {"aclImdb/train/unsup/0_0.txt": "no label", "aclImdb/README": ""}
+    (path := tmp_path / "aclImdb_v1.tar.gz").write_bytes(tar(files, "w:gz"))
+    return path
 
 
-def test_folder_and_archive_give_the_same_examples(reviews, tmp_path, read, opened):
-    archive = tmp_path / "aclImdb_v1.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(reviews / "aclImdb", "aclImdb")
-        tar.addfile(tarfile.TarInfo("aclImdb/README"), io.BytesIO(b""))
-    one, inner, two = (read("imdb", path=str(path)) for path in (reviews, reviews / "aclImdb", archive))
-    assert one == two == inner
-    assert {s: len(e) for s, e in one.items()} == {"train": 18, "dev": 2, "test": 20}
-    for split, examples in one.items():
+def test_an_archive_gives_its_examples(reviews, tmp_path, read, opened):
+    splits = read("imdb", path=str(reviews))
+    assert {s: len(e) for s, e in splits.items()} == {"train": 18, "dev": 2, "test": 20}
+    for split, examples in splits.items():
         for example in examples:
             name, label, _ = example.texts[0].split(" ", 2)
             assert name == ("test" if split == "test" else "train") and example.label == int(label == "pos")
-    assert len({e.texts for e in one["train"]} | {e.texts for e in one["dev"]}) == 20
-    for path, said in (("aclImdb/train", "holds no reviews"), ("none.tar", "does not exist")):
-        with pytest.raises(DataError, match=said):
-            opened("imdb", path=str(tmp_path / path))
+    assert len({e.texts for e in splits["train"]} | {e.texts for e in splits["dev"]}) == 20
+    with refused(DataUnavailable):
+        opened("imdb", path=str(tmp_path / "none.tar"))
 
 
 def test_dev_is_a_seeded_share_of_train(reviews, read, opened):

@@ -46,7 +46,6 @@ FILES, TURNED = {"name": "files"}, {"source_lang": "en", "target_lang": "fr"}
 GUESSED = [
     ("p.tsv", None, (FR, EN), {}, "pairs", FILES),
     ("p.tsv", None, (WORDS, EN), {}, "pairs", FILES),
-    ("p.tsv", None, (FR, EN), {"limits": {"train": 5}, "source_lang": "fr", "target_lang": "en"}, "pairs", FILES),
     ("p.tsv", ("source", "target"), (FR, EN), {}, "pairs", sides("source", "target")),
     ("p.tsv", ("klingon", "vulcan"), (FR, EN), {"source": "vulcan"}, "pairs", sides("vulcan", "klingon")),
     ("p.csv", ("fr", "en"), (FR, EN), {}, "pairs", sides("fr", "en", "fr", "en")),
@@ -56,13 +55,10 @@ GUESSED = [
     ("p.csv", ("target", "source"), (FR, EN), {}, "pairs", sides("source", "target")),
     ("p.csv", ("id", "fr", "en"), (WORDS, FR, EN), TURNED, "pairs", sides("en", "fr", "en", "fr")),
     ("p.jsonl", ("article", "headline"), (FR, EN), {}, "summaries", sides("article", "headline")),
-    ("p.csv", ("fr", "en", "domain"), (FR, EN, STARS), {}, "pairs", sides("fr", "en", "fr", "en")),
     ("r.csv", ("review", "stars"), (EN, STARS), {}, "text", labelled("stars", "review")),
-    ("r.tsv", ("review", "points"), (EN, STARS), {}, "text", labelled("points", "review")),
     ("r.csv", ("name", "stars"), (WORDS, STARS), {}, "text", labelled("stars", "name")),
     ("r.jsonl", ("a", "b", "c"), (EN, OTHERS, STARS), {}, "texts", labelled("c", "a", "b")),
     ("r.csv", ("a", "b", "c"), (EN, OTHERS, STARS), {"text": "b"}, "text", labelled("c", "b")),
-    ("r.csv", ("a", "b", "c"), (EN, STARS, STARS), {"label": "b"}, "text", labelled("b", "a")),
     ("r.csv", ("a", "kind", "label"), (EN, STARS, STARS), {}, "text", labelled("label", "a")),
 ]
 
@@ -76,15 +72,12 @@ def test_guesses(file, name, head, columns, given, kind, options):
 
 REFUSED = [
     ("one.tsv", None, (EN,), {}, ["only one column of texts", "column 1 (texts)"]),
-    ("one.csv", ("text",), (EN,), {}, ["only one column of texts", "text (texts)"]),
     ("id.jsonl", ("paper_id", "title"), (WORDS, EN), {}, ["one column of texts", "paper_id (numbers or identifiers)"]),
     ("three.tsv", tuple("abc"), (FR, EN, OTHERS), {}, ["3 columns", "a (texts), b (texts)", "source=a data.target=b"]),
     ("three.tsv", None, (FR, EN, OTHERS), {}, ["no header line", "cut -f1,2"]),
     ("three.csv", ("a", "b", "c", "y"), (FR, EN, OTHERS, STARS), {}, ["3 columns", "'data.text=[a,b]' data.label=y"]),
     ("two.csv", ("a", "b", "c"), (EN, STARS, STARS), {}, ["2 columns that could", "data.label=b or data.label=c"]),
     ("r.tsv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text\\tlabel'"]),
-    ("r.csv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text,label'"]),
-    ("r.tsv", None, (EN, STARS), {"label": "stars"}, ["no header line", "1i text"]),
     ("p.csv", ("fr", "en"), (FR, EN), {"label": "fr en"}, ["no column 'fr en'", "correct data.label"]),
     ("p.csv", ("fr", "en"), (FR, EN), {"text": "fr"}, ["no column that is clearly a class"]),
     ("p.csv", ("french", "en"), (FR, EN), {"source": "frenhc"}, ["no column 'frenhc' (did you mean 'french'?)"]),

@@ -13,7 +13,7 @@ CARDINALITY = {"scene": (1.062, 1.086), "emotions": (1.813, 1.975)}
 
 
 def test_hansards(testdata):
-    golds = read_pharaoh(testdata / "word_alignment" / "hansards_enfr" / "enfr.gold", first=1)
+    golds = read_pharaoh(testdata / "word_alignment" / "hansards_enfr" / "enfr.gold")
     assert len(golds) == 447  # Och & Ney 2003, Table 2: 4,038 sure and 13,400 possible
     assert sum(len(sure) for sure, _ in golds) == 4038
     assert sum(len(possible - sure) for sure, possible in golds) == 13400

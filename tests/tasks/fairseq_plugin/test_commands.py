@@ -26,8 +26,6 @@ from tasks.seq2seq.options import Encode as PairOptions
 SMALL = "--embed-dim 12 --hidden-dim 12 --layers 1 --init-range 0.8"
 TRANSFORMER = "--hidden-dim 12 --ff-dim 12 --heads 2 --layers 1"
 TRAIN = "--cpu --optimizer adam --lr 0.01 --max-epoch 1 --batch-size 16 --no-progress-bar --num-workers 0"
-
-
 RUN = """
 import json, runpy, sys
 for sys.argv in json.loads(sys.argv[1]):
@@ -117,9 +115,8 @@ def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes
 @pytest.mark.slow
 def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
     records = {split: [Pair(source, (target,)) for source, target in rows] for split, rows in sentences.items()}
-    data = DataSet(
-        "little", "pairs", {s: content_sha256(r) for s, r in records.items()}, lambda progress: records, "written here"
-    )
+    hashes = {s: content_sha256(r) for s, r in records.items()}
+    data = DataSet("little", "pairs", hashes, lambda progress: records, "written here")
     encoded = pairs.encode(data, PairOptions(), tmp_path, NullProgress())
     test = pairs.encode_test(data, encoded.folder, tmp_path, NullProgress())
     asked = "--task sa_pairs --arch sa_seq2seq --mapping sparsemax --lr-scheduler inverse_sqrt --warmup-updates 4"

@@ -11,7 +11,6 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
-from torch.nn import functional as F
 
 from tasks.config import models
 from tasks.config.options import REQUIRED, OptionsError, choice, flag, integer, listing, number, plain, read, text
@@ -59,32 +58,6 @@ def test_training_path_equals_incremental_decoding(build, sentences, options, le
 def criterion(**options):
     cfg = SimpleNamespace(**({"sentence_avg": False, "smoothing": 0.0} | options))
     return Tokens(cfg, SimpleNamespace(target_dictionary=dictionary([])))
-
-
-@pytest.mark.parametrize("left", [False, True])
-def test_criterion_by_hand(build, sentences, left):
-    sample = sentences(left)
-    model = build("sparsemax", {"gamma": 0.1})
-    loss, size, log = criterion()(model, sample)
-    logits, attention = whole(model, sentences()["net_input"])
-    same, moved = whole(model, sample["net_input"])
-    torch.testing.assert_close(same, logits)  # the side of the padding does not matter
-    nll = correct = zeros = kept = steps = 0
-    for i, length in enumerate(sample["net_input"]["src_lengths"].tolist()):
-        own = moved[i, :, -length:] if left else moved[i, :, :length]
-        torch.testing.assert_close(own, attention[i, :, :length])
-        assert moved[i].count_nonzero() == own.count_nonzero()
-        for t, gold in enumerate(sample["target"][i].tolist()):
-            if gold == PAD:
-                continue
-            nll -= F.log_softmax(logits[i, t].float(), -1)[gold].item()
-            correct += logits[i, t].argmax().item() == gold
-            weights = attention[i, t, :length].tolist()
-            zeros, kept, steps = zeros + weights.count(0.0), kept + length, steps + 1
-    assert loss.item() == pytest.approx(nll, rel=1e-5)
-    assert size == log["ntokens"] == steps == 24 and zeros > 0
-    assert [int(log[k]) for k in ("ncorrect", "zeros", "kept", "steps")] == [correct, zeros, kept, steps]
-    assert criterion(sentence_avg=True)(model, sample)[1] == 5
 
 
 def test_criterion_adds_up_over_batches(build, sentences):

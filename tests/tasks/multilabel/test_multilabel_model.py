@@ -1,11 +1,10 @@
-"""Metrics, objective and selection against scikit-learn, scipy, finite differences and a convex solver."""
+"""Metrics, objective and selection against scikit-learn, scipy and a convex solver."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import approx_fprime
 from scipy.spatial.distance import jensenshannon
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -15,10 +14,6 @@ from tasks.multilabel.fitted import folds, path, predict, select
 from tasks.multilabel.metrics import jensen_shannon, micro_f1, proportions
 from tasks.multilabel.models.linear import Output, fit
 from tasks.multilabel.options import Solver
-
-ROWS = [("softmax", {}, "log"), ("sparsemax", {}, "huber"), ("sparsemax", {}, "hinge")]
-ROWS += [("sparsehourglass", {"q": 1.0}, "hinge"), ("sparsegen_lin", {"lam": 0.5}, "hinge")]
-ROWS += [("entmax", {"alpha": 1.5}, "fenchel_young")]
 
 
 def documents(n=60, mean=3, classes=5, seed=0, length=100):
@@ -37,26 +32,6 @@ def test_micro_f1_is_scikit_learns_and_jensen_shannon_scipys_squared_distance():
     p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
     np.testing.assert_allclose(jensen_shannon(p, q), jensenshannon(p, q, axis=1) ** 2, atol=1e-12)
     assert jensen_shannon(np.array([1.0, 0]), np.array([0, 1.0])) == pytest.approx(np.log(2))
-
-
-@pytest.mark.parametrize(("mapping", "params", "loss"), ROWS)
-def test_gradient_with_respect_to_the_weights(mapping, params, loss, monkeypatch):
-    """What L-BFGS is given, against finite differences, at a random point (no kink there)."""
-    import scipy.optimize
-
-    x, y = documents(n=12, classes=4)
-    asked = {}
-
-    def spy(function, start, **options):
-        asked["function"] = function
-        return scipy.optimize.OptimizeResult(x=start, fun=0.0, nfev=1, nit=1, status=0)
-
-    monkeypatch.setattr(scipy.optimize, "minimize", spy)  # the last function asked for: hinges fit another loss first
-    fit(x, proportions(y), Output(mapping, params, loss), 0.3)
-    at = np.random.default_rng(5).standard_normal((x.shape[1] + 1) * y.shape[1])
-    value, gradient = asked["function"](at)
-    expected = approx_fprime(at, lambda w: asked["function"](w)[0], 1e-7)
-    np.testing.assert_allclose(gradient, expected, atol=2e-5 * max(1, abs(value)))
 
 
 def test_the_log_loss_is_logistic_regression():

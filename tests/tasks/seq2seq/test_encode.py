@@ -150,9 +150,8 @@ def test_the_units_of_raw_text_fit_its_characters(monkeypatch):
     size, coverage = fitted(3000, 2)
     assert size == 3 + 256 + 2999 * 4 // 3 + 1 and coverage == 0.9995
     assert fitted(1000, 2, 1580) == (1580, pytest.approx(0.99)) and fitted(1000, 2, 1566) == (1566, 0.98)
-    with pytest.raises(
-        DataError, match=r"(?s)encode\.vocab_size=1565 is too small.*980 characters.*set encode\.vocab_size=1566"
-    ) as error:
+    said = r"(?s)encode\.vocab_size=1565 is too small.*980 characters.*set encode\.vocab_size=1566"
+    with pytest.raises(DataError, match=said) as error:
         fitted(1000, 2, 1565)
     assert error.value.key == "encode.vocab_size"
     monkeypatch.setattr(pieces, "PER_PIECE", 1)
@@ -191,9 +190,6 @@ def test_tokenisers_cut_and_outputs_are_joined_as_published():
     assert join_subwords(["a", "<0xE4>", "▁b"], "sentencepiece") == ["a\ufffd", "b"]
 
 
-# --- digits ---------------------------------------------------------------------------------------------------------
-
-
 def test_numbers_come_back_as_in_the_authors_evaluation():
     source = ["on", "march", "15", "it", "paid", "$", "1,250.5", "of", "17", ",", "not", "2nd"]
     # by length, the last one of several, and only words that begin with a digit; "2nd" has three characters
@@ -222,9 +218,6 @@ def test_a_model_of_text_without_digits_reads_none_and_gets_them_back(dataset, t
     assert output_text(["##"], plain.options, source="fell 12") == "##"
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.text(min_size=0, max_size=60), st.sampled_from(TOKENIZERS))
 def test_no_token_holds_white_space_and_no_letter_is_lost(text, name):
@@ -232,9 +225,6 @@ def test_no_token_holds_white_space_and_no_letter_is_lost(text, name):
     assert all(token and token == "".join(token.split()) for token in tokens)
     if name == "none":
         assert "".join(tokens) == "".join(text.split())
-
-
-# --- limits, options, folders -----------------------------------------------------------------------------------------
 
 
 def test_long_and_empty_pairs_are_left_out_test_pairs_never(dataset, tmp_path):

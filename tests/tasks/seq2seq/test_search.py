@@ -94,9 +94,7 @@ def test_best_stops_when_the_best_extension_ends_and_all_goes_on():
     assert {tuple(h.ids) for h in three} == {(A, EOS), (B, EOS), (B, C, EOS)}
 
 
-def test_fewer_results_are_the_first_ones_what_is_of_the_source_is_computed_once_and_divergence_is_told(
-    build, sentences
-):
+def test_fewer_results_are_the_first_ones_and_divergence_is_told(build, sentences):
     (inputs, _), model, calls = sentences, build("sparsemax", {"gamma": 0.1}, attention="additive", seed=4), []
     model.attention.scores.from_key.register_forward_hook(lambda *_: calls.append("key"))
     model.attention.scores.from_query.register_forward_hook(lambda *_: calls.append("query"))

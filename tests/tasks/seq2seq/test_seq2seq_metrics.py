@@ -110,9 +110,8 @@ def test_outputs_that_select_are_greedy_and_no_longer_than_a_reference(encoded, 
 def test_processes_that_share_dev_score_its_outputs_in_order(monkeypatch, world):
     texts = [f"dev sentence number {i} of seven in order" for i in range(7)]
     split = SimpleNamespace(pairs=[Pair("", (text,)) for text in texts])
-    encoded = SimpleNamespace(
-        splits={"dev": split}, options=read(Encode, {}, "encode"), languages={"target": "en"}, digits=None
-    )
+    given = {"options": read(Encode, {}, "encode"), "languages": {"target": "en"}, "digits": None}
+    encoded = SimpleNamespace(splits={"dev": split}, **given)
     monkeypatch.setattr(metrics, "dev_outputs", lambda net, data, share: texts[share])
 
     def gather(found, mine):

@@ -33,9 +33,6 @@ SCORER = RougeScorer(KINDS, use_stemmer=True)
 MANY = [[ref, other] if i % 3 else [ref] for i, (ref, other) in enumerate(zip(TEXTS, _noisy(TEXTS, 3)))]
 
 
-# --- BLEU -----------------------------------------------------------------------------------------------------------
-
-
 def test_bleu_is_sacrebleu_with_its_signature():
     got = bleu(HYPS, REFS)
     metric = BLEU()
@@ -80,9 +77,6 @@ def test_multi_bleu_is_unsmoothed_bleu_of_the_tokens_as_they_are(refs):
     joined = [hyp.replace(" .", ".") for hyp in HYPS]  # another tokenisation is another number
     assert multi_bleu(joined, refs)["multi_bleu"] != pytest.approx(multi_bleu(HYPS, refs)["multi_bleu"])
     assert multi_bleu(["a cat sat"], [["a cat sat"]])["multi_bleu"] == 0.0  # without words in fours
-
-
-# --- ROUGE ----------------------------------------------------------------------------------------------------------
 
 
 def test_recall_is_that_of_rouge_1_5_5_of_rouge_score_and_by_hand():

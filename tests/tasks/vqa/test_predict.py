@@ -126,55 +126,11 @@ def test_chosen_questions_are_in_the_order_that_the_caption_says():
     assert images.choose(both, 2) == [2, 1]
 
 
-TINY = "task=vqa profile=demo train.max_epochs=2 train.batch_size=16 model.hidden_dim=16 model.heads=2".split()
-TINY += "model.ff_dim=16 model.embed_dim=8 model.flat_mlp_dim=8 model.flat_out_dim=16 model.cnn_channels=[8,8]".split()
-TINY += "model.cnn_strides=[4,2] model.basis_side=4 model.basis_variance=0.02 encode.min_answer_count=2".split()
-TINY += "task.keep_attention=6 runtime.device=cpu".split()
-TABLE = ("softmax", "continuous_sparsemax", "continuous_mixture")
-
-
 @pytest.fixture(scope="module")
 def finished(ran, tmp_path_factory):
     """`finished(cell)`: what is found of the cell after its training."""
     store = Store(tmp_path_factory.mktemp("outputs"))
     return lambda cell: ran(cell, store) and cell.results(store)
-
-
-@pytest.fixture(scope="module")
-def trained(prepared_cell, finished, vqa2_folder, tmp_path_factory):
-    """(cell, what was found) of each row, by its mapping."""
-    own = f"data=vqa2 data.path={vqa2_folder} data.input=pixels data.image_size=[32,32] data.dev_share=0.2".split()
-    asked = [*TINY, *own, f"paths.data={tmp_path_factory.mktemp('data')}"]
-    rows = {mapping: prepared_cell([*asked, f"mapping={mapping}"]) for mapping in TABLE}
-    return {mapping: (cell, finished(cell)) for mapping, cell in rows.items()}
-
-
-@pytest.mark.parametrize("mapping", TABLE)
-def test_a_cell_from_configuration_to_metrics(trained, mapping):
-    cell, found = trained[mapping]
-    others = [other for other in trained.values() if other[1] is not found]  # which share everything but the mapping
-    assert found.metrics["train/loss"] not in [other.metrics["train/loss"] for _, other in others]
-    assert cell.training_id not in [other.training_id for other, _ in others]
-    assert {other.prepared.sha256 for other, _ in others} == {cell.prepared.sha256}
-    metrics, test = found.metrics, found.evaluations["test"]
-    assert found.folder.parent.name == mapping  # a density is the mapping
-    assert 0 <= metrics["test/accuracy"] <= 100 and metrics["best_epoch"] in (1, 2)
-    assert {"test/accuracy_yes_no", "test/accuracy_other", "train/seconds", "dev/accuracy"} <= set(metrics)
-    assert metrics["test/attention_zeros"] == 0 or mapping == "continuous_sparsemax"
-    counts = [found.facts["counts"], found.tests["test"]["counts"]]
-    assert sum(n for c in counts for k, n in c.items() if "unreadable image" in k) == 2
-    exported = json.loads(test.path("vqa_results.json").read_text())
-    assert [e["answer"] for e in exported] == [r["output"] for r in test.predictions()] and len(exported) == 24
-
-
-def test_questions_alone_are_learned(prepared_cell, finished, mirror, tmp_path):
-    """VQA v2 without images, questions that tell the answer: the most frequent answer is beaten."""
-    data = ["data=vqa2_subset", f"data.mirror={mirror}", "data.input=none", f"paths.data={tmp_path}"]
-    how = "encode.min_answer_count=5 train.max_epochs=4 schedule.warmup_updates=20 optim.lr=0.01".split()
-    cell = prepared_cell([*TINY, *data, *how])
-    found = finished(cell)
-    assert found.metrics["test/accuracy"] > found.baselines["most frequent answer"]["test/accuracy"]
-    assert "test/accuracy_number" in found.metrics
 
 
 @pytest.mark.slow
