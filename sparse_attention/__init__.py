@@ -18,7 +18,7 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
     rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq
                  sparsecone sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax
                  constrained_softmax constrained_sparsemax top_k top_p
-    no sum 1     sparsemap_budget alpha_relu entmoid15 sparsemoid group_sparsemax sigmoid softmax1
+    unnormalised sparsemap_budget alpha_relu entmoid15 sparsemoid group_sparsemax sigmoid softmax1
     structures   sparsemap_sequence sparsemap_matching sparsemap_tree softmax_sequence tvmax
     densities    continuous_softmax continuous_triweight continuous_biweight continuous_sparsemax continuous_mixture
     modules      Softmax Sparsemax Entmax Pnormmax Fusedmax Oscarmax SparsegenLin SparsegenExp SparsegenSq Sparsecone
@@ -26,12 +26,12 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
                  ConstrainedSparsemax SparsemapBudget AlphaRelu Entmoid15 Sparsemoid FertilitySoftmax
                  FertilitySparsemax GroupSparsemax Sigmoid Softmax1 SparsemapSequence SparsemapMatching SparsemapTree
                  SoftmaxSequence TopK TopP Tvmax ContinuousSoftmax ContinuousTriweight ContinuousBiweight
-                 ContinuousSparsemax ContinuousMixture; all are a Mapping
+                 ContinuousSparsemax ContinuousMixture; each is a Mapping
     registry     make names spec register; Param Spec Mapping UnknownMappingError
     attention    sparse_attention KeyCache; fused (plan), nn (modules), integrations (with other packages)
     losses       losses, max_omega, prox
     analysis     quality
-    the rest     kernels, structured, continuous, __version__
+    other        kernels, structured, continuous, __version__
 """
 
 from . import kernels, losses, quality, registry

@@ -55,7 +55,7 @@ def command() -> None:
     """The console command `sparse-attention`: become scripts/sparse-attention of the checkout that is installed here."""
     script = Path(__file__).resolve().parents[1] / "scripts" / "sparse-attention"
     if not script.is_file():
-        sys.exit("sparse-attention: only the library is installed here; commands run in a checkout, after `make setup`")
+        sys.exit("sparse-attention: only the library is installed here; run this in a checkout, after `make setup`")
     os.execv(sys.executable, [sys.executable, str(script), *sys.argv[1:]])
 
 

@@ -56,8 +56,8 @@ class Param:
     string has ``choices`` instead of bounds. ``whole`` allows only whole numbers. ``tensor`` also allows a tensor (a
     learned value, or one value per head or per row). A number out of range is an error; a tensor value out of range
     makes its rows NaN. ``learned`` is the interval of the value if the module is made with "learned". ``optional`` also
-    allows None, whose meaning is the mapping's own. ``each``: a value per position, which broadcasts to the scores and
-    may be given per call instead.
+    allows None; the mapping says what it means. ``each``: a tensor with a value per position, which broadcasts to the
+    scores and may also be given in each call.
     """
 
     name: str

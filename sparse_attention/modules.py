@@ -65,8 +65,8 @@ class Mapping(nn.Module):
         for value, name in zip(given, names or [""]):
             if type(value) is int and (value < 0 or name in ("gamma", "")):
                 own = type(self).__name__
-                other = f", or {name}={float(value)!r} for a {name} of {value}" if name and value > 0 else ""
-                raise TypeError(f"{own}({value}): did you mean {own}(dim={value})? dim is a keyword{other}")
+                other = f" or {own}({name}={float(value)!r})" if name and value > 0 else ""
+                raise TypeError(f"{own}({value}): did you mean {own}(dim={value}){other}? dim must be given by name")
 
     def _keep(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -205,7 +205,7 @@ class _Stateful(_Inner):
         dim = self.dim if dim is None else dim
         if scores.ndim != 3 or dim not in (-1, 2):
             raise ValueError(
-                f"{self.spec.name} takes scores [B, T, n] step by step, got {tuple(scores.shape)}, dim={dim}"
+                f"{self.spec.name} needs scores [B, T, n] and dim=-1 or 2; got shape {tuple(scores.shape)}, dim={dim}"
             )
         keep = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
         keep = (keep.unsqueeze(1) if keep.ndim == 2 else keep).expand(scores.shape)

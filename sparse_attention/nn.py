@@ -33,10 +33,10 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
     if isinstance(mapping, str):
         return make(mapping, **params)
     if params:
-        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; {mapping!r} already has its own")
+        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
     if getattr(mapping, "dim", -1) != -1:
         raise ValueError(
-            f"{mapping!r} maps along dim={mapping.dim}; attention's keys are the last dimension: make it without dim"
+            f"{mapping!r} works along dim={mapping.dim}, but attention needs the last dimension; make the mapping without dim"
         )
     return mapping
 
@@ -46,7 +46,7 @@ def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:
     if isinstance(mapping, str):
         over_rows(spec(mapping))
         if missing := [name for name in spec(mapping).inputs if name not in params]:
-            raise ValueError(f"{mapping} needs {', '.join(missing)} at each call: give it here, once for all calls")
+            raise ValueError(f"{mapping} needs {', '.join(missing)} at each call; pass {missing[0]}=... here")
     return over_keys(mapping, **params)
 
 
@@ -207,7 +207,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def merge_masks(self, *given: Any) -> Any:
         """Called by ``nn.TransformerEncoderLayer`` before its fused softmax, which a hook of this module keeps away."""
         raise RuntimeError(
-            f"the layer would compute softmax instead of {self.mapping}, since its forward pre-hooks were removed; "
+            f"the layer would compute softmax instead of {self.mapping}, since the attention's forward pre-hooks were removed; "
             "call torch.backends.mha.set_fastpath_enabled(False)"
         )
 

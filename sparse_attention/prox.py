@@ -77,7 +77,7 @@ def owl(x: Tensor, weights: Tensor, dim: int = -1, mask: Tensor | None = None) -
     """
     if weights.ndim == 0 or (x.ndim and weights.shape[-1] != x.shape[dim]):
         raise ValueError(
-            f"weights of shape {tuple(weights.shape)}: one per position is needed, {x.shape[dim] if x.ndim else 1}"
+            f"weights of shape {tuple(weights.shape)} must end in {x.shape[dim] if x.ndim else 1}, the number of positions"
         )
     if not (foreign(weights) or transformed()) and bool(
         (weights < 0).any() | (weights[..., 1:] > weights[..., :-1]).any()

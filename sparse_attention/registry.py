@@ -175,7 +175,7 @@ def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, .
         else:
             found.append(changed(param, default=param.check(default)))
     if given:
-        said = f"{name}: params describes {', '.join(given)}, which its signature does not have"
+        said = f"{name}: params describes {', '.join(given)}, which is no argument of the mapping; add it there or remove it"
         raise InvalidValue(said, key="params", value=tuple(given))
     return tuple(found)
 

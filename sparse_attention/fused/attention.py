@@ -59,8 +59,8 @@ def sparse_attention(
         k: ``[..., G, m, d]`` with H a multiple of G. Head h reads group ``h // (H // G)`` (grouped-query attention;
             G = 1 is multi-query attention).
         v: ``[..., G, m, e]``. Dimensions before the heads broadcast. All three may be jagged nested tensors
-            ``[B, H, *, d]`` or ``[B, *, d]``: each sequence attends to itself, or to the one of k and v, without padding.
-            Then mask, lengths, bias, cu_seqlens and need_weights are errors, and tensors have one number per head.
+            ``[B, H, *, d]`` or ``[B, *, d]``: each sequence of q attends to the same one of k and v, without
+            padding. mask, lengths, bias, cu_seqlens and need_weights then raise errors; tensors have one number per head.
         mapping: a name from ``sa.names("simplex")``, a module ``sa.make(...)``, or your own function or module, which
             is called as ``f(scores [..., H, n, m], mask=keep)`` with keep bool or None.
         mask: bool, broadcastable to ``[..., H, n, m]``, True = keep.
@@ -80,8 +80,8 @@ def sparse_attention(
             limit. Positions are aligned as for causal.
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
             keys of its own sequence. n = m.
-        sink: ``[H]``, the score of one more key, before the first, whose value is 0 and which every query sees: a
-            query may give all its weight to it. Its weight is not returned. -inf: this head has no sink.
+        sink: ``[H]``, the score of an extra key with value 0, before the first key. Every query sees it, and its weight is
+            not returned. A score of -inf means that the head has no sink.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
             tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. If one
             is called q or k, pass the tensors q and k by position; a number given as bias is sigmoid's parameter.

@@ -94,7 +94,7 @@ class KeyCache:
         """Append t positions: k ``[..., G, t, d]``, v ``[..., G, t, e]``.
 
         Raises:
-            ValueError: the shapes of k and v do not match each other, or differ from the cache in more than t.
+            ValueError: the shapes of k and v do not match each other, or do not match the cache (only t may differ).
             TypeError: the dtype or device differs from the cache.
         """
         if k.ndim < 2 or k.shape[:-1] != v.shape[:-1]:
@@ -104,11 +104,11 @@ class KeyCache:
         for name, x, held in zip("kv", (k, v), self._held):
             if x.shape[:-2] != held.shape[:-2] or x.shape[-1] != held.shape[-1]:
                 raise ValueError(
-                    f"{name} {tuple(x.shape)} does not fit the cache: it needs shape {(*held.shape[:-2], 't', held.shape[-1])}"
+                    f"{name} {tuple(x.shape)} does not fit the cache: it needs shape {(*held.shape[:-2], 't', held.shape[-1])}, with any t"
                 )
             if x.dtype != held.dtype or x.device != held.device:
                 raise TypeError(
-                    f"{name} is {x.dtype} on {x.device}, the cache {held.dtype} on {held.device}; convert it"
+                    f"{name} is {x.dtype} on {x.device}, but the cache holds {held.dtype} on {held.device}; convert {name}"
                 )
         end = self._length + k.shape[-2]
         if self._ready is not None:
@@ -164,7 +164,7 @@ class KeyCache:
     def _attended(self, q: Tensor, mask: Tensor | None, lengths: Tensor | None, bias: Tensor | None) -> Tensor:
         k, v = self.keys, self.values
         if q.ndim > 1 and q.shape[-2] > len(self):
-            raise ValueError(f"{q.shape[-2]} queries for {len(self)} positions; append their keys and values first")
+            raise ValueError(f"{q.shape[-2]} queries, but {len(self)} cached positions; append their k and v first")
         call = self._single(q, mask, lengths, bias)
         if call is not None and self._against_panels(call) is None:
             return self._decoded(call, bias)
@@ -252,7 +252,7 @@ class KeyCache:
     def crop(self, length: int) -> KeyCache:
         """Drop everything after the first ``length`` positions. Raises ValueError if there are fewer."""
         if not 0 <= length <= len(self):
-            raise ValueError(f"length={length} is out of range: the cache has {len(self)} positions")
+            raise ValueError(f"length={length} is out of range: 0 <= length <= {len(self)}, the cached positions")
         self._length, self._ready = length, None
         if self._panels is not None:
             self._panels.crop(length)

@@ -184,8 +184,8 @@ def checked(
         ValueError: the shapes do not match, a number is out of range, or the mapping does not map score vectors.
     """
     for name in TORCH.keys() & params.keys():
-        keeps = ", in which True keeps a key" if TORCH[name] == "mask" else ""
-        raise TypeError(f"{name} is torch's name; here it is {TORCH[name]}{keeps}")
+        keeps = ", where True keeps a key" if TORCH[name] == "mask" else ""
+        raise TypeError(f"unexpected argument {name!r}; this function calls it {TORCH[name]!r}{keeps}")
     q, k, v = _tensors(q, k, v)
     lead = q.shape[:-2]
     if dropout:
@@ -235,7 +235,7 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device} and q on {q.device}; move them to one device")
     if not q.dtype == k.dtype == v.dtype and not autocasts(q):
-        raise TypeError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; convert them to one")
+        raise TypeError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; convert them to one dtype")
     if q.ndim < 2 or not q.ndim == k.ndim == v.ndim:
         raise ValueError(
             f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]"
@@ -247,14 +247,14 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     heads, groups = q.shape[-3], k.shape[-3]
     if v.shape[-3] != groups or (groups == 0) != (heads == 0) or (groups and heads % groups):
         raise ValueError(
-            f"{shapes}: q has {heads} heads (dimension -3), k {groups}, v {v.shape[-3]}; k and v need the same number, and q a multiple of it"
+            f"{shapes}: q has {heads} heads (dimension -3), k has {groups} and v {v.shape[-3]}; k and v need the same number, and q's number must be a multiple of it"
         )
     if q.shape[:-3] == k.shape[:-3] == v.shape[:-3]:
         return q, k, v
     try:
         lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     except RuntimeError:
-        raise ValueError(f"{shapes}: the dimensions before the heads (-3) do not broadcast") from None
+        raise ValueError(f"{shapes}: the dimensions before the heads (dimension -3) must broadcast") from None
     return tuple(x if x.shape[:-3] == lead else x.expand(*lead, *x.shape[-3:]) for x in (q, k, v))  # type: ignore[return-value]
 
 
@@ -267,7 +267,7 @@ def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
     if not broadcasts(mask.shape, shape):
         raise ValueError(
             f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "
-            f"a {name} [B, m] of keys is {name}[:, None, None], one [B, n, m] is {name}[:, None]"
+            f"pass a {name} [B, m] of keys as {name}[:, None, None], and a {name} [B, n, m] as {name}[:, None]"
         )
 
 
@@ -280,12 +280,12 @@ def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None
     fits = rest >= 0 and all(given in (1, there) for given, there in zip(lengths.shape, lead))
     if not fits:
         raise ValueError(
-            f"lengths has shape {tuple(lengths.shape)}, and the batch and heads of q are {tuple(lead)}: give one length per batch entry [B], or per head [B, H]"
+            f"lengths has shape {tuple(lengths.shape)}, and the batch and head dimensions of q are {tuple(lead)}; give one length per batch entry [B], or per head [B, H]"
         )
     if k.device.type == "cpu" and not foreign(lengths) and not transformed():
         low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
         if low < 0 or high > m:
-            raise ValueError(f"lengths range from {low} to {high}; there are {m} keys, so 0 <= lengths <= {m}")
+            raise ValueError(f"lengths range from {low} to {high}; each must be between 0 and {m}, the number of keys")
         if low == m:
             return None
     return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
@@ -313,7 +313,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
     elif isinstance(mapping, Mapping):
         if params:
             raise ValueError(
-                f"{mapping.spec.name} is a module, which already has its parameters; set {', '.join(params)} in it, or pass the mapping's name"
+                f"{mapping.spec.name} is given as a module, which has its own parameters; set {', '.join(params)} in the module, or pass the mapping's name"
             )
         spec = mapping.spec
     elif isinstance(mapping, nn.Module) or callable(mapping):
@@ -323,10 +323,10 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
             why = f"{name or type(mapping).__name__} is not a mapping of this library"
             return lambda x, keep: mapping(x, mask=keep, **params), Known(why=why)
     elif isinstance(mapping, Tensor):
-        raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; pass a mask by name: mask=...")
+        raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; if it is the mask, write mask=...")
     else:
         raise TypeError(
-            f"mapping={mapping!r} is not a name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}"
+            f"mapping={mapping!r} must be a module, a function f(scores, mask=keep) or one of the names {', '.join(registry.names())}"
         )
     over_rows(spec)
     if isinstance(mapping, Mapping):
@@ -345,7 +345,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
         return lambda x, keep: made(x, mask=keep, **inputs), Known(why=f"{spec.name} has no fused kernel")
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
         raise ValueError(
-            f"{words[0]}='learned' needs a module for the parameter: mapping=sa.make({spec.name!r}, {words[0]}='learned')"
+            f"{words[0]}='learned' needs a module that holds the parameter: pass mapping=sa.make({spec.name!r}, {words[0]}='learned')"
         )
     function: Any = spec.function
     values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
@@ -357,7 +357,7 @@ def over_rows(spec: Spec) -> None:
     if spec.over != "row" or spec.stateful or spec.kind == "continuous":
         usable = ", ".join(name for name in registry.names("simplex") if registry.spec(name).over == "row")
         what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
-        raise ValueError(f"{spec.name} {what}; attention needs a mapping of score vectors: {usable}")
+        raise ValueError(f"{spec.name} {what}; attention needs a mapping of score vectors, such as {usable}")
 
 
 def _known(name: str, values: dict[str, Any]) -> Known:

@@ -83,7 +83,7 @@ def _short(call: Call) -> str | None:
     """Why a call with gradients is computed as one step for all heads (`short`): its rows are short. Otherwise None.
 
     The limit was measured once; results must not depend on a machine's speed. Milliseconds of processor time, forward and backward,
-    2,560 queries in all, d = 32 (64 alike), one thread, AVX-512: torch's attention or the kernel, one step, `composition.attend`.
+    2,560 queries in all, d = 32 (64 alike), one thread, AVX-512: each entry has torch's attention or the kernel, then one step, then `composition.attend`.
 
         keys          20                 50                 64                 80                 100
         softmax       1.50 1.27 1.44     2.15 1.84 2.21     2.03 2.10 2.31     2.39 2.24 2.48     3.10 3.10 4.08

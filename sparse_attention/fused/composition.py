@@ -82,7 +82,7 @@ def kernel_of(alpha: float, lam: float | None, x: Tensor) -> tuple[Any, dict[str
 
 
 def with_forms(mapping: Maps, inputs: Inputs, lead: tuple[int, ...]) -> Maps:
-    """The mapping of scores ``[H, n, m]`` after scales, slopes, a bias and sinks, whose weights are dropped."""
+    """The mapping of scores ``[H, n, m]`` after scales, slopes, a bias and sinks; the weights of the sinks are dropped."""
 
     def mapped(x: Tensor, keep: Tensor | None) -> Tensor:
         n, m = x.shape[-2:]

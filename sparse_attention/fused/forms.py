@@ -1,8 +1,8 @@
 r"""Forms of attention that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
 
 With windows and packed sequences, each query sees one contiguous range of keys, a span. The Triton kernels take ALiBi's slopes and sinks as they are.
-Elsewhere they become one more channel of queries and keys. For slopes, it adds :math:`s_h j` to the score of key j (:math:`s_h i` is constant in a row, so a
-mapping with :math:`\pi(x + c) = \pi(x)` ignores it). For sinks, it is 0 for every other key.
+Elsewhere they become one more channel of queries and keys. For slopes, this channel adds :math:`s_h j` to the score of key j (:math:`s_h i` is constant in a row, so a
+mapping with :math:`\pi(x + c) = \pi(x)` ignores it). For sinks, the channel is 0 for every other key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Window = tuple[int | None, int | None]
 
 
 class Inputs(NamedTuple):
-    """The tensors of a fused call other than q, k and v, in the kernels' layout; H heads are the product of ``Numbers.lead``."""
+    """The tensors of a fused call other than q, k and v, in the kernels' layout, where H is the product of ``Numbers.lead``."""
 
     lengths: Tensor | None = None  # int64 [H]
     spans: Tensor | None = None  # int64 [1 or H, n, 2]
@@ -69,7 +69,7 @@ def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
         x is not None and (not isinstance(x, int) or isinstance(x, bool) or x < 0) for x in sides
     ):
         raise ValueError(
-            f"window={window!r} is not (left, right), the numbers of keys before and after; None means no limit"
+            f"window={window!r} must be (left, right): how many keys before and after it a query sees; None means no limit"
         )
     at = torch.arange(m - n, m, device=device)
     left = torch.zeros_like(at) if sides[0] is None else at - sides[0]
@@ -80,7 +80,7 @@ def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
 def _of_sequences(n: int, m: int, cu_seqlens: Tensor, device: Any) -> Tensor:
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1:
         raise TypeError(
-            "cu_seqlens must be a tensor of whole numbers [B + 1]: 0, then the end of each of the B sequences"
+            "cu_seqlens must be an int32 or int64 tensor [B + 1]: 0, then the end of each of the B sequences"
         )
     ends = cu_seqlens.to(device=device, dtype=torch.int64)
     if n != m:
@@ -102,7 +102,7 @@ def per_head(name: str, x: Tensor, q: Tensor) -> Tensor:
     """``x [H]`` as ``[H, 1, 1]``, in float32 at least. Raises ValueError if q ``[..., H, n, d]`` has another number of heads."""
     heads = q.shape[-3] if q.ndim > 2 else 1
     if not isinstance(x, Tensor) or x.shape != (heads,):
-        raise ValueError(f"{name} has shape {tuple(getattr(x, 'shape', ()))}; it needs one number per head, ({heads},)")
+        raise ValueError(f"{name} must be a tensor ({heads},), one number per head, not {getattr(x, 'shape', x)}")
     return x.to(torch.promote_types(q.dtype, torch.float32)).view((heads, 1, 1) if q.ndim > 2 else (1, 1))
 
 
@@ -116,7 +116,7 @@ def of_heads(name: str, x: Any, q: Tensor | None) -> Any:
     heads = q.shape[-3] if q.ndim > 2 else 1
     if x.ndim == 1 and x.shape != (heads,):
         raise ValueError(
-            f"{name} has shape {tuple(x.shape)}; one number per head is ({heads},), one per query ({heads}, n)"
+            f"{name} has shape {tuple(x.shape)}; give ({heads},) for one number per head, or ({heads}, n) for one per query"
         )
     if x.shape not in ((heads,), (heads, 1, 1)):
         return x
@@ -131,7 +131,7 @@ def per_query(name: str, x: Tensor, q: Tensor) -> Tensor:
     shaped = x.reshape(-1, 1, 1) if x.ndim == 1 and q.ndim > 2 else x
     if not broadcasts(shaped.shape, shape):
         raise ValueError(
-            f"{name} of shape {tuple(x.shape)} is not one number, one per head or one per query: give a shape that "
+            f"{name} of shape {tuple(x.shape)} must be one number, one per head or one per query: give a shape that "
             f"broadcasts to {shape}, or ({shape[-3] if q.ndim > 2 else 1},)"
         )
     return shaped.to(torch.float64 if q.dtype == torch.float64 else torch.float32)

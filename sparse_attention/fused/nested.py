@@ -82,12 +82,12 @@ def unpacked(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, Tensor], tu
         if not jagged(x):
             raise TypeError(f"{name} is not jagged; q, k and v must all be nested tensors with layout=torch.jagged")
         if x.ndim != q.ndim or x.ndim not in (3, 4) or x._ragged_idx != x.ndim - 2:  # type: ignore[attr-defined]
-            raise ValueError(f"nested {name} {tuple(x.shape)} is not [B, H, *, d] or [B, *, d]: use transpose(1, 2)")
+            raise ValueError(f"nested {name} {tuple(x.shape)} must be [B, H, *, d] or [B, *, d]; see transpose(1, 2)")
         ends.append(ends_of(x, name))
         values.append(x.values() if x.ndim == 4 else x.values().unsqueeze(0))  # type: ignore[operator]
     alike(ends[2], ends[1], "v", "k")
     if len(ends[0]) != len(ends[1]):
-        raise ValueError(f"q has {len(ends[0]) - 1} sequences, k {len(ends[1]) - 1}")
+        raise ValueError(f"q has {len(ends[0]) - 1} sequences and k {len(ends[1]) - 1}; they must have equally many")
     return (ends[0], ends[1]), (values[0], values[1], values[2])
 
 

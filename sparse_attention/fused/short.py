@@ -1,7 +1,7 @@
-"""Attention over short rows on a CPU: the composition as few calls of torch for all heads, without a graph inside.
+"""Attention over short rows on a CPU: the composition in a few torch calls for all heads, without an autograd graph.
 
-The arguments are those of the fused kernels (`kernels.native.attention`); softmax is taken too. Nothing is checked on the way:
-both functions return None if a result is not finite. `composition.attend`, where a weight of 0 removes its value, then decides.
+The arguments are those of the fused kernels (`kernels.native.attention`); softmax works, too. Both functions return
+None if a result is not finite; then `composition.attend`, where a weight of 0 removes its value, computes it again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ __all__ = ["separate", "treat_as_masked"]
 def __getattr__(name: str) -> object:
     if name not in _ROOMS:
         raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; dir(sparse_attention.integrations) lists all"
+            f"module {__name__!r} has no attribute {name!r}; dir(sparse_attention.integrations) lists all names"
         )
     return _importlib.import_module(f".{name}", __name__)
 

@@ -51,7 +51,7 @@ def treat_as_masked(
         ValueError: the name or a parameter is unknown, or parameters are given together with a module.
     """
     if params and not isinstance(mapping, str):
-        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; {mapping!r} already has its own")
+        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
     made: Any = make(mapping, **params) if isinstance(mapping, str) else mapping
 
     def mapped(scores: Tensor, dim: int = -1) -> Tensor:

@@ -83,7 +83,7 @@ def scaled_dot_product_attention(
         if not getattr(x, "is_nested", False):
             tensor(x, name)
     if is_causal and attn_mask is not None:
-        raise RuntimeError("is_causal=True together with attn_mask: pass one mask that has both")
+        raise RuntimeError("is_causal=True cannot be combined with attn_mask; pass one mask that does both")
     if query.is_nested:
         given = (dropout_p, is_causal, scale, enable_gqa)
         return _nested(query, key, value, attn_mask, given, {"mapping": mapping, **params})
@@ -95,7 +95,7 @@ def scaled_dot_product_attention(
 
         if isinstance(attn_mask, CausalBias):
             if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (n, m):
-                raise ArgumentValueError(f"a causal mask for {attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys; there are {n} and {m}")  # fmt: skip
+                raise ArgumentValueError(f"attn_mask is for {attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys; make it for {n} queries and {m} keys")  # fmt: skip
             is_causal, from_start, attn_mask = True, attn_mask.variant == CausalVariant.UPPER_LEFT, None
     if from_start and n != m:
         attn_mask = torch.ones(n, m, dtype=torch.bool, device=query.device).tril()
@@ -137,7 +137,7 @@ def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, 
     most = max(q.ndim, k.ndim, v.ndim)
     shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
     if min(q.ndim, k.ndim, v.ndim) < 2:
-        raise ArgumentValueError(f"{shapes}: they need at least 2 dimensions")
+        raise ArgumentValueError(f"{shapes}: each needs at least 2 dimensions")
     if most == 2:
         return q, k, v
     q, k, v = (x[(None,) * (most - x.ndim)] for x in (q, k, v))
@@ -152,7 +152,7 @@ def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, 
         (together,) = torch.broadcast_shapes((heads,), (groups[0],), (groups[1],))
     except RuntimeError:
         raise ArgumentValueError(
-            f"query has {heads} heads, key {groups[0]} and value {groups[1]}; for grouped queries pass enable_gqa=True"
+            f"query has {heads} heads, key {groups[0]} and value {groups[1]}; give all the same number, or pass enable_gqa=True for grouped queries"
         ) from None
     if heads != together or groups[0] != groups[1]:
         q, k, v = (x.expand(*x.shape[:-3], together, *x.shape[-2:]) for x in (q, k, v))
@@ -164,7 +164,7 @@ def _nested(q: Tensor, k: Tensor, v: Tensor, mask: Any, given: tuple[Any, ...], 
     if mask is not None or not (k.is_nested and v.is_nested):
         raise ArgumentValueError("nested tensors need nested query, key and value, and no attn_mask")
     if not q.size(0) == k.size(0) == v.size(0):
-        raise ArgumentValueError(f"query has {q.size(0)} sequences, key {k.size(0)} and value {v.size(0)}")
+        raise ArgumentValueError(f"query has {q.size(0)} sequences, key {k.size(0)}, value {v.size(0)}; give the same")
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(q, k, v, None, *given, **named)
@@ -185,15 +185,15 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     Calls that name their mapping (`sa.sparse_attention`, this module's `scaled_dot_product_attention`) keep it.
     In nested blocks, the innermost one decides. If torch.utils.checkpoint runs in the block, the recomputation in the backward
     pass uses the same mapping, also after the block. Attention in any other torch.autograd.Function raises an error, unless
-    the block is inside it, too. So do torch.cond and other operators that run functions in graphs of their own.
-    torch.nn.MultiheadAttention and the layers of nn.Transformer often compute attention without that function; within
-    the block they raise an error, since `sa.nn.replace` is the way to give them a mapping.
+    the block is inside that Function. torch.cond and other operators that run functions in graphs of their own raise one, too.
+    torch.nn.MultiheadAttention and the layers of nn.Transformer often do not call torch's function; within
+    the block they raise an error: use `sa.nn.replace` for them.
 
     Args:
         mapping, params: as in `sparse_attention`.
     Raises:
         ValueError: the mapping or a parameter is unknown. RuntimeError: a module of torch computes attention without
-            the function, or in a torch.autograd.Function; an operator runs functions in a graph of its own; nothing in
+            torch's function; attention runs in a torch.autograd.Function; an operator runs functions in a graph of its own; nothing in
             the block called the function.
     """
     mapped(mapping, params)
@@ -203,8 +203,8 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
         yield
     if not block.calls:
         raise RuntimeError(
-            "nothing in this block called torch's scaled_dot_product_attention, so no attention was replaced; "
-            "sa.nn.replace changes modules of torch.nn, sa.integrations.transformers models of transformers"
+            "nothing in this block called torch's scaled_dot_product_attention, so the mapping had no effect; "
+            "use sa.nn.replace for modules of torch.nn, sa.integrations.transformers for models of transformers"
         )
 
 

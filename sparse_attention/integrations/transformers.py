@@ -77,7 +77,7 @@ def register(
     if known.over != "row" or known.stateful or known.inputs:
         usable = ", ".join(n for n in names("simplex") if spec(n).over == "row" and not spec(n).inputs)
         raise ValueError(
-            f"{mapping} needs more than a score vector, but transformers passes nothing else; usable: {usable}"
+            f"{mapping} needs more than a score vector, which is all that transformers passes; use one of: {usable}"
         )
     words = {p.name for p in known.params if p.choices}
     if bad := [f"{k}={v!r}" for k, v in params.items() if isinstance(v, (Tensor, str)) and k not in words]:
@@ -172,7 +172,7 @@ def cache(model: Any) -> DynamicCache:
     name = model.config._attn_implementation
     if name not in _MINE or model.config.is_encoder_decoder:
         what = "has an encoder" if name in _MINE else f"attends by {name!r}"
-        raise ValueError(f"{type(model).__name__} {what}; cache(model) works for decoders after use(model, mapping); otherwise leave past_key_values out")  # fmt: skip
+        raise ValueError(f"{type(model).__name__} {what}; cache(model) needs a decoder without encoder, after use(model, mapping). For other models leave past_key_values out")  # fmt: skip
     made, (mapping, params, *_) = DynamicCache(config=model.config), _MINE[name]
     layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
     made.layers = layers or [Held(mapping, params) for _ in range(model.config.num_hidden_layers)]
@@ -219,7 +219,7 @@ class Held(DynamicLayer):  # type: ignore[misc]
             ValueError: the number is positive.
         """
         if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}): give how many positions to forget as a negative number")
+            raise ValueError(f"crop({tokens_to_remove}): to remove positions, write crop(-{tokens_to_remove})")
         if self.is_initialized:
             self.held.crop(len(self.held) + tokens_to_remove)
             self._read()
@@ -298,7 +298,7 @@ def attention(
     """
     for name in ("cache", "block_indices"):
         if given.get(name) is not None:
-            raise ValueError(f"{type(module).__name__} passes {name}=, which sparse mappings do not support; use attn_implementation='eager' there")  # fmt: skip
+            raise ValueError(f"{type(module).__name__} passes {name}=, which sparse mappings do not support; use attn_implementation='eager' for this model")  # fmt: skip
     _frames.mark()
     n, m = query.shape[-2], key.shape[-2]
     sinks = s_aux if sinks is None else sinks

@@ -56,7 +56,7 @@ _loaded: dict[str, ModuleType] = {"reference": reference}
 class use:
     """Choose the kernels for the whole process; as a context manager, only for the block and the thread it runs in.
 
-    torch.utils.checkpoint without use_reentrant needs the same kernels in the backward pass: call it in the block, too.
+    torch.utils.checkpoint without use_reentrant needs the same kernels in the backward pass, so run that in the block, too.
 
     Raises:
         ValueError: the name is not auto, reference, native or triton.
@@ -123,12 +123,12 @@ def select(op: str, x: Tensor) -> ModuleType:
     else:
         name = choice
     if x.is_meta:
-        raise NoMemory(f"a meta tensor of shape {tuple(x.shape)} has no values to compute with")
+        raise NoMemory(f"a meta tensor of shape {tuple(x.shape)} has no values; make it on another device")
     module = backend(name)
     if not module.available(op, x):
         raise RuntimeError(
-            f"kernels {name!r} cannot compute {op} on a {x.dtype} tensor on {x.device}; choose "
-            "sparse_attention.kernels.use('auto') to fall back to the reference where needed"
+            f"kernels {name!r} cannot compute {op} on a {x.dtype} tensor on {x.device}; call "
+            "sparse_attention.kernels.use('auto'), which chooses kernels that can"
         )
     return module
 

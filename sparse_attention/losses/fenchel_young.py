@@ -95,10 +95,10 @@ def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dic
         mapping = make(mapping, **params)
     elif params:
         raise ValueError(
-            f"{', '.join(params)} given with a module: pass the name ({name!r}) instead, or make the module with them"
+            f"{', '.join(params)} given with a module: pass the name {name!r}, or set parameters when you make the module"
         )
     if mapping.params.get("mode", "exact") != "exact":
-        raise ValueError("oscarmax(mode='paper') does not solve the regularised problem; use mode='exact'")
+        raise ValueError("oscarmax(mode='paper') solves no regularised problem, so it has no loss; use mode='exact'")
     return mapping, inputs
 
 
@@ -116,7 +116,7 @@ def _value(
         return _of_grid(scores, target, built, mask, smoothing)
     if built.dim not in (-1, dim):
         raise ValueError(
-            f"{built} works along dim={built.dim}, the loss along dim={dim}; give the loss dim={built.dim}"
+            f"{built} works along dim={built.dim}, but the loss along dim={dim}; give the loss dim={built.dim}"
         )
     x, _ = last(scores, dim, mask)
     # From here on, dim is the last dimension, and hyperparameter tensors have the shape of the rows.
@@ -244,7 +244,7 @@ def weighted(
 
 def _each_class(weight: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     if weight.shape != (classes,):
-        raise ValueError(f"weight of shape {tuple(weight.shape)}: one per class is needed, ({classes},)")
+        raise ValueError(f"weight of shape {tuple(weight.shape)} must have shape ({classes},), one number per class")
     return weight.to(dtype)
 
 

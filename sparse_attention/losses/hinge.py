@@ -119,7 +119,7 @@ def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tu
     if not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and not bool(
         (target >= 0).all()
     ):
-        raise ValueError("target holds negative numbers or NaN; labels are 0 or 1, or a distribution")
+        raise ValueError("target contains negative numbers or NaN; give labels 0 and 1, or a distribution")
     x, _ = last(scores, dim, mask)
     keep = x.detach() != -torch.inf
     y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)

@@ -91,8 +91,8 @@ def constrained_softmax(
         shape of scores; rows sum to 1.
     Raises:
         ValueError: bounds do not broadcast to the scores, are negative or NaN, or sum to less than 1 in a row; or lower
-            is above them, or sums to more than 1. (On a GPU, invalid values make their row NaN instead. Inside
-            torch.compile or a transform they do so too, in constrained_softmax and, with lower, in both functions.)
+            is above them, or sums to more than 1. (On a GPU, invalid values make their row NaN instead, and
+            so they do inside torch.compile or a transform, except in constrained_sparsemax without lower.)
     """
     return _bounded(_capped_softmax, scores, bounds, lower, dim, mask)
 

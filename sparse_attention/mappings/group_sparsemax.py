@@ -60,7 +60,7 @@ def group_sparsemax(
     if isinstance(groups, Tensor):
         if groups.shape != (n,) or groups.dtype != torch.int64 or bool((groups < 0).any()):
             raise ValueError(
-                f"groups is {groups.dtype} of shape {tuple(groups.shape)}; it must be the group of each of {n} positions, int64, from 0"
+                f"groups is {groups.dtype} of shape {tuple(groups.shape)}; it must be int64 of shape ({n},), the group of each position, counted from 0"
             )
     elif groups < 1 or n % groups:
         raise ValueError(f"groups={groups} does not divide {n} positions; give a divisor, or a tensor of groups [{n}]")

@@ -63,7 +63,7 @@ def sequence_scores(
     if scores.ndim < 2 or transitions.ndim < 2 or transitions.shape[-2:] != (scores.shape[-1],) * 2:
         raise ValueError(
             f"transitions of shape {tuple(transitions.shape)} do not fit scores of shape {tuple(scores.shape)}: "
-            "scores are (..., T, S), transitions (..., S, S), from x to"
+            "scores are (..., T, S), transitions (..., S, S), indexed [from, to]"
         )
     x, _ = last(scores, -1, position_mask(mask, scores))
     if transitions.dtype != x.dtype:
@@ -79,7 +79,7 @@ def sequence_scores(
             lead = torch.broadcast_shapes(x.shape[:-2], transitions.shape[:-2])
         except RuntimeError:
             raise ValueError(
-                f"transitions of shape {tuple(transitions.shape)} do not broadcast to scores of shape {tuple(scores.shape)}"
+                f"transitions of shape {tuple(transitions.shape)} do not broadcast to scores of shape {tuple(scores.shape)}; give (..., S, S) for scores (..., T, S)"
             ) from None
         x, transitions = x.expand(*lead, *x.shape[-2:]), transitions.expand(*lead, *transitions.shape[-2:])
     return x, transitions
@@ -93,7 +93,7 @@ def _solved(op: str, x: Tensor, transitions: Tensor | None, dtype: torch.dtype, 
         gap = torch.zeros(lead, dtype=torch.float64, device=x.device)
         return Solution(marginals, chosen, x.new_zeros(*lead, 1), gap) if structures else marginals
     if max(x.shape[-2:]) >= 2**15:
-        raise ValueError(f"scores of shape {tuple(x.shape)} are too large: structures are kept as 16 bit integers")
+        raise ValueError(f"scores of shape {tuple(x.shape)} are too large: the last two sizes must be below {2**15:,}")
     if transitions is not None:
         transitions = (transitions.flatten(0, -3) if transitions.ndim > 3 else transitions).contiguous()
     rows = x.reshape(math.prod(lead), *x.shape[-2:]).contiguous()
@@ -192,7 +192,7 @@ def sparsemap_matching(
             matching.
     """
     if scores.ndim < 2:
-        raise ValueError(f"scores of shape {tuple(scores.shape)} have no rows and columns: (..., n, m)")
+        raise ValueError(f"scores of shape {tuple(scores.shape)} have no rows and columns; give (..., n, m)")
     x, _ = last(scores, -1, mask)
     return _solved("sparsemap_matching", x, None, scores.dtype, return_structures)
 
@@ -233,7 +233,7 @@ def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures
     """
     tensor(scores)
     if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
-        raise ValueError(f"scores {tuple(scores.shape)} are not square: for two texts use sparsemap_matching")
+        raise ValueError(f"scores {tuple(scores.shape)} are not square; to align two texts use sparsemap_matching")
     x, _ = last(scores, -1, position_mask(mask, scores))
     return _solved("sparsemap_tree", x, None, scores.dtype, return_structures)
 

@@ -369,7 +369,7 @@ class _RowsInTorch(Function):
     def jvp(ctx: Any, t: Tensor, t_theta: Any, *_: Any) -> tuple[Any, ...]:
         if t_theta is not None:
             raise NotImplementedError(
-                "forward-mode derivatives are taken with respect to the scores; pass "
+                "forward-mode derivatives are taken only with respect to the scores; pass "
                 f"{ctx.name} as a number or use reverse mode"
             )
         saved = ctx.saved_tensors[2:]

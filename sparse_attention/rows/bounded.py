@@ -58,10 +58,10 @@ def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
         )
     if wrong.numel():
         raise ValueError(
-            f"{where} contain {wrong[0].item():g}, and every bound must be >= 0; clamp them or mask the position"
+            f"{where} contain {wrong[0].item():g}, but every bound must be >= 0; clamp it or mask its position"
         )
     raise ValueError(
-        f"{where} sum to {total[row].item():g} over the kept positions, and attention sums to 1: no distribution fits; "
+        f"{where} sum to {total[row].item():g} over the kept positions, but the weights must sum to 1; "
         "raise the bounds, or mask the whole row (it becomes zeros)"
     )
 

@@ -36,7 +36,7 @@ def ends_of(x: Any, name: str) -> Tensor:
 def alike(x: Tensor, other: Tensor, name: str, than: str) -> None:
     """Raise ValueError unless sequences that end at ``x`` and at ``other``, both int64 ``[B + 1]``, have equal lengths."""
     if x is not other and not (x.shape == other.shape and torch.equal(x, other)):
-        raise ValueError(f"the sequences of {name} have other lengths than those of {than}; they must be equal")
+        raise ValueError(f"the sequences of {name} must have the same lengths as those of {than}")
 
 
 def together(*ends: Tensor) -> list[tuple[Tensor, list[Tensor]]]:

@@ -53,8 +53,8 @@ def tensor(x: Any, name: str = "scores") -> None:
         raise TypeError(f"{name} is a {type(x).__name__}, not a tensor; convert it with torch.as_tensor")
     if x.is_nested or x.layout is not STRIDED or x.is_quantized:
         other = ("quantised", "dequantize()") if x.is_quantized else (str(x.layout), "to_dense()")
-        kind, way = ("nested", "to_padded_tensor, and a mask") if x.is_nested else other
-        raise TypeError(f"{name} is a {kind} tensor; it must be a dense one of numbers: convert it with {way}")
+        kind, way = ("nested", "torch.nested.to_padded_tensor and pass a mask") if x.is_nested else other
+        raise TypeError(f"{name} is a {kind} tensor; it must be dense: convert it with {way}")
 
 
 def jagged(x: Any) -> bool:
@@ -216,9 +216,9 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
 
 def not_boolean(mask: Tensor) -> TypeError:
     """The error for a mask of numbers."""
-    added, lengths = "from 0 and -inf, which is added: mask == 0", "from lengths: torch.arange(n) < lengths[:, None]"
+    added, lengths = "0 and -inf to add by mask == 0", "lengths by torch.arange(n) < lengths[:, None]"
     way = added if mask.dtype.is_floating_point else lengths
-    return TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep. From 1 and 0: mask.bool(); {way}")
+    return TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep. Convert 1/0 by mask.bool(), {way}")
 
 
 def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:

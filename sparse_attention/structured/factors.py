@@ -167,7 +167,7 @@ def arborescence(arcs: list[list[float]]) -> list[int]:
     n = len(arcs)
     heads = [-1] + [max((h for h in range(n) if h != w), key=lambda h: arcs[h][w]) for w in range(1, n)]
     if any(arcs[heads[w]][w] == -math.inf for w in range(1, n)):
-        raise ValueError("no tree is allowed: a word has no head of a score above -inf that the root reaches")
+        raise ValueError("no tree is allowed: some word cannot be reached from a root by arcs of score above -inf")
     cycle = _cycle(heads)
     if not cycle:
         return heads

@@ -223,7 +223,7 @@ def _explain(op: str, gap: Tensor, counts: Tensor, not_converged: bool) -> None:
     what = {"sparsemap_sequence": "a state or a transition", "sparsemap_matching": "a pair"}.get(op, "an arc or a root")
     raise ValueError(
         f"row {row} of {len(counts)}: no structure is allowed: each has {what} that is masked or of score -inf; "
-        "keep more of them, or mask the whole row (it becomes zeros)"
+        "keep more of the row, or mask all of it (it becomes zeros)"
     )
 
 

@@ -234,15 +234,15 @@ def test_what_is_refused():
     for call, message in (
         (lambda: fenchel_young(x, y, "entmax", label_smoothing=1.5), "label_smoothing=1.5 is out of range"),
         (lambda: fenchel_young(x, y[:3], "entmax"), r"expected \(7,\)"),
-        (lambda: fenchel_young(x, y, "entmax", weight=w[:3]), r"one per class is needed, \(5,\)"),
+        (lambda: fenchel_young(x, y, "entmax", weight=w[:3]), r"must have shape \(5,\), one number per class"),
         (lambda: fenchel_young(x, y, "entmax", reduction="max"), "not one of mean, sum, none"),
         (lambda: fenchel_young(x, y, sa.make("entmax"), alpha=1.2), "alpha given with a module: pass the name"),
-        (lambda: fenchel_young(x, y, sa.make("entmax", dim=1)), "works along dim=1, the loss along dim=-1"),
+        (lambda: fenchel_young(x, y, sa.make("entmax", dim=1)), "works along dim=1, but the loss along dim=-1"),
         (lambda: fenchel_young(x[None], torch.rand(35), "tvmax"), "must have the shape of the scores"),
         (lambda: sa.losses.FenchelYoungLoss("sparsehourglass"), "no Fenchel-Young loss"),
         (lambda: sa.max_omega(x, sa.make("oscarmax", mode="paper")), "mode='exact'"),
-        (lambda: sa.losses.sparsegen_hinge(x, -x.abs()), "labels are 0 or 1"),
-        (lambda: sa.losses.sparsehourglass_hinge(x, x * torch.nan), "labels are 0 or 1"),
+        (lambda: sa.losses.sparsegen_hinge(x, -x.abs()), "give labels 0 and 1"),
+        (lambda: sa.losses.sparsehourglass_hinge(x, x * torch.nan), "give labels 0 and 1"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

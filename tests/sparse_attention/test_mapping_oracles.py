@@ -114,7 +114,7 @@ def test_bounds_that_no_distribution_fits_are_named(kernel, name):
     f = getattr(sa, name)
     x, u = torch.randn(4, 3, dtype=torch.float64), torch.full((4, 3), 0.5, dtype=torch.float64)
     for value, words in (
-        (-1.0, r"row \(2,\) contain -1, and every bound must be >= 0"),
+        (-1.0, r"row \(2,\) contain -1, but every bound must be >= 0"),
         (float("nan"), r"row \(2,\) contain nan"),
     ):
         wrong = u.clone()

@@ -222,8 +222,8 @@ REFUSED = [
         lambda: sa.nn.MultiheadAttention(6, 3, mapping=sa.make("entmax"), alpha=1.5),
         "allowed only with a mapping's name",
     ),
-    (lambda: sa.nn.MultiheadAttention(8, 2, mapping=ALONG), "maps along dim=1; attention's keys are the last"),
-    (lambda: attention.Attention(attention.DotScores(), ALONG), "maps along dim=1; attention's keys are the last"),
+    (lambda: sa.nn.MultiheadAttention(8, 2, mapping=ALONG), "along dim=1, but attention needs the last"),
+    (lambda: attention.Attention(attention.DotScores(), ALONG), "along dim=1, but attention needs the last"),
     (lambda: ATTEND(X, X, X, key_padding_mask=HIDDEN), r"key_padding_mask .*\(4, 2\); it should be \(2, 4\)"),
     (
         lambda: ATTEND(X, X, X, attn_mask=HIDDEN.new_zeros(2, 4, 4)),

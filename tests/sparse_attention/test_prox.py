@@ -54,7 +54,7 @@ def test_owl_takes_any_weights():
     for wrong in (weights.flip(0), weights - 0.1):
         with pytest.raises(ValueError, match="must not be negative and must not increase"):
             owl(X, wrong)
-    with pytest.raises(ValueError, match="one per position is needed, 7"):
+    with pytest.raises(ValueError, match="must end in 7, the number of positions"):
         owl(X, weights[:3])
 
 

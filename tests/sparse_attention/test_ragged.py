@@ -78,7 +78,7 @@ def test_what_is_refused():
     for call, error, words in (
         (lambda: sa.sparsemax(scores, dim=0), ValueError, "dim=0 is out of range: 1 to 2 for nested scores"),
         (lambda: sa.sparsemax(scores, mask=torch.ones(4).bool()), TypeError, "must be nested.*tensor_from_jagged"),
-        (lambda: sa.sparsemax(scores, mask=other), ValueError, "the sequences of mask have other lengths"),
+        (lambda: sa.sparsemax(scores, mask=other), ValueError, "the sequences of mask must have the same lengths"),
         (lambda: sa.sparsemax(scores, mask=flat), ValueError, "does not broadcast to the scores"),
         (lambda: sa.sparsemax(scores, dim=1, gamma=torch.ones(5)), ValueError, r"gamma of shape \(5,\) fits neither"),
         (lambda: sa.sparsemax(gaps), ValueError, r"scores has gaps .*scores.contiguous\(\)"),

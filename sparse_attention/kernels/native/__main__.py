@@ -7,4 +7,4 @@ from . import build, build_all
 try:
     print(build_all())
 except build.BuildError as error:
-    sys.exit(f"no CPU kernels (everything works without them, slower): {error}. {error.advice}.")
+    sys.exit(f"no CPU kernels (everything works without them, but slower): {error}. {error.advice}.")

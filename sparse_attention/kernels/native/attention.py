@@ -109,7 +109,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, decoding: bool = Fals
     """Why the fused kernel cannot take these tensors, as a clause, or None. The first call builds the library.
 
     `forward` and `backward` take every alpha of `ALPHAS` in float32; ``decoding`` takes only 1.5 and 2, but also half
-    precision, the same in all three.
+    precision, if q, k and v have the same dtype.
     """
     dtype = q.dtype if decoding and q.dtype in ELEMENTS else torch.float32
     if not decoding and not ALPHAS[0] <= alpha <= ALPHAS[1]:
@@ -172,7 +172,7 @@ def _addresses(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, save: bool = True, weights: bool = False, lam: float | None = None, **call: Any
 ) -> tuple[Tensor, Saved | None]:
-    """Attention as the call says, by the names above. Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P (before dropout) if ``weights``.
+    """Attention; ``call`` has the arguments listed at the top of this file. Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P (before dropout) if ``weights``.
 
     Call it only with tensors for which ``refusal`` returns None. Raises ``MemoryError``.
     """
@@ -214,7 +214,7 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, b
         *(None if x is None else x.data_ptr() for x in kept),
     )
     if _library.attention_backward(of.shape, *_addresses(q, k, v), *places, torch.get_num_threads()):
-        raise MemoryError(f"no memory for the gradients at {int(pointers[-1])} entries; use fewer heads at a time")
+        raise MemoryError(f"no memory for gradients of {int(pointers[-1])} nonzero weights; use fewer heads at a time")
     dbias = None
     if scores is not None and bias is not None:
         dbias = torch.zeros(bias.shape, dtype=torch.float64)

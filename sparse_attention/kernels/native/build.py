@@ -249,7 +249,7 @@ def _open(library: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
-        raise FolderError(f"{library} cannot be loaded (a folder that may not hold programs?): {error}") from error
+        raise FolderError(f"{library} cannot be loaded ({error})") from error
 
 
 def say(text: str) -> None:

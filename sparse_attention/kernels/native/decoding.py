@@ -57,7 +57,7 @@ class KeyPanels:
         assert library is not None
         step = _step(k, k, self, last, k.shape[0])
         if library.attention_screen(ctypes.addressof(step), self.panels, torch.get_num_threads()):
-            raise MemoryError("no memory to round keys in")
+            raise MemoryError("no memory for the 8-bit copy of the keys; use fewer keys or heads at a time")
         self.panels = last
         return self
 
@@ -122,7 +122,7 @@ class Step(ctypes.Structure):
 
 def _step(k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, **fields: Any) -> Step:
     if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
-        said = f"{heads} heads, k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} groups and channels do not fit"
+        said = f"k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} (groups, channels) must agree, and {heads} heads must be a multiple of k's groups"
         raise InvalidValue(said, key="panels", value=panels.of)
     memory = k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held)
     sizes = panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2]
@@ -139,7 +139,7 @@ def _rows_together(name: str, x: Tensor, dtype: torch.dtype) -> None:
         dtype = dtype if dtype in ELEMENTS else torch.float32
         address(x[:1, :1], dtype, x.shape[2] if x.shape[1] else 0)  # checks dtype, device, contiguous channels
     if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
-        said = f"{name} has strides {x.stride()}; positions and channels must be contiguous; only groups may be apart"
+        said = f"{name} has strides {x.stride()}; within each group it must be contiguous: pass {name}.contiguous()"
         raise InvalidValue(said, key="strides", value=x.stride())
 
 
@@ -161,7 +161,7 @@ def step(
     they may be views of a longer buffer. Raises ``ValueError`` for other strides.
 
     given: ``lengths``, ``scales``, ``slopes``, ``sinks``, ``window``. ``scales``, ``slopes`` and ``sinks`` are float32 [h] for a divisor h of the heads. The scores of a head are multiplied by
-    ``scale`` and its own scale; slopes and sinks are as in `sparse_attention`, they and the bias multiplied by ``factor``.
+    ``scale`` and its own scale; slopes, sinks and the bias are as in `sparse_attention`, multiplied by ``factor``.
     Only the last ``window`` keys are seen.
     """
     _rows_together("k", k, k.dtype)

@@ -20,7 +20,7 @@ class ByType(dict[torch.dtype, Callable[..., int]]):
 
     def __missing__(self, dtype: torch.dtype) -> Callable[..., int]:
         known = ", ".join(map(str, self)) or "none yet: available(op, x) loads them"
-        said = f"no native kernel takes dtype {dtype}; loaded are those for {known}"
+        said = f"no native kernels are loaded for {dtype}; loaded dtypes: {known}"
         raise InvalidType(said, key="dtype", value=dtype)
 
 
@@ -47,13 +47,13 @@ def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
     """
     if x.dtype is dtype and x.numel() == count and x.is_contiguous() and x.is_cpu and not x.is_neg():
         return x.data_ptr() or nowhere(x)
-    given, shape, strides = "a native kernel was given", tuple(x.shape), x.stride()
+    needs, shape, strides = "a native kernel needs", tuple(x.shape), x.stride()
     if x.dtype is not dtype:
-        raise InvalidType(f"{given} dtype {x.dtype} for {dtype}; convert it", key="dtype", value=x.dtype)
+        raise InvalidType(f"{needs} {dtype}, not {x.dtype}; convert the tensor", key="dtype", value=x.dtype)
     if x.numel() != count:
-        raise InvalidValue(f"{given} shape {shape} where {count} values belong", key="shape", value=shape)
+        raise InvalidValue(f"{needs} {count} values, not a tensor of shape {shape}", key="shape", value=shape)
     dense(x)  # raises the error if memory is missing
-    raise InvalidValue(f"{given} strides {strides} for shape {shape}; pass dense(x)", key="strides", value=strides)
+    raise InvalidValue(f"{needs} dense(x), not strides {strides} of shape {shape}", key="strides", value=strides)
 
 
 def nowhere(x: Tensor) -> int:

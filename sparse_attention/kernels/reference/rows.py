@@ -45,7 +45,7 @@ class Op(NamedTuple):
         """
         of = self.gamma_gradient if name == "gamma" else self.theta_gradient
         if of is None:
-            raise TypeError(f"{self.forward.__name__} has no derivative with respect to a tensor {name}")
+            raise TypeError(f"{self.forward.__name__} has no derivative with respect to {name}; pass it as a number")
         return of(dx, p, **params).to(params[name].dtype).sum_to_size(params[name].shape)
 
 

@@ -1,6 +1,6 @@
 """Fused attention on the GPU: ``entmax(scale q k') v`` without the matrix of scores; kernels: ``attention_kernels``.
 
-The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16, with forms that are channels there:
+The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16, with three more arguments, which need extra channels there:
 
     ``scales``   float32 [H, n], factors of each query's scores
     ``slopes``   float32 [H]: ``slopes[h] * |i + m - n - j|`` is subtracted from the score of query i and key j
@@ -9,7 +9,7 @@ The contract is that of ``kernels.native.attention``, for float32, float16 and b
 All of them have gradients. Scores, thresholds and sums are float32. For half-precision inputs, as in flash attention, the
 weights are rounded to half precision before they are multiplied by the values, and the gradients of the scores before they
 are multiplied by queries and keys. No call here waits for the device; with one alpha per head, `sa.sparse_attention` has
-read their range before. Results are deterministic.
+already read the range of the alphas. Results are deterministic.
 """
 
 from __future__ import annotations

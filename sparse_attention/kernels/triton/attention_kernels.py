@@ -1,4 +1,4 @@
-"""Sparse attention on the GPU: a forward kernel, a backward kernel for queries, and a backward kernel for keys, values.
+"""Sparse attention on the GPU: a forward kernel, a backward kernel for queries, and one for keys and values.
 
 The mapping is entmax with alpha = 1 + 1/r. With x = (alpha - 1) scale q k' and top = max x, p = (x - top - tau)_+^r,
 where tau in [-1, 0) is such that sum p = 1. RULE says which r: SPARSEMAX (r = 1), ENTMAX15 (r = 2), ANY (the argument

@@ -48,8 +48,8 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
         torch.broadcast_shapes(mu.shape, sigma_sq.shape)
     except RuntimeError:
         raise ValueError(
-            f"a basis on the line needs mu [...] and sigma^2 [...], got {tuple(mu.shape)} and {tuple(sigma_sq.shape)}; "
-            "GaussianBasis2d is for the plane, and more dimensions have no closed form"
+            f"mu {tuple(mu.shape)} and sigma^2 {tuple(sigma_sq.shape)} must broadcast for a basis on the line; "
+            "for the plane use GaussianBasis2d"
         ) from None
     sigma_sq = _checked_positive(sigma_sq)
     centres, widths = basis.tensors(mu.device)

@@ -65,7 +65,7 @@ def continuous_attention_2d(
     order = closed_form_order(alpha)
     rule = _resolve(quadrature, basis, order)
     if n_angles is not None and n_angles < 4:
-        raise ValueError(f"n_angles={n_angles} is too few; use at least 4, or None for the error bound's choice")
+        raise ValueError(f"n_angles={n_angles} is too few; use at least 4, or None to choose it by the error bound")
     dtype = torch.promote_types(mu.dtype, covariance.dtype)
     batch = torch.broadcast_shapes(mu.shape[:-1], covariance.shape[:-2])
     loc = mu.double().expand(*batch, 2).reshape(-1, 2)
@@ -101,7 +101,7 @@ def _check_plane(mu: Tensor, sigma: Tensor) -> None:
     if mu.shape[-1:] != (2,) or sigma.shape[-2:] != (2, 2):
         raise ValueError(
             f"a density on the plane needs mu [..., 2] and sigma [..., 2, 2], got {tuple(mu.shape)}, {tuple(sigma.shape)}; "
-            "in more dimensions there is the density, MultivariateBetaGaussian, but no closed form of the attention"
+            "attention has no closed form in more dimensions"
         )
 
 
@@ -299,7 +299,7 @@ def _resolve(quadrature: str, basis: GaussianBasis2d, order: int) -> str:
             "quadrature='slices' needs centres on a grid and one diagonal covariance (GaussianBasis2d.grid); use 'auto'"
         )
     if quadrature == "paper-code" and order > 1:
-        raise ValueError("quadrature='paper-code' exists for alpha=2 only: the authors have no other truncated density")
+        raise ValueError("quadrature='paper-code' exists only for alpha 1 and 2, as in the authors' code; use 'auto'")
     if quadrature == "auto":
         return "slices" if basis.separable else "angular"
     return quadrature

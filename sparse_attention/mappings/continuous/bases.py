@@ -85,12 +85,12 @@ class GaussianBasis1d(_Basis):
     ) -> GaussianBasis1d:
         """For every width, n / len(widths) evenly spaced centres in [low, high].
 
-        The widths are .1, .5 for IMDB and .03, .1, .3 for NMT. Raises ValueError if n is not a multiple of len(widths).
+        The papers use widths .1, .5 for IMDB and .03, .1, .3 for NMT. Raises ValueError if n is not a multiple of len(widths).
         """
         per_width, rest = divmod(n, len(widths))
         if rest or per_width < 1:
             raise ValueError(
-                f"n={n} basis functions cannot be shared by {len(widths)} widths; "
+                f"n={n} basis functions cannot be divided equally among {len(widths)} widths; "
                 f"use a positive multiple of {len(widths)}"
             )
         line = torch.linspace(low, high, per_width, dtype=torch.float64)
@@ -127,7 +127,7 @@ class GaussianBasis2d(_Basis):
             raise ValueError(f"covariances must be [2, 2] or [{len(centres)}, 2, 2], got {tuple(covariances.shape)}")
         symmetric = torch.allclose(covariances, covariances.mT, rtol=1e-9, atol=0.0)
         if not symmetric or bool((torch.linalg.eigvalsh(covariances) <= 0).any()):
-            raise ValueError("covariances must be symmetric positive definite; add a multiple of the identity")
+            raise ValueError("covariances must be symmetric positive definite; make them symmetric and add 1e-6 I")
         super().__init__(centres=centres, covariances=covariances)
         self._in_grid_order = True
         self._axes = self._find_grid()

@@ -281,7 +281,7 @@ class LocationScale(Density):
         while excess(high) < 0:
             high *= 2
             if high > 1e12:
-                raise ValueError("a g'(a) - g(a) + g(0) stays below 1/2 up to a = 1e12; g must be strictly convex")
+                raise ValueError("g is too nearly linear: a g'(a) - g(a) + g(0) < 1/2 up to a = 1e12; choose another g")
         low = 0.0
         for _ in range(200):
             middle = 0.5 * (low + high)

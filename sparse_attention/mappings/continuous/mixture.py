@@ -76,7 +76,7 @@ def fit_mixture(
         raise ValueError(f"components={components} must lie between 1 and the number of positions, {length}")
     VARIANCE.check(initial_variance)
     if weights.shape[-1] != length:
-        raise ValueError(f"weights {tuple(weights.shape)} do not fit {length} positions")
+        raise ValueError(f"weights {tuple(weights.shape)} must have shape [B, {length}], one per position")
     p, t = weights.double(), positions.double()
     mu = _draw_means(p, t, components, _noise(p.shape, p, generator)) if means is None else means.double()
     eye = torch.eye(n, dtype=t.dtype, device=t.device)
@@ -144,7 +144,7 @@ def mixture_expectation(mixture: Mixture, basis: GaussianBasis1d | GaussianBasis
     alpha > 1 replaces every component by the beta-Gaussian with the same mean and covariance.
     """
     if mixture.mu.shape[-1] != basis.dim:
-        raise ValueError(f"a mixture over {mixture.mu.shape[-1]} coordinates and a basis over {basis.dim} do not fit")
+        raise ValueError(f"the mixture has {mixture.mu.shape[-1]} coordinates, the basis {basis.dim}; give as many")
     if isinstance(basis, GaussianBasis1d):
         sigma_sq = matched_sigma_sq(mixture.covariance[..., 0, 0], alpha)
         r = continuous_attention_1d(mixture.mu[..., 0], sigma_sq, basis, alpha)

@@ -110,7 +110,7 @@ class ContinuousAttention1d(nn.Module):
             mu, sigma_sq = params
         elif query is not None:
             if self.predictor is None:
-                raise ValueError("query given, but this layer has no predictor: build it with query_dim")
+                raise ValueError("query is given, but this layer has no predictor; build the layer with query_dim")
             mu, sigma_sq = self.predictor(query)
         else:
             assert weights is not None
@@ -226,8 +226,8 @@ class ContinuousAttention2d(nn.Module):
 
     def _check_size(self, values: Tensor) -> None:
         if values.shape[1] != self.grid[0] * self.grid[1]:
-            said = f"values have {values.shape[1]} positions, the layer was built for {self.grid[0]} x {self.grid[1]}; "
-            said += "pass grid=(rows, columns) of the feature map"
+            said = f"values have {values.shape[1]} positions, but the layer was built for {self.grid[0]} x {self.grid[1]}; "
+            said += "build it with grid=(rows, columns) of the feature map"
             raise InvalidValue(said, key="values", value=values.shape[1], allowed=self.grid)
 
     def extra_repr(self) -> str:
@@ -314,7 +314,7 @@ def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -
     """The mask [B, L] of values [B, L, D], or None. Raises TypeError or ValueError that names what does not fit."""
     allowed = tuple(values.shape[:2])
     if weights is not None and (weights.shape[0], weights.shape[-1]) != allowed:
-        said = f"weights {tuple(weights.shape)} do not fit values {tuple(values.shape)}"
+        said = f"weights {tuple(weights.shape)} must have the batch and positions {allowed} of the values"
         raise InvalidValue(said, key="weights", value=tuple(weights.shape), allowed=allowed)
     if mask is None:
         return None

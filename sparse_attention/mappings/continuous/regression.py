@@ -184,4 +184,4 @@ def _ridge_matrices(lengths: Tensor, width: int, basis: GaussianBasis1d, ridge: 
 
 def _check_length(length: int) -> None:
     if length < 1:
-        raise ValueError(f"length={length}: ridge regression needs at least one position; mask empty documents out")
+        raise ValueError(f"length={length}: ridge regression needs at least one position; leave empty documents out")

@@ -79,11 +79,11 @@ def test_what_does_not_match_is_refused():
     x, y, z = (jagged([torch.randn(n, 2, 8) for n in ns]) for ns in lengths)
     strided = torch.nested.nested_tensor([torch.randn(2, 3, 8)] * 2)
     for tensors, error, says in (
-        ((x, x, y), ValueError, "the sequences of v have other lengths than those of k"),
-        ((x, z, z), ValueError, "q has 2 sequences, k 1"),
+        ((x, x, y), ValueError, "the sequences of v must have the same lengths as those of k"),
+        ((x, z, z), ValueError, "q has 2 sequences and k 1"),
         ((x, torch.randn(2, 2, 3, 8), x), TypeError, "k is not jagged; q, k and v must all be nested"),
         ((x, x, strided), TypeError, r"v is not jagged; .*layout=torch\.jagged"),
-        ((x.transpose(1, 2), x, x), ValueError, r"nested q .* is not \[B, H, \*, d\] or .*: use transpose\(1, 2\)"),
+        ((x.transpose(1, 2), x, x), ValueError, r"nested q .* must be \[B, H, \*, d\] or .*transpose\(1, 2\)"),
     ):
         with pytest.raises(error, match=says):
             sa.sparse_attention(*tensors)

@@ -73,7 +73,7 @@ def test_masks_of_trees(kernel):
 
 def test_what_is_refused():
     x = torch.randn(3, 4)
-    with pytest.raises(ValueError, match=r"scores \(3, 4\) are not square: for two texts use sparsemap_matching"):
+    with pytest.raises(ValueError, match=r"scores \(3, 4\) are not square; to align two texts use sparsemap_matching"):
         sa.sparsemap_tree(x)
     with pytest.raises(ValueError, match="sparsemap_tree works over a tree; attention needs a mapping"):
         sa.sparse_attention(x, x, x, "sparsemap_tree")
