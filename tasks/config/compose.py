@@ -298,9 +298,6 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
-    if config["runtime"]["compile"] and not (config["model"]["name"] == "lstm" and config["model"]["input_feeding"]):
-        told = "needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
-        found.append(f"runtime.compile=true {told}")
     if config["train"]["class_weights"] and config["task"]["family"] != "classification":
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
         found.append(Problem(told, "train.class_weights"))

@@ -125,9 +125,6 @@ class Runtime:
         help="keep all checkpoints after training, with the optimiser's state; otherwise only the best weights"
     )
     tf32: bool = flag(help="compute fp32 matrix products in TF32 on a GPU that has it; recorded with every cell")
-    compile: bool = flag(
-        help="torch.compile the decoder's step of an LSTM with input feeding; recorded with every cell"
-    )
     verbose: bool = flag(help="print tracebacks")
 
 

@@ -29,7 +29,6 @@ def config_class(name: str, *entries: Entry) -> type:
 MAPPING = (
     entry("mapping", str, "softmax", "registered attention mapping"),
     entry("mapping_params", str, "{}", "its parameters as JSON"),
-    entry("compile_step", bool, False, "torch.compile the decoder's step, where the model has one"),
 )
 
 
@@ -77,8 +76,7 @@ def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
     kinds, model = {one.name: one.metadata["kind"].type for one in dataclasses.fields(options)}, dict(config["model"])
     found = {"_name": registered_name(model.pop("name"))}
     found |= {k: v if kinds[k] in PLAIN else json.dumps(v) for k, v in model.items()}
-    own = {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
-    return found | own | {"compile_step": bool(config.get("runtime", {}).get("compile"))}
+    return found | {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
 
 
 class Wrapped:
@@ -91,10 +89,7 @@ class Wrapped:
     def build_net(cls, cfg: Any, *sizes: Any) -> Any:
         """Build the model; `sizes` are the constructor arguments of the family's models before the mappings."""
         node = {"name": cls.architecture} | values_of(cfg, models.architecture(cls.family, cls.architecture).Options)
-        net = models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *sizes)
-        if cfg.compile_step:
-            net.compile_step()
-        return net
+        return models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *sizes)
 
 
 class DataModel(Wrapped, BaseFairseqModel):

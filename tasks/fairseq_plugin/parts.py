@@ -77,7 +77,6 @@ class Parts:
 
         It contains no optimiser state, and not the path of the encoding: fairseq's commands are given one.
         """
-        self.groups.model.compile_step = False
         wrapped = self.model()
         wrapped.net.load_state_dict(model.state_dict())
         made = OmegaConf.merge(OmegaConf.structured(FairseqConfig), self.groups)

@@ -21,8 +21,7 @@ class Lstm(nn.LSTM):
     """
 
     def forward(self, *args, **kwargs):
-        # torch.compile decomposes the LSTM itself
-        if torch.compiler.is_compiling() or not _half_on_cpu(self.weight_hh_l0):
+        if not _half_on_cpu(self.weight_hh_l0):
             return super().forward(*args, **kwargs)
         with torch.backends.mkldnn.flags(enabled=False):
             return super().forward(*args, **kwargs)

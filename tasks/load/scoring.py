@@ -136,5 +136,5 @@ def on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    runtime = dict(config["runtime"]) | {"device": device}
+    runtime = {k: v for k, v in config["runtime"].items() if k != "compile"} | {"device": device}  # of earlier versions
     return dict(config) | {"runtime": runtime, "launcher": {"name": "local"}, "logger": {"csv": {}}}

@@ -139,11 +139,6 @@ class Model(nn.Module):
         features, weights = (torch.cat(parts, 1) for parts in zip(*steps))
         return self.generator(features), weights
 
-    def compile_step(self) -> None:
-        """Compile the decoder's step with torch.compile, for variable lengths (the first call takes about a minute)."""
-        torch._dynamo.config.allow_rnn = True  # otherwise every LSTM breaks the graph
-        self._advance = torch.compile(self._advance, dynamic=True)  # type: ignore[method-assign]
-
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.embed_dropout(self.target_embed(tokens))
 

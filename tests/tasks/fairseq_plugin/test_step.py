@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import safetensors.torch
 import torch
 from omegaconf import OmegaConf
 from syncs import syncs
@@ -223,29 +222,12 @@ def test_tf32_is_recorded_and_names_no_cell(tmp_path):
 REFUSED = {"train.precision=fp16": r"train\.precision=fp16 needs a GPU; use bf16 or fp32"}
 REFUSED |= {"train.batch_size=null": r"train\.batch_size=null needs max_tokens"}
 REFUSED |= {"train.batch_size=16 train.processes=3": r"processes=3 cannot divide .*batch_size=16 .*: processes=1, 2"}
-REFUSED |= {"model=transformer_small runtime.compile=true": r"compile=true needs model=lstm_\* .*input_feeding=true"}
 
 
 @pytest.mark.parametrize("overrides, said", REFUSED.items())
 def test_what_cannot_be_trained_is_refused(composed, overrides, said):
     with pytest.raises(ConfigError, match=said):
         composed(["task=toy", "runtime.device=cpu", *overrides.split()])
-
-
-@pytest.mark.slow  # compiling takes a minute
-def test_a_compiled_step_learns_the_same(script, tmp_path):
-    """In processes of their own: after torch.compile, torch exports no LSTM for texts of any length."""
-    weights, names = [], set()
-    for wanted in ("false", "true"):
-        more = ["model.input_feeding=true", "model.dropout=0", f"runtime.compile={wanted}"]
-        done = script("train.py", *CELLS["lstm"], *more, f"paths.outputs={tmp_path / wanted}")
-        assert done.returncode == 0, done.stderr
-        (folder,) = (tmp_path / wanted).glob("cells/*/*/*")
-        assert json.loads((folder / "provenance.json").read_text())["machine"]["compile"] == (wanted == "true")
-        weights.append(safetensors.torch.load_file(folder / "weights.safetensors"))
-        names.add(folder.name)
-    assert len(names) == 1
-    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
 
 
 def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell, tiny, tmp_path):
