@@ -3,7 +3,6 @@
     python scripts/train.py task=translation mapping=entmax mapping.alpha=1.3 seed=2             one cell
     python scripts/train.py -m task=toy mapping=sparsegen_lin,oscarmax seed=1,2,3 grid=paper     each mapping over its own grid
     python scripts/train.py -m task=toy 'mapping=glob(*)' --plan                                 cells and hours; nothing is run
-    python scripts/train.py -m experiment=laha2018_table2 seed=1,2                               a table of a paper
 
 See docs/guides/sweeps.md for everything else.
 """

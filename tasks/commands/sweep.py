@@ -2,7 +2,6 @@
 
     task=toy mapping=sparsegen_lin,oscarmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
     task=toy mapping=glob(*)                                            the mappings that fit; the others are listed
-    experiment=laha2018_table2 seed=1,2                                 an experiment with its rows, grids and tables
 
 Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and plots. Command lines that choose another
 sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
@@ -23,9 +22,9 @@ from repro.results import records
 from repro.store import Store, check_names
 from tasks.commands import compare, reproduce
 from tasks.config import compose
-from tasks.config.options import ConfigError, Problem, near, short
+from tasks.config.options import ConfigError, short
 from tasks.config.overrides import lacking
-from tasks.config.request import Override, Request, whole
+from tasks.config.request import Override, Request
 
 WHERE = ("runtime.", "paths.", "logger", "launcher", "sweep=")  # what may change when a sweep is continued
 SHOWN = 12  # maximum number of invalid configurations that are printed one by one
@@ -37,14 +36,15 @@ class Outline:
     """The cells of a sweep, before any data are read.
 
     Attributes:
-        experiments, cells: the experiments, and the cells of each.
+        experiment: a table with a row for each mapping and a column for each data set.
+        cells: its cells.
         left_out: configurations in which a value from a glob does not fit: configuration -> reason.
         wrong: invalid configurations: configuration -> reason.
         without: key of a mapping's parameter -> the mappings that have no such parameter, and run without it.
     """
 
-    experiments: list[Experiment] = field(default_factory=list)
-    cells: list[list[Cell]] = field(default_factory=list)
+    experiment: Experiment = Experiment("sweep", "demo", "", (), (), ())
+    cells: list[Cell] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     without: dict[str, list[str]] = field(default_factory=dict)
@@ -64,8 +64,7 @@ def outline(request: Request) -> Outline:
     A mapping without one of the swept parameters runs once, without it.
     """
     with compose.composer() as composed:
-        tools = replace(reproduce.TOOLS, compose=composed)
-        return _of_keys(request, tools) if not request.names else _of_experiments(request, tools)
+        return _outlined(request, replace(reproduce.TOOLS, compose=composed))
 
 
 def _without(keys: Keys) -> dict[str, list[str]]:
@@ -83,10 +82,10 @@ def _combinations(keys: Keys) -> Iterator[tuple[Override, ...]]:
     return itertools.product(*(one.each for one in keys.values()))
 
 
-def _of_keys(request: Request, tools: plans.Tools) -> Outline:
+def _outlined(request: Request, tools: plans.Tools) -> Outline:
     keys = dict(request.keys)
-    cells: list[Cell] = []
-    outlined = Outline(cells=[cells], without=_without(keys))
+    outlined = Outline(without=_without(keys))
+    cells = outlined.cells
     seeds = keys.pop("seed").texts if "seed" in keys else [""]
     varied = [key for key, one in keys.items() if len(one.texts) > 1 or one.glob]
     rows: dict[str, int] = {}
@@ -133,7 +132,7 @@ def _of_keys(request: Request, tools: plans.Tools) -> Outline:
     swept = [one.text for key, one in request.keys.items() if key in varied]
     title, profile = f"Sweep of {', '.join(swept) or 'one setting'}", cells[0].config["profile"]["name"]
     table = tuple(Row(mapping, mapping) for mapping in rows)
-    outlined.experiments = [Experiment("sweep", profile, title, table, tuple(labels), ())]
+    outlined.experiment = Experiment("sweep", profile, title, table, tuple(labels), ())
     return outlined
 
 
@@ -143,31 +142,6 @@ def _grid(chosen: Sequence[Override], tools: plans.Tools) -> list[plans.Point]:
     given = {one.key.removeprefix("mapping.") for one in chosen}
     grid = tools.compose(base, base)["mapping"]["grid"]
     return plans.points({k: v for k, v in grid.items() if k not in given})
-
-
-def _of_experiments(request: Request, tools: plans.Tools) -> Outline:
-    keys = dict(request.keys)
-    profiles = keys.pop("profile").values if "profile" in keys else ("demo",)
-    seeds = whole(",".join(keys.pop("seed").values)) if "seed" in keys else ()
-    mappings = keys.pop("mapping").values if "mapping" in keys else ()
-    combinations = list(_combinations(keys))
-    several = len(combinations) > 1
-    outlined = Outline()
-    for (n, chosen), profile, title in itertools.product(enumerate(combinations, 1), profiles, request.names):
-        more = tuple(one.text for one in chosen)
-        (one,) = reproduce.experiments(Request((title,), more, profile, seeds))
-        if mappings:
-            there = [row.mapping for row in one.rows]
-            if lost := [m for m in mappings if m not in there]:
-                told = f"experiment={title} has no row of mapping={lost[0]}{near(lost[0], there)}; it has: "
-                raise ConfigError(Problem(told + ", ".join(dict.fromkeys(there)), "mapping", lost[0], there))
-            one = replace(one, rows=tuple(row for row in one.rows if row.mapping in mappings))
-        reproduce.check_keys(one, more)
-        if several:
-            one = replace(one, name=f"{one.name}_{n}", title=f"{one.title} ({', '.join(more)})")
-        outlined.experiments.append(one)
-        outlined.cells += plans.outline([one], tools, more)
-    return outlined
 
 
 # ---- the folder of a sweep
@@ -180,11 +154,9 @@ def folder_of(store: Store, request: Request, outlined: Outline) -> Path:
     """
     root = store.root / "sweeps"
     if not request.sweep:
-        one = outlined.experiments[0]
-        mappings = [row.label for row in one.rows]
+        mappings = [row.label for row in outlined.experiment.rows]
         said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
-        words = request.names or (*dict.fromkeys(c.key for c in one.columns), said)
-        return new_folder(root, "-".join(words))
+        return new_folder(root, "-".join([*dict.fromkeys(c.key for c in outlined.experiment.columns), said]))
     folder = root / request.sweep
     before = compare.read_manifest(folder)
     if before is not None and before.get("asked") != lasting(request):
@@ -218,18 +190,16 @@ def main(request: Request) -> int:
     outlined = outline(request)
     tell(outlined)
     if request.plan:
-        labelled = []
-        for one, cells in zip(outlined.experiments, outlined.cells):
-            rows = [f", {row.label}" * (one.name == "sweep") for row in one.rows]
-            labelled += [(one.columns[c.column].label + rows[c.row], c) for c in cells]
+        one = outlined.experiment
+        labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.cells]
         print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}"))
         return int(bool(outlined.wrong))
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
         raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")
-    store = reproduce.store_of(outlined.cells)
+    store = reproduce.store_of([outlined.cells])
     folder = folder_of(store, request, outlined)
-    made = reproduce.prepared(outlined.experiments, request.overrides, outlined.cells, folder.name)
+    made = reproduce.prepared([outlined.experiment], request.overrides, [outlined.cells], folder.name)
     return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()
 
 
@@ -245,7 +215,7 @@ def tell(outlined: Outline) -> None:
 
 @dataclass
 class Sweep(reproduce.Driver):
-    """The driver of a sweep, which prints one table of all cells at the end, and the tables of experiments."""
+    """The driver of a sweep, which prints one table of all cells at the end."""
 
     request: Request = Request()
     outlined: Outline = field(default_factory=Outline)
@@ -265,21 +235,19 @@ class Sweep(reproduce.Driver):
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 
     def _print_complete(self, display: Display) -> None:
-        if self.request.names:
-            super()._print_complete(display)
+        """There is no table before the end."""
 
     def conclude(self) -> int:
-        """Write the comparison and the tables of experiments. Returns the exit status."""
-        failed = super().conclude() if self.request.names else self.count()
-        for one in self.plans:
-            for c, why in one.unavailable.items():
-                print(f"not run: {one.experiment.columns[c].label}: {why}", file=sys.stderr)
-                failed = 1
+        """Write the comparison. Returns the exit status."""
+        (plan,), failed = self.plans, self.count()
+        for c, why in plan.unavailable.items():
+            print(f"not run: {plan.experiment.columns[c].label}: {why}", file=sys.stderr)
+            failed = 1
         self._manifest()
         lost = [f"{name(self.cells[key])} failed: {why.splitlines()[0]}" for key, why in self.failed.items()]
         notes = [*lost, *(f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items())]
-        title = " and ".join(dict.fromkeys(e.title for e in self.outlined.experiments))
-        print_comparison(records.of_cells(self.cells.values(), self.store), self.folder, title, notes)
+        results = records.of_cells(self.cells.values(), self.store)
+        print_comparison(results, self.folder, self.outlined.experiment.title, notes)
         return 1 if failed else 0
 
 

@@ -78,16 +78,16 @@ def _node(override: str) -> str:
 def check(request: Request) -> None:
     """Raise ConfigError if a request names no task or has misspelt names or keys; without torch, whose import takes seconds.
 
-    In a sweep, the first value of each key is merged. Experiments are checked when they are read.
+    In a sweep, the first value of each key is merged.
     """
     from tasks.config.overrides import merged
 
-    if not (request.names or request.flags or "task" in request.keys):
+    if not (request.flags or "task" in request.keys):
         known = names_in("task")
         raise ConfigError(
             Problem(f"no task is named; add task=NAME, one of: {', '.join(known)}", "task", allowed=known)
         )
-    if not ((request.hydras and request.many) or request.names):
+    if not (request.hydras and request.many):
         given = request.keys.values()
         merged("main", [one.each[0] for one in given if one.node != "mapping"] if request.many else list(given))
 

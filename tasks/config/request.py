@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a mode
     from hydra.core.override_parser.types import Override as Parsed
 
 # The commands' own keys; everything else is a key of the configuration.
-TRAIN = ("sweep", "grid", "experiment")
+TRAIN = ("sweep", "grid")
 REPRODUCE = ("profile", "seeds", "add", "rows", "columns")
 GRIDS = ("paper",)  # the grid of each mapping's configuration file
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
@@ -254,12 +254,6 @@ class Request:
         if not NAME.fullmatch(last.get("sweep", "-")):
             rule = "a name of up to 64 letters, digits, - and _ (it also names a folder)"
             raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
-        if {"grid", "experiment"} <= last.keys():
-            told = "grid=paper does not go with experiment=, whose file has the grid of each row; leave grid= out"
-            raise ConfigError(Problem(told, "grid"))
-        if "experiment" in last:
-            (experiment,) = parse([f"experiment={last['experiment']}"])
-            names = experiment.values
         patterns = {key: tuple(last[key].split("|")) for key in ("rows", "columns") if key in last}
         kept = {key: last[key] for key in ("profile", "sweep", "grid") if key in last}
         seeds = whole(last["seeds"]) if "seeds" in last else ()

@@ -50,11 +50,6 @@ def test_a_sweep_ends_in_one_table_and_is_found_again(train, command, outputs, c
     assert command("compare", "sweep=mien", f"paths.outputs={outputs}") == 2 and "'mine'" in capsys.readouterr().err
 
 
-def test_an_experiment(script, outputs):
-    done = script("train.py", "-m", "experiment=demo", "--plan", f"paths.outputs={outputs}")
-    assert done.returncode == 0 and "hours" in done.stdout, done.stderr
-
-
 @pytest.fixture(scope="module")
 def optuna():
     """Optuna and matplotlib are loaded once, for all forks."""

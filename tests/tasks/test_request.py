@@ -16,7 +16,6 @@ def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
     table = Request.read(typed, REPRODUCE, ["demo"], plan=True)
     assert (table.seeds, table.rows, table.profile, table.plan) == ((2, 1), ("a", "b*"), "cpu", True)
     assert (table.add, table.overrides) == (("entmax,alpha=1.5", "softmax"), ("optim.lr=1",))
-    assert Request.read(["experiment=demo,laha2018_table2"], TRAIN).names == ("demo", "laha2018_table2")
     shown = Request.read(["--cfg", "job", "--resolve", "task=toy"], TRAIN)
     assert (shown.flags, shown.overrides, shown.hydras) == (("--cfg", "job", "--resolve"), ("task=toy",), True)
     last = Request.read(["seed=1", "task=toy", "seed=2"]).keys
@@ -24,7 +23,7 @@ def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
 
 
 def test_what_is_no_argument_is_refused_by_its_key():
-    for argument in ("grid=papr", "sweep=a/b", "experiment=dmo", "--plann", "--seed=3", "seeds=one", "mapping"):
+    for argument in ("grid=papr", "sweep=a/b", "--plann", "--seed=3", "seeds=one", "mapping"):
         key, _, value = argument.partition("=")
         told = {"key": key, "value": None if key[:2] == "--" else value} if argument != "mapping" else {"value": None}
         with refused(ConfigError, **told):
@@ -34,7 +33,7 @@ def test_what_is_no_argument_is_refused_by_its_key():
 # whether Hydra runs a command line, or what is refused
 WHOSE = [(line, False) for line in ("task=toy", "-m task=toy", "--plan task=toy")]
 WHOSE += [(line, True) for line in ("--cfg job", "-m --cfg job", "-m hydra/sweeper=optuna sweep=mine")]
-WHOSE += [("grid=paper", "grid="), ("experiment=demo", "experiment="), ("-m hydra/sweeper=optuna grid=paper", "grid=")]
+WHOSE += [("grid=paper", "grid="), ("-m hydra/sweeper=optuna grid=paper", "grid=")]
 WHOSE += [("--plan hydra/sweeper=optuna", "--plan"), ("hydra/sweeper=optuna task=toy", "only used by -m")]
 WHOSE += [(f"-m {line}", "only used by -m") for line in ("hydra/launcher=basic", "task=toy hydra.job.name=mine")]
 

@@ -34,7 +34,7 @@ def cells(found, *keys):
             config = config.get(part)
         return config
 
-    return [tuple(at(w.config, key) for key in keys) for group in found.cells for w in group]
+    return [tuple(at(w.config, key) for key in keys) for w in found.cells]
 
 
 def grid(name):
@@ -92,7 +92,6 @@ def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
 ERRORS = """
 mapping=glob(fo*) | matches nothing | fusedmax; mapping.gamma=interval(0,1) | optuna; mapping=fusedmx,softmax | 'fusedmax'
 optim.lr=-1,-2 | optim.lr=-1 | optim.lr=-2; mapping=glob(*) train.max_epochs=0 | train.max_epochs=0
-experiment=demo grid=paper | grid=paper | experiment; experiment=demo mapping=oscarmax | no row of mapping=oscarmax
 mapping=softmax,fusedmax mapping.lamda=1,2 | mapping.lamda is not a parameter of softmax, fusedmax | 'lam'
 """
 
@@ -106,13 +105,11 @@ def test_errors(resolved, line):
 
 
 def test_an_experiment_has_its_rows_and_grids_or_is_unknown(tmp_path, monkeypatch):
-    found = sweep.outline(read("experiment=laha2018_table2", "seed=1,2", "profile=paper", "mapping=sparsehourglass"))
-    (one,), (slots,) = found.experiments, found.cells
+    request = Request.read(["seeds=1,2", "profile=paper", "rows=sparsehourglass"], REPRODUCE, ["laha2018_table2"])
+    one, slots = reproduce.outlined(request)
     assert one.seeds == (1, 2) and [row.label for row in one.rows] == ["sparsehourglass"]
     assert {w.config["mapping"]["q"] for w in slots} == set(grid("sparsehourglass")["q"])
     assert {w.seed for w in slots} == {1, 2}
-    several = sweep.outline(read("experiment=demo", "optim.lr=0.1,0.2"))
-    assert len(several.experiments) == 2 and len({e.name for e in several.experiments}) == 2
     monkeypatch.setattr(compare.records, "read", None)
     with pytest.raises(ConfigError, match="did you mean 'demo'"):  # before cells are read
         compare.select(Store(tmp_path), {"experiment": "dmo"})
