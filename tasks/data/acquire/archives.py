@@ -18,19 +18,6 @@ BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, stru
 BROKEN += (EOFError, OSError, ValueError, KeyError, RuntimeError, OverflowError)
 
 
-class _Member(tarfile.TarInfo):
-    """A member of a tar archive, which must have an end mark; plain tarfile treats a damaged header as the end."""
-
-    @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        try:
-            return super().fromtarfile(tar)
-        except tarfile.EOFHeaderError:
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"no member and no end mark at byte {tar.offset:,}: {error}") from error
-
-
 @contextmanager
 def reading_archive(path: Path) -> Iterator[None]:
     """Context in which errors caused by a damaged archive become a DataError that names it."""
@@ -51,12 +38,12 @@ def reading_archive(path: Path) -> Iterator[None]:
 
 def open_archive(path: Path) -> zipfile.ZipFile | tarfile.TarFile:
     """Open a zip archive (recognised by its name) or a plain or compressed tar archive within `reading_archive`."""
-    return zipfile.ZipFile(path) if path.suffix in (".zip", ".whl") else tarfile.open(path, tarinfo=_Member)
+    return zipfile.ZipFile(path) if path.suffix in (".zip", ".whl") else tarfile.open(path)
 
 
 def tar_members(path: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """The members of a tar archive, in order, each with the open archive that it can be read from."""
-    with reading_archive(path), tarfile.open(path, tarinfo=_Member) as tar:
+    with reading_archive(path), tarfile.open(path) as tar:
         for member in tar:
             yield tar, member
         _to_the_end(tar)

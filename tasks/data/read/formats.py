@@ -1,8 +1,8 @@
 """Reading untrusted files: the only module that turns their bytes into text, lines, JSON records and table rows.
 
 Text is UTF-8, or UTF-16 or UTF-32 with a byte order mark (BOM), and plain, gzip, bzip2, xz or zstd as detected from the content. Only
-"\\n" and "\\r\\n" end a line: U+2028, U+2029, NEL, VT, FF and a lone "\\r" are treated as white space inside a line,
-and are counted. Unreadable content raises a `DataError` that names the file, the line or the byte (from 0), and the
+"\\n" and "\\r\\n" end a line: U+2028, U+2029, NEL, VT, FF and a lone "\\r" are treated as white space inside a line.
+Unreadable content raises a `DataError` that names the file, the line or the byte (from 0), and the
 expected format. Nothing is replaced or truncated.
 
 A text that is too long is not an error: `tasks.data.dataset` leaves out its record and counts it. The limits are
@@ -51,11 +51,6 @@ _PACKED |= {b"\xfd7zXZ\x00": ("xz", lzma.open), b"(\xb5/\xfd": ("zstd", _zstd)}
 # Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.
 _MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}
 _MARKS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
-_KINDS = {b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"%PDF": "a PDF file"}
-_KINDS |= {b"\x1f\x8b": "gzip data", b"BZh": "bzip2 data", b"\xfd7zXZ\x00": "xz data"}
-_KINDS |= {b"\x89PNG": "an image (PNG)", b"\xff\xd8\xff": "an image (JPEG)", b"\x93NUMPY": "a NumPy array"}
-_ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)"}
-_ODD |= {"\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}
 _LONG_WORD = re.compile(rf"[^\s{HAN}{SOUTHEAST}]{{{LONGEST_WORD + 1}}}")
 _CELL = re.compile(r'"(?:[^"]|"")*"')
 _SEPARATOR = re.compile(r"^sep=(.)\s*$", re.I)
@@ -122,11 +117,8 @@ def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
 
 def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: str = "utf-8") -> str:
     """Decode bytes to text without a BOM; `line` and `byte` are the position of `raw` in the file."""
-    if byte == 0:
-        if kind := next((kind for magic, kind in _KINDS.items() if raw.startswith(magic)), ""):
-            raise damaged(path, f"it is {kind}", "UTF-8 text", byte=0, step="unpack or convert it, or correct the path")
-        if raw.startswith(codecs.BOM_UTF8):
-            raw, byte = raw[3:], 3
+    if byte == 0 and raw.startswith(codecs.BOM_UTF8):
+        raw, byte = raw[3:], 3
     try:
         text = raw.decode(encoding)
         at, problem = raw.find(b"\0"), "NUL, which no text has"
@@ -176,20 +168,16 @@ def numbered(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def lines_of(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
-    """Like `numbered`, for an open file, which may be blank. Characters that some readers treat as line ends are counted."""
-    byte, number, met = 0, 0, Counter[str]()
+    """Like `numbered`, for an open file, which may be blank."""
+    byte, number, text = 0, 0, ""
     for number, raw in enumerate(stream, 1):
         text = decode(raw, path, line=number, byte=byte)
         byte += len(raw)
         text = text.removesuffix("\n").removesuffix("\r")
-        if not text.isprintable():
-            met.update({sign: text.count(sign) for sign in _ODD if sign in text})
         yield number, text
-    if number == 1 and met["\r"]:
+    if number == 1 and "\r" in text:
         step = "convert it: tr '\\r' '\\n'"
         raise damaged(path, "its lines end in CR alone", "lines that end in LF", line=1, step=step)
-    for sign, n in met.items():
-        count(f"{_ODD[sign]} in {path.name}, read as white space inside a line", n)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -201,21 +189,12 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
     """Parse JSON text that starts at `line` of a file; DataError for invalid JSON."""
     only = None if "\n" in text else line
     try:
-        return json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:  # also a key twice, thousands of digits, too many brackets
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also thousands of digits, too many brackets
         told, at = str(error), only
         if isinstance(error, json.JSONDecodeError):
             told, at = f"{error.msg}, column {error.colno:,}", line + error.lineno - 1
         raise damaged(path, f"not valid JSON ({told})", "JSON", line=at) from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises ValueError if it contains a key twice; Python's parser would keep the last value."""
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ValueError(f"the key {twice[:40]!r} twice in one object, {_short(entries)}")
-    return entries
 
 
 def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: int | None = None) -> dict:
@@ -255,8 +234,7 @@ def dialect(path: Path, delimiter: str) -> dict[str, Any]:
 
     Where tabs are usual, a cell is the text between two tabs, unless the file shows that its cells are in quotes.
     """
-    with counting():  # the reader itself counts the contents of these lines
-        lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
+    lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
     if named := _SEPARATOR.fullmatch(lines[0]):
         return {"delimiter": named[1]}
     best, most = delimiter, 1
@@ -280,8 +258,7 @@ def _quoted(path: Path, first: Sequence[str]) -> bool:
     rows = [[bool(_CELL.fullmatch(cell)) for cell in line.rstrip("\n").split("\t")] for line in first]
     if all(rows[0]) and len(rows) > 2 and any(map(all, zip(*rows))):
         return True
-    with counting():
-        cells = [cell for _, line in numbered(path) if '"' in line for cell in line.split("\t") if '"' in cell]
+    cells = [cell for _, line in numbered(path) if '"' in line for cell in line.split("\t") if '"' in cell]
     return any('""' in cell[1:-1] for cell in cells) and all(map(_CELL.fullmatch, cells))
 
 
