@@ -79,7 +79,6 @@ EARLY = [
     (["train.py", "task=toy", "mapping=fusedmax", "mapping.lamda=1"], "did you mean 'lam'"),
     (["train.py", "task=toy", "--plann"], "did you mean '--plan'"),
     (["train.py", "-m", "task=toy", "train.max_epoch=1,2"], "did you mean 'max_epochs'"),
-    (["reproduce.py", "demo", "train.max_epoch=1"], "did you mean 'max_epochs'"),
     (["train.py", "task=toy", "~train"], "~train is invalid"),
     (["train.py", "task=toy", "lr=.1"], "lr is not in the configuration (did you mean 'optim.lr'?)"),
     (["train.py", "task=toy", "mapping", "sparsemax"], "'mapping' cannot be read; write KEY=VALUE"),
