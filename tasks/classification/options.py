@@ -22,7 +22,7 @@ class Task:
         choice(REQUIRED, *SCORES),
         help="extra metrics: F1 over classes; groups of weights; effect of erasing words",
     )
-    keep_attention: int = integer(low=0, high=1_000_000, help="test examples whose attention is stored")
+    keep_attention: int = integer(low=0, help="test examples whose attention is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
@@ -41,20 +41,17 @@ class Encode:
     lowercase: bool = flag(help="before tokenising")
     vocab_size: int | None = integer(
         low=1,
-        high=10_000_000,
         optional=True,
         help="most frequent training words kept, in addition to those with a pretrained vector",
     )
-    min_count: int = integer(
-        low=1, high=1_000_000, help="rarer training words are unknown, unless they have a pretrained vector"
-    )
+    min_count: int = integer(low=1, help="rarer training words are unknown, unless they have a pretrained vector")
     max_tokens: int | None = integer(
-        low=1, high=1_000_000, optional=True, help="only the first tokens of each text are read, in every split"
+        low=1, optional=True, help="only the first tokens of each text are read, in every split"
     )
     vectors: str | None = text(
         optional=True, help="file of word vectors in GloVe's format; ppmi: computed from the training texts"
     )
-    vector_dim: int = integer(low=1, high=10_000, help="size of ppmi vectors")
+    vector_dim: int = integer(low=1, help="size of ppmi vectors")
 
 
 @dataclass

@@ -27,15 +27,13 @@ def _devices(value: Any) -> str | list[int]:
 class Train:
     """Length of the training, batches, and the choice of the epoch to keep."""
 
-    max_epochs: int = integer(low=1, high=10_000, help="epochs")
-    batch_size: int | None = integer(
-        low=1, high=1_000_000, optional=True, help="maximum examples per batch; null: only max_tokens"
-    )
-    batch_size_valid: int = integer(low=1, high=1_000_000, help="examples of a batch of dev data")
+    max_epochs: int = integer(low=1, help="epochs")
+    batch_size: int | None = integer(low=1, optional=True, help="maximum examples per batch; null: only max_tokens")
+    batch_size_valid: int = integer(low=1, help="examples of a batch of dev data")
     max_tokens: int | None = integer(
-        low=1, high=10_000_000, optional=True, help="maximum tokens per batch, at least those of the longest example"
+        low=1, optional=True, help="maximum tokens per batch, at least those of the longest example"
     )
-    update_freq: int = integer(low=1, high=10_000, help="batches accumulated per update")
+    update_freq: int = integer(low=1, help="batches accumulated per update")
     best_metric: str = choice(
         REQUIRED,
         *BEST,
@@ -115,11 +113,11 @@ class Runtime:
     """Where and how a cell runs; not part of its identity."""
 
     device: str = choice(REQUIRED, "auto", "cpu", "cuda", help="auto: a GPU where there is one")
-    threads: int = integer(low=1, high=1024, help="CPU threads of each cell")
-    workers: int = integer(low=1, high=1024, help="cells at a time")
+    threads: int = integer(low=1, help="CPU threads of each cell")
+    workers: int = integer(low=1, help="cells at a time")
     devices: Any = option(REQUIRED, object, _devices, "GPUs of the workers: all, none or numbers")
-    workers_per_device: int = integer(low=1, high=64, help="cells that share a GPU, or train.processes of them")
-    data_workers: int = integer(low=0, high=256, help="processes that collate batches")
+    workers_per_device: int = integer(low=1, help="cells that share a GPU, or train.processes of them")
+    data_workers: int = integer(low=0, help="processes that collate batches")
     save_minutes: float = number(above=0, high=10_000, help="minutes between checkpoints within an epoch")
     keep_checkpoints: bool = flag(
         help="keep all checkpoints after training, with the optimiser's state; otherwise only the best weights"
@@ -153,7 +151,7 @@ class Csv:
 class Local:
     """Run cells on this machine."""
 
-    retries: int = integer(low=0, high=100, help="restarts of a cell whose process was killed")
+    retries: int = integer(low=0, help="restarts of a cell whose process was killed")
 
 
 @defaults("launcher/slurm")
@@ -161,16 +159,16 @@ class Slurm:
     """Run cells as one Slurm array job, with one array element per cell."""
 
     wait: bool = flag(help="wait and show progress; false: return, and the same command shows progress later")
-    retries: int = integer(low=0, high=100, help="resubmissions of a cell whose machine failed")
+    retries: int = integer(low=0, help="resubmissions of a cell whose machine failed")
     partition: str | None = text(optional=True, help="null: the cluster's default")
     account: str | None = text(optional=True)
     qos: str | None = text(optional=True)
-    time: int = integer(low=1, high=525_600, help="minutes; a cell that needs more is saved and queued again")
-    notice: int = integer(low=1, high=3600, help="seconds before the time limit when a cell is asked to save")
+    time: int = integer(low=1, help="minutes; a cell that needs more is saved and queued again")
+    notice: int = integer(low=1, help="seconds before the time limit when a cell is asked to save")
     mem: str | None = text(optional=True, help="memory per cell, e.g. 8GB; null: the cluster's default")
-    cpus: int = integer(low=1, high=1024, help="processors per cell")
+    cpus: int = integer(low=1, help="processors per cell")
     gres: str | None = text(optional=True, help="devices per cell, e.g. gpu:1 or gpu:a100:4")
-    parallel: int = integer(low=1, high=10_000, help="elements of the array at a time")
+    parallel: int = integer(low=1, help="elements of the array at a time")
     exclude: str | None = text(optional=True, help="nodes not to use")
     setup: list = listing(REQUIRED, text(), help="shell commands to run before Python, e.g. module load cuda")
     python: str | None = text(optional=True, help="Python on the nodes; null: the one you submit with")

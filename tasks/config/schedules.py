@@ -64,7 +64,7 @@ class LatchedHalving(Schedule):
 
     @defaults("schedule/latched_halving")
     class Options:
-        start_decay_at: int = integer(low=1, high=10_000, help="the rate decays after this epoch in any case")
+        start_decay_at: int = integer(low=1, help="the rate decays after this epoch in any case")
         decay: float = number(above=0, high=1, help="factor per epoch")
 
     STATE = ("lr", "latched", "last_loss")
@@ -84,7 +84,7 @@ class Plateau(Schedule):
 
     @defaults("schedule/plateau")
     class Options:
-        patience: int = integer(low=1, high=10_000, help="epochs without a new lowest dev loss before the rate decays")
+        patience: int = integer(low=1, help="epochs without a new lowest dev loss before the rate decays")
         decay: float = number(above=0, high=1, help="factor of each decay")
         least: float = number(low=0, high=1, help="the rate does not fall below it")
 
@@ -106,7 +106,7 @@ class InverseSqrt(Schedule):
 
     @defaults("schedule/inverse_sqrt")
     class Options:
-        warmup_updates: int = integer(low=1, high=100_000_000, help="updates of linear warm-up")
+        warmup_updates: int = integer(low=1, help="updates of linear warm-up")
 
     def rate(self, update: int) -> float:
         n, warm = update + 1, self.options.warmup_updates
@@ -122,8 +122,8 @@ class EpochSteps(Schedule):
 
     @defaults("schedule/epoch_steps")
     class Options:
-        warmup_epochs: int = integer(low=0, high=10_000, help="warm-up: epoch e has e / (warmup_epochs + 1) of lr")
-        decay_epochs: list = listing(REQUIRED, integer(low=1, high=10_000), help="epochs after which the rate decays")
+        warmup_epochs: int = integer(low=0, help="warm-up: epoch e has e / (warmup_epochs + 1) of lr")
+        decay_epochs: list = listing(REQUIRED, integer(low=1), help="epochs after which the rate decays")
         decay: float = number(above=0, high=1, help="factor of each decay")
 
     def rate(self, update: int) -> float:
@@ -137,7 +137,7 @@ class Linear(Schedule):
 
     @defaults("schedule/linear")
     class Options:
-        warmup_updates: int = integer(low=1, high=100_000_000, help="updates of linear warm-up")
+        warmup_updates: int = integer(low=1, help="updates of linear warm-up")
 
     def rate(self, update: int) -> float:
         n, warm, total = update + 1, self.options.warmup_updates, self.total_updates

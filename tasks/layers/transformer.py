@@ -17,9 +17,9 @@ Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
 class LayerOptions:
     """Options of a model with layers of the Transformer; each architecture's file states the defaults."""
 
-    hidden_dim: int = integer(low=2, high=16384, help="size of word vectors and layers: even, a multiple of heads")
-    ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
-    heads: int = integer(low=1, high=1024)
+    hidden_dim: int = integer(low=2, help="size of word vectors and layers: even, a multiple of heads")
+    ff_dim: int = integer(low=1, help="hidden units of the feed-forward sub-layers")
+    heads: int = integer(low=1)
     dropout: float = number(low=0, below=1, help="dropout on word vectors and on what each sub-layer adds")
     attention_dropout: float = number(low=0, below=1, help="dropout on attention weights")
     relu_dropout: float = number(low=0, below=1, help="inside the feed-forward sub-layers")

@@ -17,12 +17,10 @@ LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
 class Solver:
     """L-BFGS-B of scipy."""
 
-    iterations: int = integer(low=1, high=1_000_000, help="maximum number of iterations, including restarts")
-    memory: int = integer(low=1, high=1000, help="pairs of differences kept")
+    iterations: int = integer(low=1, help="maximum number of iterations, including restarts")
+    memory: int = integer(low=1, help="pairs of differences kept")
     tolerance: float = number(low=0, high=1, help="stop when an iteration lowers the objective by less than this share")
-    restarts: int = integer(
-        low=0, high=1000, help="maximum number of restarts near the best point when the line search fails"
-    )
+    restarts: int = integer(low=0, help="maximum number of restarts near the best point when the line search fails")
 
 
 @defaults("task/multilabel", "task", "tune")
@@ -68,7 +66,7 @@ class Task:
     corrected: bool = flag(help="hinge: the formula for non-uniform targets; no effect here, as targets are uniform")
     fit: dict = node(Solver)
     tune: dict = node(Tune)
-    keep_predictions: int = integer(low=0, high=1_000_000, help="test documents whose prediction is stored")
+    keep_predictions: int = integer(low=0, help="test documents whose prediction is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 

@@ -40,7 +40,7 @@ class Task:
     """Sentence pairs: the model generates an output text for a source text."""
 
     scores: list = listing(REQUIRED, score_name(), least=1, help=_SCORES)
-    keep_attention: int = integer(low=0, high=1_000_000, help="test sentences whose attention is stored")
+    keep_attention: int = integer(low=0, help="test sentences whose attention is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
@@ -52,18 +52,13 @@ class Encode:
     subword: str = choice(REQUIRED, *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its unigram pieces")
     vocab_size: int | None = integer(
         low=1,
-        high=10_000_000,
         optional=True,
         help="largest vocabulary of a side; with subwords: symbols to learn (null with tokenizer=raw: as many as fit the texts)",
     )
     joint: bool = flag(help="one vocabulary and one subword model for both sides")
-    min_count: int = integer(low=1, high=1_000_000, help="training tokens seen less often become <unk>")
-    max_source_tokens: int | None = integer(
-        low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
-    )
-    max_target_tokens: int | None = integer(
-        low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
-    )
+    min_count: int = integer(low=1, help="training tokens seen less often become <unk>")
+    max_source_tokens: int | None = integer(low=1, optional=True, help="longer training pairs are left out")
+    max_target_tokens: int | None = integer(low=1, optional=True, help="longer training pairs are left out")
     filter_dev: bool = flag(
         help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs are always kept"
     )
@@ -80,13 +75,11 @@ class Encode:
 class Decode:
     """Beam search. OpenNMT 2017: length none, stop best, beam 5, 100 tokens. fairseq: length average, stop all."""
 
-    beam: int = integer(low=1, high=1000, help="hypotheses kept per step")
+    beam: int = integer(low=1, help="hypotheses kept per step")
     max_len_a: float = number(
         low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
-    max_len_b: int = integer(
-        low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
-    )
+    max_len_b: int = integer(low=1, help="the longest output has max_len_a * source tokens + max_len_b tokens")
     length: str = choice(REQUIRED, "average", "none", "wu", help=_LENGTH)
     len_penalty: float = number(low=-10, high=10, help="with length=average or wu: larger values favour long outputs")
     coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
@@ -97,7 +90,7 @@ class Decode:
         help="all: when as many have ended as the beam holds; best: when the best one has ended",
     )
     replace_unk: bool = flag(help="an unknown output word becomes the source word with the largest attention")
-    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; affects only the speed")
+    batch_size: int = integer(low=1, help="sentences decoded at once; affects only the speed")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

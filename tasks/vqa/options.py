@@ -9,7 +9,7 @@ KIND = "questions"
 class Task:
     """Answering questions about images."""
 
-    keep_attention: int = integer(low=0, high=1_000_000, help="test questions whose attention is stored")
+    keep_attention: int = integer(low=0, help="test questions whose attention is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
@@ -17,10 +17,8 @@ class Task:
 class Encode:
     """How questions are turned into numbers."""
 
-    max_tokens: int = integer(low=1, high=10_000, help="words kept per question")
-    min_answer_count: int = integer(
-        low=1, high=1_000_000, help="answers given less often in training are not in the vocabulary"
-    )
+    max_tokens: int = integer(low=1, help="words kept per question")
+    min_answer_count: int = integer(low=1, help="answers given less often in training are not in the vocabulary")
     vectors: str | None = text(optional=True, help="file of word vectors in GloVe's format; null: random vectors")
     by_image: bool = flag(help="keep an image's questions in one batch of training, so that a CNN reads it once")
 
@@ -29,4 +27,4 @@ class Encode:
 class Decode:
     """How a test set is answered."""
 
-    batch_size: int = integer(low=1, high=1_000_000, help="questions answered at once; affects only the speed")
+    batch_size: int = integer(low=1, help="questions answered at once; affects only the speed")

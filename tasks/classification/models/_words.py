@@ -15,7 +15,7 @@ from tasks.layers.words import WordVectors
 class WordOptions:
     """Options of `WordModel`; each architecture's file states the defaults."""
 
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; pretrained ones set their own size")
+    embed_dim: int = integer(low=1, help="size of word vectors; pretrained ones set their own size")
     embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(help="pretrained vectors are not trained")
     dropout: float = number(low=0, below=1, help="dropout on the word vectors and between the model's parts")

@@ -37,8 +37,8 @@ PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("tr
 class Options(PairOptions):
     """The sizes of Chen et al. 2017."""
 
-    hidden_dim: int = integer(low=1, high=16384, help="units of the LSTMs (per direction), projection and classifier")
-    bandwidth: int = integer(low=0, high=1000, help="for sequences: all longer distances share one score")
+    hidden_dim: int = integer(low=1, help="units of the LSTMs (per direction), projection and classifier")
+    bandwidth: int = integer(low=0, help="for sequences: all longer distances share one score")
 
 
 class Model(WordModel):

@@ -51,8 +51,8 @@ class Options(DensityOptions, WordOptions):
         high=1000,
         help="variance of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
     )
-    hidden_dim: int = integer(low=1, high=16384, help="LSTM size per direction")
-    score_dim: int = integer(low=1, high=16384, help="hidden size of the scores, channels of the CNN")
+    hidden_dim: int = integer(low=1, help="LSTM size per direction")
+    score_dim: int = integer(low=1, help="hidden size of the scores, channels of the CNN")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ PLACES = {"encoder": Place(unnormalised=True), "attention": Place()}
 class Options(WordOptions, LayerOptions):
     """Sizes for one core."""
 
-    layers: int = integer(low=1, high=64)
+    layers: int = integer(low=1)
 
 
 class Model(WordModel):

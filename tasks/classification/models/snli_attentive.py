@@ -34,7 +34,7 @@ PLACES = {"attention": Place(over=("row",))}
 class Options(PairOptions):
     """The sizes of the C++ code."""
 
-    hidden_dim: int = integer(low=1, high=16384, help="units of the projection, GRUs, scores and classifier")
+    hidden_dim: int = integer(low=1, help="units of the projection, GRUs, scores and classifier")
     l2: float = number(low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
 
 

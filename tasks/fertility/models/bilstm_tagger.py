@@ -16,9 +16,9 @@ PLACES: dict[str, Place] = {}
 class Options:
     """Options of the tagger of Malaviya et al. 2018."""
 
-    embed_dim: int = integer(low=1, high=16384, help="word vector size")
-    hidden_dim: int = integer(low=1, high=16384, help="units of each direction")
-    layers: int = integer(low=1, high=64, help="LSTM layers, each in both directions")
+    embed_dim: int = integer(low=1, help="word vector size")
+    hidden_dim: int = integer(low=1, help="units of each direction")
+    layers: int = integer(low=1, help="LSTM layers, each in both directions")
     dropout: float = number(low=0, below=1, help="dropout on word vectors and layers")
 
 

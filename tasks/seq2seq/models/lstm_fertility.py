@@ -39,10 +39,8 @@ class Options(lstm.Options):
     constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
     sink: bool = flag(help="add a position with infinite fertility")
     coverage: bool = flag(help="scores depend on the attention that a position has received")
-    tagger_dim: int = integer(
-        low=1, high=16384, help="with fertility=predicted: size of the tagger's word vectors and LSTMs"
-    )
-    tagger_epochs: int = integer(low=1, high=10_000, help="with fertility=predicted: epochs of the tagger")
+    tagger_dim: int = integer(low=1, help="with fertility=predicted: size of the tagger's word vectors and LSTMs")
+    tagger_epochs: int = integer(low=1, help="with fertility=predicted: epochs of the tagger")
 
 
 class Model(lstm.Model):

@@ -31,7 +31,7 @@ Tensors = dict[str, Tensor]  # batch-first tensors by name
 class Options(LayerOptions):
     """Sizes of encoder and decoder; the defaults are those of the base model of Vaswani et al. 2017."""
 
-    layers: int = integer(low=1, high=64, help="layers of the encoder, and as many of the decoder")
+    layers: int = integer(low=1, help="layers of the encoder, and as many of the decoder")
     share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")
     share_output: bool = flag(help="one matrix for the target embedding and the generator")
 

@@ -37,14 +37,14 @@ NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and
 class Options:
     """Sizes and attention; the defaults are those of the paper's MCAN small."""
 
-    layers: int = integer(low=1, high=1000, help="co-attention layers")
-    hidden_dim: int = integer(low=1, high=16384, help="a multiple of heads")
-    heads: int = integer(low=1, high=1024)
-    ff_dim: int = integer(low=1, high=131_072)
+    layers: int = integer(low=1, help="co-attention layers")
+    hidden_dim: int = integer(low=1, help="a multiple of heads")
+    heads: int = integer(low=1)
+    ff_dim: int = integer(low=1)
     dropout: float = number(low=0, below=1)
-    embed_dim: int = integer(low=1, high=16384, help="size of word vectors; with encode.vectors, it must be theirs")
-    flat_mlp_dim: int = integer(low=1, high=16384, help="hidden units of the MLP that scores words and regions")
-    flat_out_dim: int = integer(low=1, high=131_072)
+    embed_dim: int = integer(low=1, help="size of word vectors; with encode.vectors, it must be theirs")
+    flat_mlp_dim: int = integer(low=1, help="hidden units of the MLP that scores words and regions")
+    flat_out_dim: int = integer(low=1)
     discrete: str = choice(REQUIRED, names=row_mappings, help="discrete mapping that gives the moments of a density")
     basis_side: int = integer(low=1, high=100, help="basis functions per axis")
     basis_variance: float = number(above=0, high=100, help="covariance of the basis functions: this times the identity")
@@ -53,10 +53,8 @@ class Options:
         REQUIRED, *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"
     )
     moment_match: str = choice(REQUIRED, *MOMENT_MATCHES)
-    cnn_channels: list[int] = listing(
-        REQUIRED, integer(low=1, high=16384), help="data.input=pixels: one convolution each"
-    )
-    cnn_strides: list[int] = listing(REQUIRED, integer(low=1, high=1024), help="strides of the convolutions")
+    cnn_channels: list[int] = listing(REQUIRED, integer(low=1), help="data.input=pixels: one convolution each")
+    cnn_strides: list[int] = listing(REQUIRED, integer(low=1), help="strides of the convolutions")
 
     def problems(self) -> list[str]:
         found = []
