@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
-from tasks.data.read.formats import LONGEST_TEXT, damaged, decode, opened
+from tasks.data.read.formats import damaged, numbered
 
 COUNTED = "ppmi"  # used instead of a file name
 _WINDOW = 5
@@ -25,37 +25,28 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
     words: list[str] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
-    dim: int | None = None
-    byte = 0
-    with opened(path) as stream:
-        lines = progress.over(iter(lambda: stream.readline(LONGEST_TEXT), b""), f"reading {path.name}")
-        for number, line in enumerate(lines, 1):
-            if len(line) == LONGEST_TEXT:
-                raise damaged(path, f"more than {LONGEST_TEXT:,} bytes", "a word and its numbers", line=number)
-            parts = line.rstrip(b"\r\n").rstrip(b" ").split(b" ")
-            if dim is None and len(parts) == 2 and number == 1 and parts[1].isdigit():
-                byte += len(line)
-                continue
-            if dim is None:
-                dim = len(parts) - 1
-            if len(parts) <= dim or not dim:
-                decode(line, path, line=number, byte=byte)
-                expected = f"a word and {dim} numbers, as in the first line" if dim else "a word and its numbers"
-                raise damaged(path, f"it holds {len(parts) - 1} numbers", expected, line=number, value=len(parts) - 1)
-            word = decode(b" ".join(parts[:-dim]), path, line=number, byte=byte)
-            byte += len(line)
-            if word not in wanted or word in seen:
-                continue
-            try:
-                with np.errstate(over="ignore"):
-                    rows.append(np.array(parts[-dim:], dtype=np.float32))
-                whole = np.isfinite(rows[-1]).all()
-            except ValueError:
-                whole = False
-            if not whole:
-                raise damaged(path, f"not a vector of {dim} numbers", f"a word and {dim} numbers", line=number)
-            words.append(word)
-            seen.add(word)
+    dim = 0
+    for number, line in progress.over(numbered(path), f"reading {path.name}"):
+        parts = line.rstrip(" ").split(" ")
+        if number == 1 and len(parts) == 2 and parts[1].isdigit():
+            continue
+        dim = dim or len(parts) - 1
+        if len(parts) <= dim or not dim:
+            expected = f"a word and {dim} numbers, as in the first line" if dim else "a word and its numbers"
+            raise damaged(path, f"it holds {len(parts) - 1} numbers", expected, line=number, value=len(parts) - 1)
+        word = " ".join(parts[:-dim])
+        if word not in wanted or word in seen:
+            continue
+        try:
+            with np.errstate(over="ignore"):
+                rows.append(np.array(parts[-dim:], dtype=np.float32))
+            whole = np.isfinite(rows[-1]).all()
+        except ValueError:
+            whole = False
+        if not whole:
+            raise damaged(path, f"not a vector of {dim} numbers", f"a word and {dim} numbers", line=number)
+        words.append(word)
+        seen.add(word)
     if not words:
         raise DataError(f"{path.name} has no word of the texts", str(path), "check encode.vectors and encode.lowercase")
     return words, np.stack(rows)
