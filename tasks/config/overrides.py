@@ -90,24 +90,15 @@ def lacking(key: str, mappings: Iterable[str]) -> list[str]:
 
 @lru_cache(512)
 def _composed(file: str, chosen: tuple[Override, ...]) -> DictConfig:
-    """Hydra's `compose`, restricted to our files; otherwise it would merge them with `task/translation` from fairseq.
-
-    Unless an override sets an option of Hydra, its launcher, sweeper and help are left out, which takes a third of the time.
-    """
+    """Hydra's `compose`, restricted to our files; otherwise it would merge them with `task/translation` from fairseq."""
     store = ConfigStore.instance()
     registered = store.repo
-    own = registered["hydra"]  # Hydra's plugins add to it during composition
-    whole, bare = own["config.yaml"], copy.deepcopy(own["config.yaml"])
-    logging = {"hydra_logging", "job_logging"}  # in main.yaml
-    bare.node["defaults"] = [one for one in whole.node["defaults"] if {*one} & logging]
-    if not any(one.hydras for one in chosen):
-        own["config.yaml"] = bare
-    store.repo = {"hydra": own} | {k: v for k, v in registered.items() if k.startswith("_")}
+    store.repo = {k: v for k, v in registered.items() if k == "hydra" or k.startswith("_")}
     try:
         with reading():
             return compose(file, overrides=[one.parsed.input_line for one in chosen])
     finally:
-        store.repo, own["config.yaml"] = registered, whole
+        store.repo = registered
 
 
 def sentence(error: Exception) -> str:
