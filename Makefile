@@ -59,7 +59,7 @@ data: setup ## list the data sets; make data-imdb fetches one, ARGS='verify imdb
 	@$(RUN)/data.py $(or $(ARGS),list)
 data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
-claims: setup ## test the papers' claims on the records of docs/results; writes outputs/claims.json (docs/claims.md)
+claims: setup ## test the papers' claims on the records of docs/results (docs/claims.md)
 	@$(RUN)/claims.py $(ARGS)
 bench: developer ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md; ARGS=--check compares with benchmarks/gate.json
 	@$(RUN)/bench.py $(ARGS)
