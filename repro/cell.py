@@ -151,9 +151,8 @@ def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, as
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
     if named := cell.config.get("plugins"):
         record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
-    record["machine"]["tf32"] = bool(
-        cell.config.get("runtime", {}).get("tf32")
-    )  # may change the last digits of a score
+    # may change the last digits of a score
+    record["machine"]["tf32"] = bool(cell.config.get("runtime", {}).get("tf32"))
     if loggers:
         monitor.loggers = Loggers(lambda: loggers(cell), monitor.note)
     if aside:
