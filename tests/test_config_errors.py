@@ -198,7 +198,7 @@ RANGES = {
     "imdb": "model.rbf=0 model.score_dim=0 model.dropout=1",
     "snli": "model.word_dropout=1",
     "multilabel": "task.tune.thresholds=[2] task.tune.folds=1",
-    "toy": """seed=-1 optim.clip=-1 optim.eps=0 optim.weight_decay=1 runtime.save_minutes=0 runtime.data_workers=257
+    "toy": """seed=-1 optim.clip=-1 optim.eps=0 optim.weight_decay=1 runtime.save_minutes=0 runtime.data_workers=-1
         runtime.threads=0 runtime.workers=0 decode.max_len_a=-1 train.batch_size=0 train.batch_size_valid=0
         train.update_freq=0 train.processes=0 encode.vocab_size=0 data.limits.train=0 model.embed_dropout=1
         model.layers=0 paths.data="" schedule.warmup_updates=0 encode.min_count=0 task.keep_attention=-1""",

@@ -281,7 +281,7 @@ def test_what_tables_have_in_common_is_trained_once():
     trainings = [softmax[f"{column} | softmax"] for column in ("fren", "gigaword", "duc2003", "duc2004")]
     assert trainings[0] != trainings[1] == trainings[2] == trainings[3]
     shared = [f"{column} | {mapping}" for column in ("fren", "enfr", "deen") for mapping in ("softmax", "sparsemax")]
-    assert all(known["niculae2017_nmt cpu"][place] == cpu[place] for place in shared)
+    assert all(known["niculae2017_nmt cpu"][place].split()[0] == cpu[place].split()[0] for place in shared)
     assert known["martins2020_nmt cpu"]["deen | discrete softmax"] == cpu["deen | softmax"]
 
 

@@ -73,16 +73,6 @@ def test_what_is_wrong_is_named(experiment, change, said):
         assert text in str(caught.value)
 
 
-def test_everything_wrong_is_told_at_once(experiment):
-    def change(page):
-        page["colour"] = "red"
-        page["rows"][0]["lable"] = "x"
-        page["profiles"]["cpu"] = {"columns": ["a"], "seeds": [1], "seed": 3}
-
-    with pytest.raises(ExperimentError, match=r"(?s)profiles\.cpu\.seed.*colour.*lable"):
-        experiment(change)
-
-
 UNKNOWN = {"test/scroe": "did you mean 'score'", "tset/score": "did you mean 'test'"}
 UNKNOWN |= {"duc2004/score": "not a test set of this column", "blue": "not measured"}
 

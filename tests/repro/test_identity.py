@@ -120,7 +120,8 @@ def test_what_is_found_is_of_the_training_and_of_all_its_test_sets(cell, store):
     assert found.baselines == {name: {**test.baselines[name], **further.baselines[name]} for name in test.baselines}
     assert found.evaluations["further"].folder.name == one.evaluation_id(further)
     timed = {name: (level, {"metrics": {}, "seconds": 0.25}) for name, level in found.evaluations.items()}
-    assert identity.Results.of(one.entry(store), {"metrics": {}, "seconds": 1.5}, timed).seconds == 2.0
+    trained = {"metrics": {}, "seconds": 1.5}
+    assert identity.Results.of(one.entry(store), trained, timed, one.module, one.config).seconds == 2.0
     assert one.config_of(test) == one.config and one.config_of(further)["data"]["name"] == "further"
     more = replace(one, tests=(*one.tests, replace(test, name="new")))
     assert more.results(store) is None, "an evaluation is missing"

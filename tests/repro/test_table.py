@@ -9,6 +9,7 @@ import itertools
 import pytest
 from made_table import AMBIGUOUS, BASELINES, COLUMN, FACTS, RECORDS, SOFTMAX, TUNED, block, cell_of
 
+from repro.files import read_json, write_json
 from repro.tables import build as tables
 from repro.tables import render
 from repro.tables.footers import GROUPS, concerns, of_settings
@@ -83,6 +84,21 @@ def test_data_that_replace_the_real_ones_are_named_in_the_title(made):
     label = block(*made(facts=FACTS | {"stands_for": "invented"})).label
     assert label.startswith("GENERATED DATA (toy") and label.endswith("A | B & C_1")
     assert block(*made(facts=FACTS | {"stands_for": "NMT-Benchmark"})).label == "A | B & C_1"
+
+
+VERSIONS = {"torch 2.4 and 2.5": {"packages": {"torch": "2.5"}}, "kernels aaaa and bbbb": {"kernels": "bbbb"}}
+VERSIONS["processor A, AVX2 and B, AVX512"] = {"machine": {"cpu": "B, AVX512"}}
+
+
+@pytest.mark.parametrize("said, changed", VERSIONS.items())
+def test_cells_of_different_versions_are_reported(made, said, changed):
+    plan, store = made(packages={"torch": "2.4"}, kernels="aaaa", machine={"cpu": "A, AVX2"})
+    assert not any("cells differ" in f for f in tables.build(plan, store, RECORDS).footers)
+    entry = plan.slots[0].entry(store)
+    write_json(entry.path("provenance.json"), read_json(entry.path("provenance.json")) | changed)
+    entry.finish()
+    footers = tables.build(plan, store, RECORDS).footers
+    assert [f for f in footers if "cells differ" in f] == [f"The cells differ in: {said}."]
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,6 @@ def test_help_tells_the_parameters_of_the_mapping_that_is_named(script, command,
     assert re.search(r"mapping\.mode +mode in {exact, paper}", said) and "experiments:" in said
 
 
-def test_lists_the_experiments(command, capsys, root):
-    assert command("reproduce") == 0
-    told = capsys.readouterr().out
-    assert [p.stem for p in (root / "configs" / "experiment").glob("*.yaml") if p.stem not in told] == []
-
-
 def experiments(name: str, *arguments: str) -> list[Experiment]:
     return reproduce.experiments(Request.read(arguments, REPRODUCE, [name]))
 

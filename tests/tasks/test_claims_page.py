@@ -1,9 +1,10 @@
-"""docs/claims.md: the answers, and a folded section with a picture for each claim; what README says of them."""
+"""docs/claims.md and docs/results: what the committed records give; what README says of them."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from benchmarks.language_model import report
 from repro.tables.claims import Change, Claim
 from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, Evidence, outcome_of
-from tasks.commands import claims
+from tasks.commands import claims, recorded, results
 from tasks.commands.claims import chance
 from tasks.config import compose
 
@@ -43,6 +44,43 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
         assert words in text
     confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))])
     assert "| yes |" in confirmed and "and confirmed by new runs" in confirmed and "1 are decided" in confirmed
+
+
+RECORDS = "evidence_time_cpu evidence_headlines_cpu laha2018_table3_cpu martins2020_table2_cpu".split()
+RECORDS += "niculae2017_table1_cpu peters2018_snli_cpu sweep_alpha sweep_p".split()
+
+
+def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
+    """Of some records: tables, pictures, sweeps and the claims on them; `make results` computes all of them."""
+    whole, at = recorded.RESULTS, tmp_path / "results"
+    (at / "records").mkdir(parents=True)
+    (at / "figures").mkdir()
+    for page in (tmp_path / "claims.md", at / "properties.md", at / "figures" / "README.md"):
+        page.touch()
+    shutil.copy(whole / "language_model.json", at)
+    for name in RECORDS:
+        shutil.copy(whole / "records" / f"{name}.jsonl", at / "records")
+    made = results.expected(at, {"language_model": report.page})
+    pages = [path.read_text(encoding="utf-8").replace("](../../", "](") for path in whole.rglob("*.md")]
+    assert [key for key, (_, text) in made.sections.items() if not any(text in page for page in pages)] == []
+    claimed = (whole.parent / "claims.md").read_text(encoding="utf-8")
+    page = made.files.pop("../claims.md")
+    told = [*re.findall("<details id=.*?</details>", page, re.S), *re.findall(r"(?m)^\| \[.*$", page)]
+    of_these = [one for one in told if "no finished cells" not in one.lower()]
+    assert len(of_these) > 5 and [one for one in of_these if one not in claimed] == []
+    del made.drawn["figures/claims/chances.svg"]  # of all records
+    committed = {name: (whole / name).read_text(encoding="utf-8") for name in made.files | made.drawn}
+    assert [name for name, text in made.files.items() if committed[name] != text] == []
+    assert [name for name, text in made.drawn.items() if not results._alike(committed[name], text)] == []
+
+
+def test_the_page_counts_what_is_decided():
+    found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0), id=8, question="And that?", point="that is too")]
+    head = claims.page(found).partition("<details ")[0]
+    assert "Supported: it is as good; not decided: that is too." in head
+    assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
+    assert "counted by sentences, 1 of 1 are decided.\n" in head
+    assert "counted by sentences" not in claims.page(found[:1])
 
 
 def test_the_answer_is_in_words():

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from benchmarks.language_model import report
 from repro.results import archive, records
 from repro.store import Store
 from repro.tables import compare, render
@@ -71,28 +70,6 @@ def test_a_page_is_what_its_records_give(folder, command, capsys):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     page = (folder / "pair.md").read_text()
     assert page.startswith(PAGE) and "| softmax | 1 |" in page and "(figures/tables/pair_demo.svg)" in page
-
-
-def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
-    """Of the smaller records: tables, pictures, sweeps and the claims on them; `make results` computes all of them."""
-    whole, at = recorded.RESULTS, tmp_path / "results"
-    (at / "records").mkdir(parents=True)
-    (at / "figures").mkdir()
-    for page in (tmp_path / "claims.md", at / "properties.md", at / "figures" / "README.md"):
-        page.touch()
-    shutil.copy(whole / "language_model.json", at)
-    for path in (whole / "records").glob("*.jsonl"):
-        if path.stat().st_size < 200_000:
-            shutil.copy(path, at / "records")
-    made = results.expected(at, {"language_model": report.page})
-    pages = [path.read_text(encoding="utf-8").replace("](../../", "](") for path in whole.rglob("*.md")]
-    assert [key for key, (_, text) in made.sections.items() if not any(text in page for page in pages)] == []
-    claimed = (whole.parent / "claims.md").read_text(encoding="utf-8")
-    told = re.findall("<details id=.*?</details>", made.files.pop("../claims.md"), re.S)
-    assert sum(one in claimed for one in told) > 30
-    committed = {name: (whole / name).read_text(encoding="utf-8") for name in made.files | made.drawn}
-    assert [name for name, text in made.files.items() if committed[name] != text] == []
-    assert [name for name, text in made.drawn.items() if not results._alike(committed[name], text)] == []
 
 
 def test_what_was_edited_is_written_again(written, folder):

@@ -130,7 +130,7 @@ def test_good_lines_come_back(texts, file):
 def test_good_arff_comes_back(rows, file):
     """Names in quotes may have commas."""
     head = "@relation r\n@attribute 'x, y' real\n@ATTRIBUTE 'it\\'s, k' {u,v,w}\n@attribute a {0,1}\n% none\n@data\n"
-    file.write_text(head + "".join(f"{x!r}, {'uvw'[k]},{int(a)}\n" for x, k, a in rows))
+    file.write_text(head + "".join(f"{x!r},{'uvw'[k]},{int(a)}\n" for x, k, a in rows))
     found, labels = read_arff(file, ("a",))
     expected = [[x, *(float(k == i) for i in range(3))] for x, k, _ in rows]
     np.testing.assert_array_equal(found, expected)

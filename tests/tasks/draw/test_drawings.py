@@ -1,4 +1,4 @@
-"""Drawings: figures of finished cells, and of attention (of the papers' functions: test_recorded.py)."""
+"""Drawings: figures of finished cells, and of attention (of the papers' functions: test_claims_page.py)."""
 
 import dataclasses
 import json
