@@ -163,7 +163,7 @@ def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, 
     write_atomic(entry.path("config.yaml"), page(cell))
     training = cell.family.train(cell.config, cell.data, entry.folder, monitor)
     if not training.metrics:
-        raise ValueError(f"{cell.module}.train returned no metrics")
+        raise ValueError(f"{cell.module}.train returned no metrics; it must return at least one")
     if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
         raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
     _write_results(entry, training, cell.data, record, started, seed=cell.seed, recipe=cell.recipes[0])
@@ -259,7 +259,7 @@ def check_nodes(config: Mapping[str, Any]) -> None:
     if wrong := [k for k in NODES if not isinstance(config.get(k) or {}, Mapping)]:
         raise ValueError(f"{wrong[0]} of its config.yaml is not a mapping of options")
     if type(config.get("seed")) is not int or not isinstance((config.get("profile") or {}).get("name"), str):
-        raise ValueError("its config.yaml has no seed or no profile")
+        raise ValueError("its config.yaml needs a whole number as seed, and profile.name")
 
 
 def finished(folder: str | Path) -> Cell:

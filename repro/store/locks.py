@@ -39,7 +39,7 @@ def hold(folder: Path) -> Iterator[None]:
     """
     lock = folder.resolve() / NAME
     if lock in _HELD:
-        raise Busy(f"this process, {os.getpid()}, is working on {folder}")
+        raise Busy(f"this process, {os.getpid()}, is working on {folder}; wait until it ends")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
@@ -70,7 +70,7 @@ def _take(file: int, lock: Path) -> None:
             if attempt == ATTEMPTS - 1:
                 who = read_json(lock) or {}
                 where = f"process {who.get('pid', '?')} on {who.get('host', '?')}"
-                raise Busy(f"{where} is working on {lock.parent}") from None
+                raise Busy(f"{where} is working on {lock.parent}; wait until it ends") from None
             time.sleep(PAUSE)
         except OSError as error:
             raise explain(error, lock) from error
@@ -79,7 +79,7 @@ def _take(file: int, lock: Path) -> None:
     except FileNotFoundError:
         same = False
     if not same:
-        raise Busy(f"{lock.parent} has just been moved aside by another process")
+        raise Busy(f"{lock.parent} has just been moved aside by another process; run the command again")
 
 
 def held(folder: Path) -> bool:

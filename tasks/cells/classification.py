@@ -26,7 +26,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     wanted, has = config["task"]["fields"], len(data.about["fields"])
     if has != wanted:
-        what = f"data={data.name} has {has} text(s) an example, task={config['task']['name']} reads {wanted}"
+        what = f"data={data.name} has {has} text(s) per example, but task={config['task']['name']} reads {wanted}"
         raise DataError(what, data.provenance, "choose another data set")
     settings = _training.options_of(options, config, "encode")
     encoded = encode.encode(data, settings, config["paths"]["data"], progress)

@@ -51,7 +51,7 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
     ours = [encoding.languages.get(side) for side in encode.SIDES]
     if any(a and b and a != b for a, b in zip(theirs, ours)):
         theirs, ours = ("-".join(map(str, languages)) for languages in (theirs, ours))
-        what = f"data={data.name} is {theirs}, the model translates {ours}"
+        what = f"data={data.name} is {theirs}, but the model translates {ours}"
         raise DataError(what, data.provenance, "set data.source_lang and data.target_lang")
     test = encode.encode_test(data, encoding.folder, root, progress)
     trivial = baselines(encoding, test, config["task"]["scores"], name)

@@ -117,7 +117,7 @@ def stored_sentence(trained: Finished, index: int) -> tuple[str, str]:
     """(source, first reference) of a test sentence. Raises ValueError if there is no sentence with this index."""
     record = _records(trained, trained.cells[0][1]).get(index)
     if record is None:
-        raise ValueError(f"there is no test sentence {index}")
+        raise ValueError(f"there is no test sentence {index}; choose another number")
     return record["source"], record["references"][0]
 
 
@@ -185,7 +185,7 @@ def aligned(trained: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> 
     examples: list[Example] = []
     for label, _, loaded in trained.models():
         if not hasattr(loaded.model, "aligned"):
-            raise ValueError(f"the row {label!r} is {loaded.config['model']['name']}, which aligns no words; esim does")
+            raise ValueError(f"the row {label!r} is {loaded.config['model']['name']}, which aligns no words; use esim")
         meta = read_meta(loaded.encoding.folder)
         outputs = [prediction.output for prediction in loaded.classify([texts for texts, _ in pairs])]
         device = next(loaded.model.parameters()).device

@@ -40,7 +40,7 @@ class Options:
         try:
             self.chosen = [int(number) for number in self.test.split(",") if number]
         except ValueError:
-            raise ValueError(f"--test {self.test} must be numbers of test examples, as 3,17") from None
+            raise ValueError(f"--test {self.test} must be numbers of test examples, as in 3,17") from None
 
 
 Write = Callable[[Path, Sequence[str], str], Path]  # (path without ending, endings, caption) -> file of numbers
@@ -73,9 +73,9 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
     if options.count < 1:
         raise ValueError(f"--count {options.count} draws nothing; give at least 1")
     if options.text and figure.draw in ("images", "documents"):
-        raise ValueError(f"--text is not for {name}, which draws test examples")
+        raise ValueError(f"--text is not for {name}, which draws test examples; leave it out")
     if options.second and not (figure.second and options.text):
-        raise ValueError(f"--with goes with --text, in {', '.join(n for n, f in FIGURES.items() if f.second)}")
+        raise ValueError(f"--with goes with --text, and only in {', '.join(n for n, f in FIGURES.items() if f.second)}")
     figure = replace(figure, experiment=names[-1]) if names[1:] else figure
     profile = next((o[8:] for o in reversed(options.overrides) if o.startswith("profile=")), "demo")
 
@@ -126,7 +126,7 @@ def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[st
 def _stored(chosen: Sequence[int], attentions: Sequence[Mapping[str, Any]]) -> Sequence[int]:
     """Return `chosen`. Raises ValueError if a row has no stored attention for one of these examples."""
     if missing := [i for i in chosen if any(f"test/{i}" not in attention for attention in attentions)]:
-        raise ValueError(f"no attention is stored for {missing}; raise task.keep_attention and run again")
+        raise ValueError(f"no attention is stored for test examples {missing}; raise task.keep_attention and run again")
     return chosen
 
 
@@ -164,7 +164,7 @@ def _classified(figure: Figure, options: Options, trained: Finished) -> tuple[Wr
     """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
     texts = [side for side in _texts(figure, options) if side]
     if not texts:
-        raise ValueError("this figure draws texts, not test examples: --text (and --with, for the second of a pair)")
+        raise ValueError("this figure draws texts: give --text (and --with for the second text of a pair)")
     examples = [attending.classified(trained, given) for given in zip(*texts, strict=True)]
     return partial(attention.write, examples), "One line a row: mapping, predicted class."
 

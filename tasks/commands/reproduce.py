@@ -110,7 +110,7 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
     for o in read:
         if not o.parsed.is_delete() and "." not in o.key and near(o.key, REPRODUCE) and (o.key != "seed" or o.several):
             told = f"{o.text} is not an option of experiments{near(o.key, REPRODUCE)}"
-            raise compose.ConfigError(f"{told}; theirs: {', '.join(REPRODUCE)}, and configuration keys")
+            raise compose.ConfigError(f"{told}; options: {', '.join(REPRODUCE)}, and configuration keys")
         if o.key == "mapping":
             name = o.values[0]
             told = f"{o.text} would put {name} into every row; add={name} adds a row, and rows=LABEL keeps some"
@@ -153,7 +153,7 @@ def _part(experiment: Experiment, rows: Sequence[str], columns: Sequence[str]) -
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
                 known = [names(each)[0] for each in having]
-                where = f"{what}={pattern} is in no {what[:-1]} of {experiment.name} under profile {experiment.profile}"
+                where = f"{what}={pattern} matches no {what[:-1]} of {experiment.name}, profile={experiment.profile}"
                 told = f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')"
                 raise compose.ConfigError(Problem(told, what, pattern, known))
         return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))

@@ -160,7 +160,7 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     given = parameters(node)
     wide = {k: v for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER}
     if wide:
-        at_most = f"must be at most {WIDEST_PARAMETER:g} in size"
+        at_most = f"must be between -{WIDEST_PARAMETER:g} and {WIDEST_PARAMETER:g}"
         raise OptionsError(Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items())
     import sparse_attention as sa  # imports torch, which the checks above do not need
 

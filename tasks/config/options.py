@@ -252,7 +252,7 @@ def listing(default: Any, items: Any, *, length: int | None = None, least: int =
 
     def read(value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)) or not (length or least) <= len(value) <= (length or math.inf):
-            size = f" of {length}" if length else f" of at least {least}" if least else ""
+            size = f" of {length} values" if length else f" of at least {least}" if least else ""
             raise ValueError(f"must be a list{size}")
         found = []
         for i, one in enumerate(value):

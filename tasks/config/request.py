@@ -96,7 +96,7 @@ class Override:
     def value(self) -> Any:
         """The value. Raises ConfigError if there are several."""
         if self.several:
-            told = f"{self.text!r} has several values; scripts/train.py -m runs one after the other"
+            told = f"{self.text!r} has several values; scripts/train.py -m runs them one after another"
             raise ConfigError(Problem(told, self.key))
         return self.parsed.value()
 
@@ -281,7 +281,7 @@ class Request:
         theirs = [one.text for one in self.keys.values() if one.hydras]
         for key, text in ((key, text) for key in TRAIN for text in self.typed if text.startswith(f"{key}=")):
             if not self.many or (theirs and key != "sweep"):
-                why = f"{theirs[0]} gives the sweep to Hydra, which knows no" if theirs else "a sweep needs -m, for"
+                why = f"{theirs[0]} gives the sweep to Hydra, which knows no" if theirs else "only a sweep (-m) knows"
                 raise ConfigError(f"{text} is not available here: {why} {key}=")
         if theirs and not self.flags and not (self.many and OPTUNA in [text.lstrip("+") for text in theirs]):
             raise ConfigError(f"{theirs[0]} is an option of Hydra, which is only used by -m {OPTUNA}; leave it out")

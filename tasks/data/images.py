@@ -85,7 +85,7 @@ class Files:
     def read(self, key: str) -> bytes:
         """The file's bytes. Raises ImageError if there is no such file or it cannot be read."""
         if key not in self._where:
-            raise ImageError(f"no image with key {key!r}")
+            raise ImageError(f"there is no image with key {key!r}")
         place, name, _ = self._where[key]
         try:
             if place.is_dir():
@@ -190,7 +190,7 @@ class ImageInput:
                 raise DataUnavailable("no folder with features is set", "data.path is empty", step)
             return features(self.store)
         if self.source is None:
-            step = "get them, or set data.input=none to learn from questions alone"
+            step = "download the images, or set data.input=none to learn from questions alone"
             raise DataUnavailable("the questions come without images", "data.path, data.mirror", step)
         return decode_all(self.source, keys, self.size, root, progress)
 

@@ -63,7 +63,7 @@ def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: t
     name = manifest["name"]
     if mirror is None:
         step = f"set data.mirror=FOLDER to a folder that holds {manifest['files'][0]['path']}; {manifest['get']}"
-        raise DataUnavailable(f"{name} is read from a local mirror and none is set", "data.mirror is empty", step)
+        raise DataUnavailable(f"{name} is read from a local mirror, but none is set", "data.mirror is empty", step)
     files = {}
     for entry in manifest["files"]:
         path = Path(mirror) / entry["path"]

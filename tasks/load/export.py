@@ -89,7 +89,7 @@ def export(
                 model = load_cell(place, plugins=plugins)
                 if model.name != "seq2seq":
                     task = model.config["task"]["name"]
-                    raise ValueError(f"fairseq-generate writes texts; a model of {task} does not")
+                    raise ValueError(f"fairseq-generate needs a model that writes texts, not {task}; drop --fairseq")
                 from tasks.fairseq_plugin.parts import Parts
 
                 with model.as_test_set([Pair(text, ("",)) for text in sources], "pairs", {"digits": None}) as test:

@@ -212,8 +212,8 @@ class Loaded:
         if not len(x):
             return []
         if x.ndim != 2 or x.shape[1] != self.encoding.features or not np.isfinite(x).all():
-            wanted = f"finite ones of [n, {self.encoding.features}]"
-            raise ValueError(f"features of shape {x.shape}; this model reads {wanted}")
+            wanted = f"finite numbers [n, {self.encoding.features}]"
+            raise ValueError(f"features of shape {x.shape} do not fit; this model reads {wanted}")
         scores = self.model.model.scores(x)
         p = self.model.output.distribution(scores)
         names = np.array(self.encoding.labels)
@@ -287,7 +287,7 @@ def load_cell(
     folder = find_cell(outputs, str(what))
     cell = cells.finished(folder)
     if data := [o for o in overrides if compose.names_data([o])]:
-        raise compose.ConfigError(f"{data[0]!r}: the input is what you give; scripts/evaluate.py scores on a data set")
+        raise compose.ConfigError(f"{data[0]!r} is not allowed here; scripts/evaluate.py takes a data set")
     cell = cells.admit(folder, cell, plugins)
     config, model, encoding = opened(folder, cell, overrides)
     return Loaded(model, config, encoding, cell.family, folder)

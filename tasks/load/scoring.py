@@ -78,7 +78,7 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
     with usable(folder, (compose.ConfigError,)):
         if cell.module != compose.module_of(cell.config):
             family_of = str(cell.config["task"]["family"])[:80]
-            raise ValueError(f"its module is {cell.module}, its task.family {family_of!r}")
+            raise ValueError(f"its module is {cell.module}, but its task.family is {family_of!r}")
         config = on_this_machine(cell.config)
         if overrides:
             try:

@@ -143,7 +143,7 @@ def beam_search(
         if len(keep) < len(done):
             memory = _rows(memory, rows)  # the hypotheses of one sentence share it
     if not all(results):
-        raise ValueError("a sentence has no output: the model's probabilities are not numbers; it diverged in training")
+        raise ValueError("a sentence has no output: the probabilities are NaN; train with a lower optim.lr")
     ranked = [sorted(of, key=lambda h: -h.score)[:most] for of in results]
     return path.hypotheses(ranked, lengths.tolist())
 

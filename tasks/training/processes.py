@@ -61,7 +61,7 @@ def spread(job: Job, monitor: Monitor) -> None:
     monitor.note(f"{processes} processes x {every} batches x {size} {unit} make an update of {whole}")
     if job.cuda and processes > torch.cuda.device_count():
         has = f"this machine has {torch.cuda.device_count()}"
-        raise ValueError(f"train.processes={processes} needs as many GPUs; {has}")
+        raise ValueError(f"train.processes={processes} needs {processes} GPUs; {has}")
     said = torch.multiprocessing.get_context("spawn").Queue()
     method = f"tcp://127.0.0.1:{_free_port()}"
     named = own_mappings.pinned(job.config.get("plugins"))

@@ -111,7 +111,7 @@ LATE = [
     (["figures.py", "laha2018_figure4", "seeds=abc"], "seeds=abc must be whole numbers"),
     (["figures.py", "laha2018_figure99"], "there are: niculae2017_figure1,"),
     (["figures.py", "martins2020_figure3", "profile=xyz"], "profile='xyz' is unknown"),
-    (["reproduce.py", "demo", "rows=softmax|nope*"], "rows=nope* is in no row of demo under profile demo: softmax; "),
+    (["reproduce.py", "demo", "rows=softmax|nope*"], "rows=nope* matches no row of demo, profile=demo: softmax; "),
     (["reproduce.py", "demo", "row=softmax"], "did you mean 'rows'?"),
     (["reproduce.py", "demo", "seed=1,2"], "did you mean 'seeds'?"),
     (["reproduce.py", "demo", "runtime.workers=0"], "runtime.workers=0", "at least 1"),

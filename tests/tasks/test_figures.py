@@ -23,7 +23,7 @@ def test_a_figure_asks_for_rows_and_columns_that_there_are(name):
 def test_what_a_figure_does_not_take_and_unfinished_cells_are_refused_before_data_are_read(tmp_path):
     for name, asked, said in (
         ("martins2020_figure3", {"text": ["a"]}, "--text is not for martins2020_figure3"),
-        ("niculae2017_figure1", {"text": ["a"], "second": ["b"]}, "--with goes with --text, in niculae2017_figure3"),
+        ("niculae2017_figure1", {"text": ["a"], "second": ["b"]}, "--with goes with --text, and only in niculae"),
         ("peters2018_figure1", {"second": ["b"]}, "--with goes with --text"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -49,7 +49,7 @@ def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
         return x.data_ptr() or nowhere(x)
     needs, shape, strides = "a native kernel needs", tuple(x.shape), x.stride()
     if x.dtype is not dtype:
-        raise InvalidType(f"{needs} {dtype}, not {x.dtype}; convert the tensor", key="dtype", value=x.dtype)
+        raise InvalidType(f"{needs} dtype {dtype}, not {x.dtype}; convert it", key="dtype", value=x.dtype)
     if x.numel() != count:
         raise InvalidValue(f"{needs} {count} values, not a tensor of shape {shape}", key="shape", value=shape)
     dense(x)  # raises the error if memory is missing

@@ -281,12 +281,12 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
             held = f"the header line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
             raise damaged(path, held, expected, line=1, value=missing)
         if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
-            said = f"the header line has {', '.join(twice)[:200]} twice"
+            said = f"the header line has the column {', '.join(twice)[:200]} twice"
             raise damaged(path, said, "different columns", line=1, value=twice)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
         for cells in filter(None, reader):  # blank lines are skipped
             if not needed <= len(cells) <= len(head):
-                n, line, expected = len(cells), reader.line_num, f"{len(head)} as in the header line"
+                n, line, expected = len(cells), reader.line_num, f"{len(head)} cells, as in the header line"
                 raise damaged(path, f"{n} cells", expected, line=line, value=n)
             yield reader.line_num, dict(zip(head, cells))
             empty = False

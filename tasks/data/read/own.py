@@ -287,4 +287,4 @@ def refuse_empty(path: Path, what: str, filled: Mapping[str, bool | Sequence[Any
     if few := [s for s, full in filled.items() if not full]:
         step = "set data.path to a folder with a file for each split"
         said = f"{what} are too few to be split: none for {' and '.join(few)}"
-        raise damaged(path, said, "some hundreds", step=step, value=few)
+        raise damaged(path, said, "some hundreds of rows", step=step, value=few)

@@ -65,7 +65,7 @@ def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: i
     from scipy.sparse.linalg import svds
 
     if len(words) <= dim:
-        raise DataError(f"{len(words)} words do not give vectors of {dim} dimensions", "", "lower encode.vector_dim")
+        raise DataError(f"{len(words)} words are too few for {dim} dimensions", "", "lower encode.vector_dim")
     index = {word: i for i, word in enumerate(words)}
     rows = [[index[token] for token in text if token in index] for text in dict.fromkeys(map(tuple, texts))]
     ids = np.array([i for row in rows for i in row], dtype=np.int64)

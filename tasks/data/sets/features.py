@@ -137,7 +137,7 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
                 y.append([row[name].strip() == "1" for name in labels])
                 x.append([feature(row[name], path, line, f"{name} is ") for name in columns])
             if not columns:
-                raise damaged(path, "it has labels only", "features too", line=1, step=own.STEP)
+                raise damaged(path, "it has only labels", "features, too", line=1, step=own.STEP)
             found[split] = np.array(x), np.array(y)
         first, here = next(iter(found.values()))[0].shape[1], found[split][0].shape[1]
         if here != first:

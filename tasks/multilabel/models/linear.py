@@ -68,8 +68,8 @@ class Output:
             raise ValueError(f"mapping={self.mapping} has no multilabel loss; mappings that have one: {known}")
         if self.loss not in ("auto", *allowed):
             choices = ", ".join(["auto", *allowed])
-            told = f"task.loss={self.loss!r} does not go with mapping={self.mapping}"
-            raise ValueError(f"{told}; allowed there: {choices}")
+            told = f"task.loss={self.loss!r} cannot be used with mapping={self.mapping}"
+            raise ValueError(f"{told}; allowed: {choices}")
         if self.loss == "auto":
             object.__setattr__(self, "loss", allowed[0])
         if self.loss in ("log", "huber", "hinge") and float(self.params.get("gamma", 1.0)) != 1.0:

@@ -150,11 +150,11 @@ def test_what_is_refused_says_what_to_do():
         (lambda: sa.KeyCache().attend(q), ValueError, r"call append\(k, v\) first"),
         (lambda: few.append(k, v[:, :, 1:]), ValueError, "must have the same shape"),
         (lambda: few.append(k[:, :1], v[:, :1]), ValueError, "does not fit the cache"),
-        (lambda: few.append(k.double(), v.double()), TypeError, "convert it"),
+        (lambda: few.append(k.double(), v.double()), TypeError, "convert k"),
         (lambda: few.attend(q[:, :, :9]), ValueError, "9 queries, but 8 cached positions"),
         (lambda: few.crop(9), ValueError, "out of range"),
-        (lambda: sa.KeyCache(slopes=three).append(k, v).attend(one), ValueError, "slopes has shape"),
-        (lambda: sa.KeyCache(scale=three).append(k, v).attend(one), ValueError, "scale has shape"),
+        (lambda: sa.KeyCache(slopes=three).append(k, v).attend(one), ValueError, "slopes must be a tensor"),
+        (lambda: sa.KeyCache(scale=three).append(k, v).attend(one), ValueError, "scale must be a tensor"),
         (lambda: sa.KeyCache().append(k, v).attend(one, bias=three), ValueError, "bias of shape"),
     ):
         with pytest.raises(error, match=says):

@@ -121,7 +121,7 @@ def test_what_names_a_training_and_what_its_evaluation_alone(prepared_cell, comp
     for named in (scoring, as_named):  # a penalty that is not asked for
         assert "coverage_penalty" not in named(plain, seq2seq)["decode"]
     assert scoring(asked, seq2seq)["decode"]["coverage_penalty"] == 0.2
-    with pytest.raises(DataError, match=r"has 1 text\(s\) an example"):
+    with pytest.raises(DataError, match=r"has 1 text\(s\) per example"):
         prepared_cell(["task=snli", "data=toy_reviews", "encode.vectors=null", "data.limits={train: 60}"])
 
 

@@ -185,5 +185,5 @@ def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
     assert not alone[-1].any() and alone[:-1].any(1).all()  # no neighbours: no direction
     with pytest.raises(DataError, match="no two words stand near"):
         counted_vectors([["a"], ["b"], []], words, 4)
-    with pytest.raises(DataError, match="9 words do not give vectors of 9 dimensions"):
+    with pytest.raises(DataError, match="9 words are too few for 9 dimensions"):
         counted_vectors(texts, words, 9)

@@ -110,7 +110,7 @@ def test_a_bad_pair_or_grid_is_refused_before_any_fit():
     def wrong(mapping, **more):
         return problems({"task": task(**more), "mapping": {"name": mapping}})
 
-    assert "does not go with" in wrong("softmax", loss="hinge")[0]
+    assert "cannot be used with" in wrong("softmax", loss="hinge")[0]
     assert not wrong("sparsemax", loss="hinge")
     grid = {"sparsehourglass": {"q": [0.1, -1.0]}}
     assert "q" in wrong("sparsehourglass", tune=TINY["tune"] | {"parameters": grid})[0]

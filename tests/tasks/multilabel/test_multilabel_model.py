@@ -129,7 +129,7 @@ def test_cross_validation_uses_every_document_once_and_fits_again_on_all():
 
 
 def test_pairs_that_do_not_exist_are_refused():
-    with pytest.raises(ValueError, match="does not go with mapping=softmax; allowed there: auto, log"):
+    with pytest.raises(ValueError, match="cannot be used with mapping=softmax; allowed: auto, log"):
         Output("softmax", {}, "hinge")
     with pytest.raises(ValueError, match=r"mappings that have one: .*sparsemax"):
         Output("spherical_softmax", {}, "auto")
