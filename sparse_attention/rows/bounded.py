@@ -47,15 +47,9 @@ def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
     wrong = held[row][~(held[row] >= 0)]
     where = f"bounds of row {row}" if row else "bounds"
     if low is not None and not wrong.numel() and total[row] >= 1 - 1e-4:
-        found = [(a, b) for a, b in zip(least[row].tolist(), held[row].tolist()) if not 0 <= a <= b]
-        what = (
-            f"lower bound {found[0][0]:g}, upper bound {found[0][1]:g}"
-            if found
-            else f"the lower bounds sum to {least[row].sum().item():g}"
-        )
-        raise ValueError(
-            f"{where}: {what}; where a position is kept, 0 <= lower <= bounds must hold, and lower must sum to at most 1"
-        )
+        found = [f"lower bound {a:g}, upper bound {b:g}" for a, b in zip(least[row], held[row]) if not 0 <= a <= b]
+        what = found[0] if found else f"the lower bounds sum to {least[row].sum().item():g}"
+        raise ValueError(f"{where}: {what}; 0 <= lower <= bounds is needed at kept positions, and sum(lower) <= 1")
     if wrong.numel():
         raise ValueError(
             f"{where} contain {wrong[0].item():g}, but every bound must be >= 0; clamp it or mask its position"

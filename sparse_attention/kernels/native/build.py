@@ -150,9 +150,7 @@ def cache_directory() -> Path:
     if chosen:
         path = Path(chosen).expanduser()
         if not _usable(path):
-            raise FolderError(
-                f"SPARSE_ATTENTION_CACHE={chosen!r} must be a directory that you own and that nobody else can write to"
-            )
+            raise FolderError(f"SPARSE_ATTENTION_CACHE={chosen!r} must be a folder that only you own and can write to")
         return path
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     owner = os.getuid() if hasattr(os, "getuid") else "user"
