@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -234,7 +234,7 @@ def _told_apart(by_setting: Sequence[list[Results]]) -> list[Setting]:
     return sorted(settings, key=place)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

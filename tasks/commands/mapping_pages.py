@@ -20,7 +20,7 @@ from tasks.draw.mappings import drawable, picture, sheet
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICE = "## Which mapping should I use?\n"
-GROUPS = {"unnormalised": "no sum 1", "structured": "structures", "continuous": "densities"}
+GROUPS = {"unnormalised": "unnormalised", "structured": "structures", "continuous": "densities"}
 
 
 def markdown(text: str) -> str:
@@ -103,11 +103,11 @@ def _defined(name: str, thing: object) -> str:
 
 def _listed(source: str, specs: list[Spec]) -> str:
     """The source of the package's __init__.py, with the list of mappings in its docstring renewed."""
-    kinds: dict[str, list[str]] = {"rows": [], "no sum 1": [], "structures": [], "densities": []}
+    kinds: dict[str, list[str]] = {"rows": [], "unnormalised": [], "structures": [], "densities": []}
     for s in specs:
         if s.function is not None or s.kind == "continuous":
             kinds[GROUPS.get(s.kind, "rows")].append(s.name)
-    modules = " ".join(s.module.__name__ for s in specs) + "; all are a Mapping"
+    modules = " ".join(s.module.__name__ for s in specs) + "; each is a Mapping"
     text = {kind: " ".join(names) for kind, names in kinds.items()} | {"modules": modules}
     lines = [textwrap.fill(f"    {k:<13}{v}", 119, subsequent_indent=" " * 17) for k, v in text.items()]
     before, rest = source.split("\n    rows  ", 1)
