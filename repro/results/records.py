@@ -61,7 +61,7 @@ def _check(record: Results) -> None:
         raise ValueError(f"its config.yaml is that of {'/'.join(map(str, place))}")
     check_nodes(config)
     if wrong := [k for k, v in record.metrics.items() if type(v) not in (int, float)]:
-        raise ValueError(f"{wrong[0]} of its metrics.json is not a number that can be shown")
+        raise ValueError(f"{wrong[0]} in its metrics.json is not a number")
     _ = record.setting, record.flat
 
 

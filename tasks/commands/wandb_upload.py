@@ -116,4 +116,4 @@ def stored(cell: Cell, folder: Path) -> Results:
     scored = [(level, read) for level in levels if (read := level.read())]
     for level, read in sorted(scored, key=lambda one: one[1].get("scoring") != cell.scoring):
         chosen.setdefault(read["test"], (level, read))
-    return Results.of(entry, entry.read() or {}, chosen)
+    return Results.of(entry, entry.read() or {}, chosen, cell.module, cell.config)
