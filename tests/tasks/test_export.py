@@ -79,7 +79,9 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
     model = load_cell(entry.folder, overrides=overrides)
     text = " ".join(["nice", "film", *getattr(model.encoding, "source_vocab", ())[:4]])
     image = next(path for kind in ("*.jpg", "*.png") for path in vqa2_folder.rglob(kind))
-    line = {"esim": f"{text}\tbad", "vqa": f"{image}\twhat is it?", "multilabel": "1:0.5"}.get(name, text)
+    line = {"esim": f"{text}\tbad", "vqa": f"{image}\twhat is it?", "multilabel": " ".join(["0.5"] * 10)}.get(
+        name, text
+    )
     command = [sys.executable, "-c", ALONE, ",".join(absent), str(root / "scripts/predict.py")]
     command += [str(folder), "--nbest=2", *overrides]
 
@@ -90,7 +92,7 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [*lines.printed(model.predict(lines.parsed(line.encode(), model), nbest=2), 2)]
     if name == "multilabel":
-        done = run(f"{line}\n1:nan\n")
+        done = run(f"{line}\n{line[3:]} nan\n")
         assert done.returncode == 1 and not done.stdout and "line 2:" in done.stderr
 
 
