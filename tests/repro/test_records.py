@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_read_is_named_with_the_reason(trained, store):
     "name, before, after, said",
     [
         ("metrics.json", '"metrics"', '"other"', "'metrics' is missing"),
-        ("metrics.json", '"dev/score": 0.1', '"dev/score": "high"', "dev/score of its metrics.json is not a number"),
+        ("metrics.json", '"dev/score": 0.1', '"dev/score": "high"', "dev/score in its metrics.json is not a number"),
         ("config.yaml", "name: fake", "name: other", "its config.yaml is that of other/softmax"),
         ("config.yaml", "profile:", "other:", "profile"),
     ],
