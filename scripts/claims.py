@@ -4,7 +4,8 @@
 
     records   the folder with the records (docs/results)
 
-Prints the outcome, effect, 95 % interval, number of seeds and power of each claim; docs/claims.md shows the same with pictures.
+Prints the outcome, effect, 95 % interval, number of seeds and power of each claim, and writes <outputs>/claims.json.
+docs/claims.md shows the same with pictures.
 """
 
 from pathlib import Path
@@ -16,4 +17,4 @@ from _entry import ROOT, command
 def main(*, records: Path = ROOT / "docs/results") -> int:
     from tasks.commands import claims
 
-    return claims.show(records.resolve())
+    return claims.write(records.resolve())

@@ -1,22 +1,26 @@
-"""Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as a page."""
+"""Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as JSON and as a page."""
 
 import html
 import itertools
+import json
+import math
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-from repro.files import templates
+from repro.files import templates, write_atomic
 from repro.report import draw
 from repro.report import pictures as drawings
 from repro.report.draw import INK, Dot
+from repro.store import outputs_folder
 from repro.tables.blocks import Table
 from repro.tables.claims import UNIFORM, Claim
 from repro.tables.decide import (
@@ -75,8 +79,8 @@ def _claims() -> list[Claim]:
     return list(itertools.chain.from_iterable(map(compose.claims, compose.names_in("claims"))))
 
 
-def show(results: Path) -> int:
-    """`scripts/claims.py`: test every claim on the records in `results` and print the outcomes.
+def write(results: Path) -> int:
+    """`scripts/claims.py`: test every claim on the records in `results`, print the outcomes, write <outputs>/claims.json.
 
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
@@ -86,10 +90,22 @@ def show(results: Path) -> int:
         part, claim, n = one.part, one.claim, f"n = {one.part.seeds}" if one.part.n else ""
         outcome, measured = one.outcome + _mark(one)[-1:], part.measured(one.decimals)
         print(f"{claim.id:3} {outcome:17} {claim.paper:13} {measured:28} {n:12} {claim.claim}")
-    print(
-        f"* changed or added after its records had been seen\n{_count(found)}\nthe page with pictures: docs/claims.md"
-    )
+    path = Path(outputs_folder()) / "claims.json"
+    write_atomic(path, (json.dumps([values(one) for one in found], indent=1, ensure_ascii=False) + "\n").encode())
+    print(f"* changed or added after its records had been seen\n{_count(found)}")
+    print(f"claims: {path}; the page with pictures: docs/claims.md")
     return 0
+
+
+def values(outcome: Outcome) -> dict[str, Any]:
+    """An outcome for a JSON file; unknown numbers are None."""
+    asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
+    part = outcome.part
+    effect, *interval = (v if math.isfinite(v) else None for v in (part.effect, part.low, part.high))
+    told = {"version": len(outcome.claim.history) + 1, "outcome": outcome.outcome, "counts": outcome.counts}
+    told |= {"effect": effect, "interval": interval, "n": part.n, "why": part.why}
+    parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in outcome.parts]
+    return {k: getattr(outcome.claim, k) for k in asked} | told | {"parts": parts}
 
 
 # ---- the page

@@ -1,4 +1,4 @@
-"""docs/claims.md and docs/results: what the committed records give; what README says of them."""
+"""docs/claims.md, claims.json and docs/results: what the committed records give; what README says of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.language_model import report
 from repro.tables.claims import Change, Claim
-from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, Evidence, outcome_of
+from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
 from tasks.commands import claims, recorded, results
 from tasks.commands.claims import chance
 from tasks.config import compose
@@ -105,11 +105,16 @@ def test_the_chance_of_being_better_is_that_of_rliable():
         chance("tuned", {})
 
 
-def test_a_claim_without_records_is_listed_with_the_reason():
+def test_a_claim_without_records_is_listed_with_the_reason_and_the_json_has_no_nan():
     found = claims.of_tables([])
     assert len(found) == sum(len(compose.claims(p)) for p in compose.names_in("claims"))
     assert all(o.part.why == (o.claim.told or "no finished cells") for o in found)
     assert claims.pictures(found) == {}
+    decided, one_seed = claims.values(outcome((0.1, -0.1, 0.05))), claims.values(outcome((0.1,)))
+    assert decided["outcome"] == SUPPORTED and decided["interval"][0] < decided["effect"] < decided["interval"][1]
+    assert (decided["n"], decided["paper"], decided["version"], decided["counts"]) == (3, "who2000", 1, True)
+    assert one_seed["effect"] is None and one_seed["interval"] == [None, None]
+    json.dumps([decided, one_seed], allow_nan=False)
 
 
 def test_readme_says_what_the_claims_and_the_benchmarks_say():
