@@ -1,4 +1,4 @@
-"""Unigram pieces of sentencepiece: how many fit a text, and learning them."""
+"""Pieces of sentencepiece: how many fit a text, and learning them."""
 
 import io
 from collections import Counter
@@ -43,7 +43,9 @@ def fitted(text: Iterable[str], size: int | None, others: int = 0) -> tuple[int,
     return size, max(LEAST_COVERED, min(COVERED, reached))
 
 
-def learn_pieces(text: Iterable[str], size: int, coverage: float, model: Path, **options: Any) -> None:
+def learn_pieces(
+    text: Iterable[str], size: int, coverage: float, model: Path, model_type: str = "unigram", **options: Any
+) -> None:
     """Learn at most `size` pieces from lines of text and write the model; `options` are sentencepiece's.
 
     Raises DataError if `size` is below the number of characters in the text.
@@ -53,7 +55,7 @@ def learn_pieces(text: Iterable[str], size: int, coverage: float, model: Path, *
     stored = io.BytesIO()
     try:
         options |= {"vocab_size": size, "character_coverage": coverage, "hard_vocab_limit": False}
-        options |= {"model_type": "unigram", "normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2}
+        options |= {"model_type": model_type, "normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2}
         options |= {"input_sentence_size": 1_000_000, "shuffle_input_sentence": True}
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text), model_writer=stored, **options)
     except RuntimeError as error:

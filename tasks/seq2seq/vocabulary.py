@@ -64,7 +64,10 @@ def learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path) -> 
         if options.subword == "bpe":
             _learn_bpe(files, options.vocab_size or 0, model)
         elif options.tokenizer == "raw":
-            learn_pieces(text(), *fitted(text(), options.vocab_size, BYTES), model, byte_fallback=True)
+            size, coverage = fitted(text(), options.vocab_size, BYTES)
+            # unigram pieces are strings that several words share: of few words, they are hardly more than characters
+            kind = "bpe" if len({word for line in text() for word in line.split()}) < size / 2 else "unigram"
+            learn_pieces(text(), size, coverage, model, byte_fallback=True, model_type=kind)
         else:
             learn_pieces(text(), options.vocab_size or 0, 1.0, model)
 

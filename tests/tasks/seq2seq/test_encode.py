@@ -292,3 +292,10 @@ def test_a_test_set_is_encoded_as_training_data_are_and_beside_a_finished_model_
     assert beside.splits == {} and beside.target_vocab == trained.target_vocab
     assert beside.languages == {"source": "fr", "target": "en"}
     assert beside.cut("source")(further[3][0]) == test.splits["test"].source_tokens(3)
+
+
+def test_raw_text_of_few_words_has_words_as_units(dataset, tmp_path):
+    words = "сегодня утром маленький мужчина видит красную лошадь в городе".split()
+    train = [(" ".join(words[i % 3 :]), " ".join(words[: 3 + i % 5])) for i in range(40)]
+    made = encode(dataset(train), tmp_path, tokenizer="raw", subword="sentencepiece", joint=False)
+    assert max(len(row) for row in made.splits["train"].source) <= len(words) + 1
