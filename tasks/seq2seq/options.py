@@ -49,7 +49,7 @@ class Encode:
     """How texts are turned into ids."""
 
     tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
-    subword: str = choice(REQUIRED, *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its unigram pieces")
+    subword: str = choice(REQUIRED, *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its pieces")
     vocab_size: int | None = integer(
         low=1,
         optional=True,

@@ -1,6 +1,6 @@
 """Subword units and vocabularies, and how they are learned from the training pairs.
 
-Units come from byte-pair encoding (subword-nmt, Sennrich et al. 2016) or are unigram pieces (sentencepiece). A
+Units come from byte-pair encoding (subword-nmt, Sennrich et al. 2016) or are pieces of sentencepiece. A
 vocabulary lists words by frequency, in files that fairseq can read as dictionaries ("word count" on each line). Ids are
 the same as in fairseq: first the special symbols of `tasks.data.symbols`, then the words. If a text contains "<unk>",
 it is read as the unknown word, as in OpenNMT; other special symbols in a text are read as unknown words too.

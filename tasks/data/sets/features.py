@@ -155,6 +155,7 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
 
     try:
         raw = [io.BytesIO(read_text(path).encode()) for path in paths.values()]
+        # if features are numbered from 1, column 0 is constant, and constant columns are left out
         read = load_svmlight_files(raw, multilabel=True, zero_based=True)
     except ValueError as error:
         path = next(iter(paths.values()))
