@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .describe import LEARNED, Spec
 from .kernels.reference.graph import unscriptable
 from .rows.contract import under_contract
-from .rows.shape import tensor, whole
+from .rows.shape import PLAIN, as_node, tensor, whole
 
 _CLASSES: dict[str, type[Mapping]] = {}
 
@@ -55,6 +55,7 @@ class Mapping(nn.Module):
         self._numbers: dict[str, Any] = {}
         self._learned: list[str] = []  # parameters given as tensors or as "learned"
         self._logits: list[str] = []  # only the parameters given as "learned"
+        self._first: dict[str, Tensor] = {}  # the values of the parameters given as tensors
         self._keep(self.spec.check({**dict(zip(names, given)), **params}))
 
     def _refuse_a_dimension(self, given: tuple[Any, ...], names: list[str]) -> None:
@@ -72,6 +73,7 @@ class Mapping(nn.Module):
         for name, value in values.items():
             if isinstance(value, Tensor):
                 self._learned.append(name)
+                self._first[name] = value.detach().clone()
                 if not isinstance(value, nn.Parameter):
                     self.register_buffer(name, value)
                     continue
@@ -89,6 +91,13 @@ class Mapping(nn.Module):
             value = self._numbers[name] = next(p for p in self.spec.params if p.name == name).check(value)
         elif name in self.__dict__.get("_logits", ()):
             raise ValueError(f"{name} is learned: set {name}_logit, or make the mapping with a number")
+        elif name == "_is_hf_initialized" and value:
+            # from_pretrained of transformers sets this when it has initialised what a checkpoint lacks; it knows torch's
+            # modules only, and marks the parameters that the checkpoint has.
+            for own in self._learned:
+                held = getattr(self, f"{own}_logit" if own in self._logits else own)
+                if not (held.is_meta or getattr(held, name, False)):
+                    self._reset(own)
         super().__setattr__(name, value)
 
     def spread(self, *shape: int) -> Mapping:
@@ -103,6 +112,28 @@ class Mapping(nn.Module):
         for name in self._logits:
             setattr(own, f"{name}_logit", nn.Parameter(torch.randn(*shape)))
         return own
+
+    def reset_parameters(self) -> None:
+        """Set the parameters as the constructor did, for memory that ``to_empty`` left uninitialised.
+
+        Raises:
+            ValueError: a parameter was given as a tensor on the meta device, so its value is unknown.
+        """
+        for name in self._learned:
+            self._reset(name)
+
+    def _reset(self, name: str) -> None:
+        if name in self._logits:
+            logit = getattr(self, f"{name}_logit")
+            nn.init.zeros_(logit) if logit.shape == (1,) else nn.init.normal_(logit)  # see `spread`
+        elif self._first[name].is_meta:
+            raise ValueError(
+                f"{name} was given on the meta device, so its value is unknown; make the mapping with a number, with "
+                '"learned", or with a tensor on the CPU'
+            )
+        else:
+            with torch.no_grad():
+                getattr(self, name).copy_(self._first[name])
 
     def learned(self) -> dict[str, Tensor]:
         """The current values, by name, of the hyperparameters given as "learned"."""
@@ -131,6 +162,8 @@ class Mapping(nn.Module):
             TypeError: an argument is in the wrong place; the message names the one that was probably meant.
             ValueError: a value out of its range.
         """
+        if scores.__class__ not in PLAIN and (node := as_node(self, scores, mask, dim, **inputs)) is not None:
+            return node  # type: ignore[no-any-return]
         values = self._numbers if not self._learned else self.params
         dim = self.dim if dim is None else dim
         return self.spec.function(scores, dim=dim, mask=mask, **values, **inputs)  # type: ignore[misc]

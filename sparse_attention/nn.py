@@ -19,19 +19,25 @@ from .fused.call import over_rows, takes_bias
 from .fused.reading import read as product
 from .fused.reading import scores, weighed
 from .integrations.masks import separate
-from .registry import Mapping, make, spec
-from .rows.shape import asynchronous, foreign, lengths_of
+from .registry import Mapping, checked, make, shown, spec
+from .rows.shape import PLAIN, as_node, asynchronous, foreign, lengths_of
 
 
 def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
     """The mapping for attention over keys: built from a name with `params`; a module is returned unchanged.
 
     Raises:
+        TypeError: the mapping is neither a name nor a module that takes a mask.
         ValueError: parameters were given together with a module; the module does not work along the last dimension,
             which is the dimension of the keys.
     """
     if isinstance(mapping, str):
         return make(mapping, **params)
+    if not isinstance(mapping, nn.Module):
+        raise TypeError(
+            f"{shown(mapping)} is not a module; pass a mapping's name, or a module such as sa.make('entmax')"
+        )
+    checked(mapping)
     if params:
         raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
     if getattr(mapping, "dim", -1) != -1:
@@ -130,6 +136,10 @@ class MultiheadAttention(nn.MultiheadAttention):
             ValueError: a mask has the wrong shape, or a nested tensor comes with a mask or need_weights. RuntimeError:
             is_causal without attn_mask.
         """
+        if query.__class__ not in PLAIN:
+            masks = {"attn_mask": attn_mask, "average_attn_weights": average_attn_weights, "is_causal": is_causal}
+            if (node := as_node(self, query, key, value, key_padding_mask, need_weights, **masks)) is not None:
+                return node  # type: ignore[no-any-return]
         if query.is_nested or key.is_nested or value.is_nested:
             needs = {"no key_padding_mask": key_padding_mask is None, "no attn_mask": attn_mask is None}
             needs |= {"need_weights=False": not need_weights, "batch_first=True": self.batch_first}
@@ -204,6 +214,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         last = self.out_proj
         return F.linear(read, last.weight, last.bias) if self._reads_out_proj else last(read)  # type: ignore[no-any-return]
 
+    def _reset_parameters(self) -> None:
+        """Called by torch's constructor, and by transformers for a module that a checkpoint does not have."""
+        super()._reset_parameters()
+        if isinstance(mapping := self._modules.get("mapping"), Mapping):
+            mapping.reset_parameters()
+
     def merge_masks(self, *given: Any) -> Any:
         """Called by ``nn.TransformerEncoderLayer`` before its fused softmax, which a hook of this module keeps away."""
         raise RuntimeError(
@@ -259,7 +275,8 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
     if not found:
         raise ValueError(
             f"{type(model).__name__} contains no torch.nn.MultiheadAttention; for models of transformers use "
-            "sa.integrations.transformers, for code that calls scaled_dot_product_attention use sa.integrations.sdpa"
+            "sa.integrations.transformers, for code that calls scaled_dot_product_attention use sa.integrations.sdpa; "
+            "in code that calls F.multi_head_attention_forward itself, write sa.nn.MultiheadAttention instead"
         )
     if refused := [
         f"{name or 'model'} ({type(part).__name__}) has {why}" for name, part in found if (why := _why_not(part))

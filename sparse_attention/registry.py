@@ -8,6 +8,7 @@ module ``make(name, ...)(scores, mask=None, dim=-1)``.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace as changed
@@ -132,6 +133,9 @@ def spec(name: str) -> Spec:
     Raises:
         UnknownMappingError: unknown name; the message suggests the nearest name and lists all names.
     """
+    if not isinstance(name, str):
+        said = f"{shown(name)} is not a name; give one of {', '.join(_SPECS)}"
+        raise UnknownMappingError(said, key="mapping", value=name, allowed=tuple(_SPECS))
     if name not in _SPECS:
         near = difflib.get_close_matches(str(name), _SPECS, n=1, cutoff=0.4)
         hint = f"; the nearest is {near[0]!r}" if near else ""
@@ -149,6 +153,57 @@ def make(name: str, **params: Any) -> Mapping:
         ValueError: unknown parameter, or a value out of its range.
     """
     return spec(name).module(**params)  # type: ignore[return-value]
+
+
+def shown(mapping: Any) -> str:
+    """What was given as a mapping, for an error message, with the name that was probably meant."""
+    kind = "class" if inspect.isclass(mapping) else "module" if isinstance(mapping, torch.nn.Module) else "function"
+    if kind == "function" and not callable(mapping):
+        return f"mapping={mapping!r}"
+    own = type(mapping) if kind == "module" else mapping
+    name = getattr(own, "__name__", type(mapping).__name__)
+    near = next((s.name for s in _SPECS.values() if name.lower() == s.name.replace("_", "") or name == s.name), "")
+    return f"the {kind} {name}" + (f" (did you mean {near!r}?)" if near else "")
+
+
+def checked(mapping: Any, *given: str) -> Any:
+    """A mapping that is a module or a function, if it can be called as ``f(scores, mask=keep)``.
+
+    Args:
+        given: the other arguments by name with which it will be called, such as ``dim``.
+    Raises:
+        TypeError: it is a class, cannot be called, or takes no mask, as torch.softmax and torch.nn.Softmax.
+    """
+    if inspect.isclass(mapping):
+        raise TypeError(
+            f"{shown(mapping)} must be called first: pass a module, such as {mapping.__name__}(), or a name"
+        )
+    if not callable(mapping):
+        raise TypeError(
+            f"{shown(mapping)} must be a module, a function f(scores, mask=keep) or one of the names {', '.join(_SPECS)}"
+        )
+    called: Any = type(mapping) if isinstance(mapping, torch.nn.Module) else mapping
+    if not _takes(called, given):
+        shape = ", ".join(("scores", "mask=keep", *(f"{name}=-1" for name in given)))
+        raise TypeError(
+            f"{shown(mapping)} cannot be called as f({shape}), where keep is bool and False hides a score; "
+            "pass a name, or a function that takes these"
+        )
+    return mapping
+
+
+@functools.lru_cache(256)
+def _takes(called: Any, given: tuple[str, ...]) -> bool:
+    """Whether a function, or the forward of a class of modules, can be called with scores, a mask and these arguments."""
+    module = inspect.isclass(called)
+    try:
+        signature = inspect.signature(called.forward if module else called)  # type: ignore[attr-defined]
+        signature.bind(*[None] * (1 + module), mask=None, **dict.fromkeys(given))
+    except TypeError:
+        return False
+    except ValueError:  # a function of torch, without a signature
+        return "softmax" not in getattr(called, "__name__", "")
+    return True
 
 
 def public() -> dict[str, Any]:

@@ -142,10 +142,13 @@ def torchs() -> Callable[..., Tensor]:
 
 
 def _sdpa(call: Call) -> Tensor:
-    q, k, v = (x.to(call.q.dtype) for x in (call.q, call.k, call.v))
+    # torch's function takes a bias in the dtype of q; in half precision, its product with a factor would be rounded.
+    scaled = call.bias is not None and call.factor != 1.0
+    dtype = torch.promote_types(call.q.dtype, torch.float32) if scaled else call.q.dtype
+    q, k, v = (x.to(dtype) for x in (call.q, call.k, call.v))
     free = all(x is None for x in (call.mask, call.lengths, call.spans, call.bias))
     aligned = free and certain(q.shape[-2] == k.shape[-2])
-    given: dict[str, Any] = {"is_causal": call.causal} if aligned else {"attn_mask": _mask(call)}
+    given: dict[str, Any] = {"is_causal": call.causal} if aligned else {"attn_mask": _mask(call, dtype)}
     grouped: dict[str, Any] = {"enable_gqa": True} if q.ndim > 2 and q.shape[-3] != k.shape[-3] else {}
     e = v.shape[-1]
     if e < q.shape[-1]:  # torch's fast path needs values as wide as keys
@@ -156,11 +159,11 @@ def _sdpa(call: Call) -> Tensor:
     return out[..., :e].to(call.dtype)
 
 
-def _mask(call: Call) -> Tensor | None:
+def _mask(call: Call, dtype: torch.dtype) -> Tensor | None:
     """The mask for torch's function: bool, or the bias with -inf where a key is hidden; with two dimensions or more."""
     keep, mask = call.keep(), call.bias
     if mask is not None:
-        mask = mask.to(call.q.dtype) * call.factor
+        mask = mask.to(dtype) * call.factor
         mask = mask if keep is None else torch.where(keep, mask, -torch.inf)
     else:
         mask = keep

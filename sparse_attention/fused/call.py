@@ -320,14 +320,13 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
         name = getattr(mapping, "__name__", "")
         spec = registry.spec(name) if name in registry.names() and registry.spec(name).function is mapping else None
         if spec is None:
+            registry.checked(mapping, *params)
             why = f"{name or type(mapping).__name__} is not a mapping of this library"
             return lambda x, keep: mapping(x, mask=keep, **params), Known(why=why)
     elif isinstance(mapping, Tensor):
         raise TypeError(f"mapping is a tensor of shape {tuple(mapping.shape)}; if it is the mask, write mask=...")
     else:
-        raise TypeError(
-            f"mapping={mapping!r} must be a module, a function f(scores, mask=keep) or one of the names {', '.join(registry.names())}"
-        )
+        return mapped(registry.checked(mapping), params, q)  # which raises
     over_rows(spec)
     if isinstance(mapping, Mapping):
         values = mapping.params

@@ -8,8 +8,10 @@ with sdpa.use("sparsemax"):        # for code that calls torch's function
 
 from __future__ import annotations
 
+import collections
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -33,6 +35,10 @@ _WITHOUT = {  # functions that compute attention by softmax without calling scal
     torch._native_multi_head_attention: "torch.nn.MultiheadAttention",
     torch._transformer_encoder_layer_fwd: "torch.nn.TransformerEncoderLayer",
 }
+
+
+_SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
+_PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.baddbmm, torch.einsum}
 
 
 class ArgumentValueError(ValueError, RuntimeError):
@@ -65,7 +71,7 @@ def scaled_dot_product_attention(
         enable_gqa: H may be a multiple of G; head h reads group ``h // (H // G)``.
         mapping, params: as in `sparse_attention`.
     Returns:
-        ``[..., H, n, e]``; nested if query is.
+        ``[..., H, n, e]``; nested if query is. In memory, four dimensions are in the order of query's, as in torch.
     Raises:
         TypeError, ValueError: as in `sparse_attention`; those about tensors, shapes and dropout_p are RuntimeErrors, too,
             since torch raises those. RuntimeError: is_causal together with attn_mask.
@@ -119,7 +125,11 @@ def scaled_dot_product_attention(
     except (TypeError, ValueError):
         _raise_as_torch(query, key, value, mapping, arguments)
         raise
-    return F.dropout(out, 1.0) if all_dropped else out
+    out = F.dropout(out, 1.0) if all_dropped else out
+    # Like torch's result, it is laid out as the query, so that .transpose(1, 2).view(B, n, H * e) works where it does there.
+    if out.ndim == 4 and query.stride(1) < query.stride(2):
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+    return out
 
 
 def _raise_as_torch(q: Tensor, k: Tensor, v: Tensor, mapping: Any, given: dict[str, Any]) -> None:
@@ -187,7 +197,9 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     pass uses the same mapping, also after the block. Attention in any other torch.autograd.Function raises an error, unless
     the block is inside that Function. torch.cond and other operators that run functions in graphs of their own raise one, too.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often do not call torch's function; within
-    the block they raise an error: use `sa.nn.replace` for them.
+    the block they raise an error: use `sa.nn.replace` for them. At the end of the block, a warning names the modules that
+    computed attention by a softmax of their own: one whose result, perhaps after dropout or a change of shape or dtype, was a
+    factor of a matrix product. Compiled code is not watched for this.
 
     Args:
         mapping, params: as in `sparse_attention`.
@@ -198,13 +210,24 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     """
     mapped(mapping, params)
     _watch_checkpoints()
-    block = _Block(mapping, params, [])
+    block = _Block(mapping, params, [], [])
     with _within(block):
         yield
+    own = ", ".join(f"{name} ({n} call{'s' * (n > 1)})" for name, n in collections.Counter(block.own).items())
     if not block.calls:
         raise RuntimeError(
             "nothing in this block called torch's scaled_dot_product_attention, so the mapping had no effect; "
-            "use sa.nn.replace for modules of torch.nn, sa.integrations.transformers for models of transformers"
+            + (
+                f"attention by a softmax of its own: {own}; let this code call torch's function"
+                if own
+                else "use sa.nn.replace for modules of torch.nn, sa.integrations.transformers for models of transformers"
+            )
+        )
+    if own:
+        warnings.warn(
+            f"torch's scaled_dot_product_attention used {mapping} {len(block.calls)} times, but {own} computed softmax "
+            "by code of its own, which stays softmax; let that code call torch's function",
+            stacklevel=3,
         )
 
 
@@ -212,6 +235,7 @@ class _Block(NamedTuple):
     mapping: Any
     params: dict[str, Any]
     calls: list[None]  # one entry each
+    own: list[str]  # the modules that computed attention by a softmax of their own, an entry for each time
     within: tuple[str, int] | None = None  # the torch.autograd.Function around the block, which runs it again
 
 
@@ -273,6 +297,21 @@ def _function_around() -> tuple[str, int] | None:
     return None
 
 
+def _caller() -> nn.Module | None:
+    """The module in whose forward torch's function is called; None if a mapping of this library, or no module, calls it."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "sparse_attention":
+            return None
+        found = frame.f_locals.get("self")
+        if isinstance(found, nn.Module) and not isinstance(found, (nn.Softmax, nn.Softmax2d)):
+            return found
+        frame = frame.f_back
+    return None
+
+
 # like torch.compiler.assume_constant_result, without importing torch._dynamo
 _function_around._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
@@ -295,10 +334,32 @@ class _Mode(TorchFunctionMode):
             told = f"{func} runs functions in a graph of its own, where sdpa.use has no effect"
             raise RuntimeError(f"{told}; call sa.sparse_attention in these functions, or call {func} outside the block")
         if func in _WITHOUT:
-            raise RuntimeError(
-                f"{_WITHOUT[func]} computes softmax itself, which sdpa.use cannot replace; use sa.nn.replace(model, ...)"
-            )
-        return func(*args, **(kwargs or {}))
+            where, known = _caller(), _WITHOUT[func]
+            if isinstance(where, (nn.MultiheadAttention, nn.TransformerEncoderLayer, type(None))):
+                told = f"{known} computes softmax itself, which sdpa.use cannot replace; use sa.nn.replace(model, ...)"
+            else:
+                told = f"{type(where).__name__} calls {func.__name__} itself, which computes softmax and which neither sdpa.use nor sa.nn.replace can change; use sa.nn.MultiheadAttention there, or call F.scaled_dot_product_attention"
+            raise RuntimeError(told)
+        out = func(*args, **(kwargs or {}))
+        if not torch.compiler.is_compiling():
+            self._watch(func, args, out)
+        return out
+
+    def _watch(self, func: Any, args: Any, out: Any) -> None:
+        """Follow the results of softmax to a matrix product, and note the module that computes it."""
+        if out.__class__ is not Tensor:
+            return
+        if func in _SOFTMAX:
+            if (where := _caller()) is not None:
+                out.sa_softmax = type(where).__name__  # type: ignore[attr-defined]
+            return
+        name = next((x.sa_softmax for x in args if x.__class__ is Tensor and hasattr(x, "sa_softmax")), None)
+        if name is None:
+            return
+        if func in _PRODUCTS:
+            self.blocks[-1].own.append(name)
+        elif args[0].__class__ is Tensor and out.numel() == args[0].numel():
+            out.sa_softmax = name  # type: ignore[attr-defined]  # dropout, another shape, another dtype
 
 
 __all__ = ["scaled_dot_product_attention", "use"]

@@ -119,14 +119,20 @@ def use(model: Any, mapping: str, **given: Any) -> Any:
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(f"{kind} attends by its own code, which {mapping} cannot replace; use another model")
+    owners = {"": model.config}  # of the models inside, whose attention has an implementation of its own
     for path, part in model.named_modules():
         known = type(part).__name__
+        if isinstance(part, PreTrainedModel):
+            owners[path] = part.config
         if isinstance(part, PreTrainedModel) or not _ATTENDS.search(known) or known.endswith(_NO_SOFTMAX):
             continue
         if not hasattr(part, "sa_used"):
             part.register_forward_pre_hook(_enter)
             part.register_forward_hook(_leave, always_call=True)  # also after an exception
-        part.sa_used = model.config, name, f"{known} ({path} of {kind})"
+        own = getattr(part, "config", None)  # from which the module takes its implementation, in most models
+        if not hasattr(own, "_attn_implementation"):
+            own = owners[max((x for x in owners if path.startswith(x)), key=len)]
+        part.sa_used = own, name, f"{known} ({path} of {kind})"
     return model
 
 

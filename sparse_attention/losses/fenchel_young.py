@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..describe import Param
-from ..registry import Mapping, make, spec
+from ..describe import LEARNED, Param, Spec
+from ..registry import Mapping, make, shown, spec
+from ..rows.forward_mode import forward_levels, integral, split
 from ..rows.shape import compiling, last, per_row
 from ..rows.slope import AtClass, Slope, reduced
 from .regularisers import AT_VERTEX, GRIDS, REGULARISERS, SEPARABLE
@@ -35,7 +37,7 @@ def max_omega(
     Raises:
         ValueError: the mapping has no regulariser.
     """
-    built, inputs = _built(mapping, params)
+    built, inputs = _given(mapping, params)
     return _value(scores, None, built, dim, mask, inputs)
 
 
@@ -71,7 +73,7 @@ def fenchel_young(
         ValueError: the mapping has no regulariser, the reduction is unknown, the target or weight has the wrong shape,
             or label_smoothing is out of range.
     """
-    built, inputs = _built(mapping, params)
+    built, inputs = _given(mapping, params)
     smoothing = SMOOTHING.check(label_smoothing)
     grid = built.spec.over == "grid"
     t, counted = targets(scores.flatten(-2) if grid else scores, target, -1 if grid else dim, ignore_index, grid)
@@ -79,10 +81,22 @@ def fenchel_young(
     return weighted(value, t, counted, weight, reduction, scores.shape[-2:].numel() if grid else scores.shape[dim])
 
 
+def _given(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
+    """`_built` for one call, after which nothing would hold a learned parameter."""
+    if words := [key for key, value in params.items() if isinstance(value, str) and value == LEARNED]:
+        known = f"sa.make({mapping!r}, {words[0]}='learned')"
+        raise ValueError(f"{words[0]}='learned' needs a module that holds the parameter: pass mapping={known}")
+    return _built(mapping, params)
+
+
 def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
     """The mapping as a module, and the inputs it needs in addition to scores."""
+    if inspect.isclass(mapping):
+        raise TypeError(
+            f"{shown(mapping)} must be called first: pass a module, such as {mapping.__name__}(), or a name"
+        )
     known = spec(mapping) if isinstance(mapping, str) else getattr(mapping, "spec", None)
-    name = known.name if known is not None else type(mapping).__name__
+    name = known.name if isinstance(known, Spec) else shown(mapping)
     if name not in REGULARISERS and name not in GRIDS:
         own = f"; its own loss is sa.losses.{_OWN[name]}" if name in _OWN else ""
         raise ValueError(
@@ -134,22 +148,47 @@ def _value(
 
     constant = not moved and not any(isinstance(value, Tensor) for value in params.values()) and not compiling()
     again = mapping if constant else None
-    p = mapping(x.detach() if constant else x)
-    if target is not None and not target.is_floating_point():
-        direct = name in (SEPARABLE if smoothing else AT_VERTEX)
-        if constant and direct and abs(numbers.get("alpha", 2.0) - 1.0) > 0.1:
-            value = AtClass.apply(x, p, target, again, smoothing) + AT_VERTEX[name](p, x.detach(), **numbers)
-            if smoothing:
-                value = value + _smoothed(name, x.detach(), smoothing, numbers)
-            # Set values that rounding made negative to 0, but keep their gradient.
-            return torch.where(value.detach() < 0, value - value.detach(), value)
-        target = torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
     keep = x.detach() != -torch.inf
 
-    def omega(q: Tensor) -> Tensor:
-        return REGULARISERS[name](q, keep, **numbers).sum(-1)
+    def value_at(x: Tensor) -> Tensor:
+        p = mapping(x.detach() if constant else x)
+        if target is not None and not target.is_floating_point():
+            direct = name in (SEPARABLE if smoothing else AT_VERTEX)
+            if constant and direct and abs(numbers.get("alpha", 2.0) - 1.0) > 0.1:
+                value = AtClass.apply(x, p, target, again, smoothing) + AT_VERTEX[name](p, x.detach(), **numbers)
+                if smoothing:
+                    value = value + _smoothed(name, x.detach(), smoothing, numbers)
+                # Set values that rounding made negative to 0, but keep their gradient.
+                return torch.where(value.detach() < 0, value - value.detach(), value)
 
-    return _young(x, p, _smooth(target, keep, smoothing), omega, again)
+        def omega(q: Tensor) -> Tensor:
+            return REGULARISERS[name](q, keep, **numbers).sum(-1)
+
+        return _young(x, p, _smooth(_each_row(target, x), keep, smoothing), omega, again)
+
+    if torch.autograd.forward_ad._current_level < 0:
+        return value_at(x)
+    return _in_forward_mode(x, value_at, mapping, _smooth(_each_row(target, x), keep, smoothing))
+
+
+def _each_row(target: Tensor | None, x: Tensor) -> Tensor | None:
+    """The target as a distribution for each row of ``x [..., n]``."""
+    if target is None or target.is_floating_point():
+        return target
+    return torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
+
+
+def _in_forward_mode(x: Tensor, value_at: Any, mapping: Any, target: Tensor | None) -> Tensor:
+    """The loss at the scores without tangents, plus the integral of its gradient ``p - t`` along the tangents."""
+    (x0,), (h,) = split(x)
+    value = value_at(x0)
+    finite = value.detach().isfinite().unsqueeze(-1)
+
+    def along(s: float) -> Tensor:
+        p = mapping(x0 + s * h)
+        return ((p if target is None else p - target) * torch.where(finite, h, 0.0)).sum(-1)
+
+    return value + integral(along, max(forward_levels(), 1))
 
 
 def _smoothed(name: str, x: Tensor, smoothing: float, numbers: dict[str, Any]) -> Tensor:
@@ -171,13 +210,11 @@ def _of_grid(scores: Tensor, target: Tensor | None, built: Mapping, mask: Tensor
     flat = x.flatten(-2)
     numbers = {name: per_row(value, flat, -1, name) for name, value in built.params.items()}
     numbers = {name: v.unsqueeze(-1) if isinstance(v, Tensor) else v for name, v in numbers.items()}
-    if target is not None and not target.is_floating_point():
-        target = torch.nn.functional.one_hot(target, flat.shape[-1]).to(x.dtype)
 
     def omega(q: Tensor) -> Tensor:
         return GRIDS[built.spec.name](q.view(x.shape), keep, **numbers).sum((-1, -2))
 
-    return _young(flat, p, _smooth(target, keep.flatten(-2), smoothing), omega)
+    return _young(flat, p, _smooth(_each_row(target, flat), keep.flatten(-2), smoothing), omega)
 
 
 def _smooth(target: Tensor | None, keep: Tensor, smoothing: float) -> Tensor | None:

@@ -68,16 +68,32 @@ def group_sparsemax(
     def body(x: Tensor) -> Tensor:
         if not isinstance(groups, Tensor):
             return share * sparsemax(x.unflatten(-1, (-1, groups)), gamma=share).flatten(-2)
-        place = _places(groups)
-        wide = torch.nn.functional.pad(x, (0, 1), value=-torch.inf)[..., place]  # [..., groups, largest]
-        p = share * sparsemax(wide, gamma=share)
-        used = place.flatten() < n
-        return p.flatten(-2)[..., used][..., place.flatten()[used].argsort()]
+        padded, parts = torch.nn.functional.pad(x, (0, 1), value=-torch.inf), []
+        for place in places:
+            p = share * sparsemax(padded[..., place], gamma=share)  # [..., groups, largest]
+            parts.append(p.flatten(-2)[..., place.flatten() < n])
+        return torch.cat(parts, -1)[..., back]
 
-    return along(body, scores, dim, mask)
+    if isinstance(groups, Tensor):
+        places = _places(groups)
+        back = torch.cat([place[place < n] for place in places]).argsort() if places else groups
+    return along(body, scores, dim, mask) if n else along(lambda x: x, scores, dim, mask)
 
 
-def _places(groups: Tensor) -> Tensor:
-    """The positions of each group, ``[groups, largest]`` int64, padded with n."""
-    members = [(groups == g).nonzero().flatten() for g in groups.unique()]
-    return torch.nn.utils.rnn.pad_sequence(members, batch_first=True, padding_value=len(groups))
+def _places(groups: Tensor) -> list[Tensor]:
+    """The positions of each group, ``[groups, largest]`` int64, padded with n, by sizes.
+
+    Groups of more than 2^k and at most 2^(k + 1) positions are together, so the padding is less than half of a tensor.
+    """
+    order = groups.argsort(stable=True)
+    sizes = groups.unique(return_counts=True)[1]
+    starts = sizes.cumsum(0) - sizes
+    found = []
+    kinds = (sizes - 1).clamp(min=0).to(torch.float64).log2().floor()
+    for kind in kinds.unique():
+        own = kinds == kind
+        at = torch.arange(int(sizes[own].max()), device=groups.device)
+        inside = at < sizes[own].unsqueeze(-1)
+        place = order[(starts[own].unsqueeze(-1) + at).clamp(max=len(groups) - 1)]
+        found.append(place.masked_fill(~inside, len(groups)))
+    return found

@@ -33,7 +33,7 @@ def cone(x: Tensor, q: float | Tensor, mirrored: bool = False) -> Tensor:
     keep = x.detach() != -torch.inf
     z = x.masked_fill(~keep, 0.0)
     count = keep.sum(-1, keepdim=True).to(x.dtype)
-    total = z.sum(-1, keepdim=True)
+    total = z.sum(-1, keepdim=True).masked_fill(count == 0, 1.0)  # 0 / 0 in a hidden row would make q's gradient NaN
     alpha = ((1.0 + count * q) / ((total.abs() if mirrored else total) + count * q)).to(x.dtype)
     # With an infinite alpha the result is undefined; alpha times a negative score would be -inf and look masked.
     alpha = alpha.masked_fill(alpha.detach().isinf(), torch.nan)

@@ -5,8 +5,8 @@ A call takes one of four paths to a kernel:
 * on a GPU, if all parameters are numbers: `_Fused`, whose kernels handle the mask and half precision in one launch;
 * for contiguous scores along the last dimension, without a mask and with numbers as parameters: `_Rows`, which calls
   the kernel directly;
-* under torch.func transforms or with hyperparameters as tensors: `_RowsInTorch`, which runs the reference kernel, so
-  that every derivative is a torch expression;
+* under torch.func transforms or with hyperparameters as tensors: `transforms.in_torch`, which runs the reference
+  kernel, so that every derivative is a torch expression;
 * for tensors whose memory must not be read (compiled, traced, fake or distributed; see `shape.foreign`): an opaque
   operator of torch's dispatcher, see `operators`.
 """
@@ -41,6 +41,7 @@ from .shape import (
     transformed,
     whole,
 )
+from .transforms import in_torch
 
 _grad_enabled = torch.is_grad_enabled
 _compiling = torch.compiler.is_dynamo_compiling  # every other compiler works as a mode
@@ -215,11 +216,11 @@ def on_last(op: str, x: Tensor, params: dict[str, Any], **theta: Tensor) -> Tens
     """
     name, value = next(iter(theta.items()), ("", None))
     if transformed():
-        return _RowsInTorch.apply(x, value, op, name, params)[0]
+        return in_torch(op, x, name, value, params)
     if foreign(x) or (value is not None and foreign(value)):
         return operators.rows(op, x.contiguous(), name, value, params)
     if value is not None:
-        return _RowsInTorch.apply(x, value, op, name, params)[0]
+        return in_torch(op, x, name, value, params)
     return _Rows.apply(x.contiguous(), op, params)
 
 
@@ -254,7 +255,11 @@ class _Rows(Function):
     def jvp(ctx: Any, t: Tensor, *_: Any) -> Tensor:
         # All these Jacobians are symmetric, so the vector-Jacobian product also gives the Jacobian-vector product.
         p, *saved = ctx.saved_tensors
-        return _vjp(t, p, saved, ctx.kernel, ctx.params)
+        if not batched(t):
+            return _vjp(t, p, saved, ctx.kernel, ctx.params)
+        if REFERENCE[ctx.op].smooth:
+            return REFERENCE[ctx.op].backward(t, p, (), **ctx.params)
+        return _linear(t, p, saved, ctx.kernel, ctx.params)
 
 
 def _vjp(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) -> Tensor:
@@ -329,62 +334,3 @@ class _Fused(Function):
             rows = g.reshape(-1, n), p.view(-1, n), saved
             dx = ctx.kernel.backward(*rows, form=ctx.form._replace(mask=mask), **ctx.params).view(p.shape)
         return dx, None, None, None, None, None, None
-
-
-class _RowsInTorch(Function):
-    """The reference kernel on scores of any leading shape, also under transforms.
-
-    ``theta [..., 1]`` is the value of the hyperparameter ``name`` if it is a tensor. Returns the attention and the
-    tensors that the reference kernel saved.
-    """
-
-    @staticmethod
-    def forward(x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]) -> tuple[Tensor, ...]:
-        return tuple(operators.rows_in_torch(op, x, name, theta, params))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, theta, op, name, params = inputs
-        p, *saved = output
-        ctx.mark_non_differentiable(*saved)
-        ctx.save_for_backward(p, theta, *saved)
-        ctx.save_for_forward(p, theta, *saved)
-        ctx.op, ctx.name, ctx.params = op, name, params
-
-    @staticmethod
-    def _product(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
-        p, theta, *saved = ctx.saved_tensors
-        params = ctx.params if theta is None else {**ctx.params, ctx.name: theta}
-        return REFERENCE[ctx.op].backward(g, p, tuple(saved), **params), p, theta, params
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        dx, p, theta, params = _RowsInTorch._product(ctx, g)
-        dtheta = None
-        if theta is not None and ctx.needs_input_grad[1]:
-            dtheta = REFERENCE[ctx.op].gradient_of(ctx.name, dx, p, params)
-        return dx.to(p.dtype), dtheta, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, t: Tensor, t_theta: Any, *_: Any) -> tuple[Any, ...]:
-        if t_theta is not None:
-            raise NotImplementedError(
-                "forward-mode derivatives are taken only with respect to the scores; pass "
-                f"{ctx.name} as a number or use reverse mode"
-            )
-        saved = ctx.saved_tensors[2:]
-        return (_RowsInTorch._product(ctx, t)[0], *(None for _ in saved))
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]
-    ) -> Any:
-        # The batch dimension becomes the first dimension of both tensors, which then get equally many dimensions.
-        x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x.unsqueeze(0)
-        if theta is not None:
-            theta = theta.movedim(in_dims[1], 0) if in_dims[1] is not None else theta.unsqueeze(0)
-            theta = theta.reshape(theta.shape[0], *[1] * (x.ndim - theta.ndim), *theta.shape[1:])
-            if in_dims[0] is None:
-                x = x.expand(info.batch_size, *x.shape[1:])
-        out = _RowsInTorch.apply(x, theta, op, name, params)
-        return out, tuple(0 for _ in out)

@@ -13,6 +13,7 @@ from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from ..kernels.reference.graph import exporting
 from . import shape
+from .forward_mode import expand, forward_levels, split
 from .shape import batched, foreign, transformed
 
 _OP = "constrained_sparsemax"
@@ -30,7 +31,7 @@ def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
     """
     keep = x > -torch.inf
     held = torch.where(keep, u, 0.0)
-    empty = ~keep.any(-1)
+    empty = ~keep.any(-1) | x.isnan().any(-1)  # a row with a NaN score becomes NaN, whatever its bounds
     total = held.sum(-1)
     # A NaN bound fails both comparisons.
     fits = (held >= 0).all(-1) & (total >= 1 - 1e-4) | empty
@@ -62,8 +63,13 @@ def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
 
 def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
     """Along the last dimension of ``x, u [..., n]``, which are float32 or float64, -inf where masked, and not empty."""
-    in_torch = transformed() or torch.autograd.forward_ad._current_level >= 0
-    return _RowsInTorch.apply(x, u)[0] if in_torch else _Rows.apply(x, u)
+    if not transformed() and torch.autograd.forward_ad._current_level < 0:
+        return _Rows.apply(x, u)
+    if forward_levels() < 2:
+        return _RowsInTorch.apply(x, u)[0]
+    (x, u), (dx, du) = split(x, u)
+    p, held = _RowsInTorch.apply(x, u)
+    return expand(p, 1, lambda p, s: _jvp(dx, du, p, held))  # piecewise linear
 
 
 def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
@@ -117,6 +123,14 @@ class _Rows(Function):
         return dx.view(g.shape), du.view(g.shape)
 
 
+def _jvp(dx: Tensor | None, du: Tensor | None, p: Tensor, held: Tensor) -> Tensor:
+    dp = torch.zeros_like(p) if dx is None else _vjp(dx, p, (held,), bounds=p)[0]  # symmetric in x
+    if du is not None:  # the free positions compensate for the change of the others
+        change, free = torch.where(held == 1, du, 0.0), (held == 0).to(p.dtype)
+        dp = dp + change - free * change.sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1.0)
+    return dp
+
+
 class _RowsInTorch(Function):
     """The path under torch.func transforms: the reference kernel, whose derivatives are all torch expressions."""
 
@@ -140,12 +154,7 @@ class _RowsInTorch(Function):
 
     @staticmethod
     def jvp(ctx: Any, dx: Tensor | None, du: Tensor | None) -> tuple[Tensor, None]:
-        p, held = ctx.saved_tensors
-        dp = torch.zeros_like(p) if dx is None else _vjp(dx, p, (held,), bounds=p)[0]  # symmetric in x
-        if du is not None:  # the free positions compensate for the change of the others
-            change, free = torch.where(held == 1, du, 0.0), (held == 0).to(p.dtype)
-            dp = dp + change - free * change.sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1.0)
-        return dp, None
+        return _jvp(dx, du, *ctx.saved_tensors), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, u: Tensor) -> Any:

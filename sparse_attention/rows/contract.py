@@ -28,8 +28,8 @@ def under_contract(
     The result works for any ``dim``; it is zero, without gradient, at masked positions, at scores of -inf and in fully
     masked rows; a NaN stays in its row. The function gets scores with the attention dimension last, float32 or float64,
     with masked scores at -1e9, and a mask in the shape of the scores. It never sees a row that is fully masked or
-    contains NaN or +inf: such a row is replaced by zeros, and its result is overwritten. Parameters in ``over_rows`` that
-    are tensors become ``[..., 1]`` (`shape.per_row`); other parameters are passed on as they are.
+    contains NaN or +inf: such a row is replaced by ones, and its result is overwritten (by zeros, sum_normalization
+    would be NaN, and so would the gradient in anomaly mode). Parameters in ``over_rows`` that are tensors become ``[..., 1]`` (`shape.per_row`); other parameters are passed on as they are.
     """
 
     def kept(x: Tensor, **given: Any) -> Tensor:
@@ -41,7 +41,7 @@ def under_contract(
         dead, bad = top == -torch.inf, ~(x.detach() < torch.inf).all(-1, keepdim=True)
         skip = dead | bad
         # Masked scores are far below all others but not -inf, since a learned factor times -inf has a NaN gradient.
-        p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 0.0), keep | skip, **given, **params)
+        p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 1.0), keep | skip, **given, **params)
         return p.masked_fill(~keep | dead, 0.0).masked_fill(bad, torch.nan).to(x.dtype)
 
     return along(kept, scores, dim, mask, **over_rows)

@@ -15,7 +15,7 @@ from .apply import on_last
 
 def solved(op: str, x: Tensor, lam: Tensor) -> Tensor:
     """The solution for rows ``x [..., n]`` with ``lam [..., 1]``, without gradient."""
-    with torch.no_grad():
+    with torch.no_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(False):
         return on_last(op, x.detach(), {"gamma": 1.0}, lam=lam.detach())
 
 

@@ -50,11 +50,22 @@ def foreign(x: Tensor) -> bool:
 def tensor(x: Any, name: str = "scores") -> None:
     """Raise TypeError if ``x`` is not a tensor, or not dense: nested, sparse or quantised."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is a {type(x).__name__}, not a tensor; convert it with torch.as_tensor")
+        way = "convert it with torch.as_tensor"
+        if type(x).__module__ == "torch.fx.proxy":
+            way = "torch.fx.symbolic_trace sees modules of this library, not functions: use sa.make or sa.nn"
+        raise TypeError(f"{name} is a {type(x).__name__}, not a tensor; {way}")
     if x.is_nested or x.layout is not STRIDED or x.is_quantized:
         other = ("quantised", "dequantize()") if x.is_quantized else (str(x.layout), "to_dense()")
         kind, way = ("nested", "torch.nested.to_padded_tensor and pass a mask") if x.is_nested else other
         raise TypeError(f"{name} is a {kind} tensor; it must be dense: convert it with {way}")
+
+
+def as_node(module: torch.nn.Module, first: Any, *args: Any, **given: Any) -> Any:
+    """The call of a module as one node, if torch.fx.symbolic_trace makes it: a leaf, as torch's own modules; otherwise None."""
+    fx = sys.modules.get("torch.fx")
+    if fx is None or not isinstance(first, fx.Proxy) or not hasattr(first.tracer, "path_of_module"):
+        return None
+    return first.tracer.create_proxy("call_module", first.tracer.path_of_module(module), (first, *args), given)
 
 
 def jagged(x: Any) -> bool:
@@ -159,10 +170,12 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
         checked(mask, scores)
         wide = wide.masked_fill(~mask, -torch.inf)
     flat = wide.ndim == 0
-    x = wide.reshape(1) if flat else wide.movedim(dim, -1)
+    # A view that changes nothing would make inductor write into the attention that a compiled backward has saved.
+    there = dim == -1 or dim == wide.ndim - 1
+    x = wide.reshape(1) if flat else wide if there else wide.movedim(dim, -1)
 
     def restore(p: Tensor) -> Tensor:
-        p = p.reshape(()) if flat else p.movedim(-1, dim)
+        p = p.reshape(()) if flat else p if there else p.movedim(-1, dim)
         return p if p.dtype == out_dtype else p.to(out_dtype)
 
     return x, restore

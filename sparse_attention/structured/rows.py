@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference.graph import refuse
+from ..rows.forward_mode import forward_levels, split
 from ..rows.shape import PLAIN, batched, dispatch_modes, in_float64, last, transformed
 from .active_set import Active, Factor, projected, solve
 from .factors import Matching, Sequence, Tree
@@ -82,7 +83,13 @@ def sparsemap(
     flat = [i.reshape(rows, *i.shape[len(lead) :]) for i in given]
     if not x.numel():
         raise ValueError(f"scores of shape {tuple(scores.shape)} are empty: skip this call")
-    mu, weights, gap, M, *_ = _Looped.apply(x.reshape(rows, *shape), factor, *flat)
+    each = x.reshape(rows, *shape)
+    if forward_levels() < 2:
+        mu, weights, gap, M, *_ = _Looped.apply(each, factor, *flat)
+    else:  # piecewise linear
+        (each, *flat), (dx, *tangents) = split(each, *flat)
+        mu, weights, gap, M, held, *counts = _Looped.apply(each, factor, *flat)
+        mu = mu + _tangent(dx, tuple(tangents), M, held, tuple(counts)).view(mu.shape).to(mu.dtype)
     marginals = restore(mu.view(x.shape))
     if not return_structures:
         return marginals
@@ -195,6 +202,13 @@ def solve_listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor
         ValueError: a row allows no structure.
     """
     refuse(op)
+    if forward_levels() > 1:  # piecewise linear
+        dt = None
+        (x,), (dx,) = split(x)
+        if transitions is not None:
+            (transitions,), (dt,) = split(transitions)
+        mu, *rest = _ListedInTransforms.apply(x, transitions, op)
+        return mu + _marginals_along(dx, dt, rest[2], rest[3]), *rest
     if transformed():
         return _ListedInTransforms.apply(x, transitions, op)
     learned = x.requires_grad or (transitions is not None and transitions.requires_grad)
@@ -293,13 +307,19 @@ def _backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
 
 
 def _jvp(ctx: Any, dx: Any, dt: Any, _: Any) -> tuple[Any, ...]:
-    structures, counts = ctx.saved_tensors
+    if ctx.transitions is not None and dt is None:
+        dt = dx.new_zeros(ctx.transitions)
+    return _marginals_along(dx, dt, *ctx.saved_tensors), None, None, None, None
+
+
+def _marginals_along(dx: Any, dt: Any, structures: Tensor, counts: Tensor) -> Tensor:
+    """The tangent of the marginals; ``dt`` is None if there are no transitions."""
     rows, length = structures.shape[0], structures.shape[2]
     tangent = dx if dx is not None else dt
     width = tangent.shape[-1]
-    dt = dt if dt is None else dt.expand(rows, width, width)
-    mu = _tangent(dx, (dt,), *dense(structures, counts[:, 1], width, ctx.transitions is not None))
-    return mu.view(rows, length, width).to(tangent.dtype), None, None, None, None
+    given = () if dt is None else (dt.expand(rows, width, width),)
+    mu = _tangent(dx, given, *dense(structures, counts[:, 1], width, dt is not None))
+    return mu.view(rows, length, width).to(tangent.dtype)
 
 
 class _Listed(Function):

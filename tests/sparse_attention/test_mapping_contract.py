@@ -107,6 +107,47 @@ def test_nan_and_infinity_stay_in_their_row(kernel, name):
     assert torch.isnan(m(x)[1, 2])
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_nan_in_a_row_with_tight_bounds_is_no_fault_of_the_bounds(kernel, bad):
+    x = torch.tensor([[bad, 1.0, 2.0], [0.0, 1.0, 2.0]])
+    third = torch.full((3,), 1 / 3)
+    for f, second in (
+        (lambda z: sa.sparsemap_budget(z, k=3), [1.0] * 3),
+        (lambda z: sa.constrained_sparsemax(z, 1 / 3), third.tolist()),
+        (lambda z: sa.constrained_softmax(z, 1 / 3), third.tolist()),
+        (lambda z: sa.constrained_sparsemax(z, 1.0, lower=third), third.tolist()),
+    ):
+        p = f(x)
+        assert p[0].isnan().all() and p[1].tolist() == pytest.approx(second)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_anomaly_mode_finds_nothing_in_hidden_rows(kernel, name):
+    mask = torch.rand(4, 6) > 0.3
+    mask[0], mask[1] = False, True
+    for x in (positive(4, 6), positive(4, 6).masked_fill(~mask, -math.inf)):
+        with torch.autograd.set_detect_anomaly(True):
+            sa.make(name)(x.requires_grad_(), mask=mask).square().sum().backward()
+
+
+@pytest.mark.parametrize("name", ["sparsecone", "sparsehourglass", "fusedmax", "entmax", "pnormmax"])
+def test_a_hidden_row_gives_a_learned_parameter_no_gradient(kernel, name):
+    (param, value), x = next(iter(sa.spec(name).defaults.items())), positive(3, 6)
+    theta = torch.full((3,), value, requires_grad=True)
+    mask = torch.tensor([[False], [True], [True]]).expand(3, 6)
+    getattr(sa, name)(x, mask=mask, **{param: theta}).square().sum().backward()
+    assert theta.grad[0] == 0 and theta.grad.isfinite().all() and (theta.grad[1:] != 0).any()
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_the_backward_pass_of_compiled_code_leaves_the_weights_alone(dim):
+    x = positive(4, 20).requires_grad_()
+    p = torch.compile(lambda z: sa.pnormmax(z, dim=dim))(x)
+    before = p.detach().clone()
+    torch.autograd.grad(p, x, torch.randn(4, 20))
+    assert torch.equal(p, before)
+
+
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_float32_rounded_once(kernel, name, dtype):

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
+from torch.func import hessian, jacfwd, jacrev, jvp
 
 import sparse_attention as sa
 
@@ -157,6 +158,79 @@ def test_transforms(kernel, name):
     assert torch.allclose(torch.func.vmap(torch.func.jacfwd(m))(x), expected, atol=1e-10)
     hessian = torch.func.hessian(lambda row: m(row).square().sum())(x[0])
     assert torch.allclose(hessian, hessian.T, atol=1e-9)
+
+
+def _twice_and_thrice(f, x) -> None:
+    """Forward mode inside forward mode, alone and around or inside reverse mode, against reverse mode."""
+    second, third = jacrev(jacrev(f))(x), jacrev(jacrev(jacrev(f)))(x)
+    d = torch.randn_like(x)
+    along = jvp(lambda z: jvp(f, (z,), (d,))[1], (x,), (d,))[1]
+    assert torch.allclose(jacfwd(jacfwd(f))(x), second, atol=1e-9)
+    assert torch.allclose(along, (second.flatten(x.ndim) @ d.flatten()).flatten() @ d.flatten(), atol=1e-9)
+    for order in (
+        lambda f: jacfwd(jacfwd(jacfwd(f))),
+        lambda f: jacfwd(jacfwd(jacrev(f))),
+        lambda f: jacrev(jacfwd(jacfwd(f))),
+    ):
+        assert torch.allclose(order(f)(x), third, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if sa.spec(n).over == "row"])
+def test_forward_mode_inside_forward_mode(kernel, name):
+    x, w, m, mask = torch.rand(5, dtype=D) + 0.1, scores(5), sa.make(name), torch.tensor([1, 1, 0, 1, 1]).bool()
+    _twice_and_thrice(lambda z: (m(z.square() + z.sin(), mask=mask).sin() * w).sum(), x)
+
+
+def test_forward_mode_inside_forward_mode_in_bounds_structures_and_losses():
+    x, u = scores(5), torch.rand(5, dtype=D) * 0.5 + 0.25
+    _twice_and_thrice(lambda u: sa.constrained_sparsemax(x, u.square() + 0.2).sin().sum(), u)
+    y, t, w = 0.3 * scores(1, 3, 2), 0.3 * scores(2, 2), scores(1, 3, 2)
+
+    def marginals(f, along, z):
+        given = (z.square(), t) if along else (y, z.square()[0, :2])
+        return (f(*given).sin() * w).sum()
+
+    for along in (True, False):
+        f = partial(marginals, sa.sparsemap_sequence, along)
+        assert jacrev(jacrev(f))(y).abs().max() > 0.1
+        _twice_and_thrice(f, y)
+        any_factor = partial(marginals, partial(sa.structured.sparsemap, sa.structured.Sequence()), along)
+        twice = [_along_ones(partial(_along_ones, f), y) for f in (f, any_factor)]
+        assert torch.allclose(*twice, atol=1e-9)
+    for mapping, target in (("entmax", torch.tensor([1])), ("sparsemax", torch.rand(1, 5, dtype=D))):
+        _twice_and_thrice(partial(_loss, target, mapping), x)
+    deep = sa.entmax
+    for _ in range(7):
+        deep = partial(_along_ones, deep)
+    with pytest.raises(NotImplementedError, match="nested 7 times"):
+        deep(x)
+
+
+def _loss(target, mapping, z):
+    return sa.losses.fenchel_young(z.square()[None], target, mapping)
+
+
+def _along_ones(f, z):
+    return jvp(f, (z,), (torch.ones_like(z),))[1]
+
+
+def test_forward_mode_with_a_hyperparameter_as_a_tensor():
+    x, d, alpha = scores(5), scores(5), torch.tensor(1.4, dtype=D, requires_grad=True)
+    for name, key in (("entmax", "alpha"), ("pnormmax", "p"), ("oscarmax", "lam"), ("sparsemax", "gamma")):
+        with_tensor, with_number = (partial(getattr(sa, name), **{key: v}) for v in (alpha, alpha.item()))
+        assert torch.allclose(jvp(with_tensor, (x,), (d,))[1], jvp(with_number, (x,), (d,))[1], atol=1e-12)
+        assert torch.allclose(*(hessian(lambda z, f=f: f(z).square().sum())(x) for f in (with_tensor, with_number)))
+        twice = (_along_ones(partial(_along_ones, lambda z, f=f: f(z.square())), x) for f in (with_tensor, with_number))
+        assert torch.allclose(*twice, atol=1e-12)
+    with pytest.raises(NotImplementedError, match="pass alpha as a number"):
+        jvp(lambda a: sa.entmax(x, alpha=a), (alpha.detach(),), (torch.ones((), dtype=D),))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_many_tangents_at_once(kernel, name):
+    m, x = sa.make(name), torch.rand(5, dtype=D) + 0.1
+    many = torch.autograd.functional.jacobian(m, x, vectorize=True, strategy="forward-mode")
+    assert torch.allclose(many, torch.autograd.functional.jacobian(m, x), atol=1e-12)
 
 
 def test_vmap_over_hyperparameters_and_bounds(kernel):

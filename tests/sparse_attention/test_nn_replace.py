@@ -153,3 +153,29 @@ def test_a_compiled_model_attends_with_its_new_mapping(first, backend):
     for _ in range(2):
         torch.testing.assert_close(run(x), layer(x))
         layer.eval()
+
+
+class _Traced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.own = nn.Linear(8, 8), sa.make("entmax", alpha="learned")
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        out, weights = self.attention(x, x, x, attn_mask=torch.eye(5, dtype=torch.bool), average_attn_weights=False)
+        return self.own(self.linear(out), mask=x > -1, dim=1) + weights.sum((1, 3)).unsqueeze(-1)
+
+
+def test_torch_fx_sees_our_modules_as_it_sees_torchs():
+    model, x = _Traced().eval(), torch.randn(2, 5, 8)
+    sa.nn.replace(model, "sparsemax")
+    traced = torch.fx.symbolic_trace(model)
+    leaves = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    assert leaves == ["attention", "linear", "own"] and torch.equal(traced(x), model(x))
+
+    class Function(nn.Module):
+        def forward(self, x):
+            return sa.sparsemax(x)
+
+    with pytest.raises(TypeError, match=r"torch\.fx\.symbolic_trace sees modules"):
+        torch.fx.symbolic_trace(Function())

@@ -350,3 +350,76 @@ def test_kernels_of_a_block_are_those_of_its_thread():
         assert sa.kernels.active() == "reference"
     finally:
         sa.kernels.use(before)
+
+
+def _with_learned_alphas() -> nn.Module:
+    model = nn.Module()
+    model.one, model.fixed = sa.make("entmax", alpha="learned"), sa.make("entmax", alpha=torch.tensor([1.25, 1.75]))
+    model.each = sa.make("entmax", alpha="learned").spread(4, 1)
+    model.own = sa.make("entmax", alpha=nn.Parameter(torch.tensor(1.3)))
+    model.attention = sa.nn.MultiheadAttention(8, 2, mapping="entmax", alpha="learned")
+    model.layer = nn.TransformerEncoderLayer(8, 2, 16)
+    sa.nn.replace(model.layer, "entmax", alpha="learned")
+    model.loss = sa.losses.EntmaxLoss("learned")
+    return model
+
+
+def test_memory_left_uninitialised_is_set_as_by_the_constructor():
+    model = _with_learned_alphas().to("meta").to_empty(device="cpu")
+    for x in (*model.parameters(), *model.buffers()):
+        x.data.fill_(math.nan)
+    for part in model.modules():
+        reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+        if reset is not None:
+            reset()
+    assert all(x.isfinite().all() for x in (*model.parameters(), *model.buffers()))
+    assert model.one.params["alpha"].item() == 1.5 and model.own.alpha.item() == pytest.approx(1.3)
+    assert model.fixed.alpha.tolist() == [1.25, 1.75] and model.each.alpha_logit.unique().numel() == 4
+    with torch.device("meta"):
+        unknown = sa.make("entmax", alpha=nn.Parameter(torch.tensor(1.3)))
+    with pytest.raises(ValueError, match="alpha was given on the meta device"):
+        unknown.to_empty(device="cpu").reset_parameters()
+
+
+CALLS = {
+    "sparse_attention": lambda m: sa.sparse_attention(*torch.zeros(3, 1, 2, 5, 4), m),
+    "MultiheadAttention": lambda m: sa.nn.MultiheadAttention(8, 2, mapping=m),
+    "replace": lambda m: sa.nn.replace(nn.TransformerEncoderLayer(8, 2, 16), m),
+    "treat_as_masked": sa.integrations.treat_as_masked,
+    "fenchel_young": lambda m: sa.losses.fenchel_young(torch.zeros(1, 3), torch.tensor([0]), m),
+    "KeyCache": sa.KeyCache,
+    "sdpa": lambda m: sa.integrations.sdpa.scaled_dot_product_attention(*torch.zeros(3, 1, 2, 5, 4), mapping=m),
+    "make": sa.make,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_is_no_mapping_is_named_with_what_was_meant(call):
+    for wrong, words in (
+        (sa.Sparsemax, "the class Sparsemax .did you mean 'sparsemax'"),
+        (nn.Softmax, "the class Softmax .did you mean 'softmax'"),
+        (torch.softmax, "the function softmax .did you mean 'softmax'"),
+        (nn.functional.softmax, "the function softmax"),
+        (nn.Softmax(-1), "the module Softmax"),
+        (lambda scores: scores.softmax(-1), "the function <lambda>"),
+        (None, "mapping=None"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            call(wrong)
+
+
+def test_a_function_of_your_own_needs_a_mask():
+    def halved(scores, mask=None):
+        return sa.sparsemax(scores / 2, mask=mask)
+
+    q = torch.randn(1, 2, 5, 4)
+    assert torch.equal(sa.sparse_attention(q, q, q, halved), sa.sparse_attention(q, q, q, sa.Sparsemax(gamma=2.0)))
+    with pytest.raises(TypeError, match=r"f\(scores, mask=keep, dim=-1\)"):
+        sa.integrations.treat_as_masked(halved)
+
+
+@pytest.mark.parametrize("function", [sa.losses.fenchel_young, sa.losses.max_omega])
+def test_a_call_cannot_learn(function):
+    given = [torch.zeros(1, 3)] + [torch.tensor([0])] * (function is sa.losses.fenchel_young)
+    with pytest.raises(ValueError, match=r"alpha='learned' needs a module.*sa.make\('entmax', alpha='learned'\)"):
+        function(*given, "entmax", alpha="learned")

@@ -14,6 +14,7 @@ import scipy.special
 import torch
 
 import sparse_attention as sa
+from sparse_attention.mappings import group_sparsemax
 
 D = torch.float64
 GROUPS = torch.tensor([2, 0, 2, 0, 0, 5])
@@ -153,3 +154,21 @@ def test_attention_takes_them(name):
     out, weights = attend(*[torch.randn(2, 6, 32)] * 3, average_attn_weights=False)
     assert out.isfinite().all() and weights.shape == (2, 4, 6, 6)
     assert not torch.allclose(weights.sum(-1), torch.ones(2, 4, 6))
+
+
+def test_groups_of_a_graph_take_linear_time_and_memory(monkeypatch):
+    """No pass over all positions for each group, and little padding, also beside one long group."""
+    of, scores, taken = torch.cat([torch.zeros(3000, dtype=torch.int64), torch.arange(2000)]), torch.randn(5000), []
+    monkeypatch.setattr(
+        group_sparsemax, "sparsemax", lambda x, **given: taken.append(x.numel()) or sa.sparsemax(x, **given)
+    )
+    order = torch.randperm(5000)
+    p = sa.group_sparsemax(scores[order], of[order])
+    assert len(taken) <= 14 and sum(taken) < 2 * 5000
+    expected = torch.empty(5000)
+    for g in (0, 1, 1999):
+        at = (of == g).nonzero().flatten()
+        expected[at] = sa.sparsemax(scores[at])
+        assert torch.allclose(p[of[order] == g].sort().values, expected[at].sort().values)
+    assert (p[of[order] > 0] == 1).all() and p.sum() == pytest.approx(2000)
+    assert sa.group_sparsemax(torch.zeros(2, 0), torch.zeros(0, dtype=torch.int64)).shape == (2, 0)

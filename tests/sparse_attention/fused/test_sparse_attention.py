@@ -150,6 +150,23 @@ def test_softmax_differentiated_twice_raises_or_is_right(short):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("form", ["", "bias", "sink"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_softmax_of_few_keys_is_differentiable_twice(dtype, form):
+    q, k, v = tensors(n=20, m=63, dtype=dtype)
+    given = {form: torch.randn((20, 63) if form == "bias" else (4,), dtype=dtype)} if form else {}
+
+    def twice():
+        out = sa.sparse_attention(q, k, v, "softmax", **given)
+        (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), (q, k, v))
+
+    found = twice()
+    with sa.kernels.use("reference"):
+        for a, b in zip(found, twice()):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["sparsemax", "softmax"])
 def test_vmap_and_jvp(name):
     q, k, v = tensors(B=3, n=100, m=110, grad=False)  # large enough for the fused kernel
@@ -165,6 +182,19 @@ def test_vmap_and_jvp(name):
     with torch.autograd.forward_ad.dual_level():
         dual = f(torch.autograd.forward_ad.make_dual(q, t), k, v)
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, forward)
+
+
+@pytest.mark.parametrize(
+    "name, params", [("sparsemax", {"gamma": 0.7}), ("softmax", {"gamma": 1.3}), ("sparsegen_lin", {"lam": 0.3})]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_bias_in_half_precision_is_rounded_once(dtype, name, params):
+    q, k, v = (x.to(dtype) for x in tensors(n=40, m=100, grad=False))
+    bias = (8 * torch.randn(40, 100)).to(dtype)
+    with sa.kernels.use("reference"):
+        want = sa.sparse_attention(*(x.double() for x in (q, k, v)), name, bias=bias.double(), **params)
+    error = (sa.sparse_attention(q, k, v, name, bias=bias, **params).double() - want).abs().max()
+    assert error <= 1.5 * torch.finfo(dtype).eps * want.abs().max()
 
 
 @pytest.mark.parametrize("size", [40, 130])

@@ -305,3 +305,50 @@ def test_without_transformers_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"needs transformers.*pip install 'transformers>=5\.23'"):
         importlib.import_module(name)
+
+
+def test_a_part_with_an_implementation_of_its_own_is_not_checked():
+    """A model of two parts, each with its configuration: after `use`, one part attends by another implementation."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**vision, "vocab_size": 50, "num_key_value_heads": 1, "pad_token_id": 0}
+    config = tf.LlavaConfig(
+        vision_config=tf.CLIPVisionConfig(**vision, image_size=16, patch_size=8),
+        text_config=tf.LlamaConfig(**text), image_token_index=49, vision_feature_layer=-1,
+    )  # fmt: skip
+    given = {"input_ids": torch.tensor([[1, 49, 49, 49, 49, 5]]), "pixel_values": torch.randn(1, 3, 16, 16)}
+    sa.integrations.transformers.register("sparsemax")
+    for parts in ({"vision_config": "sdpa", "text_config": "sa_sparsemax"}, {"text_config": "eager"}):
+        model = tf.LlavaForConditionalGeneration(config).eval()
+        model.set_attn_implementation("sa_sparsemax")
+        model.set_attn_implementation(parts)
+        expected = model(**given).logits
+        model.set_attn_implementation("eager")
+        sa.integrations.transformers.use(model, "sparsemax")
+        model.set_attn_implementation(parts)
+        assert torch.equal(model(**given).logits, expected)
+
+
+def test_from_pretrained_initialises_what_the_checkpoint_lacks(tmp_path):
+    class Config(tf.PretrainedConfig):
+        model_type = "learned_alpha"
+
+    class Model(tf.PreTrainedModel):
+        config_class = Config
+
+        def __init__(self, config, learns=True):
+            super().__init__(config)
+            self.linear = torch.nn.Linear(4, 4)
+            if learns:
+                self.one, self.each = (sa.make("entmax", alpha="learned") for _ in range(2))
+                self.each = self.each.spread(3, 1)
+            self.post_init()
+
+    Model(Config(), learns=False).save_pretrained(tmp_path / "plain")
+    model = Model.from_pretrained(tmp_path / "plain")
+    assert model.one.params["alpha"].item() == 1.5 and model.each.alpha_logit.unique().numel() == 3
+    with torch.no_grad():
+        model.one.alpha_logit.fill_(0.7)
+    model.save_pretrained(tmp_path / "trained")
+    again = Model.from_pretrained(tmp_path / "trained")
+    assert again.one.alpha_logit.item() == pytest.approx(0.7)
+    assert torch.equal(again.each.alpha_logit, model.each.alpha_logit)

@@ -1,6 +1,7 @@
 import contextlib
 import itertools
 import math
+import warnings
 
 import entmax
 import pytest
@@ -359,3 +360,80 @@ def test_use_of_nothing_is_an_error():
         pass
     with pytest.raises(KeyError), sdpa.use("sparsemax"):  # an error in the block is not hidden by ours
         {}["missing"]
+
+
+class _ByHand(nn.Module):
+    def __init__(self, attend):
+        super().__init__()
+        self.attend, self.softmax, self.dropout = attend, nn.Softmax(-1), nn.Dropout(0.1)
+
+    def forward(self, x):
+        return self.attend(self, x)
+
+
+OWN = {
+    "method": lambda self, x: (x @ x.mT).softmax(-1) @ x,
+    "module, dropout, einsum": lambda self, x: torch.einsum("bhnm,bhmd->bhnd", self.dropout(self.softmax(x @ x.mT)), x),
+    "in float32, matmul": lambda self, x: torch.matmul(F.softmax(x @ x.mT, -1, dtype=torch.float32).to(x.dtype), x),
+    "bmm": lambda self, x: torch.bmm(torch.softmax(x[0] @ x[0].mT, dim=-1), x[0])[None],
+    "over channels": lambda self, x: x @ (x.mT @ x).softmax(-1).mT,
+}
+NOT_ATTENTION = {
+    "router": lambda self, x: x * x.softmax(-1).topk(2).values.sum(-1, keepdim=True),
+    "classes": lambda self, x: x * self.softmax(x.mean(-2, keepdim=True)),
+    "named": lambda self, x: sa.sparse_attention(x, x, x, "softmax", need_weights=True)[0],
+}
+
+
+@pytest.mark.parametrize("own", [*OWN, *NOT_ATTENTION])
+def test_use_names_attention_that_stays_softmax(own):
+    class Fused(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    by_hand, x = _ByHand({**OWN, **NOT_ATTENTION}[own]), torch.randn(1, 2, 5, 4)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with sdpa.use("sparsemax"):
+            nn.Sequential(by_hand, Fused(), by_hand)(x)
+    assert ["_ByHand (2 calls) computed softmax" in str(w.message) for w in told] == [True] * (own in OWN)
+    with (
+        pytest.raises(RuntimeError, match="_ByHand .1 call" if own in OWN else "use sa"),
+        sdpa.use("sparsemax"),
+    ):
+        by_hand(x)
+
+
+def test_functional_attention_in_code_of_others_gets_advice_that_helps():
+    class Pool(nn.Module):
+        def forward(self, x):
+            w, b = torch.eye(4), torch.zeros(4)
+            return F.multi_head_attention_forward(
+                x, x, x, 4, 2, w.repeat(3, 1), b.repeat(3), None, None, False, 0.0, w, b
+            )[0]
+
+    pool, x = Pool(), torch.randn(5, 1, 4)
+    with pytest.raises(RuntimeError, match="Pool calls multi_head_attention_forward itself"), sdpa.use("sparsemax"):
+        pool(x)
+    with pytest.raises(ValueError, match=r"F\.multi_head_attention_forward itself, write sa\.nn"):
+        sa.nn.replace(pool, "sparsemax")
+    with pytest.raises(RuntimeError, match=r"use sa\.nn\.replace"), sdpa.use("sparsemax"):
+        nn.MultiheadAttention(4, 2)(x, x, x)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"is_causal": True}, {"dropout_p": 0.5}, {"attn_mask": torch.ones(9, 9).tril().bool()}]
+)
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "oscarmax"])
+def test_the_result_is_laid_out_as_torchs(name, given):
+    q = torch.randn(2, 9, 3, 4, requires_grad=True)
+    for x in (
+        q.transpose(1, 2),
+        q.transpose(1, 2).contiguous(),
+        q.transpose(1, 2).detach(),
+        q.transpose(1, 2).bfloat16(),
+    ):
+        out = sdpa.scaled_dot_product_attention(x, x, x, mapping=name, **given)
+        theirs = F.scaled_dot_product_attention(x, x, x, **given)
+        assert out.shape == theirs.shape
+        assert out.stride() == theirs.stride() or (given == {"dropout_p": 0.5} and out.stride() == x.stride())

@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -42,3 +45,21 @@ def test_what_counts_as_a_fill_can_be_said():
     assert sa.integrations.treat_as_masked("sparsemax")(nan).isnan().all()
     with pytest.raises(ValueError, match="lam: allowed only with a mapping's name"):
         sa.integrations.treat_as_masked(sa.make("fusedmax"), lam=0.1)
+
+
+def test_the_result_is_a_module():
+    """It is saved, copied and trained with the model that holds it, also in place of a torch.nn.Softmax."""
+    model = torch.nn.Module()
+    model.softmax = torch.nn.Softmax(-1)
+    model.softmax = sa.integrations.treat_as_masked("entmax", alpha="learned")
+    assert [name for name, _ in model.named_parameters()] == ["softmax.mapping.alpha_logit"]
+    scores = torch.randn(3, 4)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert torch.equal(again.softmax(scores), model.softmax(scores))
+        assert again.softmax.mapping.alpha_logit is not model.softmax.mapping.alpha_logit
+    for made in (
+        sa.integrations.treat_as_masked("sparsemax", dim=0),
+        sa.integrations.treat_as_masked(sa.make("sparsemax", dim=0)),
+    ):
+        assert torch.equal(made(scores), sa.sparsemax(scores, dim=0))
+        assert torch.equal(made(scores, dim=1), sa.sparsemax(scores))

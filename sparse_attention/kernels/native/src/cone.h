@@ -92,7 +92,7 @@ int cone_backward(const T* g, const T* x, const T* p, T* dx, Mask mask, Values q
         V v = kept ? load_kept(xr, kept, i, n) : load_row(xr, i, n, gone);
         store_row(out, i, n, select(equal(v, V::all(gone)), V::all(0), fma(a, load_row(out, i, n, T(0)), b)));
       }
-      if (dq) dq[r] = uz * c.count * (c.below - (1 + c.count * q[r])) / (c.below * c.below);
+      if (dq) dq[r] = c.count == 0 ? 0 : uz * c.count * (c.below - (1 + c.count * q[r])) / (c.below * c.below);
     }
   });
 }
