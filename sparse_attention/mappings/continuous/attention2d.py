@@ -1,7 +1,7 @@
 """Continuous attention on the plane: rho(mu, Sigma)_j = E_p[psi_j], where p is a beta-Gaussian and psi_j are Gaussians.
 
-Martins et al. 2020, Eq. 15, for alpha in {1, 4/3, 3/2, 2}. For alpha = 1, the result is N(mu; mu_j, Sigma + Sigma_j).
-Otherwise, with t = mu + A y, y in the unit disk and A lower triangular (see `family`),
+Martins et al. 2020, Eq. 15, for alpha in {1, 4/3, 3/2, 2}. For alpha = 1, the result is N(mu; mu_j, Sigma + Sigma_j), in
+any number D of dimensions (section 3.2), of which these functions take D >= 2. Otherwise, with t = mu + A y, y in the unit disk and A lower triangular (see `family`),
 
     rho_j = C int (1 - |y|^2)^k N(mu + A y; mu_j, Sigma_j) dy.
 
@@ -52,24 +52,34 @@ def continuous_attention_2d(
     n_angles: int | None = None,
     tolerance: float | None = None,
 ) -> Tensor:
-    """Expected basis functions r [..., N] under the density with mu [..., 2] and Sigma = covariance [..., 2, 2].
+    """Expected basis functions r [..., N] under the density with mu [..., D] and Sigma = covariance [..., D, D].
+
+    D is 2, and with alpha = 1 also more: that of the basis.
 
     n_angles is the number of points on the full circle. None uses the number that the error bound requires for an error
     of `tolerance` relative to the largest r; the default tolerance is 1e-7 for float32 inputs and 1e-12 for float64.
     Gradients with respect to mu and Sigma (taken as symmetric) are exact: `slices` differentiates the rule, and the
     angular rules use the closed-form derivative of the integral. Sigma is the covariance only for alpha = 1
     (`family.matched_covariance` converts a covariance). Raises ValueError if alpha or quadrature is unknown, if
-    `slices` is used with a basis that is not a grid, or if Sigma is not positive definite or not on the plane.
+    `slices` is used with a basis that is not a grid, if Sigma is not positive definite, if mu, Sigma and the basis differ
+    in their dimensions, or if D > 2 and alpha is not 1.
     """
-    _check_plane(mu, covariance)
+    dim = _dimensions(mu, covariance)
+    if dim != basis.dim:
+        raise ValueError(f"mu [..., {dim}] has {dim} dimensions, but the basis has {basis.dim}; give both the same")
     order = closed_form_order(alpha)
+    if dim > 2 and order:
+        raise ValueError(
+            f"alpha={alpha:g} with {dim} dimensions: in more than 2, only alpha=1 is computed, whose expectations are "
+            "Gaussians; use alpha=1, or a basis on the plane"
+        )
     rule = _resolve(quadrature, basis, order)
     if n_angles is not None and n_angles < 4:
         raise ValueError(f"n_angles={n_angles} is too few; use at least 4, or None to choose it by the error bound")
     dtype = torch.promote_types(mu.dtype, covariance.dtype)
     batch = torch.broadcast_shapes(mu.shape[:-1], covariance.shape[:-2])
-    loc = mu.double().expand(*batch, 2).reshape(-1, 2)
-    sigma = covariance.double().expand(*batch, 2, 2).reshape(-1, 2, 2)
+    loc = mu.double().expand(*batch, dim).reshape(-1, dim)
+    sigma = covariance.double().expand(*batch, dim, dim).reshape(-1, dim, dim)
     sigma = _checked_positive_definite(sigma)
     if order == 0:
         r = gaussian_expectation_2d(loc, sigma, basis)
@@ -81,38 +91,41 @@ def continuous_attention_2d(
 
 
 def rho_2d(theta1: Tensor, theta2: Tensor, basis: GaussianBasis2d, alpha: float = 2.0, **options) -> Tensor:
-    """r [..., N] from theta1 = Sigma^-1 mu [..., 2] and theta2 = -Sigma^-1 / 2 [..., 2, 2] (Def. 2).
+    """r [..., N] from theta1 = Sigma^-1 mu [..., D] and theta2 = -Sigma^-1 / 2 [..., D, D] (Def. 2).
 
-    Options are those of `continuous_attention_2d`.
+    D and the options are those of `continuous_attention_2d`.
     """
-    _check_plane(theta1, theta2)
+    _dimensions(theta1, theta2)
     sigma = _inverse(-(theta2 + theta2.mT))
     return continuous_attention_2d((sigma @ theta1.unsqueeze(-1)).squeeze(-1), sigma, basis, alpha, **options)
 
 
 def to_canonical_2d(mu: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """The canonical parameters (theta1 [..., 2], theta2 [..., 2, 2]) in f(t) = theta1' t + <theta2, t t'>."""
-    _check_plane(mu, covariance)
+    """The canonical parameters (theta1 [..., D], theta2 [..., D, D]) in f(t) = theta1' t + <theta2, t t'>."""
+    _dimensions(mu, covariance)
     precision = _inverse(covariance)
     return (precision @ mu.unsqueeze(-1)).squeeze(-1), -0.5 * precision
 
 
-def _check_plane(mu: Tensor, sigma: Tensor) -> None:
-    if mu.shape[-1:] != (2,) or sigma.shape[-2:] != (2, 2):
+def _dimensions(mu: Tensor, sigma: Tensor) -> int:
+    dim = mu.shape[-1] if mu.ndim else 0
+    if dim < 2 or sigma.shape[-2:] != (dim, dim):
         raise ValueError(
-            f"a density on the plane needs mu [..., 2] and sigma [..., 2, 2], got {tuple(mu.shape)}, {tuple(sigma.shape)}; "
-            "attention has no closed form in more dimensions"
+            f"a density needs mu [..., D] and sigma [..., D, D] with D >= 2, got {tuple(mu.shape)}, {tuple(sigma.shape)}; "
+            "on a line, use continuous_attention_1d"
         )
+    return dim
 
 
 def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -> Tensor:
-    """N(mu; mu_j, Sigma + Sigma_j) [B, N] for mu [B, 2] and sigma [B, 2, 2], in float64."""
+    """N(mu; mu_j, Sigma + Sigma_j) [B, N] for mu [B, D] and sigma [B, D, D], in float64."""
     centres, covariances = basis.tensors(mu.device)
-    if not basis.shared:
-        total = 0.5 * (sigma + sigma.mT).unsqueeze(-3) + covariances  # [B, N, 2, 2]
+    if basis.dim > 2 or not basis.shared:
+        # [B, N, D, D], or [B, 1, D, D] if the functions share their covariance
+        total = 0.5 * (sigma + sigma.mT).unsqueeze(-3) + (covariances[None] if basis.shared else covariances)
         d = mu.unsqueeze(-2) - centres
-        energy = torch.einsum("bni,bnij,bnj->bn", d, _inverse(total), d)
-        return torch.exp(-0.5 * energy) / (2 * math.pi * _det(total).sqrt())
+        energy = torch.einsum("bni,bnij,bnj->bn", d, _inverse(total).expand(*d.shape, -1), d)
+        return torch.exp(-0.5 * energy) / ((2 * math.pi) ** (basis.dim / 2) * _det(total).sqrt())
     origin, features = _monomials(basis, mu.device)
     return _SharedGaussian.apply(mu - origin, sigma + covariances, features)
 
@@ -306,23 +319,32 @@ def _resolve(quadrature: str, basis: GaussianBasis2d, order: int) -> str:
 
 
 def _inverse(matrix: Tensor) -> Tensor:
-    """The inverse of a matrix [..., 2, 2], by the adjugate."""
+    """The inverse of a matrix [..., D, D]; by the adjugate if D = 2."""
+    if matrix.shape[-1] > 2:
+        return torch.linalg.inv(matrix)
     (m11, m12), (m21, m22) = (row.unbind(-1) for row in matrix.unbind(-2))
     det = m11 * m22 - m12 * m21
     return torch.stack([m22, -m12, -m21, m11], dim=-1).unflatten(-1, (2, 2)) / det[..., None, None]
 
 
 def _checked_positive_definite(sigma: Tensor) -> Tensor:
-    """sigma [B, 2, 2], checked to be positive definite.
+    """sigma [B, D, D], checked to be positive definite.
 
     Raises ValueError for a matrix that is not. On a GPU such a matrix becomes NaN instead; compiled code does not
     check.
     """
     if torch.compiler.is_compiling():
         return sigma
-    s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
     # NaN passes this check and stays NaN in its own row.
-    bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0
+    if sigma.shape[-1] > 2:
+        known = sigma.detach().isfinite().flatten(1).all(-1)
+        symmetric = torch.where(
+            known[:, None, None], 0.5 * (sigma + sigma.mT).detach(), torch.eye(sigma.shape[-1]).to(sigma)
+        )
+        bad = torch.linalg.cholesky_ex(symmetric).info > 0
+    else:
+        s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
+        bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0
     if row_shapes.asynchronous(sigma):
         return sigma.masked_fill(bad[:, None, None], torch.nan)
     if bool(bad.any()):

@@ -44,7 +44,7 @@ class _Basis:
         self._hash = hash(self._constants.key)
 
     def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """The centres [N] or [N, 2], and the widths [N] or covariances [2, 2] or [N, 2, 2], float64, on `device`."""
+        """The centres [N] or [N, D], and the widths [N] or covariances [D, D] or [N, D, D], float64, on `device`."""
         centres, spread = self._constants.on(device).values()
         return centres, spread
 
@@ -110,21 +110,24 @@ class GaussianBasis1d(_Basis):
 
 
 class GaussianBasis2d(_Basis):
-    """N functions N(t; centres_j, covariances_j) on the plane.
+    """N functions N(t; centres_j, covariances_j) on the plane, or in D > 2 dimensions (for alpha = 1).
 
-    Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError
-    otherwise. `grid(...)` builds the basis of the VQA experiments. If the centres form a grid, in any order, and share
-    one diagonal covariance, this is detected: psi is then separable, and attention is much cheaper.
+    Args: centres [N, D]; covariances [D, D] (shared) or [N, D, D], symmetric positive definite. Raises ValueError
+    otherwise. `grid(...)` builds the basis of the VQA experiments. If the centres form a grid on the plane, in any order, and
+    share one diagonal covariance, this is detected: psi is then separable, and attention is much cheaper.
     """
 
     dim = 2
 
     def __init__(self, centres: Tensor, covariances: Tensor) -> None:
         centres, covariances = torch.as_tensor(centres).double(), torch.as_tensor(covariances).double()
-        if centres.ndim != 2 or centres.shape[1] != 2 or len(centres) == 0:
-            raise ValueError(f"centres must have shape [N, 2] with N > 0, got {tuple(centres.shape)}")
-        if covariances.shape not in (torch.Size([2, 2]), torch.Size([len(centres), 2, 2])):
-            raise ValueError(f"covariances must be [2, 2] or [{len(centres)}, 2, 2], got {tuple(covariances.shape)}")
+        if centres.ndim != 2 or centres.shape[1] < 2 or len(centres) == 0:
+            raise ValueError(f"centres must have shape [N, D] with N > 0 and D >= 2, got {tuple(centres.shape)}")
+        self.dim = D = centres.shape[1]
+        if covariances.shape not in (torch.Size([D, D]), torch.Size([len(centres), D, D])):
+            raise ValueError(
+                f"covariances must be [{D}, {D}] or [{len(centres)}, {D}, {D}], got {tuple(covariances.shape)}"
+            )
         symmetric = torch.allclose(covariances, covariances.mT, rtol=1e-9, atol=0.0)
         if not symmetric or bool((torch.linalg.eigvalsh(covariances) <= 0).any()):
             raise ValueError("covariances must be symmetric positive definite; make them symmetric and add 1e-6 I")
@@ -161,7 +164,7 @@ class GaussianBasis2d(_Basis):
         None if the centres do not form a grid or do not share a diagonal covariance.
         """
         centres, covariances = self.tensors()
-        if covariances.ndim != 2 or covariances[0, 1] != 0:
+        if self.dim != 2 or covariances.ndim != 2 or covariances[0, 1] != 0:
             return None
         (line1, at1), (line2, at2) = (torch.unique(x, return_inverse=True) for x in centres.unbind(-1))
         place = at1 * len(line2) + at2
@@ -199,12 +202,13 @@ class GaussianBasis2d(_Basis):
 
     @in_float64
     def evaluate(self, t: Tensor) -> Tensor:
-        """psi(t) [..., N] in float64 for t [..., 2]."""
+        """psi(t) [..., N] in float64 for t [..., D]."""
         centres, covariances = self.tensors(t.device)
-        precision = torch.linalg.inv(covariances).expand(len(centres), 2, 2)
+        precision = torch.linalg.inv(covariances).expand(len(centres), self.dim, self.dim)
         d = t.double().unsqueeze(-2) - centres  # [..., N, 2]
         energy = torch.einsum("...ni,nij,...nj->...n", d, precision, d)
-        return torch.exp(-0.5 * energy) * torch.linalg.det(precision).sqrt() / (2 * math.pi)
+        return torch.exp(-0.5 * energy) * torch.linalg.det(precision).sqrt() / (2 * math.pi) ** (self.dim / 2)
 
     def __repr__(self) -> str:
-        return f"GaussianBasis2d(n={len(self)}, separable={self.separable})"
+        dim = f", dim={self.dim}" if self.dim > 2 else ""
+        return f"GaussianBasis2d(n={len(self)}, separable={self.separable}{dim})"
