@@ -295,7 +295,6 @@ def test_more_than_two_dimensions_are_refused():
         lambda: ct.continuous_softmax(mu, sigma, plane),
         lambda: ct.continuous_attention_2d(mu, sigma, plane, 1.0),
         lambda: ct.rho_2d(mu, sigma, plane),
-        lambda: ct.to_canonical_2d(mu, sigma),
         lambda: ct.continuous_softmax(mu, sigma, line),
         lambda: ct.match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
         lambda: ct.mixture_expectation(mixture, plane),
