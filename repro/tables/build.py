@@ -6,7 +6,7 @@ footers state the data, seeds, signatures, deviations and code version. Each row
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from repro import convergence
 from repro.identity import Cell, Point, Results
@@ -30,6 +30,7 @@ def build(
     failed: Mapping[str, str] | None = None,
     deviations: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
     claims: Sequence[Claim] = (),
+    hours: Callable[[Mapping[str, Any]], float] | None = None,
 ) -> Table:
     """The table of a plan's finished cells; missing and damaged cells are shown as such.
 
@@ -38,10 +39,12 @@ def build(
         failed: cell id -> error, for cells that failed in this run.
         deviations: task -> scope -> texts; those that concern the experiment are listed with its own and the settings'.
         claims: the paper's claims; those about this experiment are tested on its rows.
+        hours: what a cell of a configuration takes, for the rows that have not been run.
     """
     experiment = plan.experiment
     blocks = [
-        _Column(plan, store, published or {}, failed or {}, number).block() for number in range(len(experiment.columns))
+        _Column(plan, store, published or {}, failed or {}, number, hours).block()
+        for number in range(len(experiment.columns))
     ]
     from_paper = (
         [] if experiment.own else [*footers.of_settings(plan, plan.slots), *footers.of_tasks(deviations or {}, plan)]
@@ -103,8 +106,10 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
 class _Column:
     """Builds the block of one column."""
 
-    def __init__(self, plan: Plan, store: Store, published: Numbers, failed: Mapping[str, str], number: int) -> None:
-        self.plan, self.store, self.published, self.failed = plan, store, published, failed
+    def __init__(
+        self, plan: Plan, store: Store, published: Numbers, failed: Mapping[str, str], number: int, hours: Any
+    ) -> None:
+        self.plan, self.store, self.published, self.failed, self.hours = plan, store, published, failed, hours
         self.number, self.column, self.metrics = number, plan.experiment.columns[number], plan.metrics(number)
         self.shown = [(show.metric, metric_of(self.metrics, show.metric)) for show in self.column.show]
         self.losses: list[str] = []
@@ -157,7 +162,11 @@ class _Column:
                     results[slot.cell_id] = stored
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
-        if lost := len(slots) - len(results):
+        lost = len(slots) - len(results)
+        if lost and lost == len(slots) and not failed:
+            told = f"; about {sum(self.hours(slot.config) for slot in slots):.2g} hours" if self.hours else ""
+            self.losses.append(f"{label}: not run yet{told}.")
+        elif lost:
             self.losses.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
         return results
 
@@ -167,7 +176,7 @@ class _Column:
         failed = any(slot.cell_id in self.failed for slot in slots)
         results = self._read(row.label, slots, failed)
         finished, detail = select(slots, results, self.column.select)
-        note = "failed" if failed else "missing"
+        note = "failed" if failed else "missing" if results else "not run yet"
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
         trained = convergence.together([found.converged for found in finished])
         declared = footers.declared(self.plan, slots)

@@ -133,7 +133,7 @@ def concerns(text: str, words: Collection[str]) -> bool:
     """Whether a deviation concerns the cells that `scope` describes by `words`.
 
     It may start with its scope: "data: ...", "demo, cpu: ...", "laha2018: ...", "with oscarmax: ...", "on duc2004: ...".
-    If the scope names profiles, papers, mappings or data sets, the deviation is left out unless the experiment has one
+    What a paper states stands in brackets (`of_paper`). If the scope names profiles, papers, mappings or data sets, the deviation is left out unless the experiment has one
     of them. If the scope names a group of the configuration, the deviation is left out if the user chose another option
     for that group.
     """
@@ -141,6 +141,25 @@ def concerns(text: str, words: Collection[str]) -> bool:
     names = [name.strip() for name in head[1].split(",")] if head else []
     of_kinds = ({name for name in names if re.fullmatch(kind, name)} for kind in SCOPES)
     return all(not named or named & set(words) for named in of_kinds)
+
+
+BY_PAPER = re.compile(r" \(((?:[a-z]+[0-9]{4}, )*[a-z]+[0-9]{4}: [^()]*)\)")
+
+
+def of_paper(text: str, paper: str) -> str:
+    """A deviation with what this paper states: of "(laha2018: 1M sentences; martins2020: IWSLT 2017)" only its own part.
+
+    If the paper states nothing, or the experiment repeats no paper, nothing is left of the brackets.
+    """
+
+    def own(found: re.Match[str]) -> str:
+        for part in found[1].split("; "):
+            papers, _, stated = part.partition(": ")
+            if paper and paper in papers.split(", "):
+                return f" (paper: {stated})"
+        return ""
+
+    return BY_PAPER.sub(own, text)
 
 
 def scope(plan: Plan, slots: Sequence[Cell]) -> set[str]:
@@ -156,7 +175,8 @@ def scope(plan: Plan, slots: Sequence[Cell]) -> set[str]:
 def of_settings(plan: Plan, slots: Sequence[Cell]) -> list[str]:
     """The deviations listed in the cells' configurations, without those that an override removes."""
     listed = ((slot, text) for slot in slots for text in slot.config["task"].get("deviations") or ())
-    return list(dict.fromkeys(text for slot, text in listed if concerns(text, scope(plan, [slot]))))
+    own = [of_paper(text, plan.experiment.paper) for slot, text in listed if concerns(text, scope(plan, [slot]))]
+    return list(dict.fromkeys(own))
 
 
 def declared(plan: Plan, slots: Sequence[Cell]) -> list[str]:

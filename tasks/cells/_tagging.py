@@ -28,11 +28,16 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
     It has the same data and encoding, and a fixed seed, so that translations with different seeds share one tagger.
     """
-    model, optim = config["model"], nodes.Adam(lr=1e-3)
+    model, optim, forward = config["model"], nodes.Adam(lr=1e-3), fertility.forward_links(config)
+    if forward:  # the authors' code: torch's Adam as it is, without clipping
+        optim = nodes.Adam(lr=1e-3, betas=[0.9, 0.999], clip=0.0)
     return {
         **config,
         "task": {"name": "fertility", "family": "fertility", **plain(Task())},
-        "model": {"name": "bilstm_tagger", **plain(Options(model["tagger_dim"], model["tagger_dim"]))},
+        "model": {
+            "name": "bilstm_tagger",
+            **plain(Options(model["tagger_dim"], model["tagger_dim"], forward_links=forward)),
+        },
         "mapping": {"name": "softmax", "gamma": 1.0, "at": {}, "grid": {}},
         "optim": {"name": "adam", **plain(optim)},
         "schedule": {"name": "fixed", **plain(SCHEDULES["fixed"].Options())},

@@ -16,13 +16,15 @@ from tasks.seq2seq import encode, fertility
 RECIPE = (1, 1)
 METRICS = _training.TRAINING | metrics_of(metrics.MEASURED)
 EVALUATION_KEYS = ("decode", "task.deviations")
+LATER_KEYS = ("model.forward_links",)  # added after cells had ids; while false, not part of an id
 PRELOAD = _training.PRELOAD
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data, root = _training.opened(config, progress), config["paths"]["data"]
     pairs = encode.encode(data, _training.options_of(options, config, "encode"), root, progress)
-    return _training.prepared(config, data, fertility.aligned(pairs, root, progress), _test, progress)
+    pairs = fertility.aligned(pairs, root, progress, fertility.forward_links(config))
+    return _training.prepared(config, data, pairs, _test, progress)
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
@@ -31,7 +33,7 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
     trivial = {}
     if types.exists():
         split = test.splits["test"]
-        true = fertility.counts(fertility.aligner_of(test), split).flat
+        true = fertility.counts(fertility.aligner_of(test), split, fertility.forward_links(config)).flat
         systems = {"always 1": np.ones(len(true)), "largest of the type": np.load(types)[np.asarray(split.source.flat)]}
         trivial = {s: {f"{name}/{k}": v for k, v in metrics.scores(x, true).items()} for s, x in systems.items()}
     return _training.test_set(data, test, name, trivial)
@@ -46,5 +48,5 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
     monitor.stage("testing", 0.0)
     split = data.splits["test"]
-    true = fertility.counts(fertility.aligner_of(data), split)
+    true = fertility.counts(fertility.aligner_of(data), split, fertility.forward_links(config))
     return metrics.evaluation(model, split, true, test.name, config["train"]["batch_size_valid"])

@@ -21,7 +21,8 @@ RECIPE = (2, 1)
 RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
-LATER_KEYS = ("decode.coverage_penalty",)  # added after cells had ids; while 0, it is not part of an id
+# added after cells had ids; while 0 or false, not part of an id
+LATER_KEYS = ("decode.coverage_penalty", "model.forward_links", "model.coverage_loss")
 PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "tasks.seq2seq.rouge", "sacremoses")
 
 
@@ -31,7 +32,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     encoded = encode.encode(data, settings, root, progress)
     report = encoded.report
     if fertility.needed(config):  # alignments used only by scores do not change the id
-        encoded = fertility.aligned(encoded, root, progress)
+        encoded = fertility.aligned(encoded, root, progress, fertility.forward_links(config))
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     notes = [f"Left out for their length: {left_out} pairs."] if left_out else []
     if (by := config["train"]["best_metric"]) in options.SELECTING:
@@ -81,7 +82,8 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     decoding = _training.options_of(options, config, "decode")
     inputs = None
     if config["model"].get("fertility") == "actual":
-        inputs = {"fertility": fertility.counts(fertility.aligner_of(data), data.splits["test"])}
+        by = fertility.aligner_of(data)
+        inputs = {"fertility": fertility.counts(by, data.splits["test"], fertility.forward_links(config))}
     found = decode(model, data, decoding, partial(monitor.stage, "decoding"), inputs)
     outputs = [best for (best,) in found]
     measured = evaluation(data, outputs, config["task"]["scores"], test.name, config["task"]["keep_attention"])

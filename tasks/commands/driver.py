@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from tasks.draw import terminal
 from tasks.loggers import make_loggers
 
 POLL_SECONDS = 5.0
+STEADY = replace(ASSUMED, slowness=lambda: 1.0)  # for the pages, which must be the same on every machine
 
 
 def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
@@ -34,7 +35,8 @@ def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> 
     one = plan.experiment
     claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
     deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
-    return tables.build(plan, store, compose.published(one.published), failed or {}, deviations, claims)
+    published = compose.published(one.published)
+    return tables.build(plan, store, published, failed or {}, deviations, claims, lambda c: estimate.hours(c, STEADY)[0])
 
 
 def refuse_empty(made: Sequence[Plan]) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import FairseqDataset
@@ -31,7 +32,10 @@ class FertilityTask(FolderTask):
 
 @register_criterion("sa_tags", dataclass=FairseqDataclass)
 class Tags(SummedCriterion):
-    """Cross-entropy of the fertilities, averaged over all words; reports accuracy (in %)."""
+    """Cross-entropy of the fertilities, averaged over all words; reports accuracy (in %).
+
+    If the tagger has no fertility 0, the loss of a word with fertility 1 counts half, as in the authors' code.
+    """
 
     UNIT, BITS = "ntokens", True
 
@@ -39,7 +43,8 @@ class Tags(SummedCriterion):
         real = sample["net_input"]["src_tokens"].ne(PAD)
         logits, target = widened(model(**sample["net_input"])[real]), sample["target"][real]
         log = {"ncorrect": logits.argmax(-1).eq(target).sum()}
-        return F.cross_entropy(logits, target, reduction="sum"), log
+        losses = F.cross_entropy(logits, target, reduction="none")
+        return (losses * torch.where(target == 1, 0.5, 1.0) if model.net.least else losses).sum(), log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:

@@ -178,6 +178,9 @@ class Tokens(SummedCriterion):
         half, gold = logits.dtype in (torch.float16, torch.bfloat16), target.flatten()
         logits = widened(logits.flatten(0, 1))
         loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
+        if model.training and (weight := getattr(model.net, "coverage_loss", 0.0)):
+            p = extra["attn"][0] * target.ne(PAD).unsqueeze(-1)  # [B, T, S]
+            loss = loss + weight * torch.minimum(p, p.cumsum(1) - p).sum()
         with torch.no_grad():
             # argmax takes six times as long as the maximum and is needed only if words tie
             said = logits.gather(1, gold.unsqueeze(1)).squeeze(1)

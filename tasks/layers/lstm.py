@@ -56,14 +56,18 @@ class BiLstm(nn.Module):
 class Tagger(nn.Module):
     """A fertility tagger (Malaviya et al. 2018): how many target words will be aligned to each source word.
 
-    h = BiLSTM(embed(x)), with several layers;  f_i ~ softmax(U h_i) over 0, 1, ..., MOST
+    h = BiLSTM(embed(x)), with several layers;  f_i ~ softmax(U h_i) over least, ..., MOST
 
     Args:
         size: size of the source vocabulary. embed_dim: size of word vectors. hidden_dim: LSTM size per direction.
+        least: the smallest fertility, 0 or 1; smaller ones have a score of -inf.
     """
 
-    def __init__(self, size: int, embed_dim: int, hidden_dim: int, layers: int = 2, dropout: float = 0.2) -> None:
+    def __init__(
+        self, size: int, embed_dim: int, hidden_dim: int, layers: int = 2, dropout: float = 0.2, least: int = 0
+    ) -> None:
         super().__init__()
+        self.least = least
         self.embed = nn.Embedding(size, embed_dim, PAD)
         dims = [embed_dim] + [2 * hidden_dim] * (layers - 1)
         self.layers = nn.ModuleList(BiLstm(dim, hidden_dim) for dim in dims)
@@ -75,7 +79,8 @@ class Tagger(nn.Module):
         x = self.dropout(self.embed(src_tokens))
         for layer in self.layers:
             x = self.dropout(layer(x, src_lengths))
-        return self.output(x)
+        scores = self.output(x)
+        return nn.functional.pad(scores[..., self.least :], (self.least, 0), value=-torch.inf) if self.least else scores
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

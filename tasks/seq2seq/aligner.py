@@ -203,10 +203,14 @@ class Aligner:
     there: Direction
     back: Direction
 
+    def forward(self, source: Rows, target: Rows) -> list[Links]:
+        """Links (source word, target word) of each sentence by the model from source to target: at most one for a target word."""
+        there = self.there.best(source, target)
+        return [{(int(s), t) for t, s in enumerate(row) if s >= 0} for row in there]
+
     def align(self, source: Rows, target: Rows) -> list[Links]:
         """Symmetrised links (source word, target word) of each sentence; works for pairs not seen in training too."""
-        there, back = self.there.best(source, target), self.back.best(target, source)
-        forward = ({(int(s), t) for t, s in enumerate(row) if s >= 0} for row in there)
+        forward, back = self.forward(source, target), self.back.best(target, source)
         backward = ({(s, int(t)) for s, t in enumerate(row) if t >= 0} for row in back)
         return list(map(grow_diag_final_and, forward, backward))
 

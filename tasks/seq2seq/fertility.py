@@ -7,6 +7,9 @@
     <split>.fertility.npy       the counts, flat, one for each id of <split>.source                            (actual)
     fertility.tagger.safetensors     a trained tagger, added by `with_tagger`                              (predicted)
 
+Links are symmetrised (grow-diag-final-and), so a word may have no link. With `forward`, they are those of the model from
+source to target, and a count is at least 1, as in the code of Malaviya et al. 2018 (force_align, max(fert, 1)).
+
 "Words" are the model's tokens; if the model uses subwords, they are subwords.
 """
 
@@ -35,8 +38,13 @@ def needed(config: Mapping[str, Any]) -> bool:
     return config["model"].get("fertility", "constant") != "constant"
 
 
-def aligned(encoded: Encoded, root: str | Path, progress: Progress) -> Encoded:
-    """The encoded pairs with their alignments, opened from `root` or computed.
+def forward_links(config: Mapping[str, Any]) -> bool:
+    """Whether the model of a configuration counts the links of the forward model, see above."""
+    return bool(config["model"].get("forward_links"))
+
+
+def aligned(encoded: Encoded, root: str | Path, progress: Progress, forward: bool = False) -> Encoded:
+    """The encoded pairs with their alignments and counts, opened from `root` or computed.
 
     Raises:
         DataError: there is nothing to align.
@@ -55,13 +63,14 @@ def aligned(encoded: Encoded, root: str | Path, progress: Progress) -> Encoded:
         found.save(folder / ALIGNER)
         most = np.ones(encoded.sizes[0], np.float32)
         for name, part in encoded.splits.items():
-            counted = counts(found, part)
+            counted = counts(found, part, forward)
             np.save(folder / f"{name}.fertility.npy", counted.flat)
             if name == "train":
                 np.maximum.at(most, np.asarray(part.source.flat), counted.flat)
         np.save(folder / TYPES, most)
 
-    return _extended(encoded, "aligned", [RECIPE], root, build, progress)
+    what = "aligned_forward" if forward else "aligned"
+    return _extended(encoded, what, [RECIPE], root, build, progress)
 
 
 def with_tagger(encoded: Encoded, weights: Path, root: str | Path, progress: Progress) -> Encoded:
@@ -87,13 +96,14 @@ def _extended(
     return open_encoded(cached_folder(root, f"{name}-{what}", [what, *key, encoded.sha256], copy, progress))
 
 
-def counts(aligned_by: aligner.Aligner, split: Split) -> Ragged:
+def counts(aligned_by: aligner.Aligner, split: Split, forward: bool = False) -> Ragged:
     """For every source word of a split, the number of target words aligned to it; rows of uint8 (255: 255 or more)."""
     flat = np.zeros(int(split.source.offsets[-1]), np.int64)
-    for start, row in zip(split.source.offsets, aligned_by.align(split.source, split.target)):
+    links = aligned_by.forward if forward else aligned_by.align
+    for start, row in zip(split.source.offsets, links(split.source, split.target)):
         for s, _ in row:
             flat[start + s] += 1
-    return Ragged(flat.clip(max=255).astype(np.uint8), split.source.offsets)
+    return Ragged(flat.clip(min=int(forward), max=255).astype(np.uint8), split.source.offsets)
 
 
 def stored(split: Split) -> Ragged | None:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from tasks.config.models import Place
-from tasks.config.options import defaults, integer, number
+from tasks.config.options import defaults, flag, integer, number
 from tasks.layers.lstm import Tagger
 
 PLACES: dict[str, Place] = {}
@@ -20,10 +20,16 @@ class Options:
     hidden_dim: int = integer(low=1, help="units of each direction")
     layers: int = integer(low=1, help="LSTM layers, each in both directions")
     dropout: float = number(low=0, below=1, help="dropout on word vectors and layers")
+    forward_links: bool = flag(
+        help="as the authors' code: forward links, fertilities from 1, half the loss where it is 1"
+    )
 
 
 class Model(Tagger):
     """A tagger built from `Options` and encoded pairs."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
-        super().__init__(encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers, options.dropout)
+        least = int(options.forward_links)
+        super().__init__(
+            encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers, options.dropout, least
+        )

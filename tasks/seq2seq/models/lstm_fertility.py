@@ -37,8 +37,14 @@ class Options(lstm.Options):
 
     fertility: str = choice(REQUIRED, *FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
     constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
+    forward_links: bool = flag(
+        help="count as the authors' code: forward links, at least 1, and their tagger; false: symmetrised links"
+    )
     sink: bool = flag(help="add a position with infinite fertility")
     coverage: bool = flag(help="scores depend on the attention that a position has received")
+    coverage_loss: float = number(
+        low=0, high=1e6, help="weight in the loss of attention to what was attended to before"
+    )
     tagger_dim: int = integer(low=1, help="with fertility=predicted: size of the tagger's word vectors and LSTMs")
     tagger_epochs: int = integer(low=1, help="with fertility=predicted: epochs of the tagger")
 
@@ -48,13 +54,15 @@ class Model(lstm.Model):
 
     def __init__(self, options: Options, source_size: int, target_size: int, mappings: dict[str, nn.Module]) -> None:
         super().__init__(options, source_size, target_size, mappings)
+        self.coverage_loss = options.coverage_loss
         if options.coverage:
             self.cover = nn.Linear(1, options.hidden_dim, bias=False)
             nn.init.uniform_(self.cover.weight, -options.init_range, options.init_range)
         if options.fertility == "guided":
             self.register_buffer("of_type", torch.ones(source_size))
         if options.fertility == "predicted":
-            self.tagger = Tagger(source_size, options.tagger_dim, options.tagger_dim).requires_grad_(False)
+            sizes = source_size, options.tagger_dim, options.tagger_dim
+            self.tagger = Tagger(*sizes, least=int(options.forward_links)).requires_grad_(False)
 
     def adopt(self, folder: Path | None) -> None:
         """Load the fertilities of word types, or the tagger, from a folder made by `tasks.seq2seq.fertility`.
