@@ -7,6 +7,7 @@ footers state the data, seeds, signatures, deviations and code version. Each row
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from repro import convergence
 from repro.identity import Cell, Point, Results

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics, rationale_overlap
 from tasks.classification.encode import Encoded, EncodedSplit
-from tasks.classification.predict import Batch
+from tasks.classification.predict import Batch, predict
 from tasks.data.files import remembered
 
 REGRESSION = 1  # increased when the same texts give another score of the regression
@@ -114,6 +114,19 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
     signature = f"{MEASURED['accuracy'][0].signature}|n:{len(split)}"
     metrics = {f"{name}/{key}": value for key, value in values.items()}
     return Evaluation(metrics, {f"{name}/accuracy": signature}, predictions, attention)
+
+
+def dev_scores(net: nn.Module, data: Encoded, metric: str, *_: int) -> dict[str, float]:
+    """Macro-F1 on dev, if `train.best_metric` names it; {} otherwise."""
+    if metric != "macro_f1":
+        return {}
+    split, training = data.splits["dev"], net.training
+    outputs = {
+        int(row): int(p.argmax()) for batch in predict(net, split) for row, p in zip(batch.rows, batch.log_probs)
+    }
+    net.train(training)
+    records = [{"label": int(label), "output": outputs[i]} for i, label in enumerate(split.labels)]
+    return {"dev/macro_f1": round(macro_f1(records), 4)}
 
 
 def macro_f1(records: Sequence[Mapping[str, Any]]) -> float:

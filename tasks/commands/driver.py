@@ -36,7 +36,9 @@ def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> 
     claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
     deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
     published = compose.published(one.published)
-    return tables.build(plan, store, published, failed or {}, deviations, claims, lambda c: estimate.hours(c, STEADY)[0])
+    return tables.build(
+        plan, store, published, failed or {}, deviations, claims, lambda c: estimate.hours(c, STEADY)[0]
+    )
 
 
 def refuse_empty(made: Sequence[Plan]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.config.options import LARGEST, REQUIRED, choice, defaults, flag, integer, listing, number, option, text
 
-BEST = ("accuracy", "loss", "ppl", "f1", "bleu", "chrf")  # dev scores that can select the epoch
+BEST = ("accuracy", "loss", "ppl", "f1", "macro_f1", "bleu", "chrf")  # dev scores that can select the epoch
 
 
 def _devices(value: Any) -> str | list[int]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tasks.classification import predict
 from tasks.classification.encode import open_encoded
+from tasks.classification.metrics import dev_scores
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
@@ -27,7 +28,7 @@ class Texts(predict.Texts, FairseqDataset):
 
 @register_task("sa_texts", dataclass=FOLDER)
 class TextsTask(FolderTask):
-    open, examples = staticmethod(open_encoded), Texts
+    open, examples, dev_scores = staticmethod(open_encoded), Texts, staticmethod(dev_scores)
 
 
 WEIGHTS = entry("class_weights", str, "", "balanced: n / (classes * examples of the class)")

@@ -26,7 +26,7 @@ from sparse_attention.mappings.continuous import (
 )
 from tasks.classification.models._words import WordModel, WordOptions
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, defaults, integer, number
+from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.lstm import BiLstm
@@ -53,6 +53,7 @@ class Options(DensityOptions, WordOptions):
     )
     hidden_dim: int = integer(low=1, help="LSTM size per direction")
     score_dim: int = integer(low=1, help="hidden size of the scores, channels of the CNN")
+    scaled: bool = flag(help="combined: divide the scores by the root of the states' size, as the authors' code does")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
@@ -95,7 +96,7 @@ class Model(WordModel):
         if self.alpha is None:
             self.attend: nn.Module = Attention(AdditiveScores(None, dim, options.score_dim), mapping)
         elif self.combined:
-            self.scores = AdditiveScores(None, dim, options.score_dim)
+            self.scores, self.scale = AdditiveScores(None, dim, options.score_dim), dim**-0.5 if options.scaled else 1.0
             fit = {key: getattr(options, key) for key in ("ridge", "moment_match", "positions")}
             self.attend = DiscreteContinuousAttention1d(sa.make(options.discrete), basis, self.alpha, **fit)
         else:
@@ -117,7 +118,7 @@ class Model(WordModel):
             context, p = self.attend(None, states, mask=mask)
             attention = {"words": p}
         elif self.combined:
-            scores = self.scores(None, self.scores.precompute(states)).squeeze(1)  # [B, L]
+            scores = self.scale * self.scores(None, self.scores.precompute(states)).squeeze(1)  # [B, L]
             context, info = self.attend(states, mask, scores)
             attention = {"words": info.discrete, "density": density_on_words(info.mu, info.sigma, self.alpha, mask)}
         else:
