@@ -192,7 +192,7 @@ def of_tasks(deviations: Mapping[str, Mapping[str, Sequence[str]]], plan: Plan) 
         for task in dict.fromkeys(s.task for s in plan.slots)
     }
     return [
-        text
+        of_paper(text, plan.experiment.paper)
         for task, meant in words.items()
         for head, texts in deviations.get(task, {}).items()
         for text in texts

@@ -159,6 +159,10 @@ def problems(config: Mapping[str, Any]) -> list[str]:
 
     node = nodes_at(config["mapping"], PLACES)["cross"]
     kind = config["model"]["fertility"]
+    if kind == "constant" and config["model"].get("forward_links"):
+        return [
+            "model.forward_links=true counts links, of which model.fertility=constant has none; use guided, actual or predicted"
+        ]
     if kind != "constant" and "fertility" not in sa.spec(node["name"]).inputs:
         return [
             f"model.fertility={kind} is not read by mapping={node['name']}; use mapping=fertility_softmax or fertility_sparsemax, "

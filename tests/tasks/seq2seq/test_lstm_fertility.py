@@ -1,5 +1,7 @@
 """The encoder-decoder with fertilities: one attention in training and search, a sink, coverage vectors, gradients."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,12 @@ import torch
 import sparse_attention as sa
 from tasks.config.models import problems
 from tasks.config.options import read
+from tasks.data.ragged import Ragged
 from tasks.data.symbols import FIRST, PAD
+from tasks.fairseq_plugin.fertility import Tags
+from tasks.fairseq_plugin.seq2seq import Tokens
+from tasks.layers.lstm import Tagger
+from tasks.seq2seq import aligner, fertility
 from tasks.seq2seq.models import lstm, lstm_fertility
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import Hypothesis, beam_search, ranked
@@ -139,3 +146,65 @@ def test_penalties_by_hand():
     first, second = ranked([short, long], both)
     assert first.ids == long.ids and first.score == pytest.approx(-1.2 / (8 / 6) ** 0.6)
     assert second.score == pytest.approx(-1.0 / (7 / 6) ** 0.6 + 0.2 * np.log(0.1))
+
+
+def test_forward_links_by_hand():
+    """Of the two directions, only the links from source to target count, and every word counts at least once."""
+
+    class Direction:
+        def __init__(self, best):
+            self.rows = best
+
+        def best(self, *_):
+            return self.rows
+
+    split = SimpleNamespace(
+        source=Ragged(np.arange(5), np.array([0, 3, 5])), target=Ragged(np.arange(4), np.array([0, 3, 4]))
+    )
+    # of each target word its source word, of each source word its target word; -1: none
+    model = aligner.Aligner(Direction([[0, 0, -1], [1]]), Direction([[0, 1, 2], [-1, 0]]))
+    assert model.forward(split.source, split.target) == [{(0, 0), (0, 1)}, {(1, 0)}]
+    assert fertility.counts(model, split, forward=True).flat.tolist() == [2, 1, 1, 1, 1]
+    assert fertility.counts(model, split).flat.tolist() == [1, 1, 1, 0, 1]
+    told = lstm_fertility.problems(
+        {"mapping": {"name": "fertility_softmax"}, "model": {"fertility": "constant", "forward_links": True}}
+    )
+    assert "model.fertility=constant has none" in told[0]
+
+
+def test_the_authors_tagger_has_no_fertility_0_and_halves_the_loss_of_1():
+    torch.manual_seed(0)
+    tagger = Tagger(WORDS + FIRST, 4, 4, least=1).eval()
+    tokens = torch.tensor([[5, 6, 7]])
+    scores = tagger(tokens, torch.tensor([3]))
+    assert scores[..., 0].eq(-torch.inf).all() and scores[..., 1:].isfinite().all()
+    target = torch.tensor([[1, 2, 1]])
+    sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([3])}, "target": target}
+    loss, _ = Tags.summed(None, type("M", (), {"net": tagger, "__call__": lambda self, **x: tagger(**x)})(), sample)
+    p = scores.softmax(-1)[0].gather(1, target[0].unsqueeze(1)).squeeze(1)
+    assert loss.item() == pytest.approx(-(0.5 * p[0].log() + p[1].log() + 0.5 * p[2].log()).item(), rel=1e-5)
+
+
+def test_the_coverage_loss_by_hand(fertile, sentences):
+    """The sum over steps and words of min(attention, attention received before), in training only."""
+    inputs, target = sentences[0], sentences[0]["prev_output_tokens"]
+    made = [fertile("softmax", sink=False, coverage=True, coverage_loss=weight) for weight in (0.0, 0.7)]
+    criterion, found = Tokens(SimpleNamespace(sentence_avg=False, smoothing=0.0), None), []
+    for net in made:
+        wrapped = type(
+            "M", (), {"net": net, "training": True, "__call__": lambda self, net=net, **x: _with_attention(net, x)}
+        )()
+        found.append(criterion.summed(wrapped, {"net_input": inputs, "target": target})[0].item())
+        wrapped.training = False
+        found.append(criterion.summed(wrapped, {"net_input": inputs, "target": target})[0].item())
+    p, expected = made[0](**inputs)[1], 0.0
+    for b, t, s in np.ndindex(*p.shape):
+        if target[b, t] != PAD:
+            expected += min(p[b, t, s].item(), sum(p[b, u, s].item() for u in range(t)))
+    without, dev, weighted, dev_weighted = found
+    assert without == dev == dev_weighted and weighted - without == pytest.approx(0.7 * expected, rel=1e-6) != 0
+
+
+def _with_attention(net, inputs):
+    logits, attention = net(**inputs)
+    return logits, {"attn": [attention]}
