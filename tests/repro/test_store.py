@@ -10,7 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from repro import files
 from repro.files import write_atomic, write_json
@@ -22,8 +24,8 @@ FORK = mp.get_context("fork")
 @pytest.mark.parametrize(
     ("number", "step"),
     [
-        (errno.ENOSPC, "no space left while writing here; finished cells are safe. Free some space"),
-        (errno.EDQUOT, "no space left while writing here"),
+        (errno.ENOSPC, "the disk is full: no space left while writing here; finished cells are safe"),
+        (errno.EDQUOT, "your disk quota is used up: no space left while writing here"),
         (errno.EACCES, "here cannot be written (told); set paths.outputs to a folder you can write to"),
         (errno.EROFS, "here cannot be written (told); set paths.outputs to a folder you can write to"),
         (errno.EIO, "here cannot be written (told)"),
@@ -32,6 +34,39 @@ FORK = mp.get_context("fork")
 def test_each_error_of_a_disk_has_its_next_step(number, step):
     said = str(files.explain(OSError(number, "told"), Path("here")))
     assert said.startswith(step) and ("set paths.outputs" in said) == ("set paths.outputs" in step)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("I/O error: No space left on device (os error 28)", "the disk is full"),  # safetensors
+        ("I/O error: Disk quota exceeded (os error 122)", "your disk quota is used up"),
+        ("65536 requested and 4096 written", "the disk is full"),  # NumPy's OSError, which has no number
+        ("I/O error: Permission denied (os error 13)", ""),
+    ],
+)
+def test_a_full_disk_is_recognised_in_the_errors_of_libraries(text, said):
+    error = RuntimeError("of the training")
+    error.__cause__ = RuntimeError(text)
+    assert files.disk_full(error) == said
+    with pytest.raises(RuntimeError if said else files.StoreError), files.usable(Path("folder")):  # the folder is fine
+        raise error
+    if said:
+        assert str(files.explain(error, "here")).startswith(f"{said}: no space left while writing here; finished cells")
+
+
+def test_numpy_leaves_out_the_number_of_a_full_disk():
+    with open("/dev/full", "wb") as file, pytest.raises(OSError) as caught:
+        np.zeros(1 << 16).tofile(file)
+    assert files.disk_full(caught.value) == "the disk is full"
+
+
+def test_torch_names_positions_in_a_file_on_a_full_disk():
+    with pytest.raises(OSError) as caught, files.writing(Path("/dev/full")) as file:
+        torch.save(torch.zeros(1 << 16), file)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+    with pytest.raises(KeyError), files.writing(Path("/dev/full")):  # other errors pass unchanged
+        raise KeyError
 
 
 def test_readers_never_see_a_part(tmp_path):
