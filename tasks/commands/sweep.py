@@ -16,10 +16,10 @@ from pathlib import Path
 
 from repro import plan as plans
 from repro.identity import Cell, Results
-from repro.launch.display import name
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
 from repro.store import Store, check_names
+from repro.tables.compare import told as told_lost
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import ConfigError, short
@@ -230,7 +230,9 @@ class Sweep(reproduce.Driver):
         for key, cell in self.cells.items():
             state = "done" if key in self.done else "failed" if key in self.failed else "queued"
             place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
-            cells.append({"cell": place, "setting": cell.label, "seed": cell.seed, "state": state})
+            told = {"cell": place, "setting": cell.label, "point": dict(cell.point), "seed": cell.seed, "state": state}
+            why = self.failed.get(key, "").partition("\n")[0]
+            cells.append(told | ({"error": why} if why else {}))
         more = {"command": list(self.request.typed), "left_out": self.outlined.left_out}
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 
@@ -244,8 +246,8 @@ class Sweep(reproduce.Driver):
             print(f"not run: {plan.experiment.columns[c].label}: {why}", file=sys.stderr)
             failed = 1
         self._manifest()
-        lost = [f"{name(self.cells[key])} failed: {why.splitlines()[0]}" for key, why in self.failed.items()]
-        notes = [*lost, *(f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items())]
+        notes = [f"Not run: {plan.experiment.columns[c].label}: {why}" for c, why in plan.unavailable.items()]
+        notes += [f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items()]
         results = records.of_cells(self.cells.values(), self.store)
         print_comparison(results, self.folder, self.outlined.experiment.title, notes)
         return 1 if failed else 0
@@ -253,8 +255,11 @@ class Sweep(reproduce.Driver):
 
 def print_comparison(results: Sequence[Results], folder: Path, title: str, notes: Sequence[str]) -> None:
     """Print the table of finished cells and write it to files."""
+    told = compare.read_manifest(folder) or {}
+    lost = compare.unfinished(Store(folder.parent.parent), told)
     if not results:
+        print("".join(f"{line}\n" for line in told_lost(lost, 0)), end="")
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
-    compare.show(results, folder, title, notes)
+    compare.show(results, folder, title, notes, compare.swept(told), lost)
     print(f"again at any time: python scripts/compare.py sweep={folder.name}")

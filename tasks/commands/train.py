@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from repro import cell as cells
 from repro import launch
 from repro.launch import display
+from repro.protocol import parameters
 from repro.results import estimate, records
 from repro.store import Store, StoreError, outputs_folder
 from tasks.commands import compare, sweep
@@ -69,7 +70,8 @@ def _run(config: Mapping[str, Any]) -> Ended:
     if outcome.state == "queued":  # launcher.wait=false
         return "queued", {}, None
     place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
-    told = {"cell": place, "setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
+    told = {"cell": place, "point": parameters(cell.config, cell.family)}
+    told |= {"setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
     results = cell.results(store)
     if results is None:
         if outcome.state != "failed":
@@ -156,7 +158,9 @@ def _hydra(request: Request) -> int:
         compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
         roots, ids = sorted({one["root"] for one in ended if "root" in one}), {key.rpartition("/")[2] for key in known}
         results = [r for root in roots for r in records.read(Store(root), lambda *path: path[2] in ids).records]
-        sweep.print_comparison(results, folder, f"Sweep {folder.name}", [])
+        wrong = sum(one["state"] == "wrong" for one in ended)
+        notes = [f"{wrong} of {len(ended)} trials had an invalid configuration; the errors were printed."] * bool(wrong)
+        sweep.print_comparison(results, folder, f"Sweep {folder.name}", notes)
     elif sweeping and not any(folder.iterdir()):
         folder.rmdir()  # --help, --cfg
     return max((STATUS[one["state"]] for one in ended), default=0)

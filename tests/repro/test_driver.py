@@ -143,7 +143,9 @@ def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
     said = capfd.readouterr()
     assert said.err.count("the cat sat on the keyboard") == 1, "an error is printed once"
     assert "FAILED fake: tuned, A, seed 1: RuntimeError: the cat sat" in said.err and "1 failed" in said.out
-    assert "tuned: 1 of 1 cells failed" in (store.root / "tables" / "fake_demo.txt").read_text()
+    table = (store.root / "tables" / "fake_demo.txt").read_text()
+    assert ", seed 1 failed: RuntimeError: the cat sat" in table and "Traceback" not in table
+    assert "tuned: 1 of 1 cells failed" in table
 
 
 @pytest.mark.parametrize("finishes", [True, False])

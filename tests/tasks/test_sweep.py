@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from repro.files import write_json
 from repro.store import Store, StoreError
 from tasks.commands import compare, reproduce, sweep
 from tasks.config import compose
@@ -140,6 +141,34 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
     path.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}))
     with pytest.raises(StoreError, match="has no checksum"):
         compare.read_manifest(tmp_path)
+
+
+def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
+    """Failed, stopped, deleted or never run; the reason is the newest one."""
+    store, root = Store(tmp_path), tmp_path / "sweeps" / "mine"
+    states = {"failed": "failed", "stopped": "running", "never run": "", "deleted": "", "done": "done"}
+    cells = []
+    for n, (name, state) in enumerate(states.items()):
+        entry = store.entry("toy", "softmax", key := name.replace(" ", "_"))
+        if state:
+            entry.set_status(
+                state, **({"error": "no memory\nTraceback"} if state == "failed" else {"stage": "epoch 2/3"})
+            )
+        if state == "done":
+            write_json(entry.path("manifest.json"), {})
+        told = {"state": "done" if name == "deleted" else "queued"} | ({"error": "old"} if name == "failed" else {})
+        cells.append({"cell": f"toy/softmax/{key}", "point": {"gamma": n}, "seed": 1, **told})
+    asked = ["mapping.gamma=0,1,2", "model.hidden_dim=8,16", "seed=1,2", "task=toy"]
+    compare.write_manifest(root, asked, cells)
+    told = compare.read_manifest(root)
+    assert compare.swept(told) == ["mapping.gamma", "model.hidden_dim"]
+    lost = {one.state: one for one in compare.unfinished(store, told)}
+    assert [*lost] == [name for name in states if name != "done"]
+    assert (lost["failed"].why, lost["stopped"].why, lost["deleted"].why) == ("no memory", "in epoch 2/3", "")
+    said = "toy: softmax (gamma=0), seed 1: failed: no memory"
+    assert compare.main(Request.read(["sweep=mine", "mapping.gamma=0", f"paths.outputs={tmp_path}"])) == 1
+    printed = capsys.readouterr().err
+    assert said in printed and "WARNING: 1 of 1 cells failed." in printed and "gamma=1" not in printed
 
 
 def test_add_with_several_points():
