@@ -15,6 +15,7 @@ from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import Cell, Results, asked_id, pair
 from repro.plan.experiment import Experiment
+from repro.plugins import listed
 from repro.report import comparison
 from repro.results import records
 from repro.store import Store, outputs_folder
@@ -118,6 +119,9 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
         ids = {asked_id(cell.config, cell.family) for _, cell in slots}
         found = [r for r in found if r.asked_id() in ids]
     plain = {k: v for k, v in filters.items() if k not in OWN}
+    if "plugins" in plain:  # only their names: no plugin is run here
+        files = {Path(file).name for file in listed(plain.pop("plugins"))}
+        found = [r for r in found if files <= {*r.plugins}]
     if found:
         return compare.fitting(found, plain), read.lost
     everything = records.read(store, check=False).records  # so that the error names the filter that matches nothing

@@ -24,7 +24,7 @@ from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import ConfigError, short
 from tasks.config.overrides import lacking
-from tasks.config.request import Override, Request
+from tasks.config.request import Override, Request, own_mappings
 
 WHERE = ("runtime.", "paths.", "logger", "launcher", "sweep=")  # what may change when a sweep is continued
 SHOWN = 12  # maximum number of invalid configurations that are printed one by one
@@ -73,7 +73,9 @@ def _without(keys: Keys) -> dict[str, list[str]]:
     Raises ConfigError, before the slow imports that checking a value needs, if a key is unknown.
     """
     mappings = keys["mapping"].values if "mapping" in keys else ("softmax",)
-    found = {k: lacking(k, mappings) for k, one in keys.items() if k.startswith("mapping.") and not one.adds}
+    own = own_mappings(keys.values())
+    set_ = [k for k, one in keys.items() if k.startswith("mapping.") and (not one.adds or own)]
+    found = {key: lacking(key, mappings, own) for key in set_}
     glob = "mapping" in keys and keys["mapping"].glob
     return {} if glob else {key: names for key, names in found.items() if names}
 

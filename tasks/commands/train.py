@@ -23,6 +23,7 @@ from repro.store import Store, StoreError, outputs_folder
 from tasks.commands import compare, sweep
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, overrides, pages
+from tasks.config.options import Problem, names_in
 from tasks.config.request import HELP, Request, parse, spelled
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
@@ -129,7 +130,12 @@ def _hydra(request: Request) -> int:
 
     if {*HELP} & {*request.flags}:
         print(pages.parameters(request), end="\n\n")
-    arguments = [*["-m"] * request.many, *request.flags, *request.overrides]
+    own = [one for one in request.keys.values() if one.key == "mapping" and not {*one.values} <= {*names_in("mapping")}]
+    if own and own[0].several:
+        told = f"{own[0].text} has a mapping of your own among others, which a sweep of Hydra cannot choose"
+        raise compose.ConfigError(Problem(f"{told}; name one, or leave Hydra's options out", "mapping", own[0].values))
+    texts = [one.text for one in overrides.as_custom(list(request.keys.values()))] if own else request.overrides
+    arguments = [*["-m"] * request.many, *request.flags, *texts]
     sweeping = request.many and "hydra.sweep.dir" not in request.keys
     if sweeping:
         outputs = request.keys.get("paths.outputs")
