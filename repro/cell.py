@@ -24,7 +24,7 @@ from repro.identity import Results as Results
 from repro.identity import prepare as prepare
 from repro.loggers import Loggers
 from repro.protocol import Evaluation, Prepared, TestSet, Training, check_family
-from repro.store import Entry, Level, Store, provenance
+from repro.store import Entry, Level, Store, provenance, sources
 from repro.store.locks import Busy
 
 # keys of config.yaml outside the configuration; `overrides` is in those of earlier versions
@@ -136,6 +136,7 @@ def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, as
     attempt = int(entry.status().get("attempt", 0)) + 1
     entry.set_status("running", attempt=attempt)
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
+    record["sources"] = sources.of(cell.module, cell.config)
     if named := cell.config.get("plugins"):
         record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
     # may change the last digits of a score

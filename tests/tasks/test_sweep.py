@@ -227,7 +227,7 @@ def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
 
 def test_compare_takes_the_plugins_of_a_sweep_by_name_and_runs_none(tmp_path, monkeypatch):
     named = {"mine": ("ours.py",), "none": (), "both": ("a.py", "ours.py")}
-    made = [SimpleNamespace(cell_id=k, plugins=v, config={"mapping": {"name": "x"}}) for k, v in named.items()]
+    made = [SimpleNamespace(cell_id=k, plugins=v, config={"mapping": {"name": "x"}}, flat={}) for k, v in named.items()]
     monkeypatch.setattr(compare.records, "read", lambda *_, **__: SimpleNamespace(records=made, lost=[]))
     found, _ = compare.select(Store(tmp_path), {"plugins": "[elsewhere/ours.py]"})
     assert {one.cell_id for one in found} == {"mine", "both"}
