@@ -23,7 +23,7 @@ from repro.store.provenance import ROOT, _git
 CODE = (".py", ".cpp", ".h", ".hpp", ".cu")
 MAPPINGS, MODELS = "sparse_attention/mappings", "models"
 SHARED = ("sparse_attention", "tasks/layers", "tasks/training", "tasks/fairseq_plugin")
-UNKNOWN = "uncommitted changes"
+UNKNOWN = "not known, as there were uncommitted changes then"
 
 
 def of(module: str, config: Mapping[str, Any]) -> dict[str, str]:
@@ -32,15 +32,19 @@ def of(module: str, config: Mapping[str, Any]) -> dict[str, str]:
     return found | {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
 
 
-def changed(provenance: Mapping[str, Any], module: str, config: Mapping[str, Any]) -> list[str]:
+def changed(
+    provenance: Mapping[str, Any], module: str, config: Mapping[str, Any], today: dict[str, str] | None = None
+) -> list[str]:
     """The files that differ today from those that a cell was trained or evaluated with.
 
     Cells of earlier versions have no hashes; for them, Git compares today's files with their commit. Empty if nothing is
-    known about the code then or now.
+    known about the code then or now. `today` keeps the hashes of the project's files, for calls about other cells.
     """
     if isinstance(kept := provenance.get("sources"), Mapping):
-        theirs = {f"module:{name}": file for name, file in _imported(module, config.get("plugins") or ())}
-        return sorted(path for path, sha in kept.items() if _hash(theirs.get(path, ROOT / path)) != sha)
+        today = {} if today is None else today
+        today |= {path: _hash(ROOT / path) for path in kept if path not in today and not path.startswith("module:")}
+        theirs = {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
+        return sorted(path for path, sha in kept.items() if (theirs.get(path) or today.get(path)) != sha)
     code = provenance.get("code") or {}
     if not code.get("commit"):
         return []

@@ -44,10 +44,11 @@ def of_other_code(cells: Sequence[Cell], store: Store) -> str:
     """A sentence on the finished cells whose code has changed since, with the files and the command to train them again; or ""."""
     found: dict[Path, list[str]] = {}
     commits: set[str] = set()
+    today: dict[str, str] = {}
     for cell in cells:
         for level in (cell.entry(store), *(cell.evaluation(store, test) for test in cell.tests)):
             made = read_json(level.path("provenance.json")) or {}
-            if files := sources.changed(made, cell.module, cell.config):
+            if files := sources.changed(made, cell.module, cell.config, today):
                 found.setdefault(cell.entry(store).folder, []).extend(files)
                 code = made.get("code") or {}
                 commits.add(f"{code.get('commit', 'unknown')}{'+changes' if code.get('dirty') else ''}")
