@@ -4,10 +4,10 @@ If a cell fails, `run` does not raise an error; it returns an `Outcome` with the
 """
 
 import contextlib
-import errno
 import json
 import logging
 import math
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ from typing import Any
 import yaml
 
 from repro import plugins, signals
-from repro.files import StoreError, csv_text, explain, read_json, usable, write_atomic, write_json
+from repro.files import StoreError, csv_text, disk_full, explain, read_json, usable, write_atomic, write_json
 from repro.identity import Cell
 from repro.identity import Results as Results
 from repro.identity import prepare as prepare
 from repro.loggers import Loggers
 from repro.protocol import Evaluation, Prepared, TestSet, Training, check_family
-from repro.store import Entry, Level, Store, provenance
+from repro.store import Entry, Level, Store, provenance, sources
 from repro.store.locks import Busy
 
 # keys of config.yaml outside the configuration; `overrides` is in those of earlier versions
@@ -121,14 +121,13 @@ def run(
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, error, machine=True)
     except Exception as error:
         trace = traceback.format_exc()
+        if disk_full(error) and not isinstance(error, StoreError):
+            error = explain(error, getattr(error, "filename", None) or entry.folder)
         try:
             entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=trace)
         except Exception as second:  # such as a full disk, which usually caused the first error too
             trace += f"\n(the failure could not be recorded: {second})"
         monitor.loggers.finish(None, "failed")
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "No space left on device" in str(error):  # safetensors raises its own error type
-            error = explain(OSError(errno.ENOSPC, ""), entry.folder)
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
 
 
@@ -137,6 +136,7 @@ def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, as
     attempt = int(entry.status().get("attempt", 0)) + 1
     entry.set_status("running", attempt=attempt)
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
+    record["sources"] = sources.of(cell.module, cell.config)
     if named := cell.config.get("plugins"):
         record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
     # may change the last digits of a score
@@ -216,10 +216,22 @@ def _write_results(
     write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
 
+class _LogFile(logging.FileHandler):
+    """A log that does not stop the cell if the disk is full: the next file of the cell reports it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not disk_full(sys.exc_info()[1]):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextlib.contextmanager
 def _log_to(path: Path) -> Iterator[None]:
     """Write the log of this process to a file, too."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
     root = logging.getLogger()

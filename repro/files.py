@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import uuid
 import zipfile
 import zlib
@@ -27,6 +28,9 @@ class StoreError(RuntimeError):
         self.key, self.value = key, value
 
 
+_NO_SPACE = f"{os.strerror(errno.ENOSPC)}|requested and \\d+ written"  # the second: NumPy's
+
+
 def publish(path: Path, data: bytes) -> None:
     """Write a temporary file, flush it and rename it, so that readers see the old or the new file, never a part."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
@@ -43,6 +47,33 @@ def publish(path: Path, data: bytes) -> None:
         raise
 
 
+class _Writer(io.BufferedWriter):
+    """A file that remembers the error of a failed write."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[io.BufferedWriter]:
+    """Open a file for a library that reports a full disk as an error of its own; the block raises the OSError instead."""
+    file = _Writer(io.FileIO(path, "wb"))
+    try:
+        with file:
+            yield file
+    except Exception as error:
+        found = file.error or error
+        if not isinstance(found, OSError):
+            raise
+        raise OSError(found.errno, found.strerror, str(path)) from error
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """`publish` a file. Raises StoreError, with the next step, if it cannot be written."""
     try:
@@ -51,12 +82,28 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise explain(error, path) from error
 
 
-def explain(error: OSError, path: Path) -> StoreError:
-    """Turn an OSError into a StoreError whose message says what to do next."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(
-            f"no space left while writing {path}; finished cells are safe. Free some space and run the same command again"
-        )
+def disk_full(error: BaseException | None) -> str:
+    """ "the disk is full" or "your disk quota is used up" if an error, or one that it came from, says so; else "".
+
+    Libraries wrap this error (safetensors) or leave its number out (NumPy).
+    """
+    while error is not None:
+        number = error.errno if isinstance(error, OSError) else None
+        if number == errno.EDQUOT or os.strerror(errno.EDQUOT) in str(error):
+            return "your disk quota is used up"
+        if number == errno.ENOSPC or re.search(_NO_SPACE, str(error)):
+            return "the disk is full"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def explain(error: BaseException, path: Path | str) -> StoreError:
+    """Turn the error of a write into a StoreError whose message says what to do next."""
+    if full := disk_full(error):
+        kept = "finished cells are safe, and an unfinished one resumes from its last checkpoint"
+        step = "Free some space and run the same command again"
+        return StoreError(f"{full}: no space left while writing {path}; {kept}. {step}")
+    assert isinstance(error, OSError)
     if error.errno in (errno.EACCES, errno.EROFS):
         return StoreError(
             f"{path} cannot be written ({error.strerror}); set paths.outputs to a folder you can write to"
@@ -69,7 +116,7 @@ def usable(folder: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[
     """Turn any error in the block, which reads untrusted files in a folder, into a message that names the folder.
 
     Args:
-        passing: error types that are not the folder's fault; these are raised unchanged.
+        passing: error types that are not the folder's fault; these are raised unchanged, as is that of a full disk.
 
     Raises:
         StoreError: replaces any other error.
@@ -77,7 +124,7 @@ def usable(folder: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[
     try:
         yield
     except Exception as error:
-        if isinstance(error, (StoreError, MemoryError, *passing)):
+        if isinstance(error, (StoreError, MemoryError, *passing)) or disk_full(error):
             raise
         said = " ".join(str(error).split())
         told = f"{said} is missing" if isinstance(error, KeyError) else f"{type(error).__name__}: {said}"

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from repro.report import page, sweeps
 from repro.report.data import Part, part
 from repro.tables import compare, render
 from repro.tables.blocks import Table
-from repro.tables.compare import Group
+from repro.tables.compare import Group, Lost
 
 DRAWN = "plots"  # subfolder for the drawings
 DASHBOARD = "dashboard.html"
@@ -26,18 +26,21 @@ def write(
     title: str,
     notes: Sequence[str] = (),
     printed: Printed = lambda record: {},
+    named: Collection[str] = (),
+    lost: Sequence[Lost] = (),
 ) -> tuple[Table, list[Path]]:
     """Compare finished cells and write table.{txt,md,csv}, plots/*.{svg,csv} and dashboard.html in `folder`.
 
     Args:
         notes: sentences to print below the table.
         printed: the papers' numbers, for the page.
+        named: keys that every setting names. lost: the cells without a result.
 
     Returns:
         The table, and the paths of the files.
     """
-    table, files = contents(records, title, notes)
-    made = part(dashboard, records, title, notes, printed)
+    table, files = contents(records, title, notes, named, lost)
+    made = part(dashboard, records, title, [*compare.told(lost, len(records)), *notes], printed)
     if made.note:
         logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)
     else:
@@ -47,12 +50,18 @@ def write(
     return table, [folder / name for name in files]
 
 
-def contents(records: Sequence[Results], title: str, notes: Sequence[str] = ()) -> tuple[Table, dict[str, str]]:
+def contents(
+    records: Sequence[Results],
+    title: str,
+    notes: Sequence[str] = (),
+    named: Collection[str] = (),
+    lost: Sequence[Lost] = (),
+) -> tuple[Table, dict[str, str]]:
     """The table, and the content of the files that `write` writes (path -> text)."""
-    groups = compare.groups(records)
-    table = compare.table(groups, "table", title, notes)
+    groups = compare.groups(records, named)
+    table = compare.table(groups, "table", title, notes, lost)
     text = render.to_text(table, compare.WHOLE) + "\n"
-    files = {"table.txt": text, "table.md": render.to_markdown(table), "table.csv": compare.to_csv(groups)}
+    files = {"table.txt": text, "table.md": render.to_markdown(table), "table.csv": compare.to_csv(groups, lost)}
     for group in groups:
         drawings = part(sweeps.pictures, group)
         if drawings.note:

@@ -169,6 +169,11 @@ class _Column:
             self.losses.append(f"{label}: not run yet{told}.")
         elif lost:
             self.losses.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
+        for slot in slots:
+            if slot.cell_id in self.failed and slot.cell_id not in results:
+                point = ", ".join(f"{key}={value}" for key, value in slot.point)
+                why = self.failed[slot.cell_id].partition("\n")[0]
+                self.losses.append(f"{label}{f' ({point})' if point else ''}, seed {slot.seed} failed: {why}")
         return results
 
     def _row(self, r: int) -> Row:

@@ -5,7 +5,7 @@ are in separate rows and are never averaged. Every row names how it differs from
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -26,6 +26,7 @@ from repro.tables.statistics import Mean, mean_of
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
 NOT_SHOWN = ("loss", "ppl")
+MOST_LOST = 12  # maximum number of cells without a result that are listed below the table
 MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
 CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between settings of the same configuration
     "data content": lambda r: r.data_sha256[:8],
@@ -87,6 +88,40 @@ class Setting:
     @property
     def seeds(self) -> list[int]:
         return sorted(r.seed for r in self.records)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A cell of a sweep that has no result.
+
+    Attributes:
+        point: the values that tell it from the sweep's other cells, as text.
+        state: "failed", or what else became of it. why: the reason, in one line; may be empty.
+    """
+
+    cell_id: str
+    task: str
+    mapping: str
+    point: Mapping[str, Any]
+    seed: int
+    state: str
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        told = ", ".join(f"{key}={text(value)}" for key, value in self.point.items())
+        place = f"{self.task}: {self.mapping}{f' ({told})' if told else ''}, seed {self.seed}"
+        return f"{place}: {': '.join(filter(None, (self.state, self.why)))}"
+
+
+def told(lost: Sequence[Lost], finished: int) -> list[str]:
+    """Sentences on the cells without a result, beside `finished` cells that have one."""
+    failed = sum(one.state == "failed" for one in lost)
+    total = f"of {finished + len(lost)} cells"
+    counts = [f"{failed} {total} failed"] * bool(failed)
+    counts += [f"{len(lost) - failed} {total} without a result"] * (len(lost) > failed)
+    more = [f"and {len(lost) - MOST_LOST} more; manifest.json lists them."] * (len(lost) > MOST_LOST)
+    return [f"WARNING: {', '.join(counts)}."] * bool(lost) + [one.text for one in lost[:MOST_LOST]] + more
 
 
 @dataclass
@@ -188,8 +223,11 @@ def fitting(records: Sequence[Results], filters: Mapping[str, str]) -> list[Resu
 # ---- settings
 
 
-def groups(records: Sequence[Results]) -> list[Group]:
-    """Group the records into settings, and the settings by task; softmax comes first, then mappings in the given order."""
+def groups(records: Sequence[Results], named: Collection[str] = ()) -> list[Group]:
+    """Group the records into settings, and the settings by task; softmax comes first, then mappings in the given order.
+
+    Every setting has the keys `named`, such as `model.hidden_dim`, even if all have the same value.
+    """
     by_task: dict[tuple[str, str], dict[Any, list[Results]]] = {}
     variants: dict[tuple[str, str], set[Any]] = {}
     for r in records:
@@ -199,14 +237,15 @@ def groups(records: Sequence[Results]) -> list[Group]:
         # records with different test sets or evaluation recipes go into separate rows
         apart = tuple((n, w) for n, w in sorted(r.scored.items()) if len(variants[r.setting, n]) > 1)
         by_task.setdefault((r.config["task"]["name"], r.module), {}).setdefault((r.setting, apart), []).append(r)
-    return [Group(task, _told_apart(list(found.values()))) for (task, _), found in sorted(by_task.items())]
+    return [Group(task, _told_apart(list(found.values()), named)) for (task, _), found in sorted(by_task.items())]
 
 
-def _told_apart(by_setting: Sequence[list[Results]]) -> list[Setting]:
+def _told_apart(by_setting: Sequence[list[Results]], named: Collection[str] = ()) -> list[Setting]:
     settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
     keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
     absent = object()
-    varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
+    wanted = {k for k in keys if k in named or k.removesuffix(".name") in named} - {"task.name", "mapping.name"}
+    varied = [k for k in keys if k in wanted or len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
     for s in settings:
         own = {f"mapping.{k}" for k in ("name", *s.parameters)}
         if search := getattr(s.first.family, "SEARCH", ""):  # only the searched values of this mapping
@@ -215,7 +254,9 @@ def _told_apart(by_setting: Sequence[list[Results]]) -> list[Setting]:
         same = [o.first.flat for o in settings if o.first.flat.get("model.name") == s.first.flat.get("model.name")]
         implied = {k for k in varied if k.startswith("model.") and len({str(f.get(k, absent)) for f in same}) == 1}
         s.differs = {
-            k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own | (implied - {"model.name"})
+            k: s.first.flat[k]
+            for k in varied
+            if k in s.first.flat and k not in own | (implied - {"model.name", *wanted})
         }
     for said, of in CONTENT.items():
         alike: dict[str, list[Setting]] = {}
@@ -241,13 +282,18 @@ def is_number(value: Any) -> TypeGuard[float]:
 # ---- the table
 
 
-def table(grouped: Sequence[Group], name: str, title: str, notes: Sequence[str] = ()) -> Table:
-    """The settings as a table, with one block per task and one row per setting."""
+def table(
+    grouped: Sequence[Group], name: str, title: str, notes: Sequence[str] = (), lost: Sequence[Lost] = ()
+) -> Table:
+    """The settings as a table, with one block per task and one row per setting; cells without a result are listed."""
     blocks = [_block(group) for group in grouped]
     cells = {r.cell_id for g in grouped for s in g.settings for r in s.records}
     many = sum(len(g.settings) for g in grouped)
     last = ["Mean ± sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
-    subtitle = f"{len(cells)} finished cells, {many} settings"
+    last = [*told(lost, len(cells)), *last]
+    subtitle = (
+        f"{len(cells)} {f'of {len(cells) + len(lost)} cells finished' if lost else 'finished cells'}, {many} settings"
+    )
     return Table(name, title, subtitle, blocks, [*last, *footers.origin(blocks)])
 
 
@@ -299,10 +345,11 @@ def _of_data(group: Group, shown: Mapping[str, str]) -> tuple[list[str], list[Ro
     return list(dict.fromkeys(lines)), trivial
 
 
-def to_csv(grouped: Sequence[Group]) -> str:
-    """CSV text with one line per setting and metric, for all metrics.
+def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = ()) -> str:
+    """CSV text with one line per setting and metric, for all metrics, and one per cell without a result.
 
-    There is a column for each key of the settings, for the seeds and for the cells.
+    There is a column for each key of the settings, for the seeds and for the cells. A cell without a result says why in
+    the column of the metric, and has no numbers.
     """
     keys = list(dict.fromkeys(k for g in grouped for s in g.settings for k in s.values))
     rows = [["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"]]
@@ -317,4 +364,9 @@ def to_csv(grouped: Sequence[Group]) -> str:
                 sd = "" if m.std is None else f"{m.std:.6g}"
                 profile = s.first.config["profile"]["name"]
                 rows.append([group.task, s.mapping, *values, profile, metric, f"{m.mean:.6g}", sd, str(m.n), *ends])
+    for one in lost:
+        point = {key if key in keys else f"mapping.{key}": text(value) for key, value in one.point.items()}
+        why = ": ".join(filter(None, (one.state, one.why)))
+        rows.append([one.task, one.mapping, *(point.get(k, "") for k in keys), "", why, "", "", "0", str(one.seed)])
+        rows[-1].append(one.cell_id)
     return csv_text(rows)

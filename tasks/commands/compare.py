@@ -7,7 +7,7 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ from repro.cell import read_config
 from repro.files import StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import Cell, Results, asked_id, pair
 from repro.plan.experiment import Experiment
+from repro.plugins import listed
 from repro.report import comparison
 from repro.results import records
 from repro.store import Store, outputs_folder
 from repro.store.provenance import code_version
 from repro.tables import compare, render
+from repro.tables.compare import Lost
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.options import near
-from tasks.config.request import Request
+from tasks.config.request import Request, parsed
 from tasks.data import is_own
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
@@ -36,16 +38,27 @@ def main(request: Request) -> int:
     """
     filters = dict(map(pair, request.typed))
     store = Store(filters.get("paths.outputs") or outputs_folder())
-    found, lost = select(store, filters)
+    found, damaged = select(store, filters)
+    told = read_manifest(store.root / "sweeps" / filters["sweep"]) or {} if "sweep" in filters else {}
+    lost = _of(unfinished(store, told), filters)
     if not found:
+        print("".join(f"{line}\n" for line in compare.told(lost, 0)), end="", file=sys.stderr)
         return 1
-    show(found, _folder(store, filters), f"Comparison: {_words(filters)}", [f"Left out: {one}" for one in lost])
+    notes = [f"Left out: {one}" for one in damaged]
+    show(found, _folder(store, filters), f"Comparison: {_words(filters)}", notes, swept(told), lost)
     return 0
 
 
-def show(results: Sequence[Results], folder: Path, title: str, notes: Sequence[str]) -> None:
-    """Print the table of finished cells, and write it and its plots to `folder`."""
-    table, files = comparison.write(results, folder, title, notes, printed)
+def show(
+    results: Sequence[Results],
+    folder: Path,
+    title: str,
+    notes: Sequence[str],
+    named: Collection[str] = (),
+    lost: Sequence[Lost] = (),
+) -> None:
+    """Print the table of finished cells, and write it and its plots to `folder`; see `comparison.write`."""
+    table, files = comparison.write(results, folder, title, notes, printed, named, lost)
     print("\n" + render.to_text(table, compare.WHOLE) + "\n")
     print(f"table: {folder / 'table'} (.txt .md .csv)")
     if drawings := [f for f in files if f.suffix == ".svg"]:
@@ -106,6 +119,9 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
         ids = {asked_id(cell.config, cell.family) for _, cell in slots}
         found = [r for r in found if r.asked_id() in ids]
     plain = {k: v for k, v in filters.items() if k not in OWN}
+    if "plugins" in plain:  # only their names: no plugin is run here
+        files = {Path(file).name for file in listed(plain.pop("plugins"))}
+        found = [r for r in found if files <= {*r.plugins}]
     if found:
         return compare.fitting(found, plain), read.lost
     everything = records.read(store, check=False).records  # so that the error names the filter that matches nothing
@@ -114,6 +130,43 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
     advice = "" if everything else "; it has none yet: train some, or name another store by paths.outputs=FOLDER"
     print(f"no finished cell of {store.root / 'cells'} matches {_words(filters)}{advice}", file=sys.stderr)
     return [], read.lost
+
+
+def swept(told: Mapping[str, Any]) -> list[str]:
+    """The keys that the command of a sweep, in its manifest, gives several values; its rows name them."""
+    return [one.key for one in map(parsed, told.get("asked") or ()) if one.several and one.key != "seed"]
+
+
+def unfinished(store: Store, told: Mapping[str, Any]) -> list[Lost]:
+    """The cells in the manifest of a sweep that have no result now, each with the reason."""
+    found = []
+    for one in told.get("cells") or ():
+        task, mapping, key = one["cell"].split("/")
+        entry = store.entry(task, mapping, key)
+        status = entry.status()
+        if (state := status["state"]) == "done":
+            continue
+        why = one.get("error", "")
+        if state == "failed":
+            why = str(status.get("error") or why)
+        elif state == "lost":
+            state, why = "stopped", f"in {status['stage']}" if "stage" in status else ""
+        elif state == "queued" and not entry.path("status.json").exists():
+            gone = "deleted" if one.get("state") == "done" else "never run"
+            state = "failed" if why else gone
+        point = one.get("point") or ({"setting": one["setting"]} if one.get("setting") else {})  # earlier versions
+        found.append(Lost(key, task, mapping, point, int(one.get("seed", 0)), state, why.partition("\n")[0]))
+    return found
+
+
+def _of(lost: Sequence[Lost], filters: Mapping[str, str]) -> list[Lost]:
+    """Those of the cells without a result that the filters can mean: they contradict none."""
+    left = list(lost)
+    for key, fits in compare.conditions(filters).items():
+        known = [{"task": o.task, "mapping": o.mapping, "seed": o.seed} | dict(o.point) for o in left]
+        near = [of.get(key, of.get(key.removeprefix("mapping."))) for of in known]
+        left = [one for one, value in zip(left, near) if value is None or fits(value)]
+    return left
 
 
 def _check_names(filters: Mapping[str, str]) -> None:

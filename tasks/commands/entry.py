@@ -69,6 +69,9 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
         except (OSError, RuntimeError) as error:
             if isinstance(error, BrokenPipeError) and _unread():
                 return UNREAD
+            if said := _full(error):
+                print(f"error: {said}", file=sys.stderr)
+                return FAILED
             if isinstance(error, RuntimeError) and not {c.__name__ for c in type(error).__mro__} & set(EXPECTED):
                 raise
             print(f"error: {error}", file=sys.stderr)
@@ -79,10 +82,27 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
         status = run()
         try:
             sys.stdout.flush()
-        except BrokenPipeError:
-            status = UNREAD if _unread() else FAILED
+        except OSError as error:
+            status = UNREAD if isinstance(error, BrokenPipeError) and _unread() else FAILED
+            if said := _full(error):
+                print(f"error: {said}", file=sys.stderr)
+                _drop()
         sys.exit(status)
     return run
+
+
+def _full(error: Exception) -> str:
+    """What to say if an error came from a full disk and does not say so itself; else ""."""
+    from repro.files import disk_full, explain
+
+    if {c.__name__ for c in type(error).__mro__} & set(EXPECTED) or not disk_full(error):
+        return ""
+    return str(explain(error, getattr(error, "filename", None) or "a file or the output"))
+
+
+def _drop() -> None:
+    """Drop what is left of the output, which Python would report at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unread() -> bool:
@@ -91,7 +111,7 @@ def _unread() -> bool:
     watched.register(sys.stdout.fileno(), 0)
     gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
     if gone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop()
     return gone
 
 

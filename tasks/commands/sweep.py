@@ -16,15 +16,15 @@ from pathlib import Path
 
 from repro import plan as plans
 from repro.identity import Cell, Results
-from repro.launch.display import name
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
 from repro.store import Store, check_names
+from repro.tables.compare import told as told_lost
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import ConfigError, short
 from tasks.config.overrides import lacking
-from tasks.config.request import Override, Request
+from tasks.config.request import Override, Request, own_mappings
 
 WHERE = ("runtime.", "paths.", "logger", "launcher", "sweep=")  # what may change when a sweep is continued
 SHOWN = 12  # maximum number of invalid configurations that are printed one by one
@@ -73,7 +73,9 @@ def _without(keys: Keys) -> dict[str, list[str]]:
     Raises ConfigError, before the slow imports that checking a value needs, if a key is unknown.
     """
     mappings = keys["mapping"].values if "mapping" in keys else ("softmax",)
-    found = {k: lacking(k, mappings) for k, one in keys.items() if k.startswith("mapping.") and not one.adds}
+    own = own_mappings(keys.values())
+    set_ = [k for k, one in keys.items() if k.startswith("mapping.") and (not one.adds or own)]
+    found = {key: lacking(key, mappings, own) for key in set_}
     glob = "mapping" in keys and keys["mapping"].glob
     return {} if glob else {key: names for key, names in found.items() if names}
 
@@ -230,7 +232,9 @@ class Sweep(reproduce.Driver):
         for key, cell in self.cells.items():
             state = "done" if key in self.done else "failed" if key in self.failed else "queued"
             place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
-            cells.append({"cell": place, "setting": cell.label, "seed": cell.seed, "state": state})
+            told = {"cell": place, "setting": cell.label, "point": dict(cell.point), "seed": cell.seed, "state": state}
+            why = self.failed.get(key, "").partition("\n")[0]
+            cells.append(told | ({"error": why} if why else {}))
         more = {"command": list(self.request.typed), "left_out": self.outlined.left_out}
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 
@@ -244,8 +248,8 @@ class Sweep(reproduce.Driver):
             print(f"not run: {plan.experiment.columns[c].label}: {why}", file=sys.stderr)
             failed = 1
         self._manifest()
-        lost = [f"{name(self.cells[key])} failed: {why.splitlines()[0]}" for key, why in self.failed.items()]
-        notes = [*lost, *(f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items())]
+        notes = [f"Not run: {plan.experiment.columns[c].label}: {why}" for c, why in plan.unavailable.items()]
+        notes += [f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items()]
         results = records.of_cells(self.cells.values(), self.store)
         print_comparison(results, self.folder, self.outlined.experiment.title, notes)
         return 1 if failed else 0
@@ -253,8 +257,11 @@ class Sweep(reproduce.Driver):
 
 def print_comparison(results: Sequence[Results], folder: Path, title: str, notes: Sequence[str]) -> None:
     """Print the table of finished cells and write it to files."""
+    told = compare.read_manifest(folder) or {}
+    lost = compare.unfinished(Store(folder.parent.parent), told)
     if not results:
+        print("".join(f"{line}\n" for line in told_lost(lost, 0)), end="")
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
-    compare.show(results, folder, title, notes)
+    compare.show(results, folder, title, notes, compare.swept(told), lost)
     print(f"again at any time: python scripts/compare.py sweep={folder.name}")

@@ -17,11 +17,14 @@ from omegaconf import DictConfig, OmegaConf
 from repro import cell as cells
 from repro import launch
 from repro.launch import display
+from repro.protocol import parameters
 from repro.results import estimate, records
 from repro.store import Store, StoreError, outputs_folder
 from tasks.commands import compare, sweep
+from tasks.commands.driver import of_other_code
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, overrides, pages
+from tasks.config.options import Problem, names_in
 from tasks.config.request import HELP, Request, parse, spelled
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
@@ -61,6 +64,8 @@ def _run(config: Mapping[str, Any]) -> Ended:
         store = Store(config["paths"]["outputs"])
         for note in dict.fromkeys(n for of in (cell.data, *cell.tests) for n in of.facts.get("notes", ())):
             print(f"note: {note}", file=sys.stderr)
+        if cell.done(store) and (told := of_other_code([cell], store)):
+            print(told, file=sys.stderr)
         shown = display.Display({cell.cell_id: 3600 * estimate.hours(cell.config, ASSUMED)[0]})
         outcome = launch.run_one(cell, store, shown.show, make_loggers)
     except (ValueError, DataError, StoreError) as error:  # StoreError: the launcher cannot run the cell
@@ -69,7 +74,8 @@ def _run(config: Mapping[str, Any]) -> Ended:
     if outcome.state == "queued":  # launcher.wait=false
         return "queued", {}, None
     place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
-    told = {"cell": place, "setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
+    told = {"cell": place, "point": parameters(cell.config, cell.family)}
+    told |= {"setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
     results = cell.results(store)
     if results is None:
         if outcome.state != "failed":
@@ -127,7 +133,12 @@ def _hydra(request: Request) -> int:
 
     if {*HELP} & {*request.flags}:
         print(pages.parameters(request), end="\n\n")
-    arguments = [*["-m"] * request.many, *request.flags, *request.overrides]
+    own = [one for one in request.keys.values() if one.key == "mapping" and not {*one.values} <= {*names_in("mapping")}]
+    if own and own[0].several:
+        told = f"{own[0].text} has a mapping of your own among others, which a sweep of Hydra cannot choose"
+        raise compose.ConfigError(Problem(f"{told}; name one, or leave Hydra's options out", "mapping", own[0].values))
+    texts = [one.text for one in overrides.as_custom(list(request.keys.values()))] if own else request.overrides
+    arguments = [*["-m"] * request.many, *request.flags, *texts]
     sweeping = request.many and "hydra.sweep.dir" not in request.keys
     if sweeping:
         outputs = request.keys.get("paths.outputs")
@@ -156,7 +167,9 @@ def _hydra(request: Request) -> int:
         compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
         roots, ids = sorted({one["root"] for one in ended if "root" in one}), {key.rpartition("/")[2] for key in known}
         results = [r for root in roots for r in records.read(Store(root), lambda *path: path[2] in ids).records]
-        sweep.print_comparison(results, folder, f"Sweep {folder.name}", [])
+        wrong = sum(one["state"] == "wrong" for one in ended)
+        notes = [f"{wrong} of {len(ended)} trials had an invalid configuration; the errors were printed."] * bool(wrong)
+        sweep.print_comparison(results, folder, f"Sweep {folder.name}", notes)
     elif sweeping and not any(folder.iterdir()):
         folder.rmdir()  # --help, --cfg
     return max((STATUS[one["state"]] for one in ended), default=0)

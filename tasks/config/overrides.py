@@ -6,7 +6,7 @@ every time, since most configurations of an experiment differ only in values. Ea
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -17,9 +17,10 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from tasks.config.options import CONFIGS, ConfigError, Problem, names_in, near, values_in
-from tasks.config.request import Override
+from tasks.config.options import CONFIGS, ConfigError, Problem, names_in, near, short, values_in
+from tasks.config.request import Override, parsed
 
+NONE: Mapping[str, Collection[str]] = {}
 HYDRA = (HydraException, OmegaConfBaseException)
 
 
@@ -39,6 +40,9 @@ def merged(file: str, overrides: Sequence[Override]) -> DictConfig:
     Raises ConfigError if an override is invalid, or has several values.
     """
     values = [one.value for one in overrides]  # raises ConfigError for several
+    if file == "main":
+        overrides = as_custom(overrides)
+        values = [one.value for one in overrides]
     try:
         config = copy.deepcopy(_composed(file, tuple(one for one in overrides if one.chooses)))
         for one, value in zip(overrides, values):
@@ -47,6 +51,31 @@ def merged(file: str, overrides: Sequence[Override]) -> DictConfig:
     except HYDRA as error:
         raise ConfigError(sentence(error)) from error
     return config
+
+
+def as_custom(overrides: Sequence[Override]) -> list[Override]:
+    """Overrides in which a mapping of a plugin is `mapping=custom mapping.name=NAME`, and its parameters can be set.
+
+    Raises ConfigError if `mapping.name` would replace the name of a mapping in configs/mapping, but not its parameters.
+    """
+    chosen = [one for one in overrides if one.key == "mapping" and one.chooses]
+    name = chosen[-1].value if chosen else "softmax"
+    own = name not in names_in("mapping")
+    named = next((one for one in overrides if one.key == "mapping.name"), None)
+    if named and (own or name != "custom") and not any(one.key == "mapping" and not one.chooses for one in overrides):
+        told = f"{named.text} is for mapping=custom, not for mapping={name}; write mapping={short(named.value)} instead"
+        raise ConfigError(Problem(told, "mapping.name", named.value))
+    if not own and name != "custom":
+        return list(overrides)
+    found = []
+    for one in overrides:
+        if own and one in chosen:
+            found += [parsed("mapping=custom"), parsed(f"mapping.name={one.value}")]
+        elif re.fullmatch(r"mapping\.(?!name|at|grid)\w+", one.key) and not (one.adds or one.parsed.is_delete()):
+            found.append(parsed(f"++{one.text}"))  # custom.yaml has no parameters
+        else:
+            found.append(one)
+    return found
 
 
 def _set(config: DictConfig, override: Override, value: object) -> None:
@@ -72,14 +101,23 @@ def _set(config: DictConfig, override: Override, value: object) -> None:
         raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error
 
 
-def lacking(key: str, mappings: Iterable[str]) -> list[str]:
+def lacking(key: str, mappings: Iterable[str], own: Mapping[str, Collection[str]] = NONE) -> list[str]:
     """The mappings (files in configs/mapping) that have no parameter `key`, such as `mapping.lam`.
 
-    Raises ConfigError if none of them has it.
+    `own` has the parameters of the user's mappings. Only `custom` has a name that can be set. Raises ConfigError if none
+    of the mappings has the parameter.
     """
-    files = {name: values_in(f"mapping/{name}") for name in mappings if name in names_in("mapping")}
+    known_names = {*names_in("mapping"), *own}
+    files = {
+        n: [*own[n], "at", "grid"] if n in own else values_in(f"mapping/{n}") for n in mappings if n in known_names
+    }
     parameter = key.split(".")[1]
     without = [name for name, file in files.items() if parameter not in file]
+    if parameter == "name":
+        without = [name for name in files if name != "custom"]
+        if files and len(without) == len(files):
+            told = f"{key} is for mapping=custom, not for {', '.join(files)}; write mapping=NAME instead"
+            raise ConfigError(Problem(told, key))
     if files and len(without) == len(files):
         known = dict.fromkeys(k for file in files.values() for k in file if k not in ("name", "at", "grid"))
         have = f"of {', '.join(files)}" if len(files) < 6 else "of these mappings"

@@ -127,8 +127,11 @@ class Override:
         """The texts of `each`."""
         return tuple(one.text for one in self.each)
 
-    def problems(self) -> list[Problem]:
-        """Why it cannot be used: it deletes a key that every configuration needs, or chooses a file that does not exist."""
+    def problems(self, own: Iterable[str] = ()) -> list[Problem]:
+        """Why it cannot be used: it deletes a key that every configuration needs, or chooses a file that does not exist.
+
+        `own` are the mappings that plugins register.
+        """
         if self.parsed.is_delete():
             fine = self.key.startswith(DELETABLE)
             told = f"~{self.key} is invalid: every configuration needs this key; set it, as {self.key}=..."
@@ -139,8 +142,10 @@ class Override:
         chosen = list(self.parsed.sweep_iterator()) if self.several else [self.parsed.value()]
         if self.key in SEVERAL:
             chosen = [name for one in chosen for name in (one if isinstance(one, list) else [one])]
-        known = names_in(self.key)
-        there = f"configs/{self.key} has: {', '.join(known) or 'nothing'}"
+        known = [*names_in(self.key), *(own if self.key == "mapping" else ())]
+        there = f"configs/{self.key} has: {', '.join(names_in(self.key)) or 'nothing'}"
+        if self.key == "mapping":
+            there += f"; plugins has: {', '.join(own)}" if own else "; one of your own needs plugins=[FILE.py]"
         wrong = [name for name in chosen if name not in known]
         told = [f"{self.key}={short(name)} is unknown{near(name, known)}; {there}" for name in wrong]
         return [Problem(sentence, self.key, name, known) for sentence, name in zip(told, wrong)]
@@ -165,9 +170,32 @@ def parsed(text: str) -> Override:
 def parse(texts: Iterable[str]) -> list[Override]:
     """Read overrides. Raises ConfigError, with all problems, if one cannot be read or used (`Override.problems`)."""
     found = [parsed(text) for text in texts]
-    if problems := [problem for one in found for problem in one.problems()]:
+    own = own_mappings(found)
+    if problems := [problem for one in found for problem in one.problems([n for n in own if n != "custom"])]:
         raise ConfigError(problems)
     return found
+
+
+def own_mappings(overrides: Iterable[Override]) -> dict[str, list[str]]:
+    """The mappings of the user's plugins, name -> parameters; also "custom" if `mapping.name` says which that is.
+
+    Runs the plugins, which the command names, if `mapping` has a name that is not in configs/mapping, or custom. Raises
+    ValueError as `plugins.load` does.
+    """
+    last = {one.key: one for one in overrides}
+    files = last.get("plugins")
+    chosen = last["mapping"].values if "mapping" in last and last["mapping"].chooses else ()
+    if files is None or files.several or {*chosen} <= {*names_in("mapping")} - {"custom"}:
+        return {}
+    from repro import plugins
+
+    plugins.load(plugins.listed(files.value))
+    import sparse_attention as sa  # imports torch, so only here
+
+    found = {name: [one.name for one in sa.spec(name).params] for name in sa.names()}
+    named = last.get("mapping.name")
+    custom = {"custom": found[named.value]} if named and not named.several and named.value in found else {}
+    return {name: keys for name, keys in found.items() if name not in names_in("mapping")} | custom
 
 
 def spelled(text: str) -> str:

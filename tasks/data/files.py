@@ -11,11 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from repro.files import broken_seal, publish, sealed
+from repro.files import broken_seal, disk_full, publish, sealed
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.read.formats import opened
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 NO_SPACE = "free some space or set another folder for the downloads (paths.data=FOLDER), then run the same command"
 _NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}
 
@@ -59,12 +58,14 @@ def writing_to(folder: Path) -> Iterator[None]:
     """Turn a full-disk error or a permission error into a `DataError` about `folder`."""
     try:
         yield
-    except OSError as error:
-        if error.errno in _DISK_FULL:
+    except Exception as error:
+        if isinstance(error, DataError):
+            raise
+        if full := disk_full(error):
             there = next(place for place in (folder, *folder.parents) if place.exists())
             where = f"{folder} ({shutil.disk_usage(there).free / 1e6:,.0f} MB free): {error}"
-            raise DataError("the disk is full", where, NO_SPACE) from error
-        if error.errno in _NOT_WRITABLE:
+            raise DataError(full, where, NO_SPACE) from error
+        if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
             what = f"the folder {folder} cannot be written"
             raise DataError(what, str(error), "set another folder (paths.data=FOLDER)") from error
         raise

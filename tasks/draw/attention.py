@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.files import write_atomic
 from repro.report import draw
 from repro.report.draw import Heat
 
@@ -123,7 +124,7 @@ def write(examples: Sequence[Example], stem: Path, endings: Sequence[str], capti
     )
     told = {"about": caption, "examples": [example.about | {"rows": example.rows} for example in examples]}
     file = stem.with_suffix(".json")
-    file.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_atomic(file, (json.dumps(told, ensure_ascii=False, indent=1) + "\n").encode())
     return file
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repro.files import write_atomic
 from repro.report import draw as canvas
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
@@ -128,7 +129,7 @@ def write(
                 axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
             told.append({"question": question, "asked": record["source"], "rows": rows})
     data = stem.with_suffix(".json")
-    data.write_text(json.dumps({"about": caption, "questions": told}, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_atomic(data, (json.dumps({"about": caption, "questions": told}, ensure_ascii=False) + "\n").encode())
     return data
 
 

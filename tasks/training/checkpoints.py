@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from repro.files import archive_damage
+from repro.files import archive_damage, writing
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 State = dict[str, Any]  # see loop.Training
@@ -60,7 +60,8 @@ def save(state: State, folder: Path) -> None:
     """Save a checkpoint atomically as LAST; the checkpoint that was LAST becomes PREVIOUS."""
     temporary = folder / f"saving.{os.getpid()}.pt"
     try:
-        torch.save(state, temporary)
+        with writing(temporary) as file:
+            torch.save(state, file)
         with contextlib.suppress(FileNotFoundError):
             (folder / LAST).replace(folder / PREVIOUS)
         temporary.replace(folder / LAST)

@@ -159,7 +159,7 @@ def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, sto
             patch.setattr(files.os, "fsync", fsync)
             outcome = cells.run(mine, store)
         if not room and outcome.state != "done":
-            assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left")
+            assert outcome.state == "failed" and outcome.error.startswith("StoreError: the disk is full: ")
             assert seed > 1 or "could not be recorded" in outcome.error
         assert not [p for p in store.root.rglob(".*") if p.is_file()]
         assert cells.run(mine, store).state in ("done", "skipped")

@@ -85,6 +85,31 @@ def test_a_metric_that_some_cells_lack_says_of_how_many_it_is(trained, store):
     assert "only 1 of its 2 cells have duc/score" in text
 
 
+def test_cells_without_a_result_are_in_every_file_and_rows_keep_the_swept_key(trained, store, tmp_path):
+    """If all but one cell of a sweep failed, no key varies among the rest."""
+    trained(mapping__lam=0.5)
+    one = compare.Lost("0f3a", "fake", "softmax", {"optim.lr": 0.5, "lam": 2}, 1, "failed", "no memory")
+    rest = [compare.Lost(f"c{n}", "fake", "softmax", {}, n, "never run") for n in range(compare.MOST_LOST)]
+    found = records.read(store).records
+    assert "lr=" not in comparison.contents(found, "Sweep")[1]["table.txt"]
+    _, files = comparison.contents(found, "Sweep", named=["optim.lr", "mapping"], lost=[one])
+    assert "(lam=0.5, optim.lr=" in files["table.txt"] and "1 of 2 cells finished" in files["table.txt"]
+    for name in ("table.txt", "table.md"):
+        assert "WARNING: 1 of 2 cells failed." in files[name], name
+        assert "fake: softmax (optim.lr=0.5, lam=2), seed 1: failed: no memory" in files[name], name
+    header, *_, last = [line.split(",") for line in files["table.csv"].splitlines()]
+    told = dict(zip(header, last))
+    assert told["metric"] == "failed: no memory" and told["optim.lr"] == "0.5" and told["mapping.lam"] == "2"
+    assert (told["mean"], told["n"], told["seeds"], told["cells"]) == ("", "0", "1", "0f3a")
+    comparison.write(found, tmp_path, "Sweep", lost=[one])
+    assert "no memory" in (tmp_path / "dashboard.html").read_text()
+    said = compare.told([one, *rest], 1)
+    assert (
+        said[0] == f"WARNING: 1 of {len(rest) + 2} cells failed, {len(rest)} of {len(rest) + 2} cells without a result."
+    )
+    assert len(said) == compare.MOST_LOST + 2 and said[-1].startswith("and 1 more")
+
+
 def test_softmax_comes_first_and_then_the_given_order(trained, store):
     made = [trained(mapping__name=name) for name in ("entmax", "softmax", "fusedmax", "sparsemax")]
     found = {r.cell_id: r for r in records.read(store).records}

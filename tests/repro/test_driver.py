@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,6 +18,7 @@ from fake_family import runs
 
 from repro import cell as cells
 from repro.plan.experiment import read
+from repro.store import sources
 from tasks.commands import driver as driving
 from tasks.commands import rates, reproduce
 from tasks.config import compose
@@ -108,6 +111,26 @@ def test_the_smallest_table_comes_first_and_its_longest_cell(begun, store, capfd
     assert "[4/4] done" in said.err
 
 
+def test_finished_cells_of_other_code_are_told_once(planned, store, capfd, monkeypatch):
+    driver = reproduce.Driver(planned(lambda page: None), store)
+    assert driver.run() == 0 and "other code" not in capfd.readouterr().err, "nothing was finished before"
+    again = reproduce.Driver(planned(lambda page: None), store)
+    assert again.run() == 0 and "other code" not in capfd.readouterr().err, "nothing has changed"
+    first = next(iter(again.cells.values()))
+    folder, real = first.entry(store).folder, sources.changed
+
+    def changed(made, module, config, today):
+        return ["a.py", "b.py"] if config == first.config else real(made, module, config, today)
+
+    monkeypatch.setattr(sources, "changed", changed)
+    assert reproduce.Driver(planned(lambda page: None), store).run() == 0
+    said = capfd.readouterr().err
+    assert said.count("were trained or evaluated by other code") == 1 and "changed: a.py, b.py." in said
+    assert f"WARNING: 1 of {len(again.cells)} finished cells" in said and said.count(str(folder)) == 1
+    command = re.search(r"the same command: (rm -r .*)", said)[1]
+    assert subprocess.run(command, shell=True, check=False).returncode == 0 and not folder.exists()
+
+
 def test_a_cell_of_two_tables_is_scored_on_the_test_sets_of_both(begun, store):
     def second(page):
         page["columns"]["a"].update(evaluate=["duc"])
@@ -143,7 +166,9 @@ def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
     said = capfd.readouterr()
     assert said.err.count("the cat sat on the keyboard") == 1, "an error is printed once"
     assert "FAILED fake: tuned, A, seed 1: RuntimeError: the cat sat" in said.err and "1 failed" in said.out
-    assert "tuned: 1 of 1 cells failed" in (store.root / "tables" / "fake_demo.txt").read_text()
+    table = (store.root / "tables" / "fake_demo.txt").read_text()
+    assert ", seed 1 failed: RuntimeError: the cat sat" in table and "Traceback" not in table
+    assert "tuned: 1 of 1 cells failed" in table
 
 
 @pytest.mark.parametrize("finishes", [True, False])

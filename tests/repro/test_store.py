@@ -1,20 +1,25 @@
 """Folders of cells: never half-written, one writer each, clear errors when the disk says no."""
 
 import errno
+import importlib
 import json
 import multiprocessing as mp
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from repro import files
 from repro.files import write_atomic, write_json
-from repro.store import Damaged, Store, StoreError
+from repro.store import Damaged, Store, StoreError, provenance, sources
 
 FORK = mp.get_context("fork")
 
@@ -22,8 +27,8 @@ FORK = mp.get_context("fork")
 @pytest.mark.parametrize(
     ("number", "step"),
     [
-        (errno.ENOSPC, "no space left while writing here; finished cells are safe. Free some space"),
-        (errno.EDQUOT, "no space left while writing here"),
+        (errno.ENOSPC, "the disk is full: no space left while writing here; finished cells are safe"),
+        (errno.EDQUOT, "your disk quota is used up: no space left while writing here"),
         (errno.EACCES, "here cannot be written (told); set paths.outputs to a folder you can write to"),
         (errno.EROFS, "here cannot be written (told); set paths.outputs to a folder you can write to"),
         (errno.EIO, "here cannot be written (told)"),
@@ -32,6 +37,134 @@ FORK = mp.get_context("fork")
 def test_each_error_of_a_disk_has_its_next_step(number, step):
     said = str(files.explain(OSError(number, "told"), Path("here")))
     assert said.startswith(step) and ("set paths.outputs" in said) == ("set paths.outputs" in step)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("I/O error: No space left on device (os error 28)", "the disk is full"),  # safetensors
+        ("I/O error: Disk quota exceeded (os error 122)", "your disk quota is used up"),
+        ("65536 requested and 4096 written", "the disk is full"),  # NumPy's OSError, which has no number
+        ("I/O error: Permission denied (os error 13)", ""),
+    ],
+)
+def test_a_full_disk_is_recognised_in_the_errors_of_libraries(text, said):
+    error = RuntimeError("of the training")
+    error.__cause__ = RuntimeError(text)
+    assert files.disk_full(error) == said
+    with pytest.raises(RuntimeError if said else files.StoreError), files.usable(Path("folder")):  # the folder is fine
+        raise error
+    if said:
+        assert str(files.explain(error, "here")).startswith(f"{said}: no space left while writing here; finished cells")
+
+
+def test_numpy_leaves_out_the_number_of_a_full_disk():
+    with open("/dev/full", "wb") as file, pytest.raises(OSError) as caught:
+        np.zeros(1 << 16).tofile(file)
+    assert files.disk_full(caught.value) == "the disk is full"
+
+
+def test_torch_names_positions_in_a_file_on_a_full_disk():
+    with pytest.raises(OSError) as caught, files.writing(Path("/dev/full")) as file:
+        torch.save(torch.zeros(1 << 16), file)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+    with pytest.raises(KeyError), files.writing(Path("/dev/full")):  # other errors pass unchanged
+        raise KeyError
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A small project, as `sources` looks for it; gives a function that writes a file of it."""
+
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        for one in (sources._ours, sources._code, sources._text, sources._since):
+            one.cache_clear()
+
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    write("sparse_attention/mappings/pairs.py", '@register(\n    "mymax", paper="x")\nfrom mappings import inner')
+    for name in ("inner", "other", "_private"):
+        write(f"sparse_attention/mappings/{name}.py", "")
+    write("tasks/fam/encode.py", "from tasks.base import x\n")
+    for path in (
+        "fam/models/lstm",
+        "fam/models/cnn",
+        "base/search",
+        "cells/fam",
+        "cells/base",
+        "cells/alien",
+        "alien/x",
+    ):
+        write(f"tasks/{path}.py", "")
+    for path in ("sparse_attention/kernels/k.cpp", "tests/test_x.py", "docs/x.md", "tasks/fairseq_plugin/alien.py"):
+        write(path, "")
+    yield write
+    write("end", "")
+
+
+CONFIG = {"mapping": {"name": "mymax"}, "model": {"name": "lstm"}}
+
+
+def test_the_sources_of_a_cell_are_those_of_its_family_model_and_mapping(project):
+    kept = sources.of("tasks.cells.fam", CONFIG)
+    own = "mappings/_private mappings/inner mappings/pairs".split()
+    families = "tasks/base/search tasks/cells/base tasks/cells/fam tasks/fam/encode tasks/fam/models/lstm".split()
+    assert [*kept] == ["sparse_attention/kernels/k.cpp", *(f"sparse_attention/{one}.py" for one in own)] + [
+        f"{one}.py" for one in families
+    ]
+
+    def changed():
+        return sources.changed({"sources": kept, "code": {"commit": "?"}}, "tasks.cells.fam", CONFIG)
+
+    for path in ("tests/test_x.py", "docs/x.md", "sparse_attention/mappings/other.py", "tasks/fam/models/cnn.py"):
+        project(path, "changed")
+    assert changed() == []
+    project("sparse_attention/mappings/pairs.py", '@register("mymax")  # new')
+    project("tasks/fam/models/lstm.py", "changed")
+    assert changed() == ["sparse_attention/mappings/pairs.py", "tasks/fam/models/lstm.py"]
+
+
+def test_the_modules_that_a_plugin_imports_are_among_its_sources(project, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    project("mine/outer_helper.py", "import os\nfrom inner_package import part\n")
+    project("mine/inner_package/__init__.py", "")
+    project("mine/inner_package/part.py", "import numpy\n")
+    project("plug.py", "import outer_helper\nimport torch\n")
+    config = CONFIG | {"plugins": [str(tmp_path / "plug.py")]}
+    names = ("outer_helper", "inner_package", "inner_package.part")
+    try:
+        for name in names:
+            importlib.import_module(name)
+        kept = sources.of("tasks.cells.fam", config)
+        assert {one for one in kept if one.startswith("module:")} == {f"module:{name}" for name in names}
+        project("mine/inner_package/part.py", "import numpy  # changed\n")
+        assert sources.changed({"sources": kept}, "tasks.cells.fam", config) == ["module:inner_package.part"]
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+def test_cells_of_earlier_versions_are_compared_by_their_commit(project, tmp_path):
+    def changed(**code):
+        return sources.changed({"code": code}, "tasks.cells.fam", CONFIG)
+
+    def git(*arguments):
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert changed() == changed(commit="0123456789ab", dirty=True) == []  # no repository
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    first = git("rev-parse", "HEAD")
+    project("docs/x.md", "changed")
+    assert changed(commit=first, dirty=False) == changed(commit="0123456789ab") == []
+    project("tasks/cells/fam.py", "changed")
+    assert changed(commit=first, dirty=False) == ["tasks/cells/fam.py"]
+    assert changed(commit=first, dirty=True) == [sources.UNKNOWN]
 
 
 def test_readers_never_see_a_part(tmp_path):

@@ -51,6 +51,15 @@ def test_a_reader_that_ends_early_is_no_error(buffered):
     assert process.returncode == 141
 
 
+def test_output_to_a_full_disk_is_told():
+    command = [sys.executable, "scripts/data.py", "list"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (
+        done.returncode == 1 and done.stderr.startswith("error: the disk is full: ") and "Traceback" not in done.stderr
+    )
+
+
 def test_help_ends_with_what_to_run_next(command, capsys):
     for name in ("data", "figures", "extract_features"):
         assert command(name, "--help") == 0

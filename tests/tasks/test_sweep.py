@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from repro.files import write_json
 from repro.store import Store, StoreError
-from tasks.commands import compare, reproduce, sweep
+from sparse_attention import registry
+from tasks.commands import compare, reproduce, sweep, train
 from tasks.config import compose
 from tasks.config.options import ConfigError
 from tasks.config.request import REPRODUCE, TRAIN, Request
@@ -80,6 +83,58 @@ def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
     assert "lam >= 0" in found.wrong["mapping.lam=-1"]
 
 
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The override that names a plugin with one mapping, `ourmax`, which has one parameter, `beta`."""
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    file = tmp_path / "ours.py"
+    signature = '@sa.register("ourmax", summary="ours")\ndef ourmax(scores, mask, beta=2.0):\n    return scores\n'
+    file.write_text(f"# {tmp_path}\nimport sparse_attention as sa\n\n\n{signature}")
+    return f"plugins=[{file}]"
+
+
+@pytest.mark.parametrize(
+    "typed", ["mapping=softmax,ourmax,hardmax", "mapping=softmax,custom,hardmax mapping.name=ourmax"]
+)
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_a_mapping_of_a_plugin_stands_beside_others(resolved, plugin, typed, plus):
+    """By its name or as `custom`; each mapping takes its own parameters only, and none is lost."""
+    found = resolved(*typed.split(), f"{plus}mapping.beta=1,3", "mapping.gamma=0.5", plugin)
+    expected = [("softmax", 0.5, None), ("ourmax", None, 1.0), ("ourmax", None, 3.0), ("hardmax", None, None)]
+    of = [(m["name"], m.get("gamma"), m.get("beta")) for (m,) in cells(found, "mapping")]
+    assert of == expected and not found.wrong
+    assert found.without["mapping.beta"] == ["softmax", "hardmax"]
+    if "custom" in typed:
+        assert found.without["mapping.name"] == ["softmax", "hardmax"]
+
+
+def test_one_mapping_of_a_plugin_is_the_same_cell_by_its_name_and_as_custom(plugin):
+    forms = ["mapping=ourmax mapping.beta=3", "mapping=custom mapping.name=ourmax +mapping.beta=3"]
+    forms.append("mapping=custom mapping.name=ourmax mapping.beta=3")
+    with compose.composer() as composed:
+        one, *others = [composed(["task=toy", plugin, *form.split()])["mapping"] for form in forms]
+    assert one == {"name": "ourmax", "beta": 3.0, "at": {}, "grid": {}} and all(other == one for other in others)
+    with pytest.raises(ConfigError, match="has a mapping of your own among others"):
+        train.main(read("task=toy", plugin, "mapping=softmax,ourmax", "hydra/sweeper=optuna"))
+
+
+OWN = """
+mapping=softmax,ourmx PLUGIN | 'ourmx' is unknown (did you mean 'ourmax'?) | plugins has: ourmax
+mapping=softmax,ourmax | needs plugins=[FILE.py]; mapping=sparsemax mapping.name=softmax | not for sparsemax
+mapping=softmax,ourmax mapping.betta=1,2 PLUGIN | mapping.betta is not a parameter of softmax, ourmax | 'beta'
+mapping=glob(s*max) mapping.name=ourmax PLUGIN | is for mapping=custom; mapping=ourmax mapping.betta=1 PLUGIN | mapping.betta
+mapping=ourmax mapping.name=softmax PLUGIN | is for mapping=custom, not for
+"""
+
+
+@pytest.mark.parametrize("line", OWN.strip().replace("\n", ";").split(";"))
+def test_errors_of_mappings_of_plugins(resolved, plugin, line):
+    typed, *said = line.replace("PLUGIN", plugin).split(" | ")
+    with pytest.raises(ConfigError) as caught:
+        resolved(*typed.split())
+    assert all(text.strip() in str(caught.value) for text in said), caught.value
+
+
 ERRORS = """
 mapping=glob(fo*) | matches nothing | fusedmax; mapping.gamma=interval(0,1) | optuna; mapping=fusedmx,softmax | 'fusedmax'
 optim.lr=-1,-2 | optim.lr=-1 | optim.lr=-2; mapping=glob(*) train.max_epochs=0 | train.max_epochs=0
@@ -140,6 +195,42 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
     path.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}))
     with pytest.raises(StoreError, match="has no checksum"):
         compare.read_manifest(tmp_path)
+
+
+def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
+    """Failed, stopped, deleted or never run; the reason is the newest one."""
+    store, root = Store(tmp_path), tmp_path / "sweeps" / "mine"
+    states = {"failed": "failed", "stopped": "running", "never run": "", "deleted": "", "done": "done"}
+    cells = []
+    for n, (name, state) in enumerate(states.items()):
+        entry = store.entry("toy", "softmax", key := name.replace(" ", "_"))
+        if state:
+            entry.set_status(
+                state, **({"error": "no memory\nTraceback"} if state == "failed" else {"stage": "epoch 2/3"})
+            )
+        if state == "done":
+            write_json(entry.path("manifest.json"), {})
+        told = {"state": "done" if name == "deleted" else "queued"} | ({"error": "old"} if name == "failed" else {})
+        cells.append({"cell": f"toy/softmax/{key}", "point": {"gamma": n}, "seed": 1, **told})
+    asked = ["mapping.gamma=0,1,2", "model.hidden_dim=8,16", "seed=1,2", "task=toy"]
+    compare.write_manifest(root, asked, cells)
+    told = compare.read_manifest(root)
+    assert compare.swept(told) == ["mapping.gamma", "model.hidden_dim"]
+    lost = {one.state: one for one in compare.unfinished(store, told)}
+    assert [*lost] == [name for name in states if name != "done"]
+    assert (lost["failed"].why, lost["stopped"].why, lost["deleted"].why) == ("no memory", "in epoch 2/3", "")
+    said = "toy: softmax (gamma=0), seed 1: failed: no memory"
+    assert compare.main(Request.read(["sweep=mine", "mapping.gamma=0", f"paths.outputs={tmp_path}"])) == 1
+    printed = capsys.readouterr().err
+    assert said in printed and "WARNING: 1 of 1 cells failed." in printed and "gamma=1" not in printed
+
+
+def test_compare_takes_the_plugins_of_a_sweep_by_name_and_runs_none(tmp_path, monkeypatch):
+    named = {"mine": ("ours.py",), "none": (), "both": ("a.py", "ours.py")}
+    made = [SimpleNamespace(cell_id=k, plugins=v, config={"mapping": {"name": "x"}}, flat={}) for k, v in named.items()]
+    monkeypatch.setattr(compare.records, "read", lambda *_, **__: SimpleNamespace(records=made, lost=[]))
+    found, _ = compare.select(Store(tmp_path), {"plugins": "[elsewhere/ours.py]"})
+    assert {one.cell_id for one in found} == {"mine", "both"}
 
 
 def test_add_with_several_points():

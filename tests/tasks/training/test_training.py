@@ -275,17 +275,18 @@ def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tm
     cell, store = prepared_cell([*tiny, "train.max_epochs=3"]), Store(tmp_path)
     entry, real, calls = cell.entry(store), torch.save, []
 
-    def full(state, path):
-        calls.append(path)
-        if len(calls) == 2:
-            path.write_bytes(b"half")
-            raise OSError(28, os.strerror(28), str(path))
-        real(state, path)
+    def full(state, file):
+        calls.append(file)
+        if len(calls) == 2:  # from here on, the file is on a full disk
+            file.write(b"half")
+            with open("/dev/full", "wb") as nowhere:
+                os.dup2(nowhere.fileno(), file.fileno())
+        real(state, file)
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full)
         outcome = cells.run(cell, store)
-    assert outcome.state == "failed" and "no space left" in outcome.error.splitlines()[0]
+    assert outcome.state == "failed" and "the disk is full: no space left" in outcome.error.splitlines()[0]
     assert sorted(p.name for p in entry.path("checkpoints").iterdir()) == ["last.pt"]
     weights(entry)
     assert cells.run(cell, store).state == "done"

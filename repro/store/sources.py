@@ -1,0 +1,169 @@
+"""The source files that a cell's numbers come from, and which of them have changed since.
+
+`of` hashes the files that its family, model and mapping use, and the user's own modules that its plugins import. Their
+hashes are kept in provenance.json, by path from the project's root (`module:NAME` for the user's modules), so that two
+checkouts with the same code agree, and an edit of a document, a test or another mapping changes nothing. They are not
+part of the cell's id: a changed comment must not train every cell again.
+"""
+
+import ast
+import hashlib
+import importlib.machinery
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from repro.store.provenance import ROOT, _git
+
+CODE = (".py", ".cpp", ".h", ".hpp", ".cu")
+MAPPINGS, MODELS = "sparse_attention/mappings", "models"
+SHARED = ("sparse_attention", "tasks/layers", "tasks/training", "tasks/fairseq_plugin")
+UNKNOWN = "not known, as there were uncommitted changes then"
+
+
+def of(module: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Path or `module:NAME` -> hash, for a cell of the family `module`; the plugins have been loaded."""
+    found = {path: _hash(ROOT / path) for path in _ours(module, *_names(config))}
+    return found | {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
+
+
+def changed(
+    provenance: Mapping[str, Any], module: str, config: Mapping[str, Any], today: dict[str, str] | None = None
+) -> list[str]:
+    """The files that differ today from those that a cell was trained or evaluated with.
+
+    Cells of earlier versions have no hashes; for them, Git compares today's files with their commit. Empty if nothing is
+    known about the code then or now. `today` keeps the hashes of the project's files, for calls about other cells.
+    """
+    if isinstance(kept := provenance.get("sources"), Mapping):
+        today = {} if today is None else today
+        today |= {path: _hash(ROOT / path) for path in kept if path not in today and not path.startswith("module:")}
+        theirs = {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
+        return sorted(path for path, sha in kept.items() if (theirs.get(path) or today.get(path)) != sha)
+    code = provenance.get("code") or {}
+    if not code.get("commit"):
+        return []
+    if code.get("dirty"):
+        return [UNKNOWN] if _since("HEAD") is not None else []
+    since = _since(str(code["commit"]))
+    return sorted(since & {*_ours(module, *_names(config))}) if since else []
+
+
+def _names(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The name of the model, and those of the mappings."""
+    mapping = config.get("mapping") or {}
+    places = [one.get("name") for one in (mapping.get("at") or {}).values()]
+    return str((config.get("model") or {}).get("name")), tuple(sorted({str(n) for n in (mapping.get("name"), *places)}))
+
+
+@lru_cache(512)
+def _ours(module: str, model: str, mappings: tuple[str, ...]) -> tuple[str, ...]:
+    """The project's files that a family uses: the shared ones, its own, and those of its model and its mappings."""
+    family = module.rpartition(".")[2]
+    families = {family} if (ROOT / "tasks" / family).is_dir() else set()
+    every = {path.stem for path in (ROOT / "tasks" / "cells").glob("[a-z]*.py")}
+    for _ in every:  # a family may use others
+        text = "".join(_text(file) for one in families for file in _code(f"tasks/{one}"))
+        families |= every & {*re.findall(r"tasks\.(\w+)", text)}
+    kept: set[str] = set()
+    for folder in (*SHARED, *(f"tasks/{one}" for one in families)):
+        kept |= {*_code(folder)}
+    kept |= {*_code("tasks/cells")} if families else set()
+    kept -= {f"tasks/{place}/{one}.py" for place in ("cells", "fairseq_plugin") for one in every - families}
+    for folder in (MAPPINGS, *(f"tasks/{one}/{MODELS}" for one in families)):
+        files = {path for path in kept if path.startswith(f"{folder}/")}
+        wanted = mappings if folder == MAPPINGS else (model,)
+        kept -= files - _needed(files, wanted)
+    return tuple(sorted(kept))
+
+
+def _needed(files: set[str], names: Iterable[str]) -> set[str]:
+    """Those of the files that have one of the names, register it or are imported by such a file; and private ones."""
+    registers = re.compile(rf'register\(\s*"({"|".join(map(re.escape, names))})"')
+    found = {f for f in files if Path(f).stem in names or registers.search(_text(f))}
+    depth = min((f.count("/") for f in files), default=0)
+    found |= {f for f in files if Path(f).name.startswith("_") and f.count("/") == depth}
+    while True:
+        words = {*re.findall(r"\w+", " ".join(re.findall(r"^.*\bimport\b.*$", "\n".join(map(_text, found)), re.M)))}
+        if not (more := {f for f in files if Path(f).stem in words} - found):
+            return found
+        found |= more
+
+
+@lru_cache(64)
+def _code(folder: str) -> tuple[str, ...]:
+    paths = (p for p in (ROOT / folder).rglob("*") if p.suffix in CODE)
+    return tuple(sorted(p.relative_to(ROOT).as_posix() for p in paths))
+
+
+@lru_cache(1024)
+def _text(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8", errors="replace")
+
+
+_HASHED: dict[tuple[str, int, int], str] = {}
+
+
+def _hash(file: Path) -> str:
+    """The first 12 hex digits of a file's sha256; empty if it is gone. Read again only if its time or size differs."""
+    try:
+        stat = file.stat()
+        key = (str(file), stat.st_mtime_ns, stat.st_size)
+        if key not in _HASHED:
+            _HASHED[key] = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    except OSError:
+        return ""
+    return _HASHED[key]
+
+
+def _imported(module: str, plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """The user's modules, name and file: those that plugins import, directly or not, and a registered family's own."""
+    seen: set[str] = set()
+    left = [name for plugin in plugins if Path(plugin).is_file() for name in _imports(Path(plugin))]
+    left += [module] if not module.startswith("tasks.") else []
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and _users(Path(file)):
+            yield name, Path(file)
+            left += _imports(Path(file), name)
+
+
+def _users(file: Path) -> bool:
+    """Whether a file is the user's: not Python's, not installed, and not a part of this project."""
+    there = file.resolve()
+    installed = {"site-packages", "dist-packages"} & {*there.parts}
+    python = there.is_relative_to(Path(sysconfig.get_paths()["stdlib"]).resolve())
+    ours = any(there.is_relative_to(ROOT / one) for one in ("sparse_attention", "repro", "tasks"))
+    return not (installed or python or ours) and there.suffix in importlib.machinery.SOURCE_SUFFIXES
+
+
+def _imports(file: Path, name: str = "") -> list[str]:
+    """The modules that a file may import, by their full names."""
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    found = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            found += [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            whole = ".".join(filter(None, (*base, node.module)))
+            found += [whole, *(f"{whole}.{one.name}" for one in node.names)]
+    return [".".join(parts[: n + 1]) for parts in (one.split(".") for one in found) for n in range(len(parts))]
+
+
+@lru_cache(64)
+def _since(commit: str) -> frozenset[str] | None:
+    """The files that differ from a commit today; None if Git does not know it or there is no repository."""
+    try:
+        return frozenset(_git("diff", "--name-only", "--no-ext-diff", "--relative", commit, "--").splitlines())
+    except (OSError, subprocess.SubprocessError):
+        return None
