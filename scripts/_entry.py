@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # set before torch is imported; runtime.threads changes it later
@@ -11,6 +12,11 @@ if os.environ.get("SPARSE_ATTENTION_MIRROR") == "":
     del os.environ["SPARSE_ATTENTION_MIRROR"]  # set to an empty text: counts as not set
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+if missing := [name for name in ("numpy", "omegaconf", "hydra") if find_spec(name) is None]:
+    python = ROOT / ".venv" / "bin" / "python"
+    usable = python.exists() and Path(sys.prefix) != python.parent.parent
+    way = f"use {os.path.relpath(python)}" if usable else "run `make setup`, then use .venv/bin/python"
+    sys.exit(f"error: {sys.executable} has no package {', '.join(missing)}: {way}")
 
 from tasks.commands.entry import command  # noqa: E402
 

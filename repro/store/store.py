@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 import zlib
@@ -24,6 +25,11 @@ CHECKPOINTS = ("checkpoints/last.pt", "checkpoints/previous.pt")
 def outputs_folder() -> str:
     """The default folder of the store, as in configs/main.yaml."""
     return os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs")
+
+
+def elsewhere(root: str | Path) -> str:
+    """What a printed command adds for a store in another folder: " paths.outputs=FOLDER", or nothing for the default one."""
+    return "" if str(root) == outputs_folder() else f" paths.outputs={shlex.quote(str(root))}"
 
 
 def check_names(*names: str) -> None:

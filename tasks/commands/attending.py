@@ -1,5 +1,6 @@
 """Attention of a finished table's models on stored test examples, your own texts, forced outputs or aligned pairs."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         ValueError: the column is unknown or has no cells.
         DataUnavailable: a row is not finished.
     """
-    again = " ".join(["python scripts/reproduce.py", name, *overrides])
+    again = shlex.join(["python", "scripts/reproduce.py", name, *overrides])
     request = Request.read(overrides, REPRODUCE, [name])
     one, outlined = reproduce.outlined(request)
     keys = [c.key for c in one.columns]

@@ -4,6 +4,7 @@ A figure is written to <outputs>/figures/<experiment>/<figure>_<profile>.svg, to
 or .csv).
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -190,11 +191,12 @@ def _documents(figure: Figure, options: Options, place: Callable[[Path], Path]) 
     """Plot scores against the settings of the generated documents; returns the paths without endings, and the file of numbers."""
     from tasks.draw import documents
 
+    again = shlex.join(["python", "scripts/reproduce.py", figure.experiment, *options.overrides])
     plan, store = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
     results = [(plan.experiment.rows[slot.row].label, slot.config, slot.results(store)) for slot in plan.slots]
     points = documents.collect((row, config, cell.metrics) for row, config, cell in results if cell is not None)
     if points.empty:
-        raise ValueError(f"no cell is finished; run: python scripts/reproduce.py {plan.experiment.name}")
+        raise ValueError(f"no cell is finished; run: {again}")
     files = documents.write(points, plan.experiment.paper, place(store.root).parent)
     return [file.with_suffix("") for file in files if file.suffix == ".svg"], files[-1]
 

@@ -18,7 +18,7 @@ from repro import plan as plans
 from repro.identity import Cell, Results
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
-from repro.store import Store, check_names
+from repro.store import Store, check_names, elsewhere
 from repro.tables.compare import told as told_lost
 from tasks.commands import compare, reproduce
 from tasks.config import compose
@@ -264,4 +264,4 @@ def print_comparison(results: Sequence[Results], folder: Path, title: str, notes
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
     compare.show(results, folder, title, notes, compare.swept(told), lost)
-    print(f"again at any time: python scripts/compare.py sweep={folder.name}")
+    print(f"again at any time: python scripts/compare.py sweep={folder.name}{elsewhere(folder.parent.parent)}")

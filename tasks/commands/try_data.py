@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
-from repro.store import Store, outputs_folder
+from repro.store import Store, elsewhere
 from tasks import load
 from tasks.commands import reproduce
 from tasks.config import compose
@@ -193,8 +193,7 @@ class Try(reproduce.Driver):
             dev = [better * one.results(self.store).metrics.get(f"dev/{by}", -better * math.inf) for one in cells]
             best = cells[dev.index(max(dev))]
             which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
-            root = str(self.store.root)
-            where = "" if root == outputs_folder() else f" paths.outputs={shlex.quote(root)}"
+            where = elsewhere(self.store.root)
             cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
             again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
             print(f"""next, with {best.mapping}, {which} on dev ({by} {better * max(dev):.1f}):

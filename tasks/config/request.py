@@ -323,9 +323,17 @@ def _flag(word: str) -> str:
     flag = word[: word.index("=")] if "=" in word else word
     if flag in FLAGS:
         return word
-    without = f"; write {word.lstrip('-')}{'' if flag != word else '=VALUE'}, without dashes"
-    close = without if flag != word else near(flag, FLAGS) or without
+    key = flag.lstrip("-")
+    setting = f"; write {key}{word[len(flag) :] or '=VALUE'}, without dashes" if settable(key) else ""
+    close = setting or near(flag, FLAGS) or f"; flags: {', '.join(FLAGS)}"
     raise ConfigError(Problem(f"{flag} is unknown here{close}; -h prints the help", flag, allowed=FLAGS))
+
+
+def settable(key: str) -> bool:
+    """Whether a command may take KEY=VALUE: a group or key of the configuration, or a command's own key."""
+    from tasks.config.compose import NODES, TOP
+
+    return key.partition(".")[0] in (*NODES, *TOP, "setting", *TRAIN, *REPRODUCE)
 
 
 def whole(text: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@
 =============  ====================================================================
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,12 @@ class Labelled:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __iter__(self) -> Iterator[str]:
+        """Each document in words, for `scripts/data.py show`."""
+        for x, y in zip(self.features, self.labels):
+            shown = " ".join(f"{value:g}" for value in x[:8]) + " ..." * (len(x) > 8)
+            yield f"labels {' '.join(map(str, np.flatnonzero(y)))}; {len(x)} features: {shown}"
 
 
 def texts_of(record: Pair | Example | Question) -> tuple[str, ...]:

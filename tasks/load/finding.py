@@ -7,7 +7,7 @@ from typing import Any
 from repro.cell import read_config
 from repro.identity import pair
 from repro.protocol import flatten
-from repro.store import Entry, Store, StoreError, outputs_folder
+from repro.store import Entry, Store, StoreError, elsewhere, outputs_folder
 from repro.tables.compare import conditions, text
 from tasks.config.options import names_in, near
 
@@ -50,7 +50,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     done = [e for e in entries if places[e] == place.rstrip("/") and e.finished()]
     if not done:
         kinds = {places[e] for e in entries if e.finished()}
-        train = "" if near(place, kinds) else f"; {_train(place)}"
+        train = "" if near(place, kinds) else f"; {_train(place, outputs)}"
         known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}{train}"
         folder = f"{what} is a folder, but has no config.yaml; " if Path(what).is_dir() else ""
         if place.rstrip("/") in places.values():
@@ -76,14 +76,14 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)
 
 
-def _train(place: str) -> str:
+def _train(place: str, outputs: str | Path) -> str:
     """The next step if there is no cell of `place`, TASK/MAPPING."""
     typed = zip(place.partition("/")[::2], (names_in("task"), names_in("mapping")))
     task, mapping = (next(iter(difflib.get_close_matches(word, known, n=1)), "") for word, known in typed)
     if not task or not mapping:
-        return "to train one: python scripts/train.py task=toy mapping=softmax"
+        return f"to train one: python scripts/train.py task=toy mapping=softmax{elsewhere(outputs)}"
     meant = "" if place == f"{task}/{mapping}" else f"did you mean '{task}/{mapping}'? "
-    return f"{meant}to train it: python scripts/train.py task={task} mapping={mapping}"
+    return f"{meant}to train it: python scripts/train.py task={task} mapping={mapping}{elsewhere(outputs)}"
 
 
 def _told(entry: Entry) -> dict[str, Any]:

@@ -41,6 +41,27 @@ def test_data_are_listed_fetched_and_shown_where_configurations_look_for_them(sc
     assert mirrored.returncode == 1 and f"looked at: {tmp_path / 'mirror'}" in mirrored.stderr
 
 
+def test_records_of_several_labels_are_shown(script, tmp_path):
+    file = tmp_path / "weather.csv"
+    rows = [f"{i / 10},{i % 7},{i % 2},1" for i in range(60)]
+    file.write_text("\n".join(["f0,f1,sun,rain", *rows]) + "\n")
+    shown = script("data.py", "show", "features", f"data.path={file}", "data.label=[sun,rain]")
+    assert shown.returncode == 0 and re.search(r"labels (0 )?1; 2 features: -?[\d.]+ -?[\d.]+\n", shown.stdout), (
+        shown.stdout + shown.stderr
+    )
+
+
+def test_a_python_without_the_packages_is_told_which_one_to_use():
+    command = [sys.executable, "-S", "scripts/data.py", "list"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (
+        done.returncode == 1
+        and done.stderr.count("\n") == 1
+        and "has no package numpy, omegaconf, hydra: " in done.stderr
+    )
+    assert done.stderr.rstrip().endswith(".venv/bin/python")
+
+
 @pytest.mark.parametrize("buffered", [True, False])
 def test_a_reader_that_ends_early_is_no_error(buffered):
     given = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
@@ -99,4 +120,7 @@ def test_an_experiment_on_other_data_says_so_and_shows_no_printed_numbers():
     with compose.composer() as composed:
         config = composed(["task=translation", "mapping=softmax", "train.max_epochs=4", "train.batch_size=16"])
     (said,) = [d for d in config["task"]["deviations"] if d.startswith("optim:")]
-    assert "batches of 16, 4 epochs (paper: SGD at 1, halving, batches of 64, 13 epochs)" in said
+    assert (
+        "batches of 16, 4 epochs (niculae2017, laha2018, malaviya2018: SGD at 1, halving, batches of 64, 13 epochs)"
+        in said
+    )

@@ -64,7 +64,7 @@ def test_only_finished_cells_are_suggested(trained, tmp_path):
     entry = cell.entry(Store(tmp_path))
     shutil.copytree(cell.entry(Store(outputs)).folder, entry.folder)
     entry.path("manifest.json").unlink()
-    rest = "finished cells: none;.* to train it: python scripts/train.py task=toy mapping=softmax$"
+    rest = "finished cells: none;.* to train it: python scripts/train.py task=toy mapping=softmax paths.outputs=[^ ]*$"
     with pytest.raises(NoCell, match=f"no cell of 'toy/softmax' in .* is finished; run its training again; {rest}"):
         find_cell(tmp_path, "toy/softmax")
     with pytest.raises(NoCell, match=f"no finished cell of 'toy/softmx' .*{rest}") as refused:
