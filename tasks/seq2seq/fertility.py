@@ -4,13 +4,12 @@
 
     aligner.npz                 the aligner (`tasks.seq2seq.aligner`), part of the encoding; also aligns further pairs
     fertility.types.npy         [source vocabulary] largest count of each word type in training, at least 1    (guided)
-    <split>.fertility.npy       the counts, flat, one for each id of <split>.source                            (actual)
+    <split>.fertility.npy       the counts, flat, one for each id of <split>.source    (the tagger's targets; at least 1: actual)
     fertility.tagger.safetensors     a trained tagger, added by `with_tagger`                              (predicted)
 
-Links are symmetrised (grow-diag-final-and), so a word may have no link. With `forward`, they are those of the model from
-source to target, and a count is at least 1, as in the code of Malaviya et al. 2018 (force_align, max(fert, 1)).
-
-"Words" are the model's tokens; if the model uses subwords, they are subwords.
+"Words" are the model's tokens; if the model uses subwords, they are subwords. With `forward`, only the aligner's links from
+source to target count, as in the code of Malaviya et al. 2018 (`model.forward_links=true`); otherwise those of both directions,
+symmetrised.
 """
 
 import shutil
@@ -38,14 +37,16 @@ def needed(config: Mapping[str, Any]) -> bool:
     return config["model"].get("fertility", "constant") != "constant"
 
 
-def forward_links(config: Mapping[str, Any]) -> bool:
-    """Whether the model of a configuration counts the links of the forward model, see above."""
-    return bool(config["model"].get("forward_links"))
+def forward(config: Mapping[str, Any]) -> bool:
+    """Whether the fertilities of a configuration count only links from source to target; cells from before: no."""
+    return needed(config) and config["model"].get("forward_links", False)
 
 
 def aligned(encoded: Encoded, root: str | Path, progress: Progress, forward: bool = False) -> Encoded:
-    """The encoded pairs with their alignments and counts, opened from `root` or computed.
+    """The encoded pairs with their alignments, opened from `root` or computed.
 
+    Args:
+        forward: see the module.
     Raises:
         DataError: there is nothing to align.
     """
@@ -69,8 +70,7 @@ def aligned(encoded: Encoded, root: str | Path, progress: Progress, forward: boo
                 np.maximum.at(most, np.asarray(part.source.flat), counted.flat)
         np.save(folder / TYPES, most)
 
-    what = "aligned_forward" if forward else "aligned"
-    return _extended(encoded, what, [RECIPE], root, build, progress)
+    return _extended(encoded, "aligned", [RECIPE, *["forward"] * forward], root, build, progress)
 
 
 def with_tagger(encoded: Encoded, weights: Path, root: str | Path, progress: Progress) -> Encoded:
@@ -103,7 +103,12 @@ def counts(aligned_by: aligner.Aligner, split: Split, forward: bool = False) -> 
     for start, row in zip(split.source.offsets, links(split.source, split.target)):
         for s, _ in row:
             flat[start + s] += 1
-    return Ragged(flat.clip(min=int(forward), max=255).astype(np.uint8), split.source.offsets)
+    return Ragged(flat.clip(max=255).astype(np.uint8), split.source.offsets)
+
+
+def actual(counted: Ragged) -> Ragged:
+    """The fertilities of a pair's words from their counts: at least 1, since a word of 0 could never be attended to."""
+    return Ragged(np.maximum(counted.flat, 1), counted.offsets)
 
 
 def stored(split: Split) -> Ragged | None:

@@ -10,6 +10,7 @@ from tasks.config.options import defaults, flag, integer, number
 from tasks.layers.lstm import Tagger
 
 PLACES: dict[str, Place] = {}
+EARLIER = {"forward_links": False}  # of cells from before this option
 
 
 @defaults("model/bilstm_tagger")
@@ -21,7 +22,8 @@ class Options:
     layers: int = integer(low=1, help="LSTM layers, each in both directions")
     dropout: float = number(low=0, below=1, help="dropout on word vectors and layers")
     forward_links: bool = flag(
-        help="as the authors' code: forward links, fertilities from 1, half the loss where it is 1"
+        help="as in the authors' code: links of one direction, fertilities 1 to 10, class 1 with half the weight; "
+        "false: links of both directions, symmetrised, fertilities 0 to 10, no weights"
     )
 
 
@@ -29,7 +31,5 @@ class Model(Tagger):
     """A tagger built from `Options` and encoded pairs."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
-        least = int(options.forward_links)
-        super().__init__(
-            encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers, options.dropout, least
-        )
+        sizes = (encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers)
+        super().__init__(*sizes, options.dropout, least=int(options.forward_links))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from tasks.config.models import build as built
 from tasks.config.models import problems
 from tasks.config.options import read
 from tasks.data.ragged import Ragged
@@ -75,6 +76,26 @@ def test_words_get_no_more_than_their_fertility_and_padding_nothing(fertile, bui
         fertile("fertility_softmax", fertility="actual")(**inputs)
     with pytest.raises(ValueError, match="learned from data that we encoded"):
         fertile("fertility_softmax", fertility="guided").adopt(None)
+    with pytest.raises(ValueError, match=r"coverage_loss=0.5 is not added by fairseq's own criterions"):
+        fertile("softmax", coverage_loss=0.5).adopt(None)
+
+
+def test_predicted_fertilities_are_expected_values_from_1_to_10(fertile, sentences):
+    """And the most likely ones from 0 in cells from before, whose stored options do not have `forward_links`."""
+    (inputs, _), model = sentences, fertile("fertility_softmax", fertility="predicted")
+    tokens, lengths, real = inputs["src_tokens"], inputs["src_lengths"], inputs["src_tokens"].ne(PAD)
+    p = model.tagger(tokens, lengths).softmax(-1)
+    assert p.size(-1) == 10
+    expected = sum(k * p[..., k - 1] for k in range(1, 11))
+    words = model.encode(tokens, lengths)["fertility"][:, :-1]
+    torch.testing.assert_close(words[real], expected[real])
+    assert torch.equal(model.tagger.likeliest(tokens, lengths), p.argmax(-1) + 1)
+    node = {"name": "lstm_fertility", "embed_dim": 6, "hidden_dim": 8, "layers": 1, "tagger_dim": 4}
+    node |= {"fertility": "predicted"}
+    earlier = built("seq2seq", node, {"name": "fertility_softmax"}, WORDS + FIRST, WORDS + FIRST).eval()
+    scores = earlier.tagger(tokens, lengths)
+    assert scores.size(-1) == 11
+    assert torch.equal(earlier.encode(tokens, lengths)["fertility"][:, :-1][real].long(), scores.argmax(-1)[real])
 
 
 def test_coverage_vectors_by_hand(fertile, sentences):
