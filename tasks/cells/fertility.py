@@ -10,32 +10,21 @@ import numpy as np
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
-from tasks.data.ragged import Ragged
 from tasks.fertility import metrics, options
 from tasks.seq2seq import encode, fertility
 
 RECIPE = (1, 1)
-LATER_KEYS = ("model.forward_links",)  # added after cells had ids; while false, not part of an id
 METRICS = _training.TRAINING | metrics_of(metrics.MEASURED)
 EVALUATION_KEYS = ("decode", "task.deviations")
+LATER_KEYS = ("model.forward_links",)  # added after cells had ids; while false, not part of an id
 PRELOAD = _training.PRELOAD
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data, root = _training.opened(config, progress), config["paths"]["data"]
     pairs = encode.encode(data, _training.options_of(options, config, "encode"), root, progress)
-    found = fertility.aligned(pairs, root, progress, _as_theirs(config))
-    return _training.prepared(config, data, found, _test, progress)
-
-
-def _as_theirs(config: Mapping[str, Any]) -> bool:
-    return config["model"].get("forward_links", False)
-
-
-def _true(config: Mapping[str, Any], data: encode.Encoded) -> Ragged:
-    """The fertilities of the test pairs."""
-    counted = fertility.counts(fertility.aligner_of(data), data.splits["test"], _as_theirs(config))
-    return fertility.actual(counted) if _as_theirs(config) else counted
+    pairs = fertility.aligned(pairs, root, progress, fertility.forward_links(config))
+    return _training.prepared(config, data, pairs, _test, progress)
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
@@ -44,7 +33,7 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
     trivial = {}
     if types.exists():
         split = test.splits["test"]
-        true = _true(config, test).flat
+        true = fertility.counts(fertility.aligner_of(test), split, fertility.forward_links(config)).flat
         systems = {"always 1": np.ones(len(true)), "largest of the type": np.load(types)[np.asarray(split.source.flat)]}
         trivial = {s: {f"{name}/{k}": v for k, v in metrics.scores(x, true).items()} for s, x in systems.items()}
     return _training.test_set(data, test, name, trivial)
@@ -59,5 +48,5 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
     monitor.stage("testing", 0.0)
     split = data.splits["test"]
-    true = _true(config, data)
+    true = fertility.counts(fertility.aligner_of(data), split, fertility.forward_links(config))
     return metrics.evaluation(model, split, true, test.name, config["train"]["batch_size_valid"])

@@ -39,7 +39,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     encoded = encode.encode(data, settings, root, progress)
     report = encoded.report
     if fertility.needed(config):  # alignments used only by scores do not change the id
-        encoded = fertility.aligned(encoded, root, progress, fertility.forward(config))
+        encoded = fertility.aligned(encoded, root, progress, fertility.forward_links(config))
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     notes = [f"Left out for their length: {left_out} pairs."] if left_out else []
     if (by := config["train"]["best_metric"]) in options.SELECTING:
@@ -57,7 +57,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
     root = config["paths"]["data"]
     if fertility.needed(config) or "repetition" in config["task"]["scores"]:
-        encoding = fertility.aligned(encoding, root, progress, fertility.forward(config))
+        encoding = fertility.aligned(encoding, root, progress, fertility.forward_links(config))
     theirs = [data.about.get(f"{side}_lang") for side in encode.SIDES]
     ours = [encoding.languages.get(side) for side in encode.SIDES]
     if any(a and b and a != b for a, b in zip(theirs, ours)):
@@ -92,7 +92,7 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     decoding = _training.options_of(options, config, "decode")
     inputs = None
     if config["model"].get("fertility") == "actual":
-        counted = fertility.counts(fertility.aligner_of(data), data.splits["test"], fertility.forward(config))
+        counted = fertility.counts(fertility.aligner_of(data), data.splits["test"], fertility.forward_links(config))
         inputs = {"fertility": fertility.actual(counted)}
     found = decode(model, data, decoding, partial(monitor.stage, "decoding"), inputs)
     outputs = [best for (best,) in found]

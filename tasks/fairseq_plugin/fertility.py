@@ -7,18 +7,19 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import FairseqDataset
+from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from tasks.data.symbols import PAD
-from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
+from tasks.fairseq_plugin.architectures import DataModel, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
 from tasks.layers.lstm import widened
 from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
 
 register("fertility", DataModel)
-HALF = 0.5  # weight of fertility 1
+OF_ONE = 0.5  # weight of fertility 1
 
 
 class Sources(batches.Sources, FairseqDataset):
@@ -30,43 +31,33 @@ class FertilityTask(FolderTask):
     open, examples = staticmethod(open_encoded), Sources
 
 
-LEAST = entry("least", int, 1, "smallest fertility; 1: its loss counts half in training, as in the authors' code")
-
-
-@register_criterion("sa_tags", dataclass=config_class("sa_tags", LEAST))
+@register_criterion("sa_tags", dataclass=FairseqDataclass)
 class Tags(SummedCriterion):
     """Cross-entropy of the fertilities, averaged over all words; reports accuracy (in %).
 
-    In training with `least` 1, the loss of fertility 1 has half the weight, and the average is over weights, as in torch's
-    cross-entropy with `weight`; the losses on dev have no weights.
+    In training, if the tagger has no fertility 0, a word with fertility 1 has half the weight in loss and average, as in
+    the authors' code (torch's NLLLoss with `weight`); the losses on dev have no weights.
     """
 
     UNIT, BITS = "ntokens", True
 
-    def __init__(self, task: FertilityTask, least: int = 1) -> None:
-        super().__init__(task)
-        self.least = least
-
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         loss, size, log = super().forward(model, sample)
-        if model.training and self.least:
-            size = size - HALF * log["ones"]
-            log["sample_size"] = size
-        return loss, size, log
+        if model.training and model.net.least:
+            size = size - (1 - OF_ONE) * log["ones"]
+        return loss, size, log | {"sample_size": size}
 
     def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         real = sample["net_input"]["src_tokens"].ne(PAD)
-        logits = widened(model(**sample["net_input"])[real])  # [words, classes]
-        target = sample["target"][real].clamp(min=self.least) - self.least
-        log = {"ncorrect": logits.argmax(-1).eq(target).sum(), "ones": target.eq(0).sum()}
+        logits, target = widened(model(**sample["net_input"])[real]), sample["target"][real]
+        log = {"ncorrect": logits.argmax(-1).eq(target).sum(), "ones": target.eq(1).sum()}
         weights = None
-        if model.training and self.least:
+        if model.training and model.net.least:
             weights = torch.ones_like(logits[0])
-            weights[0] = HALF
+            weights[1] = OF_ONE
         return F.cross_entropy(logits, target, weights, reduction="sum"), log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
     """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
-    criterion = {"_name": "sa_tags", "least": int(config["model"]["forward_links"])}
-    return {"task": {"_name": "sa_fertility", "data": str(encoded)}, "criterion": criterion}
+    return {"task": {"_name": "sa_fertility", "data": str(encoded)}, "criterion": {"_name": "sa_tags"}}

@@ -153,13 +153,11 @@ class PairsTask(FolderTask):
         "sa_tokens",
         entry("smoothing", float, 0.0, "label smoothing: mass of the uniform distribution"),
         entry("sentence_avg", bool, II("optimization.sentence_avg")),
-        entry("coverage_loss", float, 0.0, "weight of the coverage loss in training"),
     ),
 )
 class Tokens(SummedCriterion):
     """Token cross-entropy that also reports token accuracy and the sparsity of the attention.
 
-    In training, `coverage_loss` times the coverage loss is added; the losses on dev are cross-entropies.
     Normalised by tokens, or by sentences as in OpenNMT-py (`optimization.sentence_avg=true`: summed NLL / batch size).
     """
 
@@ -169,7 +167,7 @@ class Tokens(SummedCriterion):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(task)
-        self.sentence_avg, self.smoothing, self.coverage = cfg.sentence_avg, cfg.smoothing, cfg.coverage_loss
+        self.sentence_avg, self.smoothing = cfg.sentence_avg, cfg.smoothing
 
     def size(self, sample: dict[str, Any]) -> int:
         return sample["nsentences" if self.sentence_avg else "ntokens"]
@@ -180,6 +178,9 @@ class Tokens(SummedCriterion):
         half, gold = logits.dtype in (torch.float16, torch.bfloat16), target.flatten()
         logits = widened(logits.flatten(0, 1))
         loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
+        if model.training and (weight := getattr(model.net, "coverage_loss", 0.0)):
+            p = extra["attn"][0] * target.ne(PAD).unsqueeze(-1)  # [B, T, S]
+            loss = loss + weight * torch.minimum(p, p.cumsum(1) - p).sum()
         with torch.no_grad():
             # argmax takes six times as long as the maximum and is needed only if words tie
             said = logits.gather(1, gold.unsqueeze(1)).squeeze(1)
@@ -188,24 +189,11 @@ class Tokens(SummedCriterion):
             keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps
             log = {"ncorrect": (right & gold.ne(PAD)).sum(), "zeros": (attention.eq(0) & keep).sum()}
             log |= {"kept": keep.sum(), "steps": steps.sum()}
-        if self.coverage and model.training:
-            loss = loss + self.coverage * coverage_loss(attention, keep)
         return loss, log
-
-
-def coverage_loss(attention: Tensor, keep: Tensor) -> Tensor:
-    """sum_t sum_i min(p_ti, sum_{t' < t} p_{t'i}) (See et al. 2017), summed over a batch.
-
-    Args:
-        attention: p, [B, T, S]. keep: bool [B, T, S], False at padding of either side.
-    """
-    p = attention.masked_fill(~keep, 0.0)
-    return torch.minimum(p, p.cumsum(1) - p).sum()
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
     """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
     optim = config["optim"]
     averaged = {"smoothing": optim["label_smoothing"], "sentence_avg": optim["normalize"] == "sentences"}
-    averaged["coverage_loss"] = config["model"].get("coverage_loss", 0.0)
     return {"task": {"_name": "sa_pairs", "data": str(encoded)}, "criterion": {"_name": "sa_tokens"} | averaged}

@@ -32,7 +32,7 @@ def tagged(model: nn.Module, split: Split, batch_size: int) -> Iterable[np.ndarr
     device = next(model.parameters()).device
     for start in range(0, len(split), batch_size):
         tokens, lengths = padded([split.source[i] for i in range(start, min(start + batch_size, len(split)))])
-        best = model.likeliest(tokens.to(device), lengths.to(device)).cpu().masked_fill(tokens.eq(PAD), 0)
+        best = model(tokens.to(device), lengths.to(device)).argmax(-1).cpu().masked_fill(tokens.eq(PAD), 0)
         yield from (row[:n].numpy() for row, n in zip(best, lengths.tolist()))
 
 

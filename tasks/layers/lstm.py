@@ -60,11 +60,11 @@ class Tagger(nn.Module):
 
     Args:
         size: size of the source vocabulary. embed_dim: size of word vectors. hidden_dim: LSTM size per direction.
-        least: smallest fertility, 0 or 1; class k is fertility least + k.
+        least: the smallest fertility, 0 or 1; smaller ones have a score of -inf.
     """
 
     def __init__(
-        self, size: int, embed_dim: int, hidden_dim: int, layers: int = 2, dropout: float = 0.2, least: int = 1
+        self, size: int, embed_dim: int, hidden_dim: int, layers: int = 2, dropout: float = 0.2, least: int = 0
     ) -> None:
         super().__init__()
         self.least = least
@@ -72,23 +72,20 @@ class Tagger(nn.Module):
         dims = [embed_dim] + [2 * hidden_dim] * (layers - 1)
         self.layers = nn.ModuleList(BiLstm(dim, hidden_dim) for dim in dims)
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(2 * hidden_dim, MOST + 1 - least)
+        self.output = nn.Linear(2 * hidden_dim, MOST + 1)
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensor:
-        """src_tokens [B, S] padded on the right, src_lengths [B] -> scores [B, S, MOST + 1 - least]."""
+        """src_tokens [B, S] padded on the right, src_lengths [B] -> scores [B, S, MOST + 1]."""
         x = self.dropout(self.embed(src_tokens))
         for layer in self.layers:
             x = self.dropout(layer(x, src_lengths))
-        return self.output(x)
-
-    def likeliest(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensor:
-        """The most likely fertilities, [B, S]."""
-        return self(src_tokens, src_lengths).argmax(-1) + self.least
+        scores = self.output(x)
+        return nn.functional.pad(scores[..., self.least :], (self.least, 0), value=-torch.inf) if self.least else scores
 
     def expected(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensor:
         """The expected fertilities, [B, S], which need not be whole numbers."""
         p = self(src_tokens, src_lengths).softmax(-1)
-        return p @ torch.arange(self.least, MOST + 1, device=p.device).to(p)
+        return p @ torch.arange(MOST + 1, device=p.device).to(p)
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

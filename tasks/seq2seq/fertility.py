@@ -4,12 +4,13 @@
 
     aligner.npz                 the aligner (`tasks.seq2seq.aligner`), part of the encoding; also aligns further pairs
     fertility.types.npy         [source vocabulary] largest count of each word type in training, at least 1    (guided)
-    <split>.fertility.npy       the counts, flat, one for each id of <split>.source    (the tagger's targets; at least 1: actual)
+    <split>.fertility.npy       the counts, flat, one for each id of <split>.source      (actual: at least 1; the tagger's)
     fertility.tagger.safetensors     a trained tagger, added by `with_tagger`                              (predicted)
 
-"Words" are the model's tokens; if the model uses subwords, they are subwords. With `forward`, only the aligner's links from
-source to target count, as in the code of Malaviya et al. 2018 (`model.forward_links=true`); otherwise those of both directions,
-symmetrised.
+Links are symmetrised (grow-diag-final-and), so a word may have no link. With `forward`, they are those of the model from
+source to target, and a count is at least 1, as in the code of Malaviya et al. 2018 (force_align, max(fert, 1)).
+
+"Words" are the model's tokens; if the model uses subwords, they are subwords.
 """
 
 import shutil
@@ -37,16 +38,14 @@ def needed(config: Mapping[str, Any]) -> bool:
     return config["model"].get("fertility", "constant") != "constant"
 
 
-def forward(config: Mapping[str, Any]) -> bool:
-    """Whether the fertilities of a configuration count only links from source to target; cells from before: no."""
-    return needed(config) and config["model"].get("forward_links", False)
+def forward_links(config: Mapping[str, Any]) -> bool:
+    """Whether the model of a configuration counts the links of the forward model, see above; cells from before: no."""
+    return bool(config["model"].get("forward_links")) and (config["task"]["name"] == "fertility" or needed(config))
 
 
 def aligned(encoded: Encoded, root: str | Path, progress: Progress, forward: bool = False) -> Encoded:
-    """The encoded pairs with their alignments, opened from `root` or computed.
+    """The encoded pairs with their alignments and counts, opened from `root` or computed.
 
-    Args:
-        forward: see the module.
     Raises:
         DataError: there is nothing to align.
     """
@@ -70,7 +69,8 @@ def aligned(encoded: Encoded, root: str | Path, progress: Progress, forward: boo
                 np.maximum.at(most, np.asarray(part.source.flat), counted.flat)
         np.save(folder / TYPES, most)
 
-    return _extended(encoded, "aligned", [RECIPE, *["forward"] * forward], root, build, progress)
+    what = "aligned_forward" if forward else "aligned"
+    return _extended(encoded, what, [RECIPE], root, build, progress)
 
 
 def with_tagger(encoded: Encoded, weights: Path, root: str | Path, progress: Progress) -> Encoded:
@@ -103,7 +103,7 @@ def counts(aligned_by: aligner.Aligner, split: Split, forward: bool = False) -> 
     for start, row in zip(split.source.offsets, links(split.source, split.target)):
         for s, _ in row:
             flat[start + s] += 1
-    return Ragged(flat.clip(max=255).astype(np.uint8), split.source.offsets)
+    return Ragged(flat.clip(min=int(forward), max=255).astype(np.uint8), split.source.offsets)
 
 
 def actual(counted: Ragged) -> Ragged:

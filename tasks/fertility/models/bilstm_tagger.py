@@ -22,8 +22,7 @@ class Options:
     layers: int = integer(low=1, help="LSTM layers, each in both directions")
     dropout: float = number(low=0, below=1, help="dropout on word vectors and layers")
     forward_links: bool = flag(
-        help="as in the authors' code: links of one direction, fertilities 1 to 10, class 1 with half the weight; "
-        "false: links of both directions, symmetrised, fertilities 0 to 10, no weights"
+        help="as the authors' code: forward links, fertilities from 1, half the loss where it is 1"
     )
 
 
@@ -31,5 +30,7 @@ class Model(Tagger):
     """A tagger built from `Options` and encoded pairs."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
-        sizes = (encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers)
-        super().__init__(*sizes, options.dropout, least=int(options.forward_links))
+        least = int(options.forward_links)
+        super().__init__(
+            encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers, options.dropout, least
+        )

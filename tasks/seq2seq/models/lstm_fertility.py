@@ -55,6 +55,7 @@ class Model(lstm.Model):
 
     def __init__(self, options: Options, source_size: int, target_size: int, mappings: dict[str, nn.Module]) -> None:
         super().__init__(options, source_size, target_size, mappings)
+        self.coverage_loss = options.coverage_loss
         if options.coverage:
             self.cover = nn.Linear(1, options.hidden_dim, bias=False)
             nn.init.uniform_(self.cover.weight, -options.init_range, options.init_range)
@@ -117,8 +118,10 @@ class Model(lstm.Model):
             found = self.of_type[src_tokens]
         elif kind == "predicted":
             with torch.no_grad():
-                tag = self.tagger.expected if self.options.forward_links else self.tagger.likeliest
-                found = tag(src_tokens, src_lengths)
+                if self.options.forward_links:
+                    found = self.tagger.expected(src_tokens, src_lengths)
+                else:
+                    found = self.tagger(src_tokens, src_lengths).argmax(-1)
         elif fertility is None:
             raise ValueError(
                 "model.fertility=actual needs the fertilities of a pair, which a source alone does not have; train with guided or predicted"
@@ -164,10 +167,6 @@ def problems(config: Mapping[str, Any]) -> list[str]:
 
     node = nodes_at(config["mapping"], PLACES)["cross"]
     kind = config["model"]["fertility"]
-    if kind == "constant" and config["model"].get("forward_links"):
-        return [
-            "model.forward_links=true counts links, of which model.fertility=constant has none; use guided, actual or predicted"
-        ]
     if kind != "constant" and "fertility" not in sa.spec(node["name"]).inputs:
         return [
             f"model.fertility={kind} is not read by mapping={node['name']}; use mapping=fertility_softmax or fertility_sparsemax, "

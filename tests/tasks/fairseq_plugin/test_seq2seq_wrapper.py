@@ -18,7 +18,7 @@ from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
 from tasks.fairseq_plugin import architectures
 from tasks.fairseq_plugin.architectures import config_class, entries, registered_name, values_of
-from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, coverage_loss, dictionary, groups
+from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, dictionary
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
@@ -56,7 +56,7 @@ def test_training_path_equals_incremental_decoding(build, sentences, options, le
 
 
 def criterion(**options):
-    cfg = SimpleNamespace(**({"sentence_avg": False, "smoothing": 0.0, "coverage_loss": 0.0} | options))
+    cfg = SimpleNamespace(**({"sentence_avg": False, "smoothing": 0.0} | options))
     return Tokens(cfg, SimpleNamespace(target_dictionary=dictionary([])))
 
 
@@ -75,25 +75,6 @@ def test_criterion_adds_up_over_batches(build, sentences):
     assert found["attention_zeros"] == pytest.approx(int(log["zeros"]) / int(log["kept"]), abs=1e-3)
     support = (int(log["kept"]) - int(log["zeros"])) / int(log["steps"])
     assert found["attention_support"] == pytest.approx(support, abs=1e-2)
-
-
-def test_the_coverage_loss_is_added_in_training_alone_and_is_right_by_hand(build, sentences):
-    p = torch.tensor([[[0.7, 0.3], [0.5, 0.5], [0.1, 0.9]], [[0.6, 0.4], [1.0, 0.0], [0.5, 0.5]]])  # [B, T, S]
-    keep = torch.tensor([True, True, True, True, True, False]).view(2, 3, 1).expand(2, 3, 2)  # the last step is padding
-    by_hand = (0.5 + 0.3) + (0.1 + 0.8) + (0.6 + 0.0)
-    assert coverage_loss(p, keep).item() == pytest.approx(by_hand)
-    model, given = build("softmax", arch="sa_seq2seq"), sentences()
-    plain, (_, extra) = criterion(), model(**given["net_input"])
-    keep = given["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & given["target"].ne(PAD).unsqueeze(-1)
-    added = 3 * coverage_loss(extra["attn"][0], keep)
-    assert criterion(coverage_loss=3.0)(model, given)[0] == plain(model, given)[0]
-    model.train().net.dropout.p = model.net.encoder.dropout = model.net.decoder.dropout = 0.0
-    with_loss, without = (one(model, given)[0] for one in (criterion(coverage_loss=3.0), plain))
-    torch.testing.assert_close(with_loss - without, added)
-    (with_loss - without).backward()
-    assert model.net.attention.scores.project.weight.grad.abs().max() > 1e-4
-    config = {"optim": {"label_smoothing": 0.0, "normalize": "tokens"}, "model": {"coverage_loss": 0.5}}
-    assert groups(config, "")["criterion"]["coverage_loss"] == 0.5
 
 
 def test_the_places_of_mappings_travel_through_fairseq_and_parameters_are_stored_once(build, sentences):

@@ -16,10 +16,7 @@ from repro.store import Store
 from tasks.config.compose import composer, module_of
 from tasks.config.overrides import ConfigError
 from tasks.data.progress import NullProgress
-from tasks.data.symbols import PAD
-from tasks.fairseq_plugin import fertility
 from tasks.fairseq_plugin.classification import Classes, groups
-from tasks.fairseq_plugin.fertility import Tags
 from tasks.seq2seq.encode import open_encoded
 from tasks.training.trainer import Trainer
 
@@ -44,30 +41,6 @@ def run(config, tmp_path):
     outcome = cells.run(cell, store)
     assert outcome.state == "done", outcome.error
     return cell.entry(store)
-
-
-def test_fertility_1_counts_half_in_training_alone():
-    """Four words with fertilities 0 (aligned to nothing, so 1), 1, 2 and 10, and one of padding."""
-    logits = torch.randn(1, 5, 10, generator=torch.Generator().manual_seed(0))
-    model = torch.nn.Module()
-    model.forward = lambda src_tokens: logits
-    sample = {"net_input": {"src_tokens": torch.tensor([[5, 6, 7, 8, PAD]])}, "ntokens": 4, "nsentences": 1}
-    sample["target"] = torch.tensor([[0, 1, 2, 10, 0]])
-    each = [-logits[0, i].log_softmax(-1)[k].item() for i, k in enumerate([0, 0, 1, 9])]
-    theirs = Tags(SimpleNamespace(target_dictionary=None))
-    loss, size, log = theirs(model.train(), sample)
-    assert loss.item() == pytest.approx(each[0] / 2 + each[1] / 2 + each[2] + each[3])
-    assert float(size) == float(log["sample_size"]) == 3
-    mean = torch.nn.NLLLoss(weight=torch.tensor([0.5] + [1.0] * 9))
-    torch.testing.assert_close(loss / size, mean(logits[0, :4].log_softmax(-1), torch.tensor([0, 0, 1, 9])))
-    loss, size, _ = theirs(model.eval(), sample)
-    assert (loss.item(), size) == (pytest.approx(sum(each)), 4)
-    logits = torch.cat((logits, logits[..., :1]), -1)  # cells from before tell 0 to 10
-    loss, size, _ = Tags(SimpleNamespace(target_dictionary=None), least=0)(model.train(), sample)
-    each = [-logits[0, i].log_softmax(-1)[k].item() for i, k in enumerate([0, 1, 2, 10])]
-    assert (loss.item(), size) == (pytest.approx(sum(each)), 4)
-    for code, least in ((True, 1), (False, 0)):
-        assert fertility.groups({"model": {"forward_links": code}}, Path())["criterion"]["least"] == least
 
 
 @pytest.mark.parametrize("given", [{}, {"class_weights": "balanced"}])
