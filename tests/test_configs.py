@@ -290,7 +290,7 @@ STATED = {
         *("the challenge's server, test-dev and test-standard", "ResNet-152 features at 14 x 14 positions, six layers"),
     },
     ("malaviya2018", "translation"): {
-        *TOOLKIT[:4], TOOLKIT[-1], "BPE", "IWSLT 2014", "beam 10", "METEOR 1.5",
+        "both directions, 2 x 500, input feeding", *TOOLKIT[1:4], TOOLKIT[-1], "BPE", "IWSLT 2014", "beam 10", "METEOR 1.5",
         "chosen among 0, .2, ..., 1; its choice was not found",
     },
     ("peters2018", "snli_esim"): {"SNLI"},
