@@ -346,10 +346,11 @@ def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 
 def as_named(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """A configuration without unset LATER_KEYS, ours and a family's: keys that were added after the first cells ran."""
-    named = dict(config)
-    for node, _, last in (key.rpartition(".") for key in (*LATER_KEYS, *getattr(family, "LATER_KEYS", ()))):
-        if isinstance(named.get(node), Mapping) and not named[node].get(last):
+    """A configuration without unset LATER_KEYS, ours and a family's, and without the keys that the family leaves `unread`."""
+    named, unread = dict(config), getattr(family, "unread", lambda _: ())(config)
+    for key in (*LATER_KEYS, *getattr(family, "LATER_KEYS", ()), *unread):
+        node, _, last = key.rpartition(".")
+        if isinstance(named.get(node), Mapping) and (key in unread or not named[node].get(last)):
             named[node] = {k: v for k, v in named[node].items() if k != last}
     return named
 

@@ -28,16 +28,13 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
     It has the same data and encoding, and a fixed seed, so that translations with different seeds share one tagger.
     """
-    model, optim, forward = config["model"], nodes.Adam(lr=1e-3), fertility.forward_links(config)
-    if forward:  # the authors' code: torch's Adam as it is, without clipping
-        optim = nodes.Adam(lr=1e-3, betas=[0.9, 0.999], clip=0.0)
+    model, theirs = config["model"], config["model"].get("forward_links", False)
+    optim = nodes.Adam(lr=1e-3, **({"clip": 0.0, "betas": [0.9, 0.999]} if theirs else {}))
+    tagger = Options(model["tagger_dim"], model["tagger_dim"], forward_links=theirs)
     return {
         **config,
         "task": {"name": "fertility", "family": "fertility", **plain(Task())},
-        "model": {
-            "name": "bilstm_tagger",
-            **plain(Options(model["tagger_dim"], model["tagger_dim"], forward_links=forward)),
-        },
+        "model": {"name": "bilstm_tagger", **plain(tagger)},
         "mapping": {"name": "softmax", "gamma": 1.0, "at": {}, "grid": {}},
         "optim": {"name": "adam", **plain(optim)},
         "schedule": {"name": "fixed", **plain(SCHEDULES["fixed"].Options())},

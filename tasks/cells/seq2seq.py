@@ -1,10 +1,12 @@
 """Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from repro.identity import digest
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _tagging, _training
 from tasks.data import DataError, DataSet, is_own
@@ -21,9 +23,14 @@ RECIPE = (2, 1)
 RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
-# added after cells had ids; while 0 or false, not part of an id
+# added after cells had ids; while 0 or false, they are not part of an id
 LATER_KEYS = ("decode.coverage_penalty", "model.forward_links", "model.coverage_loss")
 PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "tasks.seq2seq.rouge", "sacremoses")
+
+
+def unread(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys that make no difference to the cells of a configuration."""
+    return () if fertility.needed(config) else ("model.forward_links",)
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
@@ -41,13 +48,16 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     more = {"vocabulary": [len(encoded.source_vocab), len(encoded.target_vocab)]}
     more |= {"unknown": {k: round(v, 4) for k, v in report["unknown"].items()}}
     prepared = _training.prepared(config, data, encoded, _test, progress, notes=notes, **more)
-    return _tagging.named(config, prepared) if config["model"].get("fertility") == "predicted" else prepared
+    kind = config["model"].get("fertility")
+    if kind == "actual":  # they were 0 for some words before
+        return replace(prepared, sha256=digest(prepared.sha256, "at least 1"))
+    return _tagging.named(config, prepared) if kind == "predicted" else prepared
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
     root = config["paths"]["data"]
     if fertility.needed(config) or "repetition" in config["task"]["scores"]:
-        encoding = fertility.aligned(encoding, root, progress)
+        encoding = fertility.aligned(encoding, root, progress, fertility.forward_links(config))
     theirs = [data.about.get(f"{side}_lang") for side in encode.SIDES]
     ours = [encoding.languages.get(side) for side in encode.SIDES]
     if any(a and b and a != b for a, b in zip(theirs, ours)):
@@ -82,8 +92,8 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     decoding = _training.options_of(options, config, "decode")
     inputs = None
     if config["model"].get("fertility") == "actual":
-        by = fertility.aligner_of(data)
-        inputs = {"fertility": fertility.counts(by, data.splits["test"], fertility.forward_links(config))}
+        counted = fertility.counts(fertility.aligner_of(data), data.splits["test"], fertility.forward_links(config))
+        inputs = {"fertility": fertility.actual(counted)}
     found = decode(model, data, decoding, partial(monitor.stage, "decoding"), inputs)
     outputs = [best for (best,) in found]
     measured = evaluation(data, outputs, config["task"]["scores"], test.name, config["task"]["keep_attention"])

@@ -16,6 +16,7 @@ from tasks.vqa.metrics import MEASURED, baselines, evaluation
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_attention", "task.deviations")
+LATER_KEYS = ("encode.answers",)  # added after cells had ids; while unset, not part of an id
 SHOWN = 160  # largest side, in pixels, of an image in a report
 PRELOAD = (*_training.PRELOAD, "PIL.Image")
 

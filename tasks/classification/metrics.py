@@ -120,12 +120,11 @@ def dev_scores(net: nn.Module, data: Encoded, metric: str, *_: int) -> dict[str,
     """Macro-F1 on dev, if `train.best_metric` names it; {} otherwise."""
     if metric != "macro_f1":
         return {}
-    split, training = data.splits["dev"], net.training
-    outputs = {
-        int(row): int(p.argmax()) for batch in predict(net, split) for row, p in zip(batch.rows, batch.log_probs)
-    }
+    split, training, records = data.splits["dev"], net.training, []
+    for batch in predict(net, split):
+        for i, output in zip(batch.index.tolist(), batch.log_probs.argmax(-1).tolist()):
+            records.append({"label": int(split.labels[i]), "output": output})
     net.train(training)
-    records = [{"label": int(label), "output": outputs[i]} for i, label in enumerate(split.labels)]
     return {"dev/macro_f1": round(macro_f1(records), 4)}
 
 

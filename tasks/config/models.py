@@ -183,6 +183,7 @@ def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *ar
     `arguments` are the others that models of this family take (sizes, encoded data).
     """
     module = architecture(family, model["name"])
+    model = {**getattr(module, "EARLIER", {}), **model}  # a stored node may be older than some options
     return module.Model(options(family, model), *arguments, mappings_at(mapping, module.PLACES))
 
 

@@ -19,6 +19,7 @@ from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
 
 register("fertility", DataModel)
+OF_ONE = 0.5  # weight of fertility 1
 
 
 class Sources(batches.Sources, FairseqDataset):
@@ -34,17 +35,27 @@ class FertilityTask(FolderTask):
 class Tags(SummedCriterion):
     """Cross-entropy of the fertilities, averaged over all words; reports accuracy (in %).
 
-    If the tagger has no fertility 0, the loss of a word with fertility 1 counts half, as in the authors' code.
+    In training, if the tagger has no fertility 0, a word with fertility 1 has half the weight in loss and average, as in
+    the authors' code (torch's NLLLoss with `weight`); the losses on dev have no weights.
     """
 
     UNIT, BITS = "ntokens", True
 
+    def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
+        loss, size, log = super().forward(model, sample)
+        if model.training and model.net.least:
+            size = size - (1 - OF_ONE) * log["ones"]
+        return loss, size, log | {"sample_size": size}
+
     def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         real = sample["net_input"]["src_tokens"].ne(PAD)
         logits, target = widened(model(**sample["net_input"])[real]), sample["target"][real]
-        log = {"ncorrect": logits.argmax(-1).eq(target).sum()}
-        losses = F.cross_entropy(logits, target, reduction="none")
-        return (losses * torch.where(target == 1, 0.5, 1.0) if model.net.least else losses).sum(), log
+        log = {"ncorrect": logits.argmax(-1).eq(target).sum(), "ones": target.eq(1).sum()}
+        weights = None
+        if model.training and model.net.least:
+            weights = torch.ones_like(logits[0])
+            weights[1] = OF_ONE
+        return F.cross_entropy(logits, target, weights, reduction="sum"), log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:

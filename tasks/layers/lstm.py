@@ -82,6 +82,11 @@ class Tagger(nn.Module):
         scores = self.output(x)
         return nn.functional.pad(scores[..., self.least :], (self.least, 0), value=-torch.inf) if self.least else scores
 
+    def expected(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensor:
+        """The expected fertilities, [B, S], which need not be whole numbers."""
+        p = self(src_tokens, src_lengths).softmax(-1)
+        return p @ torch.arange(MOST + 1, device=p.device).to(p)
+
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
     """Gather x [B, L, D] along its second dimension with index [B, L]."""

@@ -5,8 +5,8 @@
 
 The model is trained by EM with the settings of `fast_align -d -o -v`, which Malaviya et al. 2018 used: p0 = .08, five
 iterations, lam starting at 4 and updated by gradient steps, a Dirichlet prior of .01 on t (variational Bayes). There is
-one model per direction; the best alignments of both are symmetrised by grow-diag-final-and (Koehn et al. 2003).
-Training is deterministic and needs 4 bytes of memory for each pair of a source and a target word in a sentence pair.
+one model per direction. `Aligner.forward` gives the links of one direction, and `Aligner.align` those of both,
+symmetrised by grow-diag-final-and (Koehn et al. 2003). Training is deterministic and needs 4 bytes of memory for each pair of a source and a target word in a sentence pair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -204,15 +204,14 @@ class Aligner:
     back: Direction
 
     def forward(self, source: Rows, target: Rows) -> list[Links]:
-        """Links (source word, target word) of each sentence by the model from source to target: at most one for a target word."""
-        there = self.there.best(source, target)
-        return [{(int(s), t) for t, s in enumerate(row) if s >= 0} for row in there]
+        """Links (source word, target word) from source to target: each target word has at most one."""
+        return [{(int(s), t) for t, s in enumerate(row) if s >= 0} for row in self.there.best(source, target)]
 
     def align(self, source: Rows, target: Rows) -> list[Links]:
         """Symmetrised links (source word, target word) of each sentence; works for pairs not seen in training too."""
-        forward, back = self.forward(source, target), self.back.best(target, source)
+        back = self.back.best(target, source)
         backward = ({(s, int(t)) for s, t in enumerate(row) if t >= 0} for row in back)
-        return list(map(grow_diag_final_and, forward, backward))
+        return list(map(grow_diag_final_and, self.forward(source, target), backward))
 
     def save(self, path: Path) -> None:
         both = {"there": self.there, "back": self.back}

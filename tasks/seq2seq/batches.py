@@ -8,14 +8,15 @@ import torch
 from tasks.data.examples import Examples, padded
 from tasks.data.symbols import EOS
 from tasks.layers.lstm import MOST
-from tasks.seq2seq.fertility import stored
+from tasks.seq2seq.fertility import actual, stored
 
 
 class Pairs(Examples):
     """The pairs of a split; makes fairseq's batches directly from the encoded rows."""
 
     def measured(self) -> tuple[np.ndarray, np.ndarray]:
-        self.fertility = stored(self.split)
+        counted = stored(self.split)
+        self.fertility = None if counted is None else actual(counted)
         return self.split.source.lengths, self.split.target.lengths + 1  # including the end of sentence
 
     def size(self, index: int) -> tuple[int, int]:

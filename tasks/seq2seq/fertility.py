@@ -4,7 +4,7 @@
 
     aligner.npz                 the aligner (`tasks.seq2seq.aligner`), part of the encoding; also aligns further pairs
     fertility.types.npy         [source vocabulary] largest count of each word type in training, at least 1    (guided)
-    <split>.fertility.npy       the counts, flat, one for each id of <split>.source                            (actual)
+    <split>.fertility.npy       the counts, flat, one for each id of <split>.source      (actual: at least 1; the tagger's)
     fertility.tagger.safetensors     a trained tagger, added by `with_tagger`                              (predicted)
 
 Links are symmetrised (grow-diag-final-and), so a word may have no link. With `forward`, they are those of the model from
@@ -39,8 +39,8 @@ def needed(config: Mapping[str, Any]) -> bool:
 
 
 def forward_links(config: Mapping[str, Any]) -> bool:
-    """Whether the model of a configuration counts the links of the forward model, see above."""
-    return bool(config["model"].get("forward_links"))
+    """Whether the model of a configuration counts the links of the forward model, see above; cells from before: no."""
+    return bool(config["model"].get("forward_links")) and (config["task"]["name"] == "fertility" or needed(config))
 
 
 def aligned(encoded: Encoded, root: str | Path, progress: Progress, forward: bool = False) -> Encoded:
@@ -104,6 +104,11 @@ def counts(aligned_by: aligner.Aligner, split: Split, forward: bool = False) -> 
         for s, _ in row:
             flat[start + s] += 1
     return Ragged(flat.clip(min=int(forward), max=255).astype(np.uint8), split.source.offsets)
+
+
+def actual(counted: Ragged) -> Ragged:
+    """The fertilities of a pair's words from their counts: at least 1, since a word of 0 could never be attended to."""
+    return Ragged(np.maximum(counted.flat, 1), counted.offsets)
 
 
 def stored(split: Split) -> Ragged | None:

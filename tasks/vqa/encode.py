@@ -158,8 +158,8 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     * questions truncated to max_tokens.
 
     Raises:
-        DataError: no answer is frequent enough, or no training question is left.
-        DataUnavailable: the file of word vectors does not exist.
+        DataError: no answer is frequent enough, no training question is left, or the file of answers holds none.
+        DataUnavailable: the file of word vectors or of answers does not exist.
     """
     records = data.read(progress)
     splits = {s: list(records[s]) for s in ("train", "dev")}
@@ -167,12 +167,14 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     kept = splits | {"train": [q for q in splits["train"] if q.image in images.index and q.image not in images.bad]}
     seen = Counter(w for q in kept["train"] for w in words_of(q.text))
     words = vocabulary(seen)
-    answers = vocabulary(Counter(q.answer for q in kept["train"]), options.min_answer_count)
+    given = None if options.answers is None else read_answers(Path(options.answers))
+    answers = given or vocabulary(Counter(q.answer for q in kept["train"]), options.min_answer_count)
     if not answers:
         where = f"{len(kept['train'])} questions, no answer given at least {options.min_answer_count} times"
         step = "lower encode.min_answer_count or raise data.limits.train"
         raise DataError("nothing is left to train on", where, step)
     key = _key(splits, images, options)
+    key = fingerprint(key, given) if given else key
 
     def build(folder: Path) -> dict[str, Any]:
         write_dictionary(folder / DICT, ((word, seen[word]) for word in words))
@@ -245,6 +247,32 @@ def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tu
     return table, len(words) - len(found)
 
 
+def read_answers(path: Path) -> list[str]:
+    """The answers in a JSON file: a list of texts, or the pair {answer: number}, {number: answer} of MCAN's answer_dict.json.
+
+    Raises:
+        DataUnavailable: the file does not exist.
+        DataError: it holds neither.
+    """
+    step = "set encode.answers=FILE, or null for the frequent answers of training"
+    if not path.is_file():
+        raise DataUnavailable("the list of answers is missing", str(path), step)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, list) and found and isinstance(found[0], dict):
+            numbers = found[0]
+            found = sorted(numbers, key=numbers.__getitem__)
+            if [numbers[answer] for answer in found] != list(range(len(found))):
+                raise ValueError(f"its numbers are not 0 to {len(found) - 1}")
+        if not isinstance(found, list) or not found or not all(isinstance(a, str) and a for a in found):
+            raise ValueError("it must be a list of texts, or MCAN's answer_dict.json")
+        if twice := [a for a, n in Counter(found).items() if n > 1]:
+            raise ValueError(f"{twice[0]!r} is in it twice")
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path.name} is no list of answers", f"{path}: {error}", step) from error
+    return found
+
+
 def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: str | Path, progress: Progress) -> Images:
     """The images that the splits ask about, decoded now or found in the cache."""
     keys = dict.fromkeys(q.image for questions in splits.values() for q in questions)
@@ -253,6 +281,7 @@ def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: str |
 
 def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Encode) -> str:
     settings = plain(options)
+    del settings["answers"]  # their content counts, see `encode`
     if options.vectors is not None:
         path = Path(options.vectors)
         if not path.is_file():

@@ -19,6 +19,9 @@ class Encode:
 
     max_tokens: int = integer(low=1, help="words kept per question")
     min_answer_count: int = integer(low=1, help="answers given less often in training are not in the vocabulary")
+    answers: str | None = text(
+        optional=True, help="JSON file of the answers: a list, or MCAN's answer_dict.json; null: by min_answer_count"
+    )
     vectors: str | None = text(optional=True, help="file of word vectors in GloVe's format; null: random vectors")
     by_image: bool = flag(help="keep an image's questions in one batch of training, so that a CNN reads it once")
 

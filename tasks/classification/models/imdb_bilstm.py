@@ -34,6 +34,7 @@ from tasks.layers.words import DensityOptions, density_alpha, density_on_words
 
 TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
+EARLIER = {"scaled": False}  # of cells from before this option
 
 
 @defaults("model/imdb_bilstm")

@@ -10,6 +10,7 @@ from tasks.config.options import defaults, flag, integer, number
 from tasks.layers.lstm import Tagger
 
 PLACES: dict[str, Place] = {}
+EARLIER = {"forward_links": False}  # of cells from before this option
 
 
 @defaults("model/bilstm_tagger")

@@ -6,7 +6,8 @@
 The encoder reads the sink after the last word, as the symbol `<s>`, which does not occur in sources. It is the last
 column of the positions that the decoder attends to; the returned attention contains only the words. With `coverage`,
 the scores also depend on the attention that each position has received so far (Tu et al. 2016, like `-coverage_attn` of
-OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})).
+OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})). Training then adds `coverage_loss` times the coverage loss of
+See et al. 2017: sum_t sum_i min(p_ti, sum_{t' < t} p_{t'i}).
 """
 
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from tasks.seq2seq.models import lstm
 
 PLACES = {"cross": Place(over=("row",), provides=("fertility",), stateful=True)}
 Tensors = dict[str, Tensor]
+EARLIER = {"forward_links": False}  # of cells from before this option
 _ROWS = "constant; guided: largest count of the word type in training; actual: of the pair; predicted: by a tagger"
 
 
@@ -37,14 +39,13 @@ class Options(lstm.Options):
 
     fertility: str = choice(REQUIRED, *FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
     constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
-    forward_links: bool = flag(
-        help="count as the authors' code: forward links, at least 1, and their tagger; false: symmetrised links"
-    )
     sink: bool = flag(help="add a position with infinite fertility")
-    coverage: bool = flag(help="scores depend on the attention that a position has received")
-    coverage_loss: float = number(
-        low=0, high=1e6, help="weight in the loss of attention to what was attended to before"
+    forward_links: bool = flag(
+        help="count links and tag as in the authors' code (not read with fertility=constant); false: links of both "
+        "directions, symmetrised, and the tagger tells 0 to 10"
     )
+    coverage: bool = flag(help="scores depend on the attention that a position has received")
+    coverage_loss: float = number(low=0, high=1e6, help="weight of the coverage loss in training; the authors': 1")
     tagger_dim: int = integer(low=1, help="with fertility=predicted: size of the tagger's word vectors and LSTMs")
     tagger_epochs: int = integer(low=1, help="with fertility=predicted: epochs of the tagger")
 
@@ -61,15 +62,19 @@ class Model(lstm.Model):
         if options.fertility == "guided":
             self.register_buffer("of_type", torch.ones(source_size))
         if options.fertility == "predicted":
-            sizes = source_size, options.tagger_dim, options.tagger_dim
-            self.tagger = Tagger(*sizes, least=int(options.forward_links)).requires_grad_(False)
+            sizes, least = (source_size, options.tagger_dim, options.tagger_dim), int(options.forward_links)
+            self.tagger = Tagger(*sizes, least=least).requires_grad_(False)
 
     def adopt(self, folder: Path | None) -> None:
         """Load the fertilities of word types, or the tagger, from a folder made by `tasks.seq2seq.fertility`.
         Raises:
-            ValueError: the fertilities are learned from data, but there is no folder of encoded pairs.
+            ValueError: the fertilities are learned from data, or there is a coverage loss, which our own criterion adds,
+                but there is no folder of encoded pairs.
         """
         kind = self.options.fertility
+        if self.options.coverage_loss and folder is None:
+            told = f"coverage_loss={self.options.coverage_loss:g} is not added by fairseq's own criterions"
+            raise ValueError(f"{told}; use scripts/train.py, or --coverage-loss 0")
         if kind != "constant" and folder is None:
             told = f"fertility={kind} is learned from data that we encoded"
             raise ValueError(f"{told}; use scripts/train.py, or --fertility constant")
@@ -113,7 +118,10 @@ class Model(lstm.Model):
             found = self.of_type[src_tokens]
         elif kind == "predicted":
             with torch.no_grad():
-                found = self.tagger(src_tokens, src_lengths).argmax(-1)
+                if self.options.forward_links:
+                    found = self.tagger.expected(src_tokens, src_lengths)
+                else:
+                    found = self.tagger(src_tokens, src_lengths).argmax(-1)
         elif fertility is None:
             raise ValueError(
                 "model.fertility=actual needs the fertilities of a pair, which a source alone does not have; train with guided or predicted"
@@ -159,10 +167,6 @@ def problems(config: Mapping[str, Any]) -> list[str]:
 
     node = nodes_at(config["mapping"], PLACES)["cross"]
     kind = config["model"]["fertility"]
-    if kind == "constant" and config["model"].get("forward_links"):
-        return [
-            "model.forward_links=true counts links, of which model.fertility=constant has none; use guided, actual or predicted"
-        ]
     if kind != "constant" and "fertility" not in sa.spec(node["name"]).inputs:
         return [
             f"model.fertility={kind} is not read by mapping={node['name']}; use mapping=fertility_softmax or fertility_sparsemax, "

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from repro.identity import as_named, scoring
+from repro.identity import as_named, asked_id, scoring
 from repro.store import Store
 from repro.tables import paired
 from repro.tables.statistics import corpus_bleu, example_error
-from tasks.cells import seq2seq
+from tasks.cells import _tagging, seq2seq
 from tasks.data import DataError
 
 FAMILIES = ("pairs", "shared", "entailment", "sentiment", "vqa", "multilabel")
@@ -117,6 +117,16 @@ def test_what_names_a_training_and_what_its_evaluation_alone(prepared_cell, comp
     tagged = [*SHARED, "mapping=fertility_sparsemax", *TAGGED, "model.share_embeddings=false"]
     one, same, another = (prepared_cell([*tagged, *more]) for more in ([], [], ["model.tagger_epochs=3"]))
     assert one.training_id == same.training_id != another.training_id
+    of = [*SHARED, "mapping=fertility_sparsemax", "model.name=lstm_fertility"]
+    for kind, same in (("constant", True), ("guided", False), ("actual", False)):
+        ids = {
+            asked_id(composed([*of, f"+model.fertility={kind}", f"+model.forward_links={code}"]), seq2seq)
+            for code in ("true", "false")
+        }
+        assert (len(ids) == 1) == same, "constant fertilities are read from no aligner"
+    before = composed([*of, "+model.fertility=guided", "+model.forward_links=false"])
+    stored = {k: v for k, v in before["model"].items() if k not in ("forward_links", "coverage_loss")}
+    assert as_named(before, seq2seq)["model"] == stored, "the cells from before the two options"
     plain, asked = composed(SHARED), composed([*SHARED, "decode.coverage_penalty=0.2"])
     for named in (scoring, as_named):  # a penalty that is not asked for
         assert "coverage_penalty" not in named(plain, seq2seq)["decode"]
@@ -160,7 +170,7 @@ def run(prepared_cell, ran, tiny, store):
 
 KINDS = [("fertility_softmax", ["+model.constant=1"])]
 KINDS += [("fertility_sparsemax", ["+model.fertility=guided", "mapping.c=0.2"])]
-KINDS += [("fertility_sparsemax", ["+model.fertility=actual", "model.input_feeding=true"])]
+KINDS += [("fertility_softmax", ["+model.fertility=actual", "model.input_feeding=true"])]
 
 
 @pytest.mark.parametrize("mapping, more", KINDS, ids=["constant", "guided", "actual"])
@@ -174,6 +184,8 @@ def test_every_kind_trains_and_is_scored(run, mapping, more):
     model, _ = cell.family.load(cell.config, found.folder)
     if more[0].endswith("guided"):
         assert model.of_type.max() > 1
+    if more[0].endswith("actual"):
+        assert min(float(p.sum(0).min()) for p in attention.values()) > 0, "a word can never be attended to"
 
 
 def test_the_tagger_is_a_cell_of_its_own_that_two_translations_share(run, store):
@@ -184,6 +196,12 @@ def test_the_tagger_is_a_cell_of_its_own_that_two_translations_share(run, store)
     assert '"test/accuracy"' in next(taggers[0].folder.glob("evaluations/*/metrics.json")).read_text(encoding="utf-8")
     scored = [k for k in taggers[0].read()["metrics"] if k.startswith("dev/")]
     assert "dev/accuracy" in scored
+    config = _tagging.config_of(one.config)
+    assert (config["optim"]["clip"], config["optim"]["betas"], config["optim"]["lr"]) == (0.0, [0.9, 0.999], 1e-3)
+    earlier = _tagging.config_of({**one.config, "model": {**one.config["model"], "forward_links": False}})
+    assert (earlier["optim"]["clip"], earlier["optim"]["betas"]) == (5.0, [0.9, 0.98])
+    told = [r["fertility"] + r["aligned"] for r in taggers[0].evaluations()[0].predictions()]
+    assert min(map(min, told)) == 1 and max(map(max, told)) <= 255
     stamp = taggers[0].path("manifest.json").stat().st_mtime_ns
     two, _ = run("mapping=fertility_softmax", "seed=2", *TAGGED)
     assert {e.folder for e in store} - before == {one.entry(store).folder, two.entry(store).folder, taggers[0].folder}

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 
 import sparse_attention as sa
 from tasks.classification.faithfulness import SHARES, attended, faithfulness, further
-from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
-from tasks.classification.predict import predict
+from tasks.classification.metrics import MEASURED, baselines, dev_scores, macro_f1, score
+from tasks.classification.predict import collate, predict
 
 REVIEWS = {"embed_dim": 16, "embed_range": 0.1, "hidden_dim": 12, "score_dim": 12, "start_variance": 0.04}
 PAIRS = {"embed_dim": 32, "embed_range": 2.0, "hidden_dim": 32, "dropout": 0.0, "l2": 0.0}
@@ -35,6 +35,20 @@ def test_macro_f1_by_hand():
     records = [{"label": t, "output": o} for t, o in ("aa", "aa", "ba", "bb", "cd")]
     assert macro_f1(records[:4]) == pytest.approx(100 * (4 / 5 + 2 / 3) / 2)
     assert macro_f1(records) == pytest.approx(100 * (4 / 5 + 2 / 3) / 4)  # c and d have none right
+
+
+def test_the_epoch_can_be_selected_by_macro_f1_on_dev(toy, build_model):
+    """scikit-learn's, of the predictions; other metrics cost no predictions, and training goes on after it."""
+    data = toy("toy_reviews", train=20, dev=30, test=5)
+    model = build_model("imdb_bilstm", data, **REVIEWS).train()
+    found = dev_scores(model, data, "macro_f1", 0, 1)
+    assert model.training and dev_scores(model, data, "accuracy", 0, 1) == {}
+    model.eval()
+    dev = data.splits["dev"]
+    with torch.no_grad():
+        outputs = [model(*collate(dev, [i]))[0].argmax().item() for i in range(len(dev.labels))]
+    records = [{"label": int(t), "output": o} for t, o in zip(dev.labels, outputs)]
+    assert found == {"dev/macro_f1": pytest.approx(macro_f1(records), abs=1e-4)} and 0 < found["dev/macro_f1"] < 100
 
 
 LEAST = [("softmax", "none", 97), ("sparsemax", "none", 97), ("continuous_softmax", "none", 90)]

@@ -86,6 +86,30 @@ def test_a_pair_does_not_depend_on_its_batch(toy, snli, assert_no_part_of_the_ba
     assert torch.allclose(extra["attention"]["premise"].sum(-1), torch.ones(12), atol=1e-5)
 
 
+def test_combined_scores_are_divided_by_the_root_of_the_states_size(toy, build_model):
+    """By 16 with the paper's sizes; not in discrete rows, nor in cells from before the option."""
+    encoded = toy("toy_reviews", train=20, dev=5, test=5)
+
+    def words(scaled, mapping="continuous_softmax", discrete="softmax"):
+        model = build_model("imdb_bilstm", encoded, mapping, discrete=discrete, scaled=scaled, **IMDB)
+        for name, parameter in model.named_parameters():
+            if name.startswith("scores"):
+                torch.nn.init.uniform_(parameter, -2, 2, generator=torch.Generator().manual_seed(len(name)))
+        torch.manual_seed(3)
+        texts, lengths = torch.randint(4, 9, (2, 7)), torch.tensor([7, 7])
+        return model([texts], [lengths])[1]["attention"]["words"].detach()
+
+    plain, scaled = words(False), words(True)
+    power = scaled ** (2 * IMDB["hidden_dim"]) ** 0.5  # softmax(z / s)^s is softmax(z), but for its sum
+    torch.testing.assert_close(power / power.sum(1, keepdim=True), plain, rtol=1e-4, atol=1e-6)
+    assert (plain - scaled).abs().max() > 0.01
+    torch.testing.assert_close(words(True, "softmax", "none"), words(False, "softmax", "none"))
+    node = {"name": "imdb_bilstm", "discrete": "softmax", **IMDB}
+    for given, scale in (({}, 1.0), ({"scaled": True}, 10**-0.5)):
+        made = models.build("classification", {**node, **given}, {"name": "continuous_softmax"}, encoded)
+        assert made.scale == pytest.approx(scale)
+
+
 def test_the_bilstm_is_torchs_and_the_cnn_sees_only_windows_inside_the_text():
     torch.manual_seed(0)
     ours, theirs = BiLstm(3, 4), nn.LSTM(3, 4, batch_first=True, bidirectional=True)

@@ -14,11 +14,12 @@ from sparse_attention.quality import alignment_error_rate
 from tasks.config.options import read
 from tasks.data import NullProgress, open_data
 from tasks.data.errors import DataError
-from tasks.data.symbols import EOS
+from tasks.data.symbols import EOS, PAD
 from tasks.load import evaluate
-from tasks.seq2seq import aligner
+from tasks.seq2seq import aligner, fertility
 from tasks.seq2seq.aligner import grow_diag_final_and
 from tasks.seq2seq.alignment import alignment_metrics, diagonal, forced, merged, places
+from tasks.seq2seq.batches import Pairs
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.repetition import drop_score, loops, rep_score
@@ -150,6 +151,37 @@ def test_planted_alignments_are_found_and_an_unseen_pair_is_aligned(tmp_path):
     assert np.array_equal(again.keys, found.there.keys) and np.array_equal(again.t, found.there.t)
     with pytest.raises(DataError, match="nothing can be aligned"):
         aligner.train([np.array([], int)], [np.array([1])], (5, 5))
+
+
+def test_links_of_one_direction_are_those_of_the_aligners_own_model(dataset, tmp_path):
+    """And what is counted of them: a target word once. A word without a link has an actual fertility of 1, also with both directions."""
+    sources, targets, _ = planted(200)
+    found = aligner.train(sources, targets, (30, 30))
+    best = found.there.best(sources, targets)
+    forward = found.forward(sources, targets)
+    assert forward == [{(int(s), t) for t, s in enumerate(row) if s >= 0} for row in best]
+    assert forward != found.align(sources, targets)
+    names = [f"w{w}" for w in range(30)]
+    pairs = [(" ".join(names[w] for w in s), " ".join(names[w] for w in t)) for s, t in zip(sources, targets)]
+    plain = encode(dataset(pairs, pairs[:20]), read(Encode, {}, "encode"), tmp_path, NullProgress())
+    theirs, ours = (fertility.aligned(plain, tmp_path, NullProgress(), forward=one) for one in (True, False))
+    assert theirs.sha256 != ours.sha256
+    own, train = fertility.aligner_of(theirs), theirs.splits["train"]
+    counted, linked = fertility.counts(own, train, forward=True), own.there.best(train.source, train.target)
+    of_rows = [np.bincount(row[row >= 0], minlength=len(source)) for row, source in zip(linked, train.source)]
+    assert np.array_equal(counted.flat, np.maximum(np.concatenate(of_rows), 1))
+    assert np.array_equal(fertility.stored(train).flat, counted.flat)
+    assert np.array_equal(fertility.counts(own, train).flat, fertility.stored(ours.splits["train"]).flat)
+    assert not np.array_equal(counted.flat, fertility.counts(own, train).flat)
+    most = np.ones(theirs.sizes[0])
+    np.maximum.at(most, np.asarray(train.source.flat), counted.flat)
+    assert np.array_equal(np.load(theirs.folder / fertility.TYPES), most)
+    for one in (theirs, ours):
+        split = one.splits["train"]
+        given, flat = Pairs(split, training=True).batch([*range(len(split))])["net_input"], fertility.stored(split).flat
+        words = given["src_tokens"].ne(PAD)
+        assert (flat.min(), given["fertility"][words].min()) == (int(one is theirs), 1)
+        assert given["fertility"][words].sum() == np.maximum(flat, 1).sum()
 
 
 def test_one_iteration_by_hand():

@@ -1,5 +1,6 @@
 """The encoder-decoder with fertilities: one attention in training and search, a sink, coverage vectors, gradients."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from tasks.config.models import build as built
 from tasks.config.models import problems
 from tasks.config.options import read
 from tasks.data.ragged import Ragged
@@ -75,6 +77,26 @@ def test_words_get_no_more_than_their_fertility_and_padding_nothing(fertile, bui
         fertile("fertility_softmax", fertility="actual")(**inputs)
     with pytest.raises(ValueError, match="learned from data that we encoded"):
         fertile("fertility_softmax", fertility="guided").adopt(None)
+    with pytest.raises(ValueError, match=r"coverage_loss=0.5 is not added by fairseq's own criterions"):
+        fertile("softmax", coverage_loss=0.5).adopt(None)
+
+
+def test_predicted_fertilities_are_expected_values_from_1_to_10(fertile, sentences):
+    """And the most likely ones from 0 in cells from before, whose stored options do not have `forward_links`."""
+    (inputs, _), model = sentences, fertile("fertility_softmax", fertility="predicted")
+    tokens, lengths, real = inputs["src_tokens"], inputs["src_lengths"], inputs["src_tokens"].ne(PAD)
+    p = model.tagger(tokens, lengths).softmax(-1)
+    assert p.size(-1) == 11 and not p[..., 0].any()
+    expected = sum(k * p[..., k] for k in range(1, 11))
+    words = model.encode(tokens, lengths)["fertility"][:, :-1]
+    torch.testing.assert_close(words[real], expected[real])
+    assert words[real].min() >= 1
+    node = {"name": "lstm_fertility", "embed_dim": 6, "hidden_dim": 8, "layers": 1, "tagger_dim": 4}
+    node |= {"fertility": "predicted"}
+    earlier = built("seq2seq", node, {"name": "fertility_softmax"}, WORDS + FIRST, WORDS + FIRST).eval()
+    scores = earlier.tagger(tokens, lengths)
+    assert scores.isfinite().all()
+    assert torch.equal(earlier.encode(tokens, lengths)["fertility"][:, :-1][real].long(), scores.argmax(-1)[real])
 
 
 def test_coverage_vectors_by_hand(fertile, sentences):
@@ -165,24 +187,30 @@ def test_forward_links_by_hand():
     model = aligner.Aligner(Direction([[0, 0, -1], [1]]), Direction([[0, 1, 2], [-1, 0]]))
     assert model.forward(split.source, split.target) == [{(0, 0), (0, 1)}, {(1, 0)}]
     assert fertility.counts(model, split, forward=True).flat.tolist() == [2, 1, 1, 1, 1]
-    assert fertility.counts(model, split).flat.tolist() == [1, 1, 1, 0, 1]
-    told = lstm_fertility.problems(
-        {"mapping": {"name": "fertility_softmax"}, "model": {"fertility": "constant", "forward_links": True}}
-    )
-    assert "model.fertility=constant has none" in told[0]
+    assert fertility.counts(model, split).flat.tolist() == [2, 1, 1, 0, 1]
 
 
-def test_the_authors_tagger_has_no_fertility_0_and_halves_the_loss_of_1():
-    torch.manual_seed(0)
-    tagger = Tagger(WORDS + FIRST, 4, 4, least=1).eval()
-    tokens = torch.tensor([[5, 6, 7]])
-    scores = tagger(tokens, torch.tensor([3]))
-    assert scores[..., 0].eq(-torch.inf).all() and scores[..., 1:].isfinite().all()
-    target = torch.tensor([[1, 2, 1]])
+def test_the_authors_tagger_has_no_fertility_0_and_halves_the_loss_of_1_in_training():
+    """As torch's NLLLoss with weights: loss and average; dev and taggers from 0 have no weights."""
+    criterion = Tags(SimpleNamespace(target_dictionary=None))
+    tokens, target = torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[1, 2, 1, 0]])
     sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([3])}, "target": target}
-    loss, _ = Tags.summed(None, type("M", (), {"net": tagger, "__call__": lambda self, **x: tagger(**x)})(), sample)
-    p = scores.softmax(-1)[0].gather(1, target[0].unsqueeze(1)).squeeze(1)
-    assert loss.item() == pytest.approx(-(0.5 * p[0].log() + p[1].log() + 0.5 * p[2].log()).item(), rel=1e-5)
+    sample |= {"ntokens": 3, "nsentences": 1}
+    for least, training in itertools.product((0, 1), (False, True)):
+        torch.manual_seed(0)
+        tagger = Tagger(WORDS + FIRST, 4, 4, dropout=0.0, least=least)
+        scores = tagger(tokens, torch.tensor([3]))
+        assert scores[..., 0].eq(-torch.inf).all() == bool(least) and scores[..., 1:].isfinite().all()
+        wrapped = torch.nn.Module().train(training)
+        wrapped.net, wrapped.forward = tagger, tagger.forward
+        loss, size, log = criterion(wrapped, sample)
+        weight = 0.5 if least and training else 1.0
+        of_1, of_2, last = (-scores[0, i].log_softmax(-1)[k].item() for i, k in enumerate((1, 2, 1)))
+        assert loss.item() == pytest.approx(weight * of_1 + of_2 + weight * last, rel=1e-5)
+        assert float(size) == float(log["sample_size"]) == 1 + 2 * weight and log["ntokens"] == 3
+        weights = torch.tensor([1.0, weight, *[1.0] * 9])
+        mean = torch.nn.NLLLoss(weight=weights)(scores[0, :3].log_softmax(-1), target[0, :3])
+        torch.testing.assert_close(loss / size, mean)
 
 
 def test_the_coverage_loss_by_hand(fertile, sentences):

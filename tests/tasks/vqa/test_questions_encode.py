@@ -155,6 +155,37 @@ def test_order_is_new_each_epoch_the_same_when_resumed_and_keeps_images_together
     assert np.array_equal(np.sort(loose), np.arange(60)) and np.count_nonzero(np.diff(image[loose])) > 40
 
 
+def test_answers_from_a_file_are_a_models_answers_in_its_order(node, cache, tmp_path):
+    data, path = open_data(node, cache), tmp_path / "answer_dict.json"
+    plain = encode.encode(data, Encode(min_answer_count=2), cache, QUIET)
+    names = [*reversed(plain.answers[:3]), "malevich"]
+    of_mcan = [{name: i for i, name in enumerate(names)}, {str(i): name for i, name in enumerate(names)}]
+    for content in (names, [dict(sorted(of_mcan[0].items())), of_mcan[1]]):
+        path.write_text(json.dumps(content), encoding="utf-8")
+        found = encode.encode(data, Encode(min_answer_count=1000, answers=str(path)), cache, QUIET)
+        assert found.answers == names and found.sha256 != plain.sha256
+        for q, row, scores in zip(*(getattr(found.splits["dev"], k) for k in ("questions", "answers", "scores"))):
+            assert {names[i]: pytest.approx(s, abs=1e-6) for i, s in zip(row, scores)} == {
+                a: s for a, s in encode.soft_scores(q.answers).items() if a in names and s > 0
+            }
+    path.rename(path.with_name("moved.json"))  # a test set needs the kept answers alone
+    assert encode.encode_test(data, found.folder, cache, QUIET).answers == names
+    with pytest.raises(DataUnavailable, match="list of answers is missing"):
+        encode.read_answers(path)
+    for wrong, said in (
+        ("{}", "must be a list"),
+        ("[]", "must be a list"),
+        ('["a", 1]', "must be a list"),
+        ('["a", "a"]', "'a' is in it twice"),
+        ('[{"a": 0, "b": 2}, {}]', "numbers are not 0 to 1"),
+        ('[{"a": 0, "b": "c"}, {}]', "no list of answers"),
+        ("a\nb", "no list of answers"),
+    ):
+        path.write_text(wrong, encoding="utf-8")
+        with pytest.raises(DataError, match=said):
+            encode.read_answers(path)
+
+
 def by_definition(answer: str, answers: list[str]) -> float:
     """Antol et al. 2015: mean over all subsets of nine annotators of min(agreeing / 3, 1)."""
     subsets = list(combinations(range(len(answers)), len(answers) - 1))
