@@ -24,7 +24,7 @@ from repro.tables import compare, render
 from repro.tables.compare import Lost
 from tasks.commands import reproduce
 from tasks.config import compose
-from tasks.config.options import near
+from tasks.config.options import NODES, TOP, near
 from tasks.config.request import Request, parsed
 from tasks.data import is_own
 
@@ -171,7 +171,7 @@ def _of(lost: Sequence[Lost], filters: Mapping[str, str]) -> list[Lost]:
 
 def _check_names(filters: Mapping[str, str]) -> None:
     """Raise FilterError for an unknown node, and ConfigError for an unknown experiment, before cells are read."""
-    nodes = (*compose.NODES, *compose.TOP, *OWN)
+    nodes = (*NODES, *TOP, *OWN)
     for key in filters:
         if key.partition(".")[0] not in nodes:
             raise compare.FilterError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")

@@ -19,7 +19,20 @@ from repro import identity, plugins
 from repro.identity import pair
 from tasks import data, loggers
 from tasks.config import models, nodes
-from tasks.config.options import CONFIGS, NAME, ConfigError, OptionsError, Problem, near, plain, read, read_each, short
+from tasks.config.options import (
+    CONFIGS,
+    NAME,
+    NODES,
+    TOP,
+    ConfigError,
+    OptionsError,
+    Problem,
+    near,
+    plain,
+    read,
+    read_each,
+    short,
+)
 from tasks.config.options import names_in as names_in
 from tasks.config.pages import claims, experiment, own_row, page, published  # noqa: F401
 from tasks.config.schedules import SCHEDULES
@@ -31,9 +44,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("seq2seq", "fertility", "classification", "vqa", "multilabel")
-COMPUTED_FROM = ("task", "data", "encode", "model", "mapping", "optim", "schedule", "train", "decode")
-NODES = (*COMPUTED_FROM, "profile", "logger", "launcher", "runtime", "paths")
-TOP = ("seed", "plugins")
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]

@@ -30,6 +30,9 @@ Options = TypeVar("Options")
 REQUIRED = object()
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
 ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+,(.*)\}")  # a value from the environment, and its default
+COMPUTED = ("task", "data", "encode", "model", "mapping", "optim", "schedule", "train", "decode")
+NODES = (*COMPUTED, "profile", "logger", "launcher", "runtime", "paths")  # of a configuration
+TOP = ("seed", "plugins")  # its keys outside nodes
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a task or a sweep, and of its folder
 
 

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tasks.config.options import CONFIGS, NAME, ConfigError, Problem, names_in, near, quoted, short
+from tasks.config.options import CONFIGS, NAME, NODES, TOP, ConfigError, Problem, names_in, near, quoted, short
 
 if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a model needs none
     from hydra.core.override_parser.types import Override as Parsed
@@ -331,8 +331,6 @@ def _flag(word: str) -> str:
 
 def settable(key: str) -> bool:
     """Whether a command may take KEY=VALUE: a group or key of the configuration, or a command's own key."""
-    from tasks.config.compose import NODES, TOP
-
     return key.partition(".")[0] in (*NODES, *TOP, "setting", *TRAIN, *REPRODUCE)
 
 
