@@ -43,6 +43,7 @@ class Mapping(nn.Module):
     spec: ClassVar[Spec]
     inner: Any  # for a mapping registered as a class: its instance
     dim: int = -1
+    _was_meta = False  # whether parameters were on the meta device: then they may hold uninitialised memory
 
     def __init__(self, *given: Any, **params: Any):
         super().__init__()
@@ -57,6 +58,7 @@ class Mapping(nn.Module):
         self._logits: list[str] = []  # only the parameters given as "learned"
         self._first: dict[str, Tensor] = {}  # the values of the parameters given as tensors
         self._keep(self.spec.check({**dict(zip(names, given)), **params}))
+        self._note_meta()
 
     def _refuse_a_dimension(self, given: tuple[Any, ...], names: list[str]) -> None:
         """Raise an error for a positional int that was probably meant as ``dim``, torch.nn.Softmax's first argument.
@@ -91,14 +93,31 @@ class Mapping(nn.Module):
             value = self._numbers[name] = next(p for p in self.spec.params if p.name == name).check(value)
         elif name in self.__dict__.get("_logits", ()):
             raise ValueError(f"{name} is learned: set {name}_logit, or make the mapping with a number")
-        elif name == "_is_hf_initialized" and value:
-            # from_pretrained of transformers sets this when it has initialised what a checkpoint lacks; it knows torch's
-            # modules only, and marks the parameters that the checkpoint has.
-            for own in self._learned:
-                held = getattr(self, f"{own}_logit" if own in self._logits else own)
-                if not (held.is_meta or getattr(held, name, False)):
-                    self._reset(own)
         super().__setattr__(name, value)
+
+    def _apply(self, *args: Any, **given: Any) -> Mapping:
+        super()._apply(*args, **given)
+        self._note_meta()
+        return self
+
+    def _note_meta(self) -> None:
+        self._was_meta = self._was_meta or any(self._held(name).is_meta for name in self._learned)
+
+    def _held(self, name: str) -> Tensor:
+        return getattr(self, f"{name}_logit" if name in self._logits else name)  # type: ignore[no-any-return]
+
+    @property
+    def _is_hf_initialized(self) -> bool:
+        """Read by from_pretrained of transformers, when the parameters of the checkpoint are marked and before the
+        model's own `_init_weights`, which knows torch's modules only: initialise the parameters without a mark."""
+        for name in self._learned if self._was_meta else ():
+            if not (self._held(name).is_meta or getattr(self._held(name), "_is_hf_initialized", False)):
+                self._reset(name)
+        return self.__dict__.get("_hf_initialized", False)
+
+    @_is_hf_initialized.setter
+    def _is_hf_initialized(self, value: bool) -> None:
+        self.__dict__["_hf_initialized"] = value
 
     def spread(self, *shape: int) -> Mapping:
         """Return a copy that learns one value for each index of ``shape``; the logits are initialised from N(0, 1).

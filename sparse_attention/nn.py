@@ -217,8 +217,16 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _reset_parameters(self) -> None:
         """Called by torch's constructor, and by transformers for a module that a checkpoint does not have."""
         super()._reset_parameters()
-        if isinstance(mapping := self._modules.get("mapping"), Mapping):
+        mapping = self._modules.get("mapping")
+        if isinstance(mapping, Mapping) and not mapping._is_hf_initialized:
             mapping.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the parameters as the constructor did, for memory that ``to_empty`` left uninitialised.
+
+        `out_proj` has a method of its own.
+        """
+        self._reset_parameters()
 
     def merge_masks(self, *given: Any) -> Any:
         """Called by ``nn.TransformerEncoderLayer`` before its fused softmax, which a hook of this module keeps away."""
@@ -318,7 +326,7 @@ def _why_not(part: nn.MultiheadAttention) -> str:
     if type(part).forward is not nn.MultiheadAttention.forward or "forward" in vars(part):
         return "a forward of its own"
     used = [name for name in ("mapping", *vars(MultiheadAttention)) if not hasattr(nn.MultiheadAttention, name)]
-    taken = [name for name in used if hasattr(part, name)]
+    taken = [name for name in used if hasattr(part, name) and name != "reset_parameters"]
     return f"an attribute {taken[0]!r} of its own" if taken else ""
 
 

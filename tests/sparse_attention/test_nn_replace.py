@@ -179,3 +179,14 @@ def test_torch_fx_sees_our_modules_as_it_sees_torchs():
 
     with pytest.raises(TypeError, match=r"torch\.fx\.symbolic_trace sees modules"):
         torch.fx.symbolic_trace(Function())
+
+
+def test_a_subclass_may_reset_its_parameters_itself():
+    class Own(nn.MultiheadAttention):
+        def reset_parameters(self):
+            nn.init.ones_(self.in_proj_weight)
+
+    attend = Own(8, 2)
+    sa.nn.replace(attend, "sparsemax")
+    attend.reset_parameters()
+    assert (attend.in_proj_weight == 1).all()

@@ -375,6 +375,7 @@ def test_memory_left_uninitialised_is_set_as_by_the_constructor():
     assert all(x.isfinite().all() for x in (*model.parameters(), *model.buffers()))
     assert model.one.params["alpha"].item() == 1.5 and model.own.alpha.item() == pytest.approx(1.3)
     assert model.fixed.alpha.tolist() == [1.25, 1.75] and model.each.alpha_logit.unique().numel() == 4
+    assert callable(model.attention.reset_parameters) and callable(model.layer.self_attn.reset_parameters)  # for FSDP
     with torch.device("meta"):
         unknown = sa.make("entmax", alpha=nn.Parameter(torch.tensor(1.3)))
     with pytest.raises(ValueError, match="alpha was given on the meta device"):

@@ -339,16 +339,28 @@ def test_from_pretrained_initialises_what_the_checkpoint_lacks(tmp_path):
             super().__init__(config)
             self.linear = torch.nn.Linear(4, 4)
             if learns:
-                self.one, self.each = (sa.make("entmax", alpha="learned") for _ in range(2))
+                self.one, self.each, self.own, self.ruled = (sa.make("entmax", alpha="learned") for _ in range(4))
                 self.each = self.each.spread(3, 1)
+                self.own.alpha_logit = torch.nn.Parameter(torch.full((1,), 1.3))
+                self.attend = sa.nn.MultiheadAttention(4, 2, mapping="entmax", alpha="learned")
             self.post_init()
+
+        def _init_weights(self, module):
+            super()._init_weights(module)
+            if module is getattr(self, "ruled", None):
+                module.alpha_logit.data.fill_(0.4)
+
+    fresh = Model(Config())  # has what the constructor and the model's own rule set
+    assert fresh.own.alpha_logit.item() == pytest.approx(1.3) and fresh.ruled.alpha_logit.item() == pytest.approx(0.4)
 
     Model(Config(), learns=False).save_pretrained(tmp_path / "plain")
     model = Model.from_pretrained(tmp_path / "plain")
     assert model.one.params["alpha"].item() == 1.5 and model.each.alpha_logit.unique().numel() == 3
+    assert model.ruled.alpha_logit.item() == pytest.approx(0.4)
+    assert model.attend.mapping.alpha_logit.unique().numel() == 2 and (model.attend.in_proj_bias == 0).all()
     with torch.no_grad():
         model.one.alpha_logit.fill_(0.7)
     model.save_pretrained(tmp_path / "trained")
     again = Model.from_pretrained(tmp_path / "trained")
     assert again.one.alpha_logit.item() == pytest.approx(0.7)
-    assert torch.equal(again.each.alpha_logit, model.each.alpha_logit)
+    assert all(torch.equal(x, y) for x, y in zip(again.parameters(), model.parameters(), strict=True))
