@@ -8,7 +8,9 @@ Both the attention and a mask function are registered: without a mask function, 
 mask is boolean; a mask that a model adds to its scores is split into a boolean mask and position biases
 (`masks.separate`).
 
-    model.generate(**inputs, past_key_values=sa.integrations.transformers.cache(model))    # decodes with `sa.KeyCache`
+    model.generate(**inputs, cache=sa.integrations.transformers.cache(model))    # decodes with `sa.KeyCache`
+
+The argument ``cache=`` is called ``past_key_values=`` in transformers 5.23.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from .masks import HIDDEN, separate
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
-    from transformers.cache_utils import DynamicLayer
+    from transformers.cache_utils import Cache, DynamicLayer
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
     from transformers.utils.output_capturing import _active_collector
 except ImportError as error:
@@ -131,7 +133,7 @@ def use(model: Any, mapping: str, **given: Any) -> Any:
             part.register_forward_hook(_leave, always_call=True)  # also after an exception
         own = getattr(part, "config", None)  # from which the module takes its implementation, in most models
         if not hasattr(own, "_attn_implementation"):
-            own = owners[max((x for x in owners if path.startswith(x)), key=len)]
+            own = owners[max((x for x in owners if not x or f"{path}.".startswith(f"{x}.")), key=len)]
         part.sa_used = own, name, f"{known} ({path} of {kind})"
     return model
 
@@ -167,7 +169,7 @@ def _leave(module: Any, args: Any, output: Any) -> None:
 
 
 def cache(model: Any) -> DynamicCache:
-    """A dynamic cache for ``past_key_values=`` that stores keys and values in `sa.KeyCache`. For inference only.
+    """A dynamic cache for ``cache=`` (``past_key_values=`` in transformers 5.23) that stores keys and values in `sa.KeyCache`. For inference only.
 
     Keys are not copied again at every step. With sparsemax or entmax 1.5, a single query first selects candidate keys
     with the 8-bit panels. Layers with sliding windows keep transformers' own cache.
@@ -178,7 +180,7 @@ def cache(model: Any) -> DynamicCache:
     name = model.config._attn_implementation
     if name not in _MINE or model.config.is_encoder_decoder:
         what = "has an encoder" if name in _MINE else f"attends by {name!r}"
-        raise ValueError(f"{type(model).__name__} {what}; cache(model) needs a decoder without encoder, after use(model, mapping). For other models leave past_key_values out")  # fmt: skip
+        raise ValueError(f"{type(model).__name__} {what}; cache(model) needs a decoder without encoder, after use(model, mapping). For other models leave the cache out")  # fmt: skip
     made, (mapping, params, *_) = DynamicCache(config=model.config), _MINE[name]
     layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
     made.layers = layers or [Held(mapping, params) for _ in range(model.config.num_hidden_layers)]
@@ -207,7 +209,7 @@ class Held(DynamicLayer):  # type: ignore[misc]
             ValueError: one of the tensors requires a gradient, and gradients are recorded.
         """
         if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
-            raise ValueError("cache(model) does not support gradients; call the model under torch.no_grad(), or leave past_key_values out")  # fmt: skip
+            raise ValueError("cache(model) does not support gradients; call the model under torch.no_grad(), or leave the cache out")  # fmt: skip
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.held.append(key_states, value_states)
@@ -303,7 +305,7 @@ def attention(
         ValueError: unsupported arguments, such as a paged cache or block indices.
     """
     for name in ("cache", "block_indices"):
-        if given.get(name) is not None:
+        if given.get(name) is not None and not isinstance(given[name], Cache):  # a module has read these already
             raise ValueError(f"{type(module).__name__} passes {name}=, which sparse mappings do not support; use attn_implementation='eager' for this model")  # fmt: skip
     _frames.mark()
     n, m = query.shape[-2], key.shape[-2]

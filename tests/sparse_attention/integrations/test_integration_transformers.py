@@ -28,6 +28,8 @@ BOTH = {
 }
 ALL = {**DECODERS, **ENCODERS, **BOTH}
 SPARSE = ("sparsemax", "fusedmax")
+# the name of the argument that takes a cache
+CACHE = "cache" if tuple(map(int, tf.__version__.split(".")[:2])) >= (5, 24) else "past_key_values"
 SIX_WORDS = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
 WORDS = torch.randint(4, 60, (2, 9), generator=torch.Generator().manual_seed(0))
 
@@ -127,7 +129,7 @@ def test_a_held_cache_changes_nothing(name, mapping, hidden):
     for beams in (1, 3):
         asked = SIX_WORDS | {"num_beams": beams}
         cache = integration().cache(model)
-        held = model.generate(**given, **asked, past_key_values=cache)
+        held = model.generate(**given, **asked, **{CACHE: cache})
         assert torch.equal(held, model.generate(**given, **asked))
     kinds = {type(layer).__name__ for layer in cache.layers}
     slides = {"DynamicSlidingWindowLayer"}
@@ -140,21 +142,21 @@ def test_a_held_cache_is_what_steps_read(monkeypatch):
     cache = integration().cache(model)
     with torch.no_grad():
         whole = model(WORDS).logits
-        model(WORDS[:, :7], past_key_values=cache)
-        model(WORDS[:, 7:], past_key_values=cache)  # two queries at once
+        model(WORDS[:, :7], **{CACHE: cache})
+        model(WORDS[:, 7:], **{CACHE: cache})  # two queries at once
         cache.crop(-2)
         assert not asked and cache.get_seq_length() == 7
-        last = [model(WORDS[:, t : t + 1], past_key_values=cache).logits[:, 0] for t in (7, 8)]
+        last = [model(WORDS[:, t : t + 1], **{CACHE: cache}).logits[:, 0] for t in (7, 8)]
         torch.testing.assert_close(torch.stack(last, 1), whole[:, 7:], atol=1e-4, rtol=1e-4)
         assert asked == [{"lengths": None}] * 4  # two layers, two steps
         cache.batch_select_indices(torch.tensor([False, True]))
         model.set_attn_implementation("eager")  # whoever else attends finds keys and values as ever
-        softmax = model(WORDS[1:, :1], past_key_values=cache).logits
+        softmax = model(WORDS[1:, :1], **{CACHE: cache}).logits
     assert len(asked) == 4 and softmax.isfinite().all()
     with pytest.raises(ValueError, match="attends by 'eager'"):
         integration().cache(model)
     with pytest.raises(ValueError, match="not support gradients"):
-        model(WORDS[1:], past_key_values=cache)
+        model(WORDS[1:], **{CACHE: cache})
     with pytest.raises(ValueError, match="has an encoder"):
         integration().cache(made("t5"))
 
@@ -282,7 +284,9 @@ def test_checkpoints_run_attention_again_in_the_backward_pass():
     for reentrant in (None, False, True):
         model = made("llama").train()
         if reentrant is not None:
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)(
+                {"use_reentrant": reentrant}
+            )
         model(WORDS).logits.square().mean().backward()
         gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
         assert not integration()._frames.called

@@ -366,6 +366,7 @@ class _ByHand(nn.Module):
     def __init__(self, attend):
         super().__init__()
         self.attend, self.softmax, self.dropout = attend, nn.Softmax(-1), nn.Dropout(0.1)
+        self.book = nn.Parameter(torch.randn(5, 4))
 
     def forward(self, x):
         return self.attend(self, x)
@@ -376,11 +377,18 @@ OWN = {
     "module, dropout, einsum": lambda self, x: torch.einsum("bhnm,bhmd->bhnd", self.dropout(self.softmax(x @ x.mT)), x),
     "in float32, matmul": lambda self, x: torch.matmul(F.softmax(x @ x.mT, -1, dtype=torch.float32).to(x.dtype), x),
     "bmm": lambda self, x: torch.bmm(torch.softmax(x[0] @ x[0].mT, dim=-1), x[0])[None],
+    "mixed heads": lambda self, x: (
+        F.linear((x @ x.mT).softmax(-1).permute(0, 2, 3, 1), torch.eye(2)).permute(0, 3, 1, 2) @ x
+    ),
     "over channels": lambda self, x: x @ (x.mT @ x).softmax(-1).mT,
 }
 NOT_ATTENTION = {
     "router": lambda self, x: x * x.softmax(-1).topk(2).values.sum(-1, keepdim=True),
     "classes": lambda self, x: x * self.softmax(x.mean(-2, keepdim=True)),
+    "soft router": lambda self, x: (
+        F.linear(x @ x.mT @ x, torch.eye(4)).softmax(-1).unsqueeze(-2) @ x.unsqueeze(-1).expand(-1, -1, -1, 4, 4)
+    ).squeeze(-2),
+    "code book": lambda self, x: (x @ x.mT).softmax(-1) @ self.book,
     "named": lambda self, x: sa.sparse_attention(x, x, x, "softmax", need_weights=True)[0],
 }
 
