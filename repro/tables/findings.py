@@ -75,7 +75,9 @@ def _ranked(block: Block, at: int, scored: list[Row], metric: Metric) -> tuple[R
         gaps = [(row, paired.difference(row, best, first.values[at].metric, metric)) for row in others]
         behind = [row for row, gap in gaps if gap and not gap.certain and gap.p * pairs < SIGNIFICANT]
     count = f"{len(behind) or 'none'} of {len(others)} other rows that converged with {FEWEST} seeds or more"
-    sampled = all(paired.error(row, best, first.values[at].metric, metric) for row in others)  # None recorded: seeds alone
+    sampled = all(
+        paired.error(row, best, first.values[at].metric, metric) for row in others
+    )  # None recorded: seeds alone
     how = f"(p < {SIGNIFICANT}, paired over seeds{' and test examples' if sampled else ''})"
     if len(behind) < len(others):
         return None, f"{described(best)} has the best mean, but is shown to be better than {count} {how}"

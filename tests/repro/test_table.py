@@ -53,7 +53,8 @@ def test_a_row_that_was_never_run_says_how_long_it_takes(made, monkeypatch):
     """As long as the finished cells of its mapping, here an hour each; if there are none, as is assumed."""
     never = {**SOFTMAX, (1, 0.0, 1): None, (1, 0.0, 2): None}
     plan, store = made(never)
-    assert "tuned: not run yet (2 cells)." in block(plan, store).footers
+    said = [text for text in block(plan, store).footers if text.startswith("tuned: ")]
+    assert said == ["tuned: not run yet (2 cells)."]
     assumed = tables.build(plan, store, hours=lambda config: 1.5 * config["seed"]).blocks[0].footers
     assert "tuned: not run yet (2 cells, about 4.5 hours (assumed))." in assumed
     plan, store = made({**never, (2, None, 1): (60.0, 30.0)})
