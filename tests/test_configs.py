@@ -19,7 +19,6 @@ from repro import identity
 from repro import plan as plans
 from repro.protocol import Prepared, TestSet
 from repro.store import Store
-from repro.tables import footers
 from tasks import data
 from tasks.config import compose, models, nodes
 from tasks.config import pages as config_pages
@@ -261,55 +260,6 @@ def stand_in(monkeypatch, config) -> str:
     return name
 
 
-# What a deviation may say of a paper: facts of the paper's text or of the code that its authors used, by paper and task.
-TOOLKIT = (
-    "one direction, 2 x 500, input feeding",
-    "neither",
-    "1",
-    ".3",
-    "50,000 words",
-    "not divided",
-    "beam 5, not divided",
-)
-TOOLKIT += ("SGD at 1, halving, batches of 64, 13 epochs",)
-EXACT = ("a solver with tolerance 1e-2", "the printed composition")
-STATED = {
-    ("niculae2017", "translation"): {*TOOLKIT, "ten language pairs"},
-    ("niculae2017", "summarization"): {*TOOLKIT, *EXACT, "4M headlines of Gigaword"},
-    ("niculae2017", "snli"): {
-        *("SNLI, 570,000 pairs of sentences", "GloVe 300-d, fixed", "GloVe 300-d", "fixed", "all words"),
-        *("100 units, dropout .1, l2 chosen on dev", "dropout .1, no words replaced, l2 chosen on dev"),
-        *("3e-4, no clipping, batches of 25, 200 epochs", "3e-4, batches of 25, 200 epochs", EXACT[1]),
-    },
-    ("laha2018", "translation"): {*TOOLKIT, "1M sentences"},
-    ("laha2018", "summarization"): {*TOOLKIT, *EXACT, "Gigaword"},
-    ("martins2020", "translation"): {"IWSLT 2017", "a biLSTM"},
-    ("martins2020", "vqa"): {
-        *("VQA-v2", "ResNet-152 features, 14 x 14", "6 layers, 512 units, dropout .1, pretrained 300-d"),
-        *("1e-4, batches of 64, 13 epochs", "1e-4 in steps, 13 epochs", "spaCy's"),
-        *("the challenge's server, test-dev and test-standard", "ResNet-152 features at 14 x 14 positions, six layers"),
-    },
-    ("malaviya2018", "translation"): {
-        "both directions, 2 x 500, input feeding", *TOOLKIT[1:4], TOOLKIT[-1], "BPE", "IWSLT 2014", "beam 10", "METEOR 1.5",
-        "chosen among 0, .2, ..., 1; its choice was not found",
-    },
-    ("peters2018", "snli_esim"): {"SNLI"},
-}  # fmt: skip
-
-
-def says_only_what_its_paper_states(plan: plans.Plan) -> None:
-    experiment = plan.experiment
-    deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
-    told = [*footers.declared(plan, plan.slots), *footers.of_tasks(deviations, plan)]
-    stated = set().union(*(STATED.get((experiment.paper, slot.task), ()) for slot in plan.slots))
-    for text in told:
-        assert not re.search(r"\([a-z]+[0-9]{4}", text), "a paper's name in brackets is written as `paper` or left out"
-        assert all(experiment.paper and said in stated for said in re.findall(r"\(paper: ([^()]*)\)", text)), text
-    assert not (stated and experiment.profile == "demo") or any("(paper: " in text for text in told), (
-        "nothing is said to differ"
-    )
-
-
 def planned(monkeypatch, experiment) -> plans.Plan:
     with compose.composer() as made:
         tools = plans.Tools(made, lambda config: stand_in(monkeypatch, config), compose.with_data)
@@ -330,7 +280,6 @@ def test_experiment_plans(monkeypatch, name, profile):
         assert {s.config["profile"]["name"] for s in slots} == {profile}
         assert column.select.metric == f"dev/{slots[0].config['train']['best_metric']}"
         assert [t.name for t in slots[0].tests] == list(column.evaluate)
-    says_only_what_its_paper_states(plan)
     known, key, now = json.loads(IDENTITIES.read_text(encoding="utf-8")), f"{name} {profile}", identities(plan)
     if "RECORD_IDENTITIES" in os.environ:
         IDENTITIES.write_text(json.dumps({**known, key: now}, indent=0) + "\n", encoding="utf-8")

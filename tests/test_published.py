@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections import defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from functools import cache
 from types import SimpleNamespace
@@ -100,7 +101,7 @@ def test_a_row_is_what_the_page_says_and_a_number_is_held_against_the_score_that
             assert known or sets == {}, f"{name}: what is {group['dataset']} by our names?"
     for row in (row for row in page["rows"] if row.get("published")):
         said = rows[row["published"]]
-        stated = dict(o.split("=", 1) for o in row.get("overrides", ()))
+        stated = dict(o.removeprefix("+").split("=", 1) for o in row.get("overrides", ()))
         assert said["mapping"] == row["mapping"] and stated == {k: str(said[k]) for k in stated}
     assert {r["mapping"] for r in published["results"]} == set(rows)
 
@@ -121,7 +122,7 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
             row, column = one.rows[slot.row], one.columns[slot.column]
             declared = footers.declared(Plan(one, slots), [slot])
             why = barriers(one, column, row, pub.Published(1.0, 1, "", ""), "test/x", [slot], {}, (), declared)
-            mine = [*one.deviations, *slot.config["task"]["deviations"]]
+            mine = [*one.deviations, *(footers.of_paper(d, one.paper) for d in slot.config["task"]["deviations"])]
             others = [text for text in mine if re.match("with ", text) and f"with {slot.mapping}" not in text]
             groups = {o.split("=")[0] for o in (*column.overrides, *row.overrides)}  # of which another file was chosen
             others += [text for text in mine if text.split(":")[0] in groups]
@@ -131,6 +132,101 @@ def test_every_declared_deviation_of_a_row_bars_its_verdict():
         assert barred == {*one.deviations, *footers.of_settings(Plan(one, slots), slots)}, "what is printed"
         seen |= barred
     assert len(seen) >= 5 and set(TABLES) <= set(EXPERIMENTS)
+
+
+# (paper, task) -> the settings that the paper states or, for a toolkit or code that it names, that this has
+OPENNMT = "OpenNMT-py's defaults; one direction; 2 x 500; input feeding; neither; 1; .3; not divided; beam 5; SGD at 1; halving"
+OPENNMT += "; batches of 64; 13 epochs; only in decoding; as in OpenNMT-py of 2017; `model.mask_padding=false`"
+OPENNMT += "; given attention; model.mask_padding=false"
+SUMS = "50,000 words; by a solver with tolerance 1e-2; `mapping.solver=pgd`; a solver with tolerance 1e-2; the printed composition"
+SNLI = "as in the code of Martins & Astudillo 2016; GloVe 300-d; fixed; all words; 100 units; dropout .1; no words replaced"
+SNLI += "; l2 chosen on dev; 3e-4; no clipping; batches of 25; 200 epochs; 570,000 pairs of sentences; SNLI; the printed composition"
+IMDB = (
+    "IMDB; biLSTM; sigma^2 = softplus(w'v); GloVe 840B; fixed; all words and whole documents; of 128 units; no dropout"
+)
+VQA = "VQA-v2; 14 x 14; MCAN; the challenge's server; test-dev and test-standard; ResNet-152 features; of 6 layers; 6 layers"
+BEST = "that with the best accuracy"
+STATED = {
+    ("niculae2017", "translation"): f"{OPENNMT}; {SUMS}",
+    ("niculae2017", "summarization"): f"{OPENNMT}; {SUMS}; 4M headlines",
+    ("niculae2017", "snli"): SNLI,
+    ("laha2018", "translation"): f"{OPENNMT}; 50,000 words; NMT-Benchmark; {BEST}",
+    ("laha2018", "summarization"): f"{OPENNMT}; 50,000 words; Gigaword; {BEST}",
+    ("laha2018", "multilabel"): "",
+    ("peters2018", "snli_esim"): "SNLI",
+    ("martins2020", "translation"): "IWSLT 2017; bidirectional; sizes not stated",
+    ("martins2020", "imdb"): f"{IMDB}; AdamW at 1e-3; batches of 16; 10 epochs",
+    (
+        "martins2020",
+        "vqa",
+    ): f"{VQA}; 512 units; dropout .1; pretrained 300-d; 1e-4; 1e-4 in steps; batches of 64; 13 epochs; spaCy's",
+    # of whose text we have none: by its code
+    (
+        "malaviya2018",
+        "translation",
+    ): f"{OPENNMT}; both directions; beam 10; BPE; IWSLT 2014; METEOR 1.5; chosen among 0; .2; ...; 1; its choice was not found",
+}
+# what a deviation says that the paper does not state begins with one of these words
+SILENT = {
+    ("niculae2017", "translation"): "data: |paper: Moses|The epoch",
+    ("niculae2017", "summarization"): "The epoch",
+}
+SILENT |= {("laha2018", "translation"): "paper: Moses", ("martins2020", "imdb"): "model: |encode: |optim: "}
+SILENT |= {("martins2020", "vqa"): "optim: |GloVe "}
+SILENT["martins2020", "translation"] = (
+    "model: (one matrix|initial|dropout|padding)|joint BPE|optim: |scores |beam 4|paper: Moses|Source|The epoch"
+)
+QUOTED = re.compile(r" \((paper: |(?=the paper does not state it))((?:[^()]|\([^()]*\))*)\)")
+
+
+def untrue(text: str, paper: str, task: str) -> list[str]:
+    """What a deviation says of a paper's task that is not true, or that the paper does state."""
+    stated, found = STATED.get((paper, task), "").split("; "), []
+    for one in QUOTED.finditer(text):
+        said = one[2]
+        if re.match(f"the paper|{footers.NOT_STATED}", said):
+            subject = text[: one.start()].split(". ")[-1]
+            found += [] if re.match(SILENT.get((paper, task), "never"), subject) else [said]
+            said = re.sub(f"^(the paper does not state it|{footers.NOT_STATED})(, the benchmark.*)?(, )?", "", said)
+        found += [p for p in re.split("[,;] ", said) if p and p.removeprefix("in its code ") not in stated]
+    return found
+
+
+STATING = [(name, p) for name in compose.names_in("experiment") for p in compose.page("experiment", name)["profiles"]]
+
+
+@pytest.mark.parametrize(
+    "name, profile",
+    [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in STATING],
+)
+def test_a_deviation_says_only_what_its_paper_states(name, profile):
+    """Below the tables of all experiments; tables of no paper name none."""
+    one = compose.experiment(name, profile)
+    one = replace(one, seeds=one.seeds[:1])
+    texts = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
+    slots = [c.with_data(Prepared("", "", test=TestSet("test", "", ""))) for c in reproduce.outline([one])[0]]
+    for task in dict.fromkeys(slot.task for slot in slots):
+        plan = Plan(one, [slot for slot in slots if slot.task == task])
+        printed = [*one.deviations, *footers.of_settings(plan, plan.slots), *footers.of_tasks(texts, plan)]
+        assert [(text, bad) for text in printed for bad in untrue(text, one.paper, task)] == []
+        named = [text for text in printed if re.search(r"\([a-z]+\d{4}[,:] ", text)]
+        assert named == [], "a paper's name in brackets is written as `paper` or left out"
+
+
+@pytest.mark.parametrize(
+    "paper, task, text",
+    [
+        ("martins2020", "translation", "joint BPE (paper: 50,000 words)"),
+        ("martins2020", "translation", "model: one layer (paper: one direction, 2 x 500, input feeding)"),
+        ("malaviya2018", "translation", "data: Multi30k (paper: 1M sentences)"),
+        ("martins2020", "translation", "data: Multi30k (the paper does not state it)"),
+        ("martins2020", "imdb", "model: 48 units (paper: 128 units)"),
+        ("laha2018", "translation", "scores (paper: not stated, 1M sentences)"),
+        ("", "translation", "dropout .2 (paper: .3)"),
+    ],
+)
+def test_a_false_statement_on_a_paper_is_found(paper, task, text):
+    assert untrue(text, paper, task) != []
 
 
 # experiment, row and column of a cell, and the printed numbers that it has

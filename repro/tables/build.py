@@ -23,6 +23,8 @@ from repro.tables.decide import Evidence, Outcome, outcome_of
 from repro.tables.statistics import holm, mean_of
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
+UNRUN = "not run yet"
+
 
 def build(
     plan: Plan,
@@ -120,6 +122,7 @@ class _Column:
         if self.number in self.plan.unavailable:
             return Block(column.label, unavailable=self.plan.unavailable[self.number])
         rows = [self._row(r) for r in range(len(self.plan.experiment.rows))]
+        self.losses += [self._cost(r, rows) for r, row in enumerate(rows) if any(v.note == UNRUN for v in row.values)]
         self._test(rows)
         first = next((cell for row in rows for cell in row.results), None)
         blanks = sum(len(group.metrics) for group in column.published)
@@ -154,35 +157,44 @@ class _Column:
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
                     compared[r].values[i].p_values[kind] = p
 
-    def _read(self, label: str, slots: Sequence[Cell], failed: bool) -> dict[str, Results]:
-        """The stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
+    def _read(self, label: str, slots: Sequence[Cell], failed: bool) -> tuple[dict[str, Results], str]:
+        """The stored results, as cell id -> results, and why others are not there; `losses` has lost cells of rows that ran."""
         results: dict[str, Results] = {}
+        damaged = 0
         for slot in slots:
             try:
                 if (stored := slot.results(self.store)) is not None:
                     results[slot.cell_id] = stored
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
-        lost = len(slots) - len(results)
-        if lost and lost == len(slots) and not failed:
-            told = f"; about {sum(self.hours(slot.config) for slot in slots):.2g} hours" if self.hours else ""
-            self.losses.append(f"{label}: not run yet{told}.")
-        elif lost:
+                damaged += 1
+        note = "failed" if failed else "missing" if results or damaged or not slots else UNRUN
+        if note != UNRUN and (lost := len(slots) - len(results)):
             self.losses.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
         for slot in slots:
             if slot.cell_id in self.failed and slot.cell_id not in results:
                 point = ", ".join(f"{key}={value}" for key, value in slot.point)
                 why = self.failed[slot.cell_id].partition("\n")[0]
                 self.losses.append(f"{label}{f' ({point})' if point else ''}, seed {slot.seed} failed: {why}")
-        return results
+        return results, note
+
+    def _cost(self, r: int, rows: Sequence[Row]) -> str:
+        """What it takes to run a row: as long as the finished cells of its mapping or, if there are none, the assumed time."""
+        wanted, slots = self.plan.experiment.rows, self.plan.at(r, self.number)
+        times = [c.seconds for one, row in zip(wanted, rows) for c in row.results if one.mapping == wanted[r].mapping]
+        cells = f"{len(slots)} cell{'s' * (len(slots) > 1)}"
+        if times:
+            cells += f", about {mean_of(times).mean * len(slots) / 3600:.2g} hours"
+        elif self.hours:
+            cells += f", about {sum(self.hours(slot.config) for slot in slots):.2g} hours (assumed)"
+        return f"{wanted[r].label}: {UNRUN} ({cells})."
 
     def _row(self, r: int) -> Row:
         experiment, slots = self.plan.experiment, self.plan.at(r, self.number)
         row = experiment.rows[r]
         failed = any(slot.cell_id in self.failed for slot in slots)
-        results = self._read(row.label, slots, failed)
+        results, note = self._read(row.label, slots, failed)
         finished, detail = select(slots, results, self.column.select)
-        note = "failed" if failed else "missing" if results else "not run yet"
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
         trained = convergence.together([found.converged for found in finished])
         declared = footers.declared(self.plan, slots)

@@ -1,7 +1,7 @@
 """What a table shows: a sentence on its main score, which row is the best or why none is; which rows were still learning.
 
 - The difference from the first row is *decided* if its p-value is below 5 % after Holm's correction over the rows:
-  Student's t, paired over seeds and test examples (`paired.difference`).
+  Student's t, paired over seeds and, where their scores are recorded, test examples (`paired.difference`).
 - The *best* row has converged, has `FEWEST` seeds or more, and is decided to be above every other such row. Unless it
   is the first row, it was picked after the fact, so each p-value is multiplied by the number of all pairs of rows.
 - A row was *still learning* if its mean curve over seeds shows it; a cell alone is judged by its last gain

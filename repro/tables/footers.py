@@ -133,7 +133,7 @@ def concerns(text: str, words: Collection[str]) -> bool:
     """Whether a deviation concerns the cells that `scope` describes by `words`.
 
     It may start with its scope: "data: ...", "demo, cpu: ...", "laha2018: ...", "with oscarmax: ...", "on duc2004: ...".
-    What a paper states stands in brackets (`of_paper`). If the scope names profiles, papers, mappings or data sets, the deviation is left out unless the experiment has one
+    If the scope names profiles, papers, mappings or data sets, the deviation is left out unless the experiment has one
     of them. If the scope names a group of the configuration, the deviation is left out if the user chose another option
     for that group.
     """
@@ -143,21 +143,24 @@ def concerns(text: str, words: Collection[str]) -> bool:
     return all(not named or named & set(words) for named in of_kinds)
 
 
-BY_PAPER = re.compile(r" \(((?:[a-z]+[0-9]{4}, )*[a-z]+[0-9]{4}: [^()]*)\)")
+# what papers have instead of our setting
+BY_PAPER = re.compile(r" \((?=[a-z]+[0-9]{4}[,:] )((?:[^()]|\([^()]*\))*)\)")
+NOT_STATED = "not stated"
 
 
 def of_paper(text: str, paper: str) -> str:
-    """A deviation with what this paper states: of "(laha2018: 1M sentences; martins2020: IWSLT 2017)" only its own part.
+    """A deviation with what this paper states: of "(laha2018, niculae2017: .3; martins2020: not stated)" only its own part.
 
-    If the paper states nothing, or the experiment repeats no paper, nothing is left of the brackets.
+    It becomes "(paper: .3)" or "(the paper does not state it)". Nothing is left of the brackets if they do not name the
+    paper, or if the experiment repeats no paper.
     """
 
     def own(found: re.Match[str]) -> str:
-        for part in found[1].split("; "):
-            papers, _, stated = part.partition(": ")
-            if paper and paper in papers.split(", "):
-                return f" (paper: {stated})"
-        return ""
+        parts = (part.split(": ", 1) for part in re.split(r"; (?=[a-z]+[0-9]{4}[,:] )", found[1]))
+        stated = {names: said for names, said in parts if paper in names.split(", ")}
+        return "".join(
+            " (the paper does not state it)" if s == NOT_STATED else f" (paper: {s})" for s in stated.values()
+        )
 
     return BY_PAPER.sub(own, text)
 

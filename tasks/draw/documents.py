@@ -104,7 +104,14 @@ def page(points: pd.DataFrame) -> str:
         for head, score, decimals in (("F1", "f1", 3), ("labels", "labels", 2))
         for row in points["row"].cat.categories
     }
+    runs = (
+        points[points["score"] == "f1"].groupby(["setting", "value", "row"], observed=True).size().unstack(fill_value=0)
+    )
+    columns["runs"] = runs.apply(
+        lambda counts: ", ".join(map(str, counts if len({*counts}) > 1 else counts[:1])), axis=1
+    )
     table = pd.DataFrame(columns).sort_index().fillna("-")
     body = [[f"{AXES[setting]} {value}", *texts] for (setting, value), *texts in table.itertuples()]
     scores = "\n".join(markdown(["setting", *columns], body))
-    return f"## F1 and number of predicted labels\n\n{scores}\n"
+    told = "Runs (seeds): one number if all rows have as many, or one for each row, in the order of the columns."
+    return f"## F1 and number of predicted labels\n\n{told}\n\n{scores}\n"

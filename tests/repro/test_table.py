@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+from dataclasses import replace
 
 import pytest
 from made_table import AMBIGUOUS, BASELINES, COLUMN, FACTS, RECORDS, SOFTMAX, TUNED, block, cell_of
@@ -38,7 +39,7 @@ def test_a_metric_that_the_cells_lack_is_missing(made, monkeypatch):
     assert found == ["30.50 ±0.71", "missing"]
 
 
-@pytest.mark.parametrize("word", ["failed", "missing"])
+@pytest.mark.parametrize("word", ["failed", "not run yet"])
 def test_a_row_without_its_cells_is_shown_as_such(made, word):
     plan, store = made({**SOFTMAX, (1, 0.0, 1): None, (1, 0.0, 2): None})
     failed = {cell_of(plan, 1, 0.0, seed).cell_id: "RuntimeError" for seed in (1, 2) if word == "failed"}
@@ -46,6 +47,34 @@ def test_a_row_without_its_cells_is_shown_as_such(made, word):
     for rendered in (render.to_text, render.to_markdown, render.to_latex):
         lines = rendered(tables.build(plan, store, RECORDS, failed)).splitlines()
         assert next(x for x in lines if x.strip(" |").startswith("tuned")).count(word) == 2
+
+
+def test_a_row_that_was_never_run_says_how_long_it_takes(made, monkeypatch):
+    """As long as the finished cells of its mapping, here an hour each; if there are none, as is assumed."""
+    never = {**SOFTMAX, (1, 0.0, 1): None, (1, 0.0, 2): None}
+    plan, store = made(never)
+    said = [text for text in block(plan, store).footers if text.startswith("tuned: ")]
+    assert said == ["tuned: not run yet (2 cells)."]
+    assumed = tables.build(plan, store, hours=lambda config: 1.5 * config["seed"]).blocks[0].footers
+    assert "tuned: not run yet (2 cells, about 4.5 hours (assumed))." in assumed
+    plan, store = made({**never, (2, None, 1): (60.0, 30.0)})
+    rows = plan.experiment.rows
+    plan.experiment = replace(plan.experiment, rows=(*rows, replace(rows[1], label="twin")))
+    found = type(plan.slots[0]).results
+
+    def slow(cell, store):
+        made = found(cell, store)
+        return replace(made, seconds=3600.0) if made and cell.row == 2 else made
+
+    monkeypatch.setattr(type(plan.slots[0]), "results", slow)
+    assert "tuned: not run yet (2 cells, about 2 hours)." in block(plan, store).footers
+    cell_of(plan, 2, None, 1).entry(store).path("metrics.json").write_text("{")  # what is damaged did run
+    damaged = block(plan, store)
+    assert [v.text() for v in damaged.rows[2].values] == ["missing", "missing", "-"]
+    assert "twin: 1 of 1 cells are missing." in damaged.footers
+    monkeypatch.undo()
+    plan, store = made({**SOFTMAX, (1, 0.0, 3): None})
+    assert "tuned: not run yet (1 cell)." in block(plan, store).footers
 
 
 @pytest.mark.parametrize("broken", [(1, 0.5, 2), (1, 0.0, 1)], ids=["of the chosen point", "of the grid"])
@@ -113,6 +142,28 @@ def test_cells_of_different_versions_are_reported(made, said, changed):
 def test_a_deviation_says_what_it_concerns(text, concerned):
     words = {"demo", "laha2018", "with softmax", "with sparsemax", "on own", *GROUPS} - {"data"}
     assert concerns(text, words) == concerned
+
+
+BOTH = "lower case; 3 words (laha2018, niculae2017: A, `f(x)`; 4; martins2020: not stated) and more"
+
+
+@pytest.mark.parametrize(
+    "paper, printed",
+    [
+        ("laha2018", " (paper: A, `f(x)`; 4)"), ("niculae2017", " (paper: A, `f(x)`; 4)"), ("peters2018", ""),
+        ("martins2020", " (the paper does not state it)"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_table_prints_what_its_own_paper_has(made, monkeypatch, paper, printed):
+    plan, store = made()
+    monkeypatch.setattr(plan, "experiment", replace(plan.experiment, paper=paper, deviations=()))
+    for slot in plan.slots:
+        slot.config["task"]["deviations"] = [BOTH, "model: small (demo)"]
+    said = [f"lower case; 3 words{printed} and more", "model: small (demo)"]
+    assert of_settings(plan, plan.slots) == said
+    task = plan.slots[0].task
+    built = tables.build(plan, store, RECORDS, deviations={task: {"all": [f"In all: {BOTH}"]}})
+    assert built.deviations == [*said, f"In all: {said[0]}"]
 
 
 @pytest.mark.parametrize("where", ["command line", "column"])

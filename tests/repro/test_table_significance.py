@@ -15,7 +15,7 @@ from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
 from repro.protocol import Metric
 from repro.tables import build as tables
-from repro.tables import findings
+from repro.tables import findings, paired
 from repro.tables.blocks import Block, Row, Value
 from repro.tables.claims import UNIFORM
 
@@ -70,7 +70,7 @@ def test_no_row_is_compared_with_a_first_row_that_still_learns(tmp_path, monkeyp
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}
 SOFTMAX, CLEAR = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0)
-OF = "other rows that converged with 3 seeds or more (p < 0.05, paired over seeds and test examples)."
+OF = "other rows that converged with 3 seeds or more (p < 0.05, paired over seeds)."
 FEW = "No best row: fewer than two rows have converged with 3 seeds or more."
 
 
@@ -97,6 +97,14 @@ def test_one_clear_winner(first):
     )
     assert said == f"Best: entmax (41.0 ±1.0 BLEU, n = 3), shown to be better than 1 of 1 {OF}"
     assert best == ["entmax"] and decided == [other.label if first else "entmax", UNIFORM], "which is not ranked"
+
+
+def test_a_comparison_says_over_what_it_is_paired(monkeypatch):
+    """The scores of single test examples are not recorded for every metric."""
+    rows = row("softmax", SOFTMAX), row("entmax", CLEAR)
+    assert found(*rows)[0].endswith("(p < 0.05, paired over seeds).")
+    monkeypatch.setattr(paired, "error", lambda row, other, full, metric: 1e-9)
+    assert found(*rows)[0].endswith("(p < 0.05, paired over seeds and test examples).")
 
 
 OTHERS, TOP = [("softmax", SOFTMAX), ("a", SOFTMAX), ("b", SOFTMAX)], ("entmax", (31.0, 32.2, 32.7))
