@@ -274,8 +274,7 @@ class Cell(OfFamily):
 
     def with_tests(self, other: Self) -> Self:
         """A copy of this cell with the test sets of `other` added."""
-        names = {t.name for t in self.tests}
-        tests = (*self.tests, *(t for t in other.tests if t.name not in names))
+        tests = (*self.tests, *(t for t in other.tests if t.name not in {own.name for own in self.tests}))
         return replace(self, tests=tests, further={**self.further, **other.further})
 
     def results(self, store: Store) -> Results | None:
