@@ -2,7 +2,8 @@
 
 Training had converged if the best epoch was not the last one, or if the last epoch improved the best score by less than
 the score's noise. With fewer than `FEWEST` epochs, or for a model at chance, it is
-unknown. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
+unknown. A training whose attention collapsed, or whose loss rose again, has not converged (`collapsed`, `diverged`),
+whatever its best epoch. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
 third differences, which remove any parabola and have variance 20 s^2 if the scatter is s. (Fitting a straight line
 would count the bend of a learning curve as noise. The sampling of dev examples adds no noise, because every epoch is
 evaluated on the same examples.)
@@ -22,20 +23,29 @@ FEWEST = 3  # with fewer epochs, an early best epoch proves nothing
 CONSTANT = ("constant", "majority", "most frequent answer")  # baselines that always give the same answer: chance
 WINDOW = 5  # number of epochs that determine the noise; with fewer, scatter and trend look the same
 CONVERGED, LEARNING, UNKNOWN = "converged", "still learning", "convergence not known"
-WORST = (UNKNOWN, LEARNING, CONVERGED)  # from worst to best; a row has the worst state of its cells
+STUCK = "training failed to learn"
+WORST = (STUCK, UNKNOWN, LEARNING, CONVERGED)  # from worst to best; a row has the worst state of its cells
+ONE_WORD = 1.3  # mean number of words with weight; up to it, at least 70 % of the steps have all weight on one word
+LEARNED = 80.0  # % of dev predictions right, from which on attention to one word is what was to be learned
+GAIN = 5.0  # points of accuracy by which an epoch, or the epochs before the collapse, shows learning
+BEFORE = 0.85  # share of the accuracy; if reached before the attention narrowed, it narrowed because it had learned
+RISE = 1.2  # factor on the lowest train loss, and RISE - 1 nats or bits more, from which on training has diverged
+NO_GRADIENT = {"hardmax": {}, "top_k": {"k": 1}}  # mappings that attend to one word by definition
+SMALL_SCALE = 0.02
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """`state` is CONVERGED, LEARNING, UNKNOWN, or "" for a family without epochs; `why` is the reason."""
+    """`state` is CONVERGED, LEARNING, UNKNOWN, STUCK, or "" for a family without epochs; `why` is the reason."""
 
     state: str
     why: str = ""
+    advice: str = ""
 
     @property
     def text(self) -> str:
         """The text that a table shows."""
-        said = {CONVERGED: "yes", LEARNING: "still learning", UNKNOWN: "not known"}.get(self.state, "")
+        said = {CONVERGED: "yes", LEARNING: "still learning", UNKNOWN: "not known", STUCK: "no"}.get(self.state, "")
         return f"{said}: {self.why}" if said else ""
 
     @property
@@ -51,9 +61,87 @@ def of(cell: Any) -> Convergence:
         return Convergence("")
     metric, epochs = known.get(cell.best_metric), (cell.config.get("train") or {}).get("max_epochs")
     verdict = judge(cell.scores_by_epoch, cell.metrics.get("best_epoch"), epochs, metric)
+    if stuck := _stuck(cell.curves, cell.scores_by_epoch, cell.config, metric):
+        return stuck
     if verdict.state == CONVERGED and _at_chance(cell, metric):
         return Convergence(UNKNOWN, f"{verdict.why}, no better than a constant answer")
     return verdict
+
+
+def _stuck(
+    curves: Mapping[str, Sequence[float]], scores: Sequence[float], config: Mapping[str, Any], metric: Metric | None
+) -> Convergence | None:
+    """STUCK, if the attention of the kept epoch has collapsed or the training diverged; otherwise None."""
+    if told := diverged(curves):
+        return Convergence(STUCK, told, "Lower optim.lr or set optim.clip.")
+    first = collapsed(curves, config)
+    if not first or not scores or not all(map(math.isfinite, scores)):
+        return None
+    signed = [((metric.better if metric else 1) or 1) * score for score in scores]
+    best = signed.index(max(signed))
+    if best + 1 < first or curves["dev/attention_support"][best] > ONE_WORD or curves["dev/accuracy"][best] >= LEARNED:
+        return None
+    share = one_word(curves["dev/attention_support"][best])
+    return Convergence(STUCK, f"attention on one word in {share} of steps since epoch {first}", advice(config))
+
+
+def one_word(support: float) -> str:
+    """The least share of steps with all weight on one word, as text; a step of no other kind has fewer than two words."""
+    return f"at least {100 * (2 - support):.0f} %" if support > 1 else "100 %"
+
+
+def collapsed(curves: Mapping[str, Sequence[float]], config: Mapping[str, Any]) -> int | None:
+    """The first of the last epochs (from 1) that have all weight on one word in most steps, if that kept the model from learning.
+
+    With all weight on one word, a sparse mapping passes no gradient to the scores, so the attention stays where it was
+    before it had learned. The same picture is right where one word is to be found. So the last two epochs must have it,
+    bring little and predict less than `LEARNED` % right, and most of what was learned must have come after the attention
+    narrowed, or nothing before. A classifier, which learns from one right word, must have learned nothing at all.
+    """
+    node = config.get("mapping") or {}
+    if (own := NO_GRADIENT.get(str(node.get("name")))) is not None and own.items() <= node.items():
+        return None
+    support, zeros, accuracy = (
+        curves.get(f"dev/{k}") or [] for k in ("attention_support", "attention_zeros", "accuracy")
+    )
+    epochs = len(support)
+    if epochs < 2 or {len(zeros), len(accuracy)} != {epochs} or not all(map(math.isfinite, [*support, *accuracy])):
+        return None
+    first = epochs
+    while first and support[first - 1] <= ONE_WORD and zeros[first - 1] >= 0.5:  # there was a choice of words
+        first -= 1
+    if epochs - first < 2 or accuracy[-1] >= LEARNED or accuracy[-1] - accuracy[-2] >= GAIN:
+        return None
+    began, now = accuracy[first], max(accuracy[first:])
+    nothing = began - accuracy[0] < GAIN
+    by_step = "dev/ppl" in curves  # one prediction per step; a classifier makes one per text
+    if by_step:
+        return first + 1 if nothing or began < BEFORE * now else None
+    return first + 1 if now - accuracy[0] < GAIN else None
+
+
+def diverged(curves: Mapping[str, Sequence[float]]) -> str:
+    """A text, if the loss on the training data, which overfitting only lowers, is well above its lowest value at the end."""
+    losses = curves.get("train/loss") or []
+    if len(losses) < 2 or not all(map(math.isfinite, losses)):
+        return ""
+    lowest = min(losses)
+    if losses[-1] <= RISE * lowest + RISE - 1:
+        return ""
+    return f"diverged: train/loss rose from {lowest:.3g} in epoch {losses.index(lowest) + 1} to {losses[-1]:.3g}"
+
+
+def advice(config: Mapping[str, Any]) -> str:
+    """What to set, of the keys that the model and the mapping have, against attention that collapsed."""
+    model, mapping = config.get("model") or {}, config.get("mapping") or {}
+    keys = []
+    if (scale := model.get("score_scale")) is not None and scale > SMALL_SCALE:
+        keys.append(f"model.score_scale={SMALL_SCALE:g} (it is {scale:g})")
+    elif (gamma := mapping.get("gamma")) is not None:
+        keys.append(f"a larger mapping.gamma (it is {gamma:g})")
+    rate = (config.get("optim") or {}).get("lr")
+    keys.append(f"a lower optim.lr (it is {rate:g})" if isinstance(rate, int | float) else "a lower optim.lr")
+    return f'Set {" or ".join(keys)}; see "Delayed learning" in docs/guides/training.md.'
 
 
 def _at_chance(cell: Any, metric: Metric | None) -> bool:
@@ -115,7 +203,7 @@ def together(cells: Sequence[Convergence]) -> Convergence:
     """The convergence of a row: the worst state of its cells, with the reasons of the cells in that state."""
     for state in (*WORST, ""):
         if told := list(dict.fromkeys(c.why for c in cells if c.state == state)):
-            return Convergence(state, _merged(told))
+            return Convergence(state, _merged(told), next((c.advice for c in cells if c.state == state), ""))
     return Convergence(UNKNOWN, "no finished cell")
 
 

@@ -146,8 +146,12 @@ class Results(OfFamily):
     @property
     def scores_by_epoch(self) -> Sequence[float]:
         """The dev score that selects the best epoch, for every epoch; empty if no learning curve is stored."""
-        stored = convergence.read_curves(self.folder) if self.curve is None else {}
-        return stored.get(f"dev/{self.best_metric}", self.curve or [])
+        return self.curves.get(f"dev/{self.best_metric}", self.curve or [])
+
+    @property
+    def curves(self) -> dict[str, list[float]]:
+        """The columns of curves.csv; none for records."""
+        return convergence.read_curves(self.folder) if self.curve is None else {}
 
     @property
     def converged(self) -> Convergence:
@@ -163,9 +167,8 @@ class Results(OfFamily):
         """A hash of configuration, profile, data, recipe and scoring; equal for cells that differ only in the seed."""
         config = {**self.config, "seed": 0, "plugins": []}
         of = self.family
-        computed = computed_from(config, of)[:2]
         told = (config["profile"]["name"], self.data_sha256, self.recipe, self.plugins)
-        return digest(*computed, scoring(config, of), *told)
+        return digest(*computed_from(config, of)[:2], scoring(config, of), *told)
 
     def asked_id(self) -> str | None:
         """`identity.asked_id` of the training, or None if one of its plugins cannot be read."""
@@ -271,8 +274,7 @@ class Cell(OfFamily):
 
     def with_tests(self, other: Self) -> Self:
         """A copy of this cell with the test sets of `other` added."""
-        names = {t.name for t in self.tests}
-        tests = (*self.tests, *(t for t in other.tests if t.name not in names))
+        tests = (*self.tests, *(t for t in other.tests if t.name not in {own.name for own in self.tests}))
         return replace(self, tests=tests, further={**self.further, **other.further})
 
     def results(self, store: Store) -> Results | None:
@@ -394,7 +396,5 @@ def prepare(cell: Cell, progress: Any = None) -> Cell:
     check_names(cell.task, cell.mapping)
     plugins.load(plugins.pinned(cell.config.get("plugins")))
     prepared = cell.family.prepare(cell.config, progress)
-    configs = [{**cell.config, "data": node} for node in cell.further.values()]
-    return cell.with_data(
-        prepared, [cell.family.prepare_test(config, Path(prepared.folder), progress) for config in configs]
-    )
+    folder, configs = Path(prepared.folder), [{**cell.config, "data": node} for node in cell.further.values()]
+    return cell.with_data(prepared, [cell.family.prepare_test(one, folder, progress) for one in configs])

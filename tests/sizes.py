@@ -8,7 +8,7 @@ from test_architecture import ROOT, tracked
 # The most lines of Python in a room, 5 % above what is there; NAMING: files that may name a mapping.
 LINES = {
     "sparse_attention": 16_970,
-    "repro": 7_570,
+    "repro": 7_980,
     "tasks": 22_280,
     "tasks/fairseq_plugin": 895,
     "scripts": 895,

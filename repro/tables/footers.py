@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from repro.convergence import STUCK
 from repro.files import read_json, templates
 from repro.identity import Cell, Results, pair
 from repro.plan import Plan
@@ -67,7 +68,13 @@ def trained(blocks: Sequence[Block]) -> list[str]:
         return []
     return [
         "Converged: the best dev score was not in the last epoch, or the last epoch's gain was below the scatter of the last five. "
-        "A row is not marked (*, †, bold) and gets no verdict if one of its cells has not converged or if this is not known."
+        "A row is not marked (*, †, bold) and gets no verdict if one of its cells has not converged or if this is not known.",
+        *dict.fromkeys(
+            f"WARNING: {r.label}{f' ({r.detail})' if r.detail else ''}: {r.convergence.why}. {r.convergence.advice}"
+            for b in blocks
+            for r in b.rows
+            if r.convergence.state == STUCK
+        ),
     ]
 
 

@@ -1,6 +1,7 @@
 """Functions shared by the cells of several families: data preparation, gradient training and weights."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from repro import convergence
 from repro.files import write_atomic
 from repro.protocol import Metric, Monitor, Prepared, TestSet, Training
 from tasks.config import models
@@ -41,10 +43,10 @@ TRAINING = {metric.name: metric for metric in _MEASURED}
 
 
 class TrainingMonitor:
-    """Reports the progress of the training as the progress of the cell."""
+    """Reports the progress of the training as the progress of the cell, and once that the attention has collapsed."""
 
-    def __init__(self, monitor: Monitor) -> None:
-        self.monitor = monitor
+    def __init__(self, monitor: Monitor, config: Config | None = None) -> None:
+        self.monitor, self.config, self.told = monitor, config, False
 
     def updated(self, epoch: float, max_epoch: int, stats: Mapping[str, float]) -> None:
         self.monitor.stage(f"epoch {int(epoch) + 1}/{max_epoch}", TRAINING_SHARE * epoch / max_epoch, **stats)
@@ -53,6 +55,14 @@ class TrainingMonitor:
         self.monitor.curve(history)
         row = history[-1]
         log.info("epoch %d: %s", row["epoch"], ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k != "epoch"))
+        if self.told or self.config is None:
+            return
+        curves = {key: [one.get(key, math.nan) for one in history] for key in row}
+        if first := convergence.collapsed(curves, self.config):
+            self.told = True
+            share = convergence.one_word(row["dev/attention_support"])
+            where = f"WARNING: epoch {row['epoch']:.0f}: all attention is on one word in {share} of steps since epoch {first}"
+            self.note(f"{where}, so the scores get almost no gradient. {convergence.advice(self.config)}")
 
     def note(self, text: str) -> None:
         self.monitor.note(text)
@@ -83,7 +93,7 @@ def train(
     monitor.stage("data", 0.0)
     set_tf32(config)
     parts, better = Parts(family, dict(config), Path(prepared.folder)), metrics[config["train"]["best_metric"]].better
-    model, history, best = processes.train(Job(parts, folder, better), TrainingMonitor(monitor))
+    model, history, best = processes.train(Job(parts, folder, better), TrainingMonitor(monitor, config))
     encode.keep_encoding(prepared.folder, folder / ENCODING)
     save_weights(model, folder)
     last, seconds = history[-1], sum(row["seconds"] for row in history)

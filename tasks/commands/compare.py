@@ -58,7 +58,12 @@ def show(
     lost: Sequence[Lost] = (),
 ) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`; see `comparison.write`."""
-    table, files = comparison.write(results, folder, title, notes, printed, named, lost)
+    try:
+        table, files = comparison.write(results, folder, title, notes, printed, named, lost)
+    except StoreError as error:  # such as a store that can only be read
+        table, _ = comparison.contents(results, title, notes, named, lost)
+        print("\n" + render.to_text(table, compare.WHOLE) + "\n")
+        raise StoreError(f"no files were written: {error}; to=FOLDER writes them elsewhere") from error
     print("\n" + render.to_text(table, compare.WHOLE) + "\n")
     print(f"table: {folder / 'table'} (.txt .md .csv)")
     if drawings := [f for f in files if f.suffix == ".svg"]:

@@ -96,11 +96,11 @@ def prepared(
     return made
 
 
-def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[Cell]]:
+def outline(loaded: Sequence[Experiment], rest: Sequence[str] = (), writes: bool = True) -> list[list[Cell]]:
     """The cells of experiments. Reads no data."""
     for one in loaded:
         check_keys(one, rest)
-    with compose.composer() as composed:
+    with compose.composer(writes) as composed:
         return plans.outline(loaded, replace(TOOLS, compose=composed), rest)
 
 
@@ -195,7 +195,7 @@ def main(request: Request) -> int:
     if request.plan:
         loaded = experiments(request)
         title = f"Plan of {', '.join(request.names)}, profile {loaded[0].profile}"
-        groups = zip(loaded, outline(loaded, request.overrides))
+        groups = zip(loaded, outline(loaded, request.overrides, writes=False))
         print(estimated([(one.columns[c.column].label, c) for one, cells in groups for c in cells], title))
         return 0
     return begin(request).run()

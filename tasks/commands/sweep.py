@@ -63,7 +63,7 @@ def outline(request: Request) -> Outline:
 
     A mapping without one of the swept parameters runs once, without it.
     """
-    with compose.composer() as composed:
+    with compose.composer(writes=not request.plan) as composed:
         return _outlined(request, replace(reproduce.TOOLS, compose=composed))
 
 

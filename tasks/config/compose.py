@@ -50,11 +50,11 @@ Compose = Callable[..., dict[str, Any]]
 
 
 @contextmanager
-def composer() -> Iterator[Compose]:
+def composer(writes: bool = True) -> Iterator[Compose]:
     """Context manager for a function `compose(overrides, user=None) -> configuration`, which caches its results.
 
     `user` is the part of the overrides that the user typed; None means all. Data that the user names or sets are never
-    replaced by generated data.
+    replaced by generated data. If nothing `writes`, as for a plan, folders need not be writable.
     """
     from tasks.config.overrides import merged, reading
     from tasks.config.request import parse
@@ -68,7 +68,7 @@ def composer() -> Iterator[Compose]:
             read = parse(overrides)
             config = merged("main", read)
             follow(config, read)
-            composed[key] = checked(config, typed)
+            composed[key] = checked(config, typed, writes)
         return composed[key]
 
     with reading():
@@ -152,7 +152,7 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
         config.task.scores = [*scores, *beside.difference(scores)]
 
 
-def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
+def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> dict[str, Any]:
     """Resolve, complete and check a composed configuration; `typed` are the overrides that the user typed.
 
     Raises ConfigError if it is invalid; the message lists all problems.
@@ -174,7 +174,7 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
         why = family.NOT_USED[_node(unused[0])]
         raise ConfigError(Problem(f"{', '.join(unused)} would change nothing: {why}", _node(unused[0])))
     places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
-    for key, folder in places.items():
+    for key, folder in places.items() if writes else ():
         if why := _unwritable(folder):
             told = f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
             raise ConfigError(Problem(told, f"paths.{key}", folder))

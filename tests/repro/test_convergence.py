@@ -10,8 +10,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from repro.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, read_curves, together
+from repro.convergence import (
+    CONVERGED,
+    LEARNING,
+    STUCK,
+    UNKNOWN,
+    Convergence,
+    advice,
+    collapsed,
+    judge,
+    noise,
+    of,
+    read_curves,
+    together,
+)
 from repro.protocol import Metric
+from repro.tables import footers
 from repro.tables.blocks import Row
 from repro.tables.findings import doubt, learning
 
@@ -59,7 +73,14 @@ def test_noise_is_the_scatter_around_any_parabola():
 
 def cell(folder, by="accuracy", epochs=3, known=KNOWN, **more):
     """What `of` reads of a cell's results."""
-    facts = {"metrics": {}, "baselines": {}, "tests": {}, "scores_by_epoch": read_curves(folder).get(f"dev/{by}", [])}
+    curves = read_curves(folder)
+    facts = {
+        "metrics": {},
+        "baselines": {},
+        "tests": {},
+        "curves": curves,
+        "scores_by_epoch": curves.get(f"dev/{by}", []),
+    }
     family, config = SimpleNamespace(METRICS=known), {"train": {"max_epochs": epochs}}
     return SimpleNamespace(**facts | {"best_metric": by, "family": family, "config": config} | more)
 
@@ -139,3 +160,107 @@ def test_what_a_claim_may_doubt(tmp_path):
     for state in (LEARNING, UNKNOWN):
         assert doubted(Convergence(state), "loss", none) == state, "no curve"
     assert doubted(Convergence(UNKNOWN, "no better than a constant answer"), "accuracy") == UNKNOWN
+
+
+def curve(support, accuracy, zeros=0.8, ppl=True, **more):
+    columns = {
+        "dev/attention_support": support,
+        "dev/accuracy": accuracy,
+        "dev/attention_zeros": [zeros] * len(support),
+    }
+    return columns | ({"dev/ppl": support} if ppl else {}) | more
+
+
+SPARSEMAX = {"mapping": {"name": "sparsemax", "gamma": 1.0}, "model": {"score_scale": 0.25}, "optim": {"lr": 0.01}}
+COLLAPSES = {  # mean support and accuracy of each epoch, and the epoch from which the attention has collapsed
+    "measured: sparsemax": ([8.8, 5.2, 1.4, 1.6, 1.2, 1.1, 1.1], [11.3, 11.3, 11.3, 12.6, 14.7, 11.7, 15.3], 5),
+    "measured: fusedmax": ([8.8, 8.8, 1.06, 1.05, 1.0], [11.5, 11.3, 11.3, 13.3, 14.9], 3),
+    "from the first epoch": ([1.1, 1.2, 1.1], [31.0, 38.0, 42.0], 1),
+    "nothing learned": ([1.0, 1.0], [11.3, 11.3], 1),
+    "an alignment, found while it narrowed": ([8.8, 4.0, 1.2, 1.1], [11.0, 60.0, 95.0, 99.0], None),
+    "few words, but only after it had learned": ([8.8, 4.0, 1.2, 1.2, 1.2], [11.0, 55.0, 62.0, 64.0, 65.0], None),
+    "still gaining": ([8.8, 1.2, 1.1], [11.0, 30.0, 45.0], None),
+    "one epoch only": ([8.8, 5.0, 1.1], [11.0, 11.0, 12.0], None),
+    "wide again": ([1.0, 1.0, 3.0], [11.0, 11.0, 12.0], None),
+    "at the limit of words": ([1.3, 1.3], [11.0, 11.0], 1),
+    "above it": ([1.31, 1.31], [11.0, 11.0], None),
+    "not measured": ([], [], None),
+    "not a number": ([float("nan"), 1.0], [11.0, 11.0], None),
+}
+
+
+@pytest.mark.parametrize("name", COLLAPSES)
+def test_attention_that_collapses_before_anything_is_learned_is_told_apart_from_an_alignment(name):
+    support, accuracy, expected = COLLAPSES[name]
+    assert collapsed(curve(support, accuracy), SPARSEMAX) == expected
+
+
+def test_attention_to_one_word_is_no_collapse_by_definition_without_a_choice_or_for_a_classifier():
+    stuck = ([1.0, 1.0, 1.0], [50.0, 51.0, 52.0])
+    assert collapsed(curve(*stuck), SPARSEMAX) == collapsed(curve(*stuck, ppl=False), SPARSEMAX) == 1
+    assert collapsed(curve(*stuck, zeros=0.4), SPARSEMAX) is None, "texts of one or two words"
+    for node in ({"name": "hardmax"}, {"name": "top_k", "k": 1}):
+        assert collapsed(curve(*stuck), {"mapping": node}) is None
+    assert collapsed(curve(*stuck), {"mapping": {"name": "top_k", "k": 2}}) == 1
+    assert collapsed(curve([1.0, 1.0, 1.0], [50.0, 70.0, 72.0], ppl=False), SPARSEMAX) is None, "it found the word"
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        (SPARSEMAX, "Set model.score_scale=0.02 (it is 0.25) or a lower optim.lr (it is 0.01);"),
+        (SPARSEMAX | {"model": {"score_scale": 0.02}}, "Set a larger mapping.gamma (it is 1) or a lower optim.lr"),
+        (SPARSEMAX | {"model": {}}, "Set a larger mapping.gamma (it is 1) or a lower optim.lr"),
+        ({"mapping": {"name": "sparsehourglass", "q": 1}, "optim": {"lr": 0.1}}, "Set a lower optim.lr (it is 0.1);"),
+    ],
+)
+def test_the_advice_names_only_keys_that_there_are(config, said):
+    assert advice(config).startswith(said)
+
+
+def stored(tmp_path, columns, config=SPARSEMAX):
+    """A finished cell whose best epoch is the best of dev/accuracy."""
+    rows = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values()))]
+    (tmp_path / "curves.csv").write_text("\n".join(rows) + "\n")
+    scores = columns["dev/accuracy"]
+    metrics = {"best_epoch": float(scores.index(max(scores)) + 1)}
+    config = {**config, "train": {"max_epochs": len(scores), "best_metric": "accuracy"}}
+    told = {"metrics": metrics, "best_metric": "accuracy", "scores_by_epoch": scores, "baselines": {}, "tests": {}}
+    told["curves"] = read_curves(tmp_path)
+    return SimpleNamespace(family=SimpleNamespace(METRICS=KNOWN), config=config, **told)
+
+
+def test_a_row_whose_attention_collapsed_has_not_converged_and_says_what_to_set(tmp_path):
+    cell = stored(tmp_path, curve(*COLLAPSES["measured: sparsemax"][:2]))
+    found = of(cell)
+    assert (found.state, found.converged) == (STUCK, False) and found.text.startswith(
+        "no: attention on one word in at least 90 %"
+    )
+    assert found.text.endswith("of steps since epoch 5") and "model.score_scale=0.02" in found.advice
+    whole = together([Convergence(CONVERGED, "best epoch 2 of 3"), found, Convergence(UNKNOWN, "x")])
+    assert (whole.state, whole.advice) == (STUCK, found.advice), "the worst cell counts"
+    row = Row("sparsemax", "", [], [], [], [cell], convergence=found)
+    said = footers.trained([SimpleNamespace(rows=[row])])
+    assert said[1].startswith("WARNING: sparsemax: attention on one word") and "model.score_scale=0.02" in said[1]
+    earlier = curve([8.8, 5.0, 1.1, 1.1, 1.1], [11.0, 16.0, 12.0, 15.0, 15.5])
+    assert of(stored(tmp_path, earlier)).state == CONVERGED, "the kept epoch is one before the collapse"
+
+
+@pytest.mark.parametrize(
+    "losses, said",
+    [
+        ([8.0, 12.0, 24.0], "diverged: train/loss rose from 8 in epoch 1 to 24"),
+        ([8.0, 4.0, 5.1], "diverged: train/loss rose from 4 in epoch 2 to 5.1"),
+        ([8.0, 4.0, 4.9], ""),
+        ([0.3, 0.1, 0.25], ""),
+        ([8.0, 24.0, 6.0], ""),
+        ([8.0, float("nan")], ""),
+    ],
+)
+def test_a_training_whose_loss_ends_well_above_its_lowest_has_diverged(tmp_path, losses, said):
+    """Overfitting raises the loss on dev, never on the training data."""
+    accuracy = [50.0, 45.0, 40.0][: len(losses)]
+    found = of(
+        stored(tmp_path, {"dev/accuracy": accuracy, "train/loss": losses, "dev/loss": [2.0, 4.0, 9.0][: len(losses)]})
+    )
+    assert (found.state == STUCK) == bool(said) and (not said or found.text == f"no: {said}")

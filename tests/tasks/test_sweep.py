@@ -10,6 +10,7 @@ import pytest
 
 from repro.files import write_json
 from repro.store import Store, StoreError
+from repro.tables.blocks import Table
 from sparse_attention import registry
 from tasks.commands import compare, reproduce, sweep, train
 from tasks.config import compose
@@ -223,6 +224,27 @@ def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
     assert compare.main(Request.read(["sweep=mine", "mapping.gamma=0", f"paths.outputs={tmp_path}"])) == 1
     printed = capsys.readouterr().err
     assert said in printed and "WARNING: 1 of 1 cells failed." in printed and "gamma=1" not in printed
+
+
+def test_a_plan_needs_no_folder_that_can_be_written(resolved, monkeypatch, tmp_path):
+    monkeypatch.setattr(compose, "_unwritable", lambda folder: "Read-only file system")
+    with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
+        resolved("mapping=softmax,sparsemax")
+    asked = ["task=toy", "mapping=softmax,sparsemax", "--plan", f"paths.outputs={tmp_path}"]
+    assert len(sweep.outline(read(*asked)).cells) == 2
+    (one,) = reproduce.outline([compose.experiment("demo", "demo")], writes=False)
+    assert one
+
+
+def test_a_store_that_can_only_be_read_shows_the_table_and_names_the_next_step(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise StoreError("Read-only file system")
+
+    monkeypatch.setattr(compare.comparison, "write", refuse)
+    monkeypatch.setattr(compare.comparison, "contents", lambda *_: (Table("x", "The title", "", [], []), {}))
+    with pytest.raises(StoreError, match="no files were written: Read-only file system; to=FOLDER"):
+        compare.show([], tmp_path, "t", [])
+    assert "The title" in capsys.readouterr().out
 
 
 def test_compare_takes_the_plugins_of_a_sweep_by_name_and_runs_none(tmp_path, monkeypatch):

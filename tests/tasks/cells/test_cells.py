@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from repro.store import Store
 from repro.tables import paired
 from repro.tables.statistics import corpus_bleu, example_error
 from tasks.cells import _tagging, seq2seq
+from tasks.cells._training import TrainingMonitor
 from tasks.data import DataError
 
 FAMILIES = ("pairs", "shared", "entailment", "sentiment", "vqa", "multilabel")
@@ -220,3 +222,15 @@ def test_a_stateful_mapping_from_a_plugin_is_carried_by_the_decoder(run, tmp_pat
     model, _ = cell.family.load(cell.config, found.folder)
     memory = model.encode(torch.tensor([[5, 6, 7]]), torch.tensor([3]))
     assert set(model.start(memory)) == {"h", "c", "feed", "mapping.received", "mapping.fertility"}
+
+
+def test_a_collapse_of_the_attention_is_told_once_after_the_epoch_where_it_shows():
+    told, config = [], {"mapping": {"name": "sparsemax"}, "model": {"score_scale": 4.0}, "optim": {"lr": 0.01}}
+    monitor = TrainingMonitor(SimpleNamespace(curve=lambda rows: None, note=told.append), config)
+    keys, history = ("epoch", "dev/attention_support", "dev/attention_zeros", "dev/accuracy", "dev/ppl"), []
+    for values in ((1, 8.8, 0, 11, 99), (2, 1.2, 0.8, 11, 98), (3, 1.1, 0.8, 13, 97), (4, 1.1, 0.8, 13, 97)):
+        history.append(dict(zip(keys, map(float, values))))
+        monitor.epoch_done(history)
+        assert len(told) == (values[0] >= 3)
+    assert told[0].startswith("WARNING: epoch 3: all attention is on one word in at least 90 % of steps since epoch 2")
+    assert "model.score_scale=0.02 (it is 4)" in told[0]
