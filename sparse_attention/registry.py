@@ -183,7 +183,8 @@ def checked(mapping: Any, *given: str) -> Any:
             f"{shown(mapping)} must be a module, a function f(scores, mask=keep) or one of the names {', '.join(_SPECS)}"
         )
     called: Any = type(mapping) if isinstance(mapping, torch.nn.Module) else mapping
-    if not _takes(called, given):
+    stateful = getattr(getattr(mapping, "spec", None), "stateful", False)  # which is called by steps
+    if not stateful and not _takes(called, given):
         shape = ", ".join(("scores", "mask=keep", *(f"{name}=-1" for name in given)))
         raise TypeError(
             f"{shown(mapping)} cannot be called as f({shape}), where keep is bool and False hides a score; "

@@ -71,7 +71,7 @@ def test_failed_cells_are_shown_with_their_tracebacks(tmp_path):
     page = Page(made.write({made.plan.at(2, 0)[0].cell_id: f"KeyError: lost\n{trace} the command"}))
     assert all(said in page.text for said in ("ValueError: broken", "deep inside the store"))
     assert all(said in page.text for said in ("KeyError: lost", "deep inside the command"))
-    assert [page.row(row)[2] for row in ("sparsemax", "fusedmax")] == ["missing", "failed"]
+    assert [page.row(row)[2] for row in ("sparsemax", "fusedmax")] == ["not run yet", "failed"]
     assert "1 cells done" in page.text and "2 cells failed" in page.text
 
 
