@@ -152,9 +152,27 @@ def forward(
     visible, numbers = _visible(q, saved)
     arrays, sizes = (q, k, v, *visible, out, mean, top, tau, flags, _list(flags)), (*_sizes(q, k, v), room, *numbers)
     layers, start = 4 if alpha == 1.5 and alphas is None else 3, 0 if spans is not None and bias is None else 1
-    constants = {"SAVE": save, "LAYERS": layers, "START": start, **_constants(q, v, saved, stages=3)}
+    kind = _constants(q, v, saved, stages=3)
+    if save and q.is_cuda and (id(kind), q.device) not in _prepared:
+        _prepared.add((id(kind), q.device))
+        _prepare(q, k, v, saved)
+    constants = {"SAVE": save, "LAYERS": layers, "START": start, **kind}
     rows.launch(_kernels().attend_forward, heads * blocks, *arrays, *sizes, **constants)
     return out, saved if save else None
+
+
+_prepared: set[tuple[int, torch.device]] = set()  # the kinds of calls whose gradients' kernels are compiled
+
+
+def _prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
+    """Compile the kernels of `gradients` while the forward kernel is compiled; without values, on the meta device."""
+
+    def meta(x: Any) -> Any:
+        return None if x is None else x.detach().to("meta")
+
+    g, q_, k_, v_ = (meta(x) for x in (saved.mean, q, k, v))
+    of = Saved(*map(meta, saved[:TENSORS]), *saved[TENSORS:])
+    rows.launcher.ahead(q.device, lambda launch: gradients(g.to(q.dtype), q_, k_, v_, of, launch=launch))
 
 
 def _decoded(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, saved: Saved) -> Tensor:
@@ -196,8 +214,14 @@ def _of_decoding(size: int, keys: int, d: int, e: int, single: bool) -> tuple[di
     return _channels("D", d) | both, _channels("E", e) | both
 
 
-def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None) -> Gradients:
-    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out [H, n, e] is contiguous."""
+def gradients(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, launch: Any = None
+) -> Gradients:
+    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out [H, n, e] is contiguous.
+
+    ``launch`` replaces that of the rows, see `launcher.ahead`.
+    """
+    launch = launch or rows.launch
     (heads, n, _), (groups, m, _), attention_kernels = q.shape, k.shape, _kernels()
     repeat = heads // max(groups, 1)
     k, v, room = _together(k, v)
@@ -215,9 +239,9 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
     constants, thresholds = _constants(q, v, saved, stages), (saved.top, saved.tau, saved.flags)
     _, blocks, key_blocks = saved.flags.shape
     arrays = *given, saved.mean, *thresholds, places, along, dq, dforms
-    rows.launch(attention_kernels.attend_queries_backward, heads * blocks, *arrays, *sizes, saved.scale, **constants)
+    launch(attention_kernels.attend_queries_backward, heads * blocks, *arrays, *sizes, saved.scale, **constants)
     arrays = *given, *thresholds, places, along, dk, dv
-    rows.launch(
+    launch(
         attention_kernels.attend_keys_backward, len(dk) * key_blocks, *arrays, *sizes, saved.scale, parts, **constants
     )
     if parts > 1:
@@ -228,7 +252,7 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
         dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
         programs, numbers = len(matrices) * key_blocks * (1 if over else blocks), (*sizes, matrices.shape[1])
         arrays = *given, *thresholds, matrices, along, dbias
-        rows.launch(attention_kernels.attend_bias_backward, programs, *arrays, *numbers, OVER=over, **constants)
+        launch(attention_kernels.attend_bias_backward, programs, *arrays, *numbers, OVER=over, **constants)
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
     if not some:
         return Gradients(dq, dk, dv, dbias, None, None, None, None)

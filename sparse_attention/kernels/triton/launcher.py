@@ -9,8 +9,12 @@ The current device and its stream are Triton's driver's, asked for each launch, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +87,8 @@ def _binder(kernel: Any, arguments: Values) -> Callable[..., tuple[int, tuple[An
 
 _seen: dict[int, _Seen] = {}  # by the identity of the kernel, which `_Seen` keeps alive
 _triton: Any = None  # Triton's driver and its settings
+_ahead: dict[int, list[threading.Thread]] = {}  # by the identity of the kernel, the threads that compile it
+_LONG = 2.0  # seconds of a first launch that are reported
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -106,7 +112,12 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     known = (device, kind, *constants.values())
     start: Any = seen.starts.get(known, _seen)  # which is no start
     if start is _seen:
-        made = _by_triton(kernel, programs, arguments, constants)
+        wait(kernel)
+        begun = time.monotonic()
+        with _alone(kernel):
+            made = _by_triton(kernel, programs, arguments, constants)
+        if (seconds := time.monotonic() - begun) > _LONG:
+            print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
         if made is not None:
             seen.starts[known] = _start_of(made, kernel, len(arguments), constants)
     elif start is None:
@@ -165,6 +176,47 @@ def _by_triton(kernel: Any, programs: int, arguments: tuple[Any, ...], constants
             return kernel[(programs,)](*arguments, **constants)
         except Exception as error:
             _refused(kernel, error)
+
+
+@contextmanager
+def _alone(kernel: Any) -> Iterator[None]:
+    """Let one process compile a kernel at a time: the others then find it on disk. Without locks, this only costs time."""
+    with ExitStack() as held:
+        with suppress(ImportError, OSError, AttributeError):
+            import fcntl
+
+            from triton import knobs
+
+            folder = Path(knobs.cache.dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context(open(folder / f"sparse_attention_{kernel.fn.__name__}.lock", "a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def ahead(device: torch.device, call: Callable[[Callable[..., None]], Any]) -> None:
+    """Compile the kernels that ``call(launch)`` starts, each in a thread of its own, so that they are ready when it is called.
+
+    ``call`` gets a function in the place of `launch`; its tensors may be on the meta device.
+    """
+
+    def compile_(kernel: Any, arguments: Values, constants: dict[str, Any]) -> None:
+        with suppress(Exception), torch.cuda.device(device) if device.type == "cuda" else nullcontext(), _alone(kernel):
+            kernel.warmup(*arguments, grid=(1,), **constants)  # what is wrong will be raised by the launch
+
+    def start(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        if hasattr(kernel, "device_caches"):
+            thread = threading.Thread(target=compile_, args=(kernel, arguments, constants))
+            _ahead.setdefault(id(kernel), []).append(thread)
+            thread.start()
+
+    call(start)
+
+
+def wait(kernel: Any) -> None:
+    """Wait until no thread compiles this kernel."""
+    for thread in _ahead.pop(id(kernel), ()):
+        thread.join()
 
 
 def _refused(kernel: Any, error: Exception) -> None:

@@ -407,3 +407,60 @@ def test_a_call_of_attention_only_allocates_and_launches(recorded) -> None:
         out = sa.sparse_attention(q, k, v, causal=True, scale=0.5)
     names = [e.name.removeprefix("aten::") for e in seen.events()]
     assert recorded == ["attend_forward"] and {*names} <= {*FREE, "new_empty"} and out.grad_fn is None
+
+
+@compiles
+def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch, tmp_path, capsys) -> None:
+    import fcntl
+
+    from triton import knobs
+
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setattr(launcher, "_LONG", -1.0)
+    monkeypatch.setattr(launcher, "_ahead", {})
+    compiled: list[bool] = []
+
+    def look(**_: Any) -> None:
+        with open(tmp_path / "sparse_attention_weighted_backward.lock") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        compiled.append(threading.current_thread() is threading.main_thread())
+
+    monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", look)
+    kernel, x = triton._load()[0].weighted_backward, torch.zeros(64)
+    meta = torch.zeros(64, device="meta")
+    launcher.ahead(x.device, lambda launch: launch(kernel, 2, meta, meta, meta, 17, 1.0, 0.0, BLOCK=512, num_warps=2))
+    weighted(17, x, block=512, num_warps=2)
+    assert compiled == [False] and not launcher._ahead and len(host.Launcher.started) == 1
+    weighted(17, x, block=1024)
+    assert compiled == [False, True]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and all(line.startswith("sparse_attention: compiled weighted_backward in ") for line in said)
+    launcher.ahead(x.device, lambda launch: launch(kernel, 2, meta, BLOCK=16))  # what is wrong is left to the launch
+    launcher.wait(kernel)
+
+
+@pytest.mark.parametrize("given", [{}, {"causal": True, "slopes": torch.ones(4)}, {"bias": torch.ones(6, 9)}], ids=str)
+def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) -> None:
+    """With the arguments of the launches that come later, but for a bias with a gradient."""
+    prepared: list[Any] = []
+    started: list[Any] = []
+
+    def seen(found: list[Any], kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        kinds = tuple(x.dtype if isinstance(x, torch.Tensor) else x for x in arguments)
+        found.append((kernel.fn.__name__, programs, kinds, constants))
+
+    forward = attention.forward
+
+    def prepared_too(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> Any:
+        out, saved = forward(q, k, v, **more)
+        attention._prepare(q, k, v, saved)  # as `forward` does for CUDA tensors of a new kind
+        return out, saved
+
+    monkeypatch.setattr(attention, "forward", prepared_too)
+    monkeypatch.setattr(launcher, "ahead", lambda device, call: call(partial(seen, prepared)))
+    monkeypatch.setattr(triton, "launch", partial(seen, started))
+    tensors = [x.requires_grad_() for x in sides()[0]]
+    with sa.kernels.use("triton"):
+        torch.autograd.grad(sa.sparse_attention(*tensors, **given).sum(), tensors)
+    assert [name for name, *_ in started] == ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
+    assert prepared == started[1:]
