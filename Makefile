@@ -69,6 +69,8 @@ bench-lm: developer ## train a causal language model over 4,096 bytes with softm
 	@$(RUN)/language_model.py $(ARGS)
 bench-training: developer ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_training.py $(ARGS)
+bench-host: developer ## time what a GPU call costs the host, without a GPU (docs/reference/gpu.md); ARGS='--against FOLDER' compares with another checkout
+	@$(BIN)/python benchmarks/host.py $(ARGS)
 gpu-wheels: developer ## collect in WHEELS (default wheels) the packages that test-gpu needs on a machine with torch and without a network
 	@$(BIN)/python -m benchmarks.wheels collect $(or $(WHEELS),wheels) $(ARGS)
 docs: developer ## build the documentation site into build/site and test it; a dead link or anchor, or a formula that cannot be drawn, fails

@@ -7,12 +7,12 @@ from test_architecture import ROOT, tracked
 
 # The most lines of Python in a room, 5 % above what is there; NAMING: files that may name a mapping.
 LINES = {
-    "sparse_attention": 16_970,
+    "sparse_attention": 17_400,  # the short way of calls on a GPU is 400 of them
     "repro": 7_980,
     "tasks": 22_280,
     "tasks/fairseq_plugin": 895,
     "scripts": 895,
-    "benchmarks": 2_055,
+    "benchmarks": 2_280,  # host.py is 180 of them
 }
 NAMING = 33  # the fused attention knows fusedmax (6 files)
 

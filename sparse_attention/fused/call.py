@@ -201,7 +201,7 @@ def checked(
     function, (alpha, lam, factor, why) = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
     entmax = alpha is not None or alphas is not None
-    visible_keys = None if lengths is None else _lengths(lengths, lead, k)
+    visible_keys = None if lengths is None else lengths_of_heads(lengths, lead, k)
     spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
     if bias is not None:
         _fits(bias, (*lead, q.shape[-2], k.shape[-2]), "bias")
@@ -271,7 +271,7 @@ def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
         )
 
 
-def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
+def lengths_of_heads(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
     """Convert lengths to int64 ``[..., H]``, from one per batch entry ``[B]`` or one per head ``[B, H]``; None: all keys."""
     if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__

@@ -77,35 +77,58 @@ def _out_of_range(alphas: Tensor, fused: tuple[float, float]) -> str | None:
     return f"alpha ranges from {least:g} to {most:g}; fused are {fused[0]} to {fused[1]:g}"
 
 
+def run(numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
+    """The output ``[..., H, n, e]``. On a GPU q, k and v may have any dimensions before the heads, the same in all three."""
+    if torch.is_grad_enabled():
+        for x in (q, k, v, *inputs):
+            if x is not None and x.requires_grad:
+                return Fused.apply(numbers, q, k, v, *inputs)
+    shape = q.shape
+    q, k, v = _flat(q), _flat(k), _flat(v)
+    found = _started(lambda: _run(q, k, v, Inputs(*inputs), numbers, False))
+    out = found[0] if found else _composed(q, k, v, Inputs(*inputs), numbers)
+    return out if len(shape) == 3 else out.view(*shape[:-1], v.shape[2])
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x if x.ndim == 3 else x.reshape(-1, x.shape[-2], x.shape[-1])
+
+
 class Fused(Function):
     """`forward` and `gradients` of the kernel; second derivatives come from the composition."""
 
     @staticmethod
     def forward(ctx: Any, numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
-        ctx.kernel, ctx.numbers = short if numbers.short else _kernel(q), numbers
+        ctx.kernel, ctx.numbers, ctx.given = short if numbers.short else _kernel(q), numbers, len(inputs)
         kept: tuple[Any, ...] = ()
-        found = _started(lambda: _run(q, k, v, Inputs(*inputs), numbers, any(ctx.needs_input_grad)))
-        out, ctx.saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
+        flat = _flat(q), _flat(k), _flat(v)
+        found = _started(lambda: _run(*flat, Inputs(*inputs), numbers, True))
+        out, ctx.saved = found or (_composed(*flat, Inputs(*inputs), numbers), None)
         if isinstance(ctx.saved, gpu.Saved):
             kept, ctx.saved = ctx.saved[: gpu.TENSORS], ctx.saved[gpu.TENSORS :]
         ctx.save_for_backward(q, k, v, *inputs, *kept)
-        return out
+        return out if q.ndim == 3 else out.view(*q.shape[:-1], v.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *rest = ctx.saved_tensors
-        inputs, kept = Inputs(*rest[: len(Inputs._fields)]), rest[len(Inputs._fields) :]
+        inputs, kept = Inputs(*rest[: ctx.given]), rest[ctx.given :]
         saved: Any = gpu.Saved(*kept, *ctx.saved) if kept else ctx.saved
         needs = ctx.needs_input_grad[1:]
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
-            bias = inputs.bias if needs[6] else None
-            found = _started(lambda: ctx.kernel.gradients(g.contiguous(), q, k, v, saved, bias))
+            bias = inputs.bias if needs[6:7] == (True,) else None
+            flat = _flat(g).contiguous(), _flat(q).contiguous(), _flat(k), _flat(v)
+            found = _started(lambda: ctx.kernel.gradients(*flat, saved, bias))
             if found is not None:
-                rest = [(getattr(found, name, None), x) for name, x in inputs._asdict().items()]
-                return None, found.q, found.k, found.v, *(None if dx is None else dx.to(x.dtype) for dx, x in rest)
+                first = (dx if x.ndim == 3 else dx.view(x.shape) for dx, x in zip(found, (q, k, v)))
+                names = Inputs._fields[: ctx.given]
+                more = ((getattr(found, name, None), getattr(inputs, name)) for name in names)
+                return None, *first, *(None if dx is None else dx.to(x.dtype) for dx, x in more)
         with torch.enable_grad():  # the kernel did not start or gave NaN, create_graph, is_grads_batched
-            out = _composed(q, k, v, inputs, ctx.numbers)
-        wanted = [x for x, need in zip((q, k, v, *inputs), needs) if need]
+            out = _composed(_flat(q), _flat(k), _flat(v), inputs, ctx.numbers)
+            out = out if q.ndim == 3 else out.view(*q.shape[:-1], v.shape[-1])
+        given = (q, k, v, *rest[: ctx.given])
+        wanted = [x for x, need in zip(given, needs) if need]
         each = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
         return None, *(next(each) if need else None for need in needs)
 
@@ -135,10 +158,18 @@ def _started(run: Callable[[], Any]) -> Any:
 def _run(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers, save: bool) -> Any:
     if numbers.short:
         return short.forward(q, k, v, inputs, numbers, save)
-    absent = {"scales", "slopes", "sinks"} if (kernel := _kernel(q)) is native else {"pinned", "dropout", "seed", "lam"}
-    absent |= {"short"}
-    given = {name: x for name, x in (inputs._asdict() | numbers._asdict()).items() if name not in absent}
-    return kernel.forward(q, k, v, save=save, **given)
+    given: dict[str, Any] = {
+        "lead": numbers.lead,
+        "alpha": numbers.alpha,
+        "scale": numbers.scale,
+        "causal": numbers.causal,
+    }
+    if _kernel(q) is gpu:
+        given |= {name: x for name, x in zip(Inputs._fields, inputs) if x is not None}
+        return gpu.forward(q.contiguous(), k, v, save=save, **given)
+    given |= {name: getattr(inputs, name) for name in ("lengths", "spans", "alphas", "bias", "mask")}
+    given |= {name: getattr(numbers, name) for name in ("pinned", "dropout", "seed", "lam")}
+    return native.forward(q, k, v, save=save, **given)
 
 
 def _split(given: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:

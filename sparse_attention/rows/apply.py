@@ -14,7 +14,7 @@ A call takes one of four paths to a kernel:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from .shape import (
     checked,
     dispatch_modes,
     dtype_of_result,
+    fits,
     foreign,
     function_modes,
     jagged,
@@ -125,27 +126,31 @@ def fused(
     ``plain`` is the operation in torch, on float32 rows ``[..., n]`` with -inf where masked. It is used for the second
     derivative of an operation that the reference does not have.
     """
-    if scores.__class__ not in PLAIN:
+    if scores.__class__ not in PLAIN or scores.layout is not STRIDED or scores.is_nested:
         if jagged(scores):
             return None
         tensor(scores)
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
         return None
-    tensor(scores)
-    x, kept = scores, None
+    x, kept = scores, mask
     if dim.__class__ is not int:
         dim = whole(dim)
-    if mask is not None:
-        kept = checked(mask, scores)
     if dim != -1:
-        x, kept = x.movedim(dim, -1), None if kept is None else kept.movedim(dim, -1)
+        x, kept = x.movedim(dim, -1), None if mask is None else checked(mask, scores).movedim(dim, -1)
+    elif mask is not None and not (mask.__class__ in PLAIN and fits(mask, scores.shape, scores.device)):
+        kept = checked(mask, scores).to(scores.device)  # one number may be elsewhere
     backend = kernels.fused(op, x, params)
-    watched = foreign(x) or transformed() or _forward_ad._current_level >= 0
-    if backend is None or watched or (kept is not None and foreign(kept)):
+    if backend is None or foreign(x) or transformed() or _forward_ad._current_level >= 0:
         return None
-    form = backend.form(kept, dtype_of_result(scores))
+    if kept is not None and (kept.__class__ not in PLAIN or foreign(kept)):
+        return None
+    x = x.contiguous()
+    kernel, form = backend.OPS[op], backend.form(kept, dtype_of_result(scores), x.shape)
     try:
-        p = _Fused.apply(x.contiguous(), form.mask, form, op, backend.OPS[op], params, plain)
+        if _grad_enabled() and x.requires_grad:
+            p = _Fused.apply(x, form, _Call(op, kernel, params, plain))
+        else:
+            p = kernel.forward(x, form=form, **params)[0]
     except backend.LaunchFailed as error:
         backend.give_up(op, error)
         return None
@@ -299,6 +304,15 @@ class _Linear(Function):
         return (_linear(gg, p, saved, ctx.kernel, ctx.params), None, None, None, *(None for _ in saved))
 
 
+class _Call(NamedTuple):
+    """A call of `fused`."""
+
+    op: str
+    kernel: Any
+    params: dict[str, float]
+    plain: Callable[[Tensor], Tensor] | None
+
+
 class _Fused(Function):
     """One kernel forward and one backward, on scores in half or full precision, with a mask.
 
@@ -306,31 +320,29 @@ class _Fused(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, mask: Tensor | None, form: Any, op: str, kernel: Any, params: dict[str, float], plain: Any
-    ) -> Tensor:
-        p, saved = kernel.forward(x.view(-1, x.shape[-1]), form=form, **params)
-        p = p.view(x.shape)
-        ctx.save_for_backward(p, mask, *saved, *((x,) if plain is not None else ()))
-        ctx.form, ctx.op, ctx.kernel, ctx.params, ctx.plain = form._replace(dtype=x.dtype), op, kernel, params, plain
+    def forward(ctx: Any, x: Tensor, form: Any, call: _Call) -> Tensor:
+        p, saved = call.kernel.forward(x, form=form, **call.params)
+        # Only operations that are not in the reference need the mask and the scores again.
+        ctx.save_for_backward(p, *saved, *(() if call.plain is None else (form.mask, x)))
+        ctx.call, ctx.form = call, form.__class__(None, form.layout, x.dtype)
         return p
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        p, mask, *saved = ctx.saved_tensors
-        n = p.shape[-1]
-        x = saved.pop() if ctx.plain is not None else None
+        (p, *saved), (op, kernel, params, plain), form = ctx.saved_tensors, ctx.call, ctx.form
+        if plain is not None:
+            *saved, mask, x = saved
         if _grad_enabled() or batched(g) or foreign(g):
             wide = g.float()
-            if x is not None:
+            if plain is not None:
                 masked = x.float() if mask is None else x.float().masked_fill(mask == 0, -torch.inf)
-                (dx,) = torch.autograd.grad(ctx.plain(masked), x, wide, create_graph=True)
-            elif REFERENCE[ctx.op].smooth:
-                dx = REFERENCE[ctx.op].backward(wide, p.float(), (), **ctx.params)
+                (dx,) = torch.autograd.grad(plain(masked), x, wide, create_graph=True)
+            elif REFERENCE[op].smooth:
+                dx = REFERENCE[op].backward(wide, p.float(), (), **params)
             else:
-                dx = _linear(wide, p.detach(), saved, ctx.kernel, ctx.params)
-            dx = dx.to(ctx.form.dtype)
+                dx = _linear(wide, p.detach(), saved, kernel, params)
+            dx = dx.to(form.dtype)
         else:
-            rows = g.reshape(-1, n), p.view(-1, n), saved
-            dx = ctx.kernel.backward(*rows, form=ctx.form._replace(mask=mask), **ctx.params).view(p.shape)
-        return dx, None, None, None, None, None, None
+            form = form if plain is None else form._replace(mask=mask)
+            dx = kernel.backward(g, p, saved, form=form, **params)
+        return dx, None, None

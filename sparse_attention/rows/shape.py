@@ -24,6 +24,7 @@ transformed = torch._C._are_functorch_transforms_active
 batched = torch._C._functorch.is_legacy_batchedtensor
 compiling = torch.compiler.is_compiling
 dispatch_modes, function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_tracing = torch._C._get_tracing_state
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
 STRIDED = torch.strided
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -40,7 +41,7 @@ def foreign(x: Tensor) -> bool:
         or x.__class__ not in PLAIN
         or dispatch_modes() > 0
         or function_modes() > 0
-        or torch._C._get_tracing_state() is not None
+        or _tracing() is not None
         or x.is_neg()
         or x._is_zerotensor()
         or x.is_meta
@@ -225,6 +226,19 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
     # Dimensions first: comparing [n, n] with [B, H, n, n] would make a recorded graph depend on whether n is B.
     same = mask.ndim == scores.ndim and mask.shape == scores.shape
     return mask if same else expanded(mask, scores, "mask")
+
+
+def fits(mask: Tensor, sizes: Sequence[int], device: torch.device) -> bool:
+    """True if `checked` finds nothing wrong with a mask, whose class is in `PLAIN`, and if it is on this device."""
+    if mask.dtype is not torch.bool or mask.device != device or mask.layout is not STRIDED or mask.is_nested:
+        return False
+    own = mask.shape
+    if own == sizes:
+        return True
+    for size, there in zip(reversed(own), reversed(sizes)):
+        if size != there and size != 1:
+            return False
+    return len(own) <= len(sizes)
 
 
 def not_boolean(mask: Tensor) -> TypeError:

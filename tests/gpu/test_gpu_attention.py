@@ -334,6 +334,20 @@ def test_hooks_and_checkpoints_see_what_is_saved(device, launched) -> None:
     assert launched == KERNELS[:1] * 2 + KERNELS[1:] + KERNELS
 
 
+def test_memory_need_not_be_zero_before(device, monkeypatch) -> None:
+    """Windows and lengths hide whole blocks, whose flags the forward clears."""
+    q, k = (x.to(device) for x in drawn(3, (2, 80, 8), (2, 90, 8)))
+    spans = forms.spans_of(80, 90, (5, 0), None, q.device)[None]
+    given = {"alpha": 2.0, "scale": 0.25, "spans": spans, "causal": True, "block": BLOCK or (16, 16)}
+    out, saved = attention.forward(q, k, k, **given)
+    found = out, *attention.gradients(q, q, k, k, saved)[:3]
+    empty = Tensor.new_empty
+    monkeypatch.setattr(Tensor, "new_empty", lambda x, *size, **more: empty(x, *size, **more).fill_(2))
+    out, again = attention.forward(q, k, k, **given)
+    assert torch.equal(again.flags, saved.flags) and (again.flags == 0).any()
+    assert all(map(torch.equal, found, (out, *attention.gradients(q, q, k, k, again)[:3])))
+
+
 def test_no_keys_give_zeros(device) -> None:
     q, empty = torch.ones(2, 3, 4, device=device), torch.ones(1, 0, 4, device=device)
     out, saved = attention.forward(q, empty, empty, alpha=2.0, scale=1.0)

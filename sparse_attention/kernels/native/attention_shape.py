@@ -58,10 +58,21 @@ def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
     """
     x = x.reshape(*[1] * (len(lead) + 2 - x.ndim), *x.shape)
     steps = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
-    at = torch.zeros((), dtype=torch.int64, device=x.device)
+    runs: list[tuple[int, int]] = []  # dimensions that are one in memory are joined: on a GPU, each costs launches
     for size, step in zip(lead, steps):
-        at = at.unsqueeze(-1) + torch.arange(size, device=x.device) * step
-    return at.reshape(-1), steps[-2], steps[-1]
+        if runs and runs[-1][1] == size * step:
+            runs[-1] = runs[-1][0] * size, step
+        elif size != 1:
+            runs.append((size, step))
+    at = None
+    for size, step in runs:
+        own = torch.arange(0, size * step, step, device=x.device) if step and size else None
+        if at is None:
+            at = torch.zeros(size, dtype=torch.int64, device=x.device) if own is None else own
+        else:
+            at = at.unsqueeze(-1).expand(*at.shape, size) if own is None else at.unsqueeze(-1) + own
+    at = torch.zeros(1, dtype=torch.int64, device=x.device) if at is None else at.reshape(-1)
+    return at, steps[-2], steps[-1]
 
 
 def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:

@@ -11,10 +11,10 @@ With ``TRITON_INTERPRET=1``, the kernels also take CPU tensors, but are slow.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .. import active
 from ..reference import OPS as REFERENCE
+from .launcher import LaunchFailed, launch
 
 _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would compile for minutes
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -49,25 +50,31 @@ def _load() -> Any:
 def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
     return (
-        op in OPS
+        x.shape[-1] <= _most(op)
         and op not in given_up
         and (x.is_cuda or (_INTERPRETED and x.device.type == "cpu"))
         and x.dtype in _DTYPES
-        and x.shape[-1] <= (_LONGEST_GROUPED if op in _GROUPED else _LONGEST)
         and bool(_load())
         and not too_old(x)
     )
 
 
+@functools.cache
+def _most(op: str) -> int:
+    """The longest rows."""
+    return (_LONGEST_GROUPED if op in _GROUPED else _LONGEST) if op in OPS else -1
+
+
 def too_old(x: Tensor) -> str | None:
     """Why Triton does not compile for the device of ``x``, as a clause, or None."""
-    if not x.is_cuda or (capability := torch.cuda.get_device_capability(x.device)) >= _CAPABILITY:
+    return _older(x.get_device()) if x.is_cuda else None
+
+
+@functools.cache
+def _older(device: int) -> str | None:
+    if (capability := torch.cuda.get_device_capability(device)) >= _CAPABILITY:
         return None
-    return f"{torch.cuda.get_device_name(x.device)} has compute capability {capability[0]}.{capability[1]}; the Triton kernels need 8.0"
-
-
-class LaunchFailed(RuntimeError):
-    """A kernel did not compile or did not fit on the device. Nothing was computed."""
+    return f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}; the Triton kernels need 8.0"
 
 
 given_up: dict[str, LaunchFailed] = {}  # the operations whose kernels did not start
@@ -103,41 +110,33 @@ class Form(NamedTuple):
 PLAIN = Form()
 
 
-def form(mask: Tensor | None, dtype: torch.dtype) -> Form:
-    """The `Form` for a boolean mask expanded to ``[..., n]``; a mask that needs more than three strides is copied."""
-    if mask is None:
-        return Form(dtype=dtype)
-    lead: list[tuple[int, int]] = []
-    for size, stride in zip(mask.shape[:-1], mask.stride()):
-        if lead and lead[-1][1] == stride * size:
-            lead[-1] = (lead[-1][0] * size, stride)
-        elif size > 1:
-            lead.append((size, stride))
-    if len(lead) > 3:
-        return form(mask.contiguous(), dtype)
-    (_, s0), (size1, s1), (size2, s2) = [(1, 0)] * (3 - len(lead)) + lead
-    return Form(mask.view(torch.uint8), (size1, size2, s0, s1, s2, mask.stride(-1)), dtype)
+def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int] | None = None) -> Form:
+    """The `Form` for a boolean mask that broadcasts to ``shape``, its own by default.
 
-
-def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start a kernel on the device of its first tensor, whichever is the current one; all launches go through here.
-
-    Lazily negated tensors are resolved first, since their values in memory differ from the values they represent.
-
-    Raises:
-        LaunchFailed: the kernel did not compile, or needs more than the device has.
+    A mask that needs more than three strides besides the last is copied.
     """
-    if not programs:
-        return
-    arguments = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments)
-    device = next(x.device for x in arguments if isinstance(x, Tensor))
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        try:
-            kernel[(programs,)](*arguments, **constants)
-        except Exception as error:
-            if "CUDA" in str(error):  # an error of the device, not of this launch
-                raise
-            raise LaunchFailed(f"{kernel.fn.__name__} did not start ({type(error).__name__}: {error})") from error
+    if mask is None:
+        return Form(None, PLAIN.layout, dtype)
+    sizes, strides = mask.shape, mask.stride()
+    shape = sizes if shape is None else shape
+    lead, size, stride = (
+        [],
+        1,
+        0,
+    )  # the dimensions but for the last; in the end, those that are one in memory are joined
+    for i in range(-len(shape), -1):
+        if (here := shape[i]) > 1:
+            step = strides[i] if i >= -len(sizes) and sizes[i] > 1 else 0
+            if size > 1 and stride != step * here:
+                lead.append((size, stride))
+                size = 1
+            size, stride = size * here, step
+    lead.append((size, stride))
+    if len(lead) > 3:
+        return form(mask.expand(shape).contiguous(), dtype)
+    (_, s0), (size1, s1), (size2, s2) = [(1, 0)] * (3 - len(lead)) + lead
+    last = strides[-1] if sizes and sizes[-1] > 1 else 0
+    return Form(mask.view(torch.uint8), (size1, size2, s0, s1, s2, last), dtype)
 
 
 def _warps(number: int) -> dict[str, int]:
@@ -145,6 +144,7 @@ def _warps(number: int) -> dict[str, int]:
     return {"num_warps": number, **({"maxnreg": 64} if number == 32 else {})}
 
 
+@functools.lru_cache(256)
 def _sizes(n: int) -> dict[str, int]:
     block = 1 << max(4, (n - 1).bit_length())
     return {"BLOCK": block, **_warps(1 if block <= 512 else max(4, block // 1024))}
@@ -155,7 +155,15 @@ def _masked(x: Tensor, form: Form) -> tuple[Tensor, bool]:
 
 
 def _like(x: Tensor, form: Form) -> Tensor:
-    return torch.empty(x.shape, dtype=form.dtype or x.dtype, device=x.device)
+    if form.dtype is None or form.dtype is x.dtype:
+        return torch.empty_like(x)
+    return torch.empty_like(x, dtype=form.dtype)
+
+
+def _shape(x: Tensor) -> tuple[int, int]:
+    """The number of contiguous rows ``x [..., n]``, and n."""
+    n = x.shape[-1]
+    return x.numel() // n, n
 
 
 class Kernel(NamedTuple):
@@ -166,15 +174,16 @@ class Kernel(NamedTuple):
 
 
 def _project(x: Tensor, form: Form, rule: str, scale: float = 1.0, r: float = 0.0) -> Tensor:
-    (rows, n), p, (bits, masked), simplex = x.shape, _like(x, form), _masked(x, form), _load()[0]
+    (rows, n), p, (bits, masked), simplex = _shape(x), _like(x, form), _masked(x, form), _load()[0]
+    number = getattr(simplex, rule)
+    number = getattr(number, "value", number)  # a constexpr is slow as a key
     sizes = rows, n, *form.layout, scale, r
-    constants = {"RULE": getattr(simplex, rule), "MASKED": masked, **_sizes(n)}
-    launch(simplex.simplex_forward, rows, x, bits, p, *sizes, **constants)
+    launch(simplex.simplex_forward, rows, x, bits, p, *sizes, RULE=number, MASKED=masked, **_sizes(n))
     return p
 
 
 def _weighted(g: Tensor, p: Tensor, form: Form, scale: float, exponent: float) -> Tensor:
-    (rows, n), dx = p.shape, _like(p, form)
+    (rows, n), dx = _shape(p), _like(p, form)
     launch(_load()[0].weighted_backward, rows, g.contiguous(), p, dx, n, scale, exponent, **_sizes(n))
     return dx
 
@@ -203,7 +212,7 @@ def _of_norm(p: float, gamma: float) -> tuple[str, float, float]:
 def _pnormmax_backward(g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, *, p: float, gamma: float) -> Tensor:
     if p == 2:
         return _weighted(g, y, form, 1 / gamma, 0.0)
-    (rows, n), dx = y.shape, _like(y, form)
+    (rows, n), dx = _shape(y), _like(y, form)
     launch(_load()[0].pnormmax_backward, rows, g.contiguous(), y, dx, n, p, gamma, **_sizes(n))
     return dx
 
@@ -213,7 +222,7 @@ def _cone(rule: str) -> Kernel:
         return _project(x, form, rule, 1.0, q), (x,)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, q: float) -> Tensor:
-        (rows, n), dx, (bits, masked) = p.shape, _like(saved[0], form), _masked(p, form)
+        (rows, n), dx, (bits, masked) = _shape(p), _like(saved[0], form), _masked(p, form)
         arrays, sizes = (g.contiguous(), p, saved[0], bits, dx), (rows, n, *form.layout, q)
         constants = {"MIRRORED": rule == "HOURGLASS", "MASKED": masked, **_sizes(n)}
         launch(_load()[0].cone_backward, rows, *arrays, *sizes, **constants)
@@ -223,7 +232,7 @@ def _cone(rule: str) -> Kernel:
 
 
 def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, (bits, masked) = x.shape, _like(x, form), _masked(x, form)
+    (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
     marks = torch.empty_like(x, dtype=torch.int8)
     side_by_side = min(32, 1 << max(0, (rows // _PROGRAMS).bit_length() - 1) if rows >= _PROGRAMS else 1)
     work = torch.empty(2, rows, n, dtype=torch.float32, device=x.device)
@@ -233,7 +242,7 @@ def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
 
 
 def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, (bits, masked) = x.shape, _like(x, form), _masked(x, form)
+    (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
     marks, order = (torch.empty_like(x, dtype=dtype) for dtype in (torch.int8, torch.int16))
     block = _sizes(n)["BLOCK"]
     warps = max(1, min(32, block // 128))
@@ -246,9 +255,9 @@ def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
 
 
 def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
-    (rows, n), dx = p.shape, _like(p, form)
+    (rows, n), dx = _shape(p), _like(p, form)
     work, constants = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device), _sizes(n)
-    constants |= _warps(max(constants["num_warps"], constants["BLOCK"] // 256))  # sums are float64
+    constants = constants | _warps(max(constants["num_warps"], constants["BLOCK"] // 256))  # sums are float64
     arrays = g.contiguous(), saved[0], saved[-1], dx, work
     launch(_load()[1].grouped_backward, rows, *arrays, n, 1 / gamma, ORDERED=len(saved) == 2, **constants)
     return dx

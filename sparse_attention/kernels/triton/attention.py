@@ -14,6 +14,8 @@ already read the range of the alphas. Results are deterministic.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 from typing import Any, NamedTuple
 
@@ -70,6 +72,12 @@ class Gradients(NamedTuple):
     sinks: Tensor | None
 
 
+@functools.cache
+def _kernels(name: str = "attention_kernels") -> Any:
+    """The module, imported on first use, since it imports Triton."""
+    return importlib.import_module(f"{__package__}.{name}")
+
+
 def _block(q: Tensor, v: Tensor, laden: bool) -> tuple[int, int]:
     """The numbers of queries and keys of a block: of the sizes tried, the largest that fits into registers.
 
@@ -112,104 +120,128 @@ def forward(
     given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes,
     sinks, lead, and block, the numbers of queries and keys computed together.
     """
-    from . import attention_kernels
-
-    (heads, n, _), m = q.shape, k.shape[1]
-    lead, block = given.get("lead") or (heads,), given.get("block")
+    (heads, n, _), m, own = q.shape, k.shape[1], given.get
+    lead, block = own("lead") or (heads,), own("block")
     k, v, room = _together(k, v)
-    names = "lengths", "spans", "scales", "slopes", "sinks"
-    lengths, spans, scales, slopes, sinks = (
-        None if (x := given.get(name)) is None else x.detach().contiguous() for name in names
-    )
-    mask, bias, alphas = (given.get(name) for name in ("mask", "bias", "alphas"))
+    lengths, spans, scales, slopes, sinks = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
+    mask, bias, alphas = own("mask"), own("bias"), own("alphas")
+    if not (lengths is spans is scales is slopes is sinks is None):
+        each = lengths, spans, scales, slopes, sinks
+        lengths, spans, scales, slopes, sinks = (None if x is None else x.detach().contiguous() for x in each)
     if mask is not None:
         lengths = _ends(mask, lengths, lead, m)
     bias = None if bias is None else bias.detach().resolve_neg()
     powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
     most = _DECODED[q.dtype] * len(k)
     few = not save and block is None and alphas is None and heads * n <= most and 0 < m < rows._LONGEST
-    laden = any(x is not None for x in (alphas, scales, slopes, bias, mask))
-    block = _block(q, v, laden) if block is None else block
-    forms = lengths, spans, bias, powers, scales, slopes, sinks
-    saved = Saved(q, q, q, q, *forms, lead, alpha, scale, causal, block)
+    block = _block(q, v, not (alphas is scales is slopes is bias is mask is None)) if block is None else block
+    rest = lead, alpha, scale, causal, block
     if few:
+        saved = Saved(q, q, q, q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
         return _decoded(q, k, v, room, mask, saved), None
     out = q.new_empty(heads, n, v.shape[2])
-    top, tau = torch.empty(2, heads, n, dtype=torch.float32, device=q.device)
-    mean = torch.empty(heads, n, v.shape[2], dtype=torch.float32, device=q.device) if save else top
+    blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
+    top = q.new_empty(heads, n, dtype=torch.float32)
+    tau = torch.empty_like(top)
+    mean = q.new_empty(heads, n, v.shape[2], dtype=torch.float32) if save else top
     if mask is not None:
         plain = torch.zeros((), dtype=torch.float16, device=q.device) if bias is None else bias
         bias = torch.where(mask, plain, -torch.inf)
-    flags = torch.zeros(heads, -(-n // block[0]), -(-m // block[1]), dtype=torch.int8, device=q.device)
-    saved = saved._replace(top=top, tau=tau, flags=flags, mean=mean, bias=bias)
+    flags = q.new_empty(heads, blocks, key_blocks, dtype=torch.int8)
+    saved = Saved(top, tau, flags, mean, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
     visible, numbers = _visible(q, saved)
     arrays, sizes = (q, k, v, *visible, out, mean, top, tau, flags, _list(flags)), (*_sizes(q, k, v), room, *numbers)
     layers, start = 4 if alpha == 1.5 and alphas is None else 3, 0 if spans is not None and bias is None else 1
-    constants = {"SAVE": save, "LAYERS": layers, "START": start, **_constants(q, v, saved, stages=3)}
-    rows.launch(attention_kernels.attend_forward, heads * flags.shape[1], *arrays, *sizes, **constants)
+    kind = _constants(q, v, saved, stages=3)
+    if save and q.is_cuda and (id(kind), q.device) not in _prepared:
+        _prepared.add((id(kind), q.device))
+        _prepare(q, k, v, saved)
+    constants = {"SAVE": save, "LAYERS": layers, "START": start, **kind}
+    rows.launch(_kernels().attend_forward, heads * blocks, *arrays, *sizes, **constants)
     return out, saved if save else None
+
+
+_prepared: set[tuple[int, torch.device]] = set()  # the kinds of calls whose gradients' kernels are compiled
+
+
+def _prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
+    """Compile the kernels of `gradients` while the forward kernel is compiled; without values, on the meta device."""
+
+    def meta(x: Any) -> Any:
+        return None if x is None else x.detach().to("meta")
+
+    g, q_, k_, v_ = (meta(x) for x in (saved.mean, q, k, v))
+    of = Saved(*map(meta, saved[:TENSORS]), *saved[TENSORS:])
+    rows.launcher.ahead(q.device, lambda launch: gradients(g.to(q.dtype), q_, k_, v_, of, launch=launch))
 
 
 def _decoded(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, saved: Saved) -> Tensor:
     """`forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device."""
-    from . import decoding_kernels
-
-    (heads, n, d), (groups, m, e) = q.shape, v.shape
+    (heads, n, d), (groups, m, e), decoding_kernels = q.shape, v.shape, _kernels("decoding_kernels")
     size, single = heads // groups * n, q.dtype == torch.float32
     keys = 32 if single else 64
     blocks = -(-m // keys)
-    x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=q.device)
-    constants: dict[str, Any] = {
-        "ROWS": max(16, 1 << (size - 1).bit_length()),
-        "KEYS": keys,
-        "num_warps": 8 if single or max(d, e) > 128 else 4,
-    }
-    seen = {"CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None, "SPANS": saved.spans is not None}
+    x = q.new_empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32)
+    scored, weighed = _of_decoding(size, keys, d, e, single)
+    seen = {"CAUSAL": bool(saved.causal), "LENGTHS": saved.lengths is not None, "SPANS": saved.spans is not None}
     forms = [q if y is None else y for y in (saved.lengths, saved.spans, saved.scales, saved.slopes, saved.sinks)]
     numbers = n, m, d, heads // groups, room, _per_head(saved, n), saved.scale
-    programs, scored = (
-        groups * -(-x.shape[2] // keys),
-        {**seen, "FORMS": _bits(saved), **_channels("D", d), **constants},
+    programs = groups * -(-x.shape[2] // keys)
+    rows.launch(
+        decoding_kernels.decode_scores, programs, q, k, *forms, x, *numbers, FORMS=_bits(saved), **seen, **scored
     )
-    rows.launch(decoding_kernels.decode_scores, programs, q, k, *forms, x, *numbers, **scored)
-    scores = x.view(*saved.lead, n, -1)[..., :m]
-    if saved.bias is not None:
-        scores += saved.bias
-    if mask is not None:
-        scores.masked_fill_(~mask, -torch.inf)
+    if saved.bias is not None or mask is not None:
+        scores = x.view(*saved.lead, n, -1)[..., :m]
+        if saved.bias is not None:
+            scores += saved.bias
+        if mask is not None:
+            scores.masked_fill_(~mask, -torch.inf)
     op, params = ("sparsemax", {"gamma": 1.0}) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
-    p, _ = rows.OPS[op].forward(x.view(-1, x.shape[2]), **params)
+    p, _ = rows.OPS[op].forward(x, **params)
     turns = max(1, groups * blocks // (2 * _FEW))
-    out = torch.empty(groups, -(-blocks // turns), size, e, dtype=torch.float32, device=q.device)
-    sizes, constants = (x.shape[2], m, e, size, room, turns), {**_channels("E", e), **constants}
-    rows.launch(decoding_kernels.decode_values, groups * out.shape[1], p, v, out, *sizes, **constants)
+    runs = -(-blocks // turns)
+    out = q.new_empty(groups, runs, size, e, dtype=torch.float32)
+    sizes = x.shape[2], m, e, size, room, turns
+    rows.launch(decoding_kernels.decode_values, groups * runs, p, v, out, *sizes, **weighed)
     return out.sum(1).view(heads, n, e).to(q.dtype)
 
 
-def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None) -> Gradients:
-    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out [H, n, e] is contiguous."""
-    from . import attention_kernels
+@functools.lru_cache(1024)
+def _of_decoding(size: int, keys: int, d: int, e: int, single: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """The constants of `decode_scores` and `decode_values` for the queries of a group, but for those of the forms."""
+    warps = 8 if single or max(d, e) > 128 else 4
+    both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "num_warps": warps}
+    return _channels("D", d) | both, _channels("E", e) | both
 
-    (heads, n, _), (groups, m, _) = q.shape, k.shape
+
+def gradients(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, launch: Any = None
+) -> Gradients:
+    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out [H, n, e] is contiguous.
+
+    ``launch`` replaces that of the rows, see `launcher.ahead`.
+    """
+    launch = launch or rows.launch
+    (heads, n, _), (groups, m, _), attention_kernels = q.shape, k.shape, _kernels()
     repeat = heads // max(groups, 1)
     k, v, room = _together(k, v)
     parts = repeat if groups * saved.flags.shape[2] < _FEW else 1
     wide = torch.float32 if parts > 1 else k.dtype
     dq, dk, dv = torch.empty_like(q), *(x.new_empty(groups * parts, *x.shape[1:], dtype=wide) for x in (k, v))
     learned = saved.scales, saved.slopes, saved.sinks, saved.powers
-    dforms = torch.empty(
-        4, heads, n if any(x is not None for x in learned) else 0, dtype=torch.float32, device=q.device
-    )
+    some = any(x is not None for x in learned)
+    along = torch.empty_like(saved.top)
+    dforms = torch.empty(4, heads, n, dtype=torch.float32, device=q.device) if some else along
     visible, numbers = _visible(q, saved)
-    given, along, places = (grad_out, q, k, v, *visible), torch.empty_like(saved.top), _list(saved.flags)
+    given, places = (grad_out, q, k, v, *visible), _list(saved.flags)
     sizes = (*_sizes(q, k, v), room, *numbers)
     stages = 1 if q.dtype == torch.float32 else 2  # more than that spills registers
     constants, thresholds = _constants(q, v, saved, stages), (saved.top, saved.tau, saved.flags)
     _, blocks, key_blocks = saved.flags.shape
     arrays = *given, saved.mean, *thresholds, places, along, dq, dforms
-    rows.launch(attention_kernels.attend_queries_backward, heads * blocks, *arrays, *sizes, saved.scale, **constants)
+    launch(attention_kernels.attend_queries_backward, heads * blocks, *arrays, *sizes, saved.scale, **constants)
     arrays = *given, *thresholds, places, along, dk, dv
-    rows.launch(
+    launch(
         attention_kernels.attend_keys_backward, len(dk) * key_blocks, *arrays, *sizes, saved.scale, parts, **constants
     )
     if parts > 1:
@@ -220,8 +252,10 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
         dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
         programs, numbers = len(matrices) * key_blocks * (1 if over else blocks), (*sizes, matrices.shape[1])
         arrays = *given, *thresholds, matrices, along, dbias
-        rows.launch(attention_kernels.attend_bias_backward, programs, *arrays, *numbers, OVER=over, **constants)
+        launch(attention_kernels.attend_bias_backward, programs, *arrays, *numbers, OVER=over, **constants)
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
+    if not some:
+        return Gradients(dq, dk, dv, dbias, None, None, None, None)
     each = zip(dforms, learned)
     dscales, dslopes, dsinks, dalphas = (None if y is None else x if y is saved.scales else x.sum(1) for x, y in each)
     return Gradients(dq, dk, dv, dbias, dalphas, dscales, dslopes, dsinks)
@@ -238,11 +272,12 @@ def _sharing(of: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
 
 def _together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
     """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
-    k, v = (x.detach().resolve_neg() for x in (k, v))
+    k, v = (x.detach().resolve_neg() if x.is_neg() else x for x in (k, v))
     room = k.stride(0) // k.shape[2]
-    if all(x.stride() == (room * x.shape[2], x.shape[2], 1) for x in (k, v)):
+    d, e = k.shape[2], v.shape[2]
+    if k.stride() == (room * d, d, 1) and v.stride() == (room * e, e, 1):
         return k, v, room
-    return k.contiguous(), v.contiguous(), k.shape[1]
+    return k.detach().contiguous(), v.detach().contiguous(), k.shape[1]
 
 
 def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
@@ -265,7 +300,7 @@ def _per_head(saved: Saved, n: int) -> int:
 
 def _bits(saved: Saved) -> int:
     """FORMS: 1 with scales, 2 with slopes, 4 with sinks."""
-    return sum(1 << i for i, x in enumerate((saved.scales, saved.slopes, saved.sinks)) if x is not None)
+    return (saved.scales is not None) + 2 * (saved.slopes is not None) + 4 * (saved.sinks is not None)
 
 
 def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
@@ -293,12 +328,23 @@ def _channels(name: str, width: int) -> dict[str, int]:
 
 
 def _constants(q: Tensor, v: Tensor, saved: Saved, stages: int) -> dict[str, Any]:
+    given = (x is not None for x in (saved.lengths, saved.spans, saved.bias, saved.powers))
+    widths, alpha = (q.shape[2], v.shape[2], q.dtype), saved.alpha
+    kind = None if alpha not in (1.5, 2.0) else alpha  # all others share kernels
+    return _of_kind(*given, kind, bool(saved.causal), _bits(saved), saved.block, *widths, stages, rows._INTERPRETED)
+
+
+@functools.lru_cache(1024)
+def _of_kind(
+    lengths: bool, spans: bool, bias: bool, powers: bool, alpha: float | None, causal: bool, forms: int, block: tuple[int, int],
+    d: int, e: int, dtype: torch.dtype, stages: int, interpreted: bool,
+) -> dict[str, Any]:  # fmt: skip
     from . import attention_blocks
 
-    rule = "EACH" if saved.powers is not None else {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(saved.alpha, "ANY")
-    wide = q.dtype == torch.float32 or saved.bias is not None or rule == "EACH" or max(q.shape[2], v.shape[2]) > 128
-    seen = {"CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None, "SPANS": saved.spans is not None}
-    forms = {"RULE": getattr(attention_blocks, rule), "BIAS": int(saved.bias is not None), "FORMS": _bits(saved)}
-    sizes = {"ROWS": saved.block[0], "KEYS": saved.block[1], "CHUNK": 16 if rows._INTERPRETED else 256}
-    channels = {**_channels("D", q.shape[2]), **_channels("E", v.shape[2])}
-    return {**seen, **forms, **sizes, **channels, "num_warps": 8 if wide else 4, "num_stages": stages}
+    rule = "EACH" if powers else {2.0: "SPARSEMAX", 1.5: "ENTMAX15", None: "ANY"}[alpha]
+    seen = {"CAUSAL": causal, "LENGTHS": lengths, "SPANS": spans}
+    kinds = {"RULE": getattr(attention_blocks, rule).value, "BIAS": int(bias), "FORMS": forms}
+    sizes = {"ROWS": block[0], "KEYS": block[1], "CHUNK": 16 if interpreted else 256}
+    channels = {**_channels("D", d), **_channels("E", e)}
+    wide = dtype == torch.float32 or bias or powers or max(d, e) > 128
+    return {**seen, **kinds, **sizes, **channels, "num_warps": 8 if wide else 4, "num_stages": stages}

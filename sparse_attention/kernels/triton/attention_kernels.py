@@ -61,6 +61,10 @@ def attend_forward(
     r = weights[5]
     flags = flags_ptr + (head * blocks + block) * key_blocks
     live = list_ptr + (head * blocks + block) * key_blocks
+    for j in range(0, key_blocks, CHUNK):  # no block has support until it is seen
+        at = j + tl.arange(0, CHUNK)
+        tl.store(flags + at, tl.zeros([CHUNK], tl.int8), mask=at < key_blocks)
+    tl.debug_barrier()
 
     one = tl.full([ROWS, KEYS], -float("inf"), tl.float32)
     two = one

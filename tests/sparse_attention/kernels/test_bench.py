@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,15 @@ def test_the_wheels_hold_what_training_imports_and_no_torch() -> None:
     names = wheels.needed()
     assert {"pytest", "fairseq-fixed", "hydra-core", "antlr4-python3-runtime", "numpy"} <= set(names)
     assert not {n for n in names if n.startswith(("torch", "nvidia", "triton"))}
+
+
+@pytest.mark.slow
+def test_host_times_two_checkouts(root: Path) -> None:
+    pytest.importorskip("triton")
+    command = [sys.executable, "benchmarks/host.py", "--against", str(root), "--seconds", "0.05", "--only"]
+    done = subprocess.run([*command, "s sparsemax"], cwd=root, capture_output=True, text=True, timeout=300)
+    *each, last = done.stdout.splitlines()
+    assert done.returncode == 0 and len(each) == 2 and re.fullmatch(r"rows \d\.\d\d/\d\.\d\d", last), done.stderr
+    assert all(re.search(r"us \(1\) against \d+ us \(1\) = .* us \(2\) against \d+ us \(2\)", line) for line in each)
+    refused = subprocess.run([*command[:3], "nowhere"], cwd=root, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "there is no sparse_attention/ in this folder" in refused.stderr

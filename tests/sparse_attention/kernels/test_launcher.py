@@ -1,0 +1,466 @@
+"""Launches on a GPU, with a driver that counts them and starts nothing (`benchmarks.host`): CPU tensors stand in for CUDA tensors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+import sparse_attention as sa
+from benchmarks import host
+from sparse_attention.fused import direct
+from sparse_attention.kernels import triton
+from sparse_attention.kernels.triton import attention, launcher
+
+compiles = pytest.mark.skipif(triton._INTERPRETED, reason="interpreted kernels cannot be compiled")
+
+
+@pytest.fixture
+def driver(monkeypatch) -> Iterator[Any]:
+    """Compiles for sm_90; ``started`` lists the launches."""
+    from triton.runtime.driver import driver
+
+    monkeypatch.setattr(driver, "_active", None)
+    monkeypatch.setattr(triton, "_INTERPRETED", False)
+    monkeypatch.setattr(triton, "given_up", {})
+    monkeypatch.setattr(launcher, "_seen", {})
+    monkeypatch.setattr(host.Launcher, "started", [])
+    with sa.kernels.use("triton"):
+        yield host.install()
+
+
+@pytest.fixture
+def recorded(monkeypatch) -> list[str]:
+    """The names of the kernels that are launched; none is compiled or runs."""
+    names: list[str] = []
+    monkeypatch.setattr(triton, "_INTERPRETED", True)  # takes CPU tensors
+    monkeypatch.setattr(triton, "given_up", {})
+    monkeypatch.setattr(triton, "launch", lambda kernel, *rest, **constants: names.append(kernel.fn.__name__))
+    return names
+
+
+def weighted(n: int, *arrays: torch.Tensor, block: int = 16, **options: Any) -> None:
+    """A launch of `weighted_backward`, which compiles fast; the last of the arrays is given again for those that lack."""
+    arrays += arrays[-1:] * (3 - len(arrays))
+    triton.launch(triton._load()[0].weighted_backward, 2, *arrays, n, 1.0, 0.0, BLOCK=block, **options)
+
+
+@compiles
+def test_a_launch_seen_before_starts_what_triton_would(driver, monkeypatch) -> None:
+    """Whatever Triton compiles for: sizes that are 1, that 16 divides and of 64 bits, types, alignment, constants, options."""
+    x, half = torch.zeros(64), torch.zeros(64).half()
+    alike = [partial(weighted, 17, x), partial(weighted, 25, x), partial(weighted, 25, x[4:])]
+    others = [partial(weighted, n, x) for n in (16, 1, (1 << 31) + 1, 1 << 31)]
+    others += [partial(weighted, 17, half), partial(weighted, 17, x, half), partial(weighted, 17, x[1:])]
+    others += [partial(weighted, 17, x, block=32), partial(weighted, 17, x, num_warps=2)]
+    calls = alike + others
+    for call in calls + calls[::-1]:
+        call()
+    first, again = host.Launcher.started[: len(calls)], host.Launcher.started[: len(calls) - 1 : -1]
+    assert first == again
+    assert len({at.hash for at in first[:3]}) == 1 and len({at.hash for at in first}) == 1 + len(others)
+    monkeypatch.setattr(launcher, "_stream", lambda *_: None)  # by Triton's own launch
+    host.Launcher.started.clear()
+    for call in calls:
+        call()
+    assert host.Launcher.started == first
+    assert [at.values[0] for at in first[:3]] == [x.data_ptr(), x.data_ptr(), x[4:].data_ptr()]
+
+
+def kinds() -> int:
+    return sum(len(seen.starts) for seen in launcher._seen.values())
+
+
+@compiles
+def test_a_new_size_is_no_new_kind(driver) -> None:
+    for i in range(1, 30):
+        x = torch.zeros(i, 2 * i, 33 + i % 15)
+        for mask in (None, torch.ones(i, 1, x.shape[-1], dtype=torch.bool), torch.ones(2 * i, 1, dtype=torch.bool)):
+            sa.sparsemax(x, gamma=1.0 + i / 100, mask=mask)
+    assert (
+        len(host.Launcher.started) == 87 and kinds() == 3
+    )  # without a mask, with one that differs along the rows, and with another
+
+
+def by_triton(*_: Any) -> None:
+    raise AssertionError("Triton's own launch was used")
+
+
+@compiles
+def test_a_launch_goes_to_the_stream_of_the_call(driver, monkeypatch) -> None:
+    x = torch.zeros(64)
+    weighted(17, x)
+    monkeypatch.setattr(launcher, "_by_triton", by_triton)
+    for stream in (7, 0, 9):
+        driver.stream = stream
+        weighted(17, x)
+    assert [at.stream for at in host.Launcher.started] == [0, 7, 0, 9]
+
+
+@compiles
+def test_another_current_device_is_left_to_triton(driver, monkeypatch) -> None:
+    weighted(17, x := torch.zeros(64))
+    driver.device = 3  # while the tensors are on -1
+    weighted(17, x)
+    monkeypatch.setattr(launcher, "_by_triton", by_triton)
+    with pytest.raises(AssertionError, match="own launch"):
+        weighted(17, x)
+    driver.device = -1
+    weighted(17, x)
+    assert len(host.Launcher.started) == 3
+
+
+@compiles
+def test_what_looks_at_triton_launches_sees_all_of_them(driver, monkeypatch) -> None:
+    from triton import knobs
+
+    weighted(17, x := torch.zeros(64))
+    seen: list[str] = []
+    knobs.runtime.launch_enter_hook.add(hook := lambda metadata: seen.append(metadata.get()["name"]))
+    weighted(17, x)
+    knobs.runtime.launch_enter_hook.remove(hook)
+    weighted(17, x)
+    with monkeypatch.context() as patch:
+        patch.setattr(knobs.runtime, "launch_enter_hook", hook)  # in the place of Triton's list
+        weighted(17, x)
+    kernel = triton._load()[0].weighted_backward
+    monkeypatch.setattr(kernel, "pre_run_hooks", [lambda *_, **__: seen.append("before")])
+    weighted(17, x)
+    assert seen == ["weighted_backward", "weighted_backward", "before"] and len(host.Launcher.started) == 5
+
+
+@compiles
+def test_another_triton_starts_everything_itself(driver, monkeypatch) -> None:
+    """Without the parts of Triton that a direct launch uses."""
+    monkeypatch.setattr(launcher, "_triton", ())
+    for _ in range(2):
+        weighted(17, x := torch.zeros(64))
+    monkeypatch.setattr(launcher, "_triton", None)
+    monkeypatch.setattr(launcher, "_start_of", lambda *_: None)
+    for _ in range(2):
+        weighted(17, x)
+    assert len({at[:2] for at in host.Launcher.started}) == 1 and len(host.Launcher.started) == 4
+
+
+@compiles
+def test_errors_of_a_direct_launch(driver, monkeypatch) -> None:
+    """An error of the device is raised as it is; with any other, the mapping is computed by torch from then on, with one warning."""
+    x = torch.randn(5, 40)
+    sa.sparsemax(x)
+    monkeypatch.setattr(host.Launcher, "__call__", lambda *_: 1 / 0)
+    with pytest.raises(triton.LaunchFailed, match=r"simplex_forward did not start \(ZeroDivisionError"):
+        sa.sparsemax(x)  # chosen by name
+    monkeypatch.setattr(
+        sa.rows.apply.kernels, "fused", lambda op, x, params: triton if triton.available(op, x) else None
+    )
+    monkeypatch.setattr(triton, "active", lambda: "auto")
+    monkeypatch.setattr(triton, "_INTERPRETED", True)
+    with pytest.warns(UserWarning, match="sparsemax is computed by torch from now on") as said:
+        p = [sa.rows.apply.fused("sparsemax", x, -1, None, {"gamma": 1.0}) for _ in range(2)]
+    assert p == [None, None] and len(said) == 1
+
+    def lost(*_: Any) -> None:
+        raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+
+    monkeypatch.setattr(host.Launcher, "__call__", lost)
+    with pytest.raises(RuntimeError, match="illegal memory access") as found:
+        weighted(17, torch.zeros(64))
+        weighted(17, torch.zeros(64))
+    assert not isinstance(found.value, triton.LaunchFailed)
+
+
+@compiles
+def test_threads_and_forks_launch_directly(driver, monkeypatch) -> None:
+    x = torch.zeros(5, 40)
+    sa.sparsemax(x)
+    monkeypatch.setattr(launcher, "_by_triton", by_triton)
+    host.Launcher.started.clear()
+
+    def often() -> None:
+        with sa.kernels.use("triton"):
+            for _ in range(50):
+                sa.sparsemax(x)
+
+    threads = [threading.Thread(target=often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(host.Launcher.started) == 200
+    if not (child := os.fork()):
+        sa.sparsemax(x)
+        os._exit(len(host.Launcher.started) - 200)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def sides() -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+    q, k, v = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 5)
+    return (q, k, v), {"mask": torch.ones(2, 1, 6, 9, dtype=torch.bool), "lengths": torch.tensor([9, 4])}
+
+
+META = torch.device("meta")
+WRONG: dict[str, Any] = {
+    **{f"{name} of another dtype": {name: lambda x: x.half()} for name in "qkv"},
+    **{f"{name} of whole numbers": {name: lambda x: x.long()} for name in "qkv"},
+    **{f"{name} of another device": {name: lambda x: x.to(META)} for name in "kv"},
+    **{f"{name} with fewer dimensions": {name: lambda x: x[0]} for name in "qkv"},
+    **{f"{name} is sparse": {name: lambda x: x.to_sparse()} for name in "qkv"},
+    **{f"{name} is a list": {name: lambda x: x.tolist()} for name in "qkv"},
+    "q of 7 channels": {"q": lambda x: x[..., :7]},
+    "q of 3 heads": {"q": lambda x: x[:, :3]},
+    "q of another batch": {"q": lambda x: x.repeat(2, 1, 1, 1)[:3]},
+    "k of 8 keys": {"k": lambda x: x[..., :8, :]},
+    "v of one group": {"v": lambda x: x[:, :1]},
+    "mask of numbers": {"mask": lambda x: x.float()},
+    "mask of 8 keys": {"mask": lambda x: x[..., :8]},
+    "mask of 5 queries": {"mask": lambda x: x[..., :5, :]},
+    "mask of 3 heads": {"mask": lambda x: x.expand(2, 3, 6, 9)},
+    "mask of 5 dimensions": {"mask": lambda x: x.expand(2, 2, 1, 6, 9)},
+    "mask is a list": {"mask": lambda x: x.tolist()},
+    "mask is sparse": {"mask": lambda x: x.to_sparse()},
+    "lengths of 3 sequences": {"lengths": lambda x: torch.tensor([9, 4, 1])},
+    "lengths too large": {"lengths": lambda x: x + 1},
+    "lengths below 0": {"lengths": lambda x: x - 5},
+    "lengths of floats": {"lengths": lambda x: x.float()},
+    "lengths of booleans": {"lengths": lambda x: x > 5},
+    "lengths is a list": {"lengths": lambda x: x.tolist()},
+    "lengths of 3 heads": {"lengths": lambda x: x[:, None].expand(2, 3)},
+    "scale is infinite": {"scale": lambda _: float("inf")},
+    "scale of 3 heads": {"scale": lambda _: torch.ones(3)},
+    "mapping unknown": {"mapping": lambda _: "sparsmax"},
+    "mapping over a sequence": {"mapping": lambda _: "fertility"},
+    "mapping is a number": {"mapping": lambda _: 2},
+    "gamma is 0": {"gamma": lambda _: 0.0},
+    "no such parameter": {"gama": lambda _: 1.0},
+    "torch's name": {"is_causal": lambda _: True},
+    "dropout of 1": {"dropout": lambda _: 1.0},
+    "a window of one side": {"window": lambda _: (1,)},
+    "slopes of 3 heads": {"slopes": lambda _: torch.ones(3)},
+    "slopes of another device": {"slopes": lambda _: torch.ones(4, device=META)},
+    "a sink of another device": {"sink": lambda _: torch.ones(4, device=META)},
+    "a scale of another device": {"scale": lambda _: torch.ones(4, device=META)},
+    "a bias of 8 keys": {"bias": lambda _: torch.zeros(8)},
+    "a sink for 3 heads": {"sink": lambda _: torch.zeros(3)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
+def test_a_wrong_call_after_a_right_one_raises_what_it_did(wrong, recorded, monkeypatch) -> None:
+    tensors, forms = sides()
+    right = {**dict(zip("qkv", tensors)), **forms, "mapping": "sparsemax"}
+    ways = []
+    with sa.kernels.use("triton"):
+        for way in (direct.attend, lambda *_: None):  # the second: as if no call were known
+            monkeypatch.setattr(sa.fused.attention, "direct", way)
+            attend(right)
+            recorded.clear()
+            changed = {**right, **{name: change(right.get(name)) for name, change in wrong.items()}}
+            with pytest.raises((TypeError, ValueError, KeyError)) as error:
+                attend(changed)
+            assert recorded == []
+            ways.append((type(error.value), str(error.value)))
+    assert ways[0] == ways[1]
+
+
+def attend(given: dict[str, Any]) -> Any:
+    given = dict(given)
+    return sa.sparse_attention(given.pop("q"), given.pop("k"), given.pop("v"), **given)
+
+
+ROWS: dict[str, Any] = {
+    "mask of numbers": lambda x, mask: (x, mask.float()),
+    "mask of another length": lambda x, mask: (x, mask[..., :8]),
+    "mask of other rows": lambda x, mask: (x, torch.cat([mask, mask])),
+    "mask of more dimensions": lambda x, mask: (x, mask.expand(2, 4, 9)),
+    "mask of another device": lambda x, mask: (x, mask.to(META)),
+    "mask is sparse": lambda x, mask: (x, mask.to_sparse()),
+    "scores of whole numbers": lambda x, mask: (x.long(), mask),
+    "scores are sparse": lambda x, mask: (x.to_sparse(), None),
+    "scores are a list": lambda x, mask: (x.tolist(), mask),
+}
+
+
+@pytest.mark.parametrize("change", ROWS.values(), ids=list(ROWS))
+def test_wrong_rows_after_right_ones_raise_what_they_did(change, recorded, monkeypatch) -> None:
+    x, mask = torch.randn(4, 9), torch.ones(4, 9, dtype=torch.bool)
+    with sa.kernels.use("triton"):
+        sa.sparsemax(x, mask=mask)
+        assert recorded == ["simplex_forward"]
+        with pytest.raises((TypeError, ValueError)) as first:
+            x, mask = change(x, mask)
+            sa.sparsemax(x, mask=mask)
+        assert recorded == ["simplex_forward"]
+    with sa.kernels.use("reference"), pytest.raises(type(first.value)) as second:
+        sa.sparsemax(x, mask=mask)
+    assert str(first.value) == str(second.value)
+
+
+def test_a_number_as_mask_may_be_on_the_cpu(recorded) -> None:
+    with sa.kernels.use("triton"):
+        sa.sparsemax(torch.randn(4, 9), mask=torch.tensor(True))
+    assert recorded == ["simplex_forward"]
+
+
+GIVEN: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "lengths": {"lengths": torch.tensor([9, 4])},
+    "lengths of heads": {"lengths": torch.tensor([[9, 4, 1, 0], [0, 1, 2, 3]])},
+    "mask": {"mask": torch.rand(6, 9) > 0.3},
+    "mask of keys": {"mask": torch.rand(2, 1, 1, 9) > 0.3},
+    "scale": {"scale": 0.5},
+    "entmax": {"mapping": "entmax", "alpha": 1.5},
+    "gamma": {"gamma": 0.5, "scale": 2.0},
+    "sparsegen": {"mapping": "sparsegen_lin", "lam": 0.25},
+}
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    return a == b
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=list(GIVEN))
+def test_the_short_way_asks_the_kernels_for_what_the_long_way_asks(given, recorded, monkeypatch) -> None:
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def forward(*tensors: Any, **more: Any) -> Any:
+        calls.append((tensors, {name: x for name, x in more.items() if x is not None}))
+        return attention_forward(*tensors, **more)
+
+    attention_forward = attention.forward
+    monkeypatch.setattr(attention, "forward", forward)
+    for learned in (False, True):
+        calls.clear()
+        tensors = [x.requires_grad_(learned) for x in sides()[0]]
+        with sa.kernels.use("triton"):
+            for way in (direct.attend, lambda *_: None):
+                monkeypatch.setattr(sa.fused.attention, "direct", way)
+                out = sa.sparse_attention(*tensors, **given)
+                assert out.shape == (2, 4, 6, 5) and (out.grad_fn is not None) == learned
+                if learned:
+                    assert [x.shape for x in torch.autograd.grad(out.sum(), tensors)] == [x.shape for x in tensors]
+        (short, asked), (long, expected) = calls
+        assert all(map(equal, short, long)) and asked.keys() == expected.keys()
+        assert all(equal(asked[name], x) for name, x in expected.items())
+    named = {"mapping": "sparsemax", **given}
+    names = ("mapping", "mask", "causal", "lengths", "scale")
+    rest = [named.pop(name, False if name == "causal" else None) for name in names]
+    with sa.kernels.use("triton"):
+        assert direct.attend(*tensors, *rest, named) is not None
+
+
+def test_calls_that_take_the_long_way(recorded) -> None:
+    (q, k, v), _ = sides()
+    none = (None, False, None, None, {})
+    with sa.kernels.use("triton"):
+        assert direct.attend(q, k, v, "sparsemax", *none) is not None
+        for mapping in ("softmax", "fusedmax", sa.make("sparsemax"), sa.sparsemax, "no such mapping"):
+            assert direct.attend(q, k, v, mapping, *none) is None
+        assert direct.attend(q, k, v, "entmax", None, False, None, None, {"alpha": 1.05}) is None
+        assert direct.attend(q, k, v, "entmax", None, False, None, None, {"alpha": torch.tensor(1.5)}) is None
+        assert direct.attend(q.double(), k.double(), v.double(), "sparsemax", *none) is None
+        assert direct.attend(q, k[:1], v[:1], "sparsemax", *none) is None  # broadcasts
+        assert torch.func.vmap(lambda q: torch.as_tensor(direct.attend(q, k, v, "sparsemax", *none) is None))(
+            q[None]
+        ).all()
+        with torch.device("meta"):  # a mode
+            assert direct.attend(q, k, v, "sparsemax", *none) is None
+    with sa.kernels.use("reference"):
+        assert direct.attend(q, k, v, "sparsemax", *none) is None
+
+
+def test_autocast_changes_nothing(recorded, monkeypatch) -> None:
+    tensors, _ = sides()
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        triton, "launch", lambda *_, **__: seen.append(torch.is_autocast_enabled("cpu")) or recorded.append("")
+    )
+    with sa.kernels.use("triton"), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert direct.attend(*tensors, "sparsemax", None, False, None, None, {}).dtype == torch.float32
+    assert seen and not any(seen)
+
+
+def test_known_mappings_are_not_kept_without_end(recorded, monkeypatch) -> None:
+    tensors, _ = sides()
+    monkeypatch.setattr(direct, "_KNOWN", 10)
+    with sa.kernels.use("triton"):
+        for i in range(25):
+            sa.sparse_attention(*tensors, "sparsemax", gamma=1.0 + i)
+    assert len(direct._known) <= 10
+
+
+def test_a_call_of_attention_only_allocates_and_launches(recorded) -> None:
+    """No fill, no copy: what torch does besides are views. No gradient is recorded unless one is wanted."""
+    from test_triton import FREE
+    from torch.profiler import ProfilerActivity, profile
+
+    q, k, v = (torch.randn(2, 4, 40, 8) for _ in range(3))
+    with sa.kernels.use("triton"), profile(activities=[ProfilerActivity.CPU]) as seen:
+        out = sa.sparse_attention(q, k, v, causal=True, scale=0.5)
+    names = [e.name.removeprefix("aten::") for e in seen.events()]
+    assert recorded == ["attend_forward"] and {*names} <= {*FREE, "new_empty"} and out.grad_fn is None
+
+
+@compiles
+def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch, tmp_path, capsys) -> None:
+    import fcntl
+
+    from triton import knobs
+
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setattr(launcher, "_LONG", -1.0)
+    monkeypatch.setattr(launcher, "_ahead", {})
+    compiled: list[bool] = []
+
+    def look(**_: Any) -> None:
+        with open(tmp_path / "sparse_attention_weighted_backward.lock") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        compiled.append(threading.current_thread() is threading.main_thread())
+
+    monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", look)
+    kernel, x = triton._load()[0].weighted_backward, torch.zeros(64)
+    meta = torch.zeros(64, device="meta")
+    launcher.ahead(x.device, lambda launch: launch(kernel, 2, meta, meta, meta, 17, 1.0, 0.0, BLOCK=512, num_warps=2))
+    weighted(17, x, block=512, num_warps=2)
+    assert compiled == [False] and not launcher._ahead and len(host.Launcher.started) == 1
+    weighted(17, x, block=1024)
+    assert compiled == [False, True]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and all(line.startswith("sparse_attention: compiled weighted_backward in ") for line in said)
+    launcher.ahead(x.device, lambda launch: launch(kernel, 2, meta, BLOCK=16))  # what is wrong is left to the launch
+    launcher.wait(kernel)
+
+
+@pytest.mark.parametrize("given", [{}, {"causal": True, "slopes": torch.ones(4)}, {"bias": torch.ones(6, 9)}], ids=str)
+def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) -> None:
+    """With the arguments of the launches that come later, but for a bias with a gradient."""
+    prepared: list[Any] = []
+    started: list[Any] = []
+
+    def seen(found: list[Any], kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        kinds = tuple(x.dtype if isinstance(x, torch.Tensor) else x for x in arguments)
+        found.append((kernel.fn.__name__, programs, kinds, constants))
+
+    forward = attention.forward
+
+    def prepared_too(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> Any:
+        out, saved = forward(q, k, v, **more)
+        attention._prepare(q, k, v, saved)  # as `forward` does for CUDA tensors of a new kind
+        return out, saved
+
+    monkeypatch.setattr(attention, "forward", prepared_too)
+    monkeypatch.setattr(launcher, "ahead", lambda device, call: call(partial(seen, prepared)))
+    monkeypatch.setattr(triton, "launch", partial(seen, started))
+    tensors = [x.requires_grad_() for x in sides()[0]]
+    with sa.kernels.use("triton"):
+        torch.autograd.grad(sa.sparse_attention(*tensors, **given).sum(), tensors)
+    assert [name for name, *_ in started] == ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
+    assert prepared == started[1:]
