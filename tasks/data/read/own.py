@@ -5,6 +5,8 @@ A path is either one table, or a folder with the table of each split: `train.csv
 no quoting: a cell is the text between two tabs.
 """
 
+import ast
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -196,12 +198,46 @@ def joined(values: Iterable[str]) -> str:
     return ""
 
 
+def listed(text: str) -> list[Any] | None:
+    """The items of a list that Python or pandas wrote into a cell, as in ['a', 'b']; None if the cell is no list.
+
+    Raises ValueError for one that cannot be read, such as ['a' 'b'], which numpy writes.
+    """
+    text = text.strip()
+    if not re.fullmatch(r"\[.*\]|[({]\s*['\"].*['\"]\s*,?\s*[)}]", text, re.S):
+        return None
+    if not re.match(r".\s*(['\"]|[\])]$)", text, re.S) and not re.search(r"[,;|]", text):
+        return None  # a single name in brackets
+    if re.search(r"(['\"])\s+\1", text):  # Python would join the two texts
+        raise ValueError(f"{text[:40]!r} is a list without commas")
+    try:
+        items = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text[:40]!r} is a list that cannot be read") from error
+    if not isinstance(items, (list, tuple, set)):
+        raise ValueError(f"{text[:40]!r} is not a list of labels")
+    return sorted(items, key=str) if isinstance(items, set) else list(items)
+
+
+def is_list(text: str) -> bool:
+    """Whether a cell holds a list as text, readable or not."""
+    try:
+        return listed(text) is not None
+    except ValueError:
+        return True
+
+
 def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:
-    """Text and labels of each record; the labels are a list, or one cell with `separator` between them."""
+    """Text and labels of each record; the labels are a list, also as text in a cell, or one cell with `separator` between them."""
     for line, place, entry in objects(path, {text: SCALARS, label: (*SCALARS, list)}):
         row, value = Row((), path, line, place), entry[label]
         if not isinstance(value, list):
-            value = cell(value).split(separator) if value not in (None, "") else []
+            try:
+                found = listed(value) if isinstance(value, str) else None
+            except ValueError as error:
+                step = "write them as ['a', 'b']; or with a sign between them, as a|b, and set data.separator='|'"
+                raise row.wrong(f"{label} {error}", "labels", value, step) from error
+            value = (cell(value).split(separator) if value not in (None, "") else []) if found is None else found
         labels = [cell(one).strip() if isinstance(one, SCALARS) else "" for one in value]
         if "" in labels:
             raise row.wrong(f"{label} has a label without a name", "a name for each label", entry[label])

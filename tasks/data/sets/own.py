@@ -192,9 +192,11 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
             said = f"{options.label} is blank, in {blank:,} of {len(rows):,} rows"
             raise row.wrong(said, "a class; fill it in or delete the rows", blank)
         found[row.cells[-1]] = None
-    if sign := own.joined(found):
-        row = next(row for row in rows if sign in row.cells[-1])
-        ways = setting(text=options.text[0], label=[options.label], separator=sign)
+    sign = own.joined(found)
+    if several := [name for name in found if own.is_list(name)] or [name for name in found if sign and sign in name]:
+        row = next(row for row in rows if row.cells[-1] in several)
+        separator = None if own.is_list(several[0]) else sign
+        ways = setting(text=options.text[0], label=[options.label], separator=separator)
         step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
         raise row.wrong(said, "one class", row.cells[-1], step + setting(classes=list(found)))
