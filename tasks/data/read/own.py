@@ -6,11 +6,13 @@ no quoting: a cell is the text between two tabs.
 """
 
 import ast
+import json
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
-from tasks.data.read.formats import check_fields, count, damaged, json_lines, table
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
@@ -161,6 +163,8 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     """Line, place and content of each record of a file that is not a csv or tsv file."""
     if ending(path) == ".jsonl":
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
+    elif ending(path) == ".json" and _is_lines(path):  # as on the hub, from pandas (lines=True), spark and jq
+        yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     elif ending(path) == ".json":
         loaded = formats.parse_json(formats.read_text(path), path)
         if not isinstance(loaded, list) or not loaded:
@@ -168,6 +172,15 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
     else:
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
+
+
+def _is_lines(path: Path) -> bool:
+    """Whether a .json file has an object in each line: its first line is one, and another one follows."""
+    first = [text for _, text in islice(((n, text) for n, text in numbered(path) if text.strip()), 2)]
+    try:
+        return isinstance(json.loads(first[0]), dict) and first[1:] != [] and first[1].lstrip().startswith("{")
+    except (ValueError, RecursionError):
+        return False
 
 
 def _arrow(path: Path) -> Iterator[dict[str, Any]]:
@@ -281,12 +294,12 @@ def whole_of(files: Files) -> str | None:
 
 
 def split(
-    records: Sequence[Any], files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress
+    records: Sequence[Any], files: Files, texts: Sequence[str], sources: dict[str, Any], root: Path, progress: Progress
 ) -> tuple[dict[str, Sequence[Any]], str]:
     """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
 
     In a folder without dev, train is split: the tenth that would be dev and test becomes dev. `texts` are those of the
-    records; texts that differ only in case, digits or punctuation count as equal. The split is stored below `root`.
+    records; texts that differ only in case, digits or punctuation count as equal. The split is stored below `root`. If not all pairs could be compared, `sources` gets a mark of it.
 
     Returns the records of each split, and a sentence for the footer, which warns of the second case. Raises DataError
     if there are too few texts for three splits.
@@ -295,15 +308,18 @@ def split(
     for i, one in enumerate(texts):
         same.setdefault(normalized(one), []).append(i)
     numbers = list(same.values())
-    once, key = [texts[own[0]] for own in numbers], fingerprint(source, ENOUGH)
+    once, key = [texts[own[0]] for own in numbers], fingerprint(sources["train"], ENOUGH)
     path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, progress, ([] for _ in once), once, [once])
+    if parts.crowded:
+        sources |= {s: [*source, "not all pairs compared"] for s, source in sources.items() if s in SPLITS}
     refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
+    about = "about " if parts.crowded else ""
     note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
-        note += f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another "
+        note += f". WARNING: {about}{near:,} of {len(once):,} different texts share half of their words with one in another "
         note += f"split, {fate}. To avoid this, split the file yourself: data.path=FOLDER with a file each for train, "
         note += "dev and test"
     chosen = {s: [i for some in groups for i in some] for s, groups in parts.of(numbers).items()}

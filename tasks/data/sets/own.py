@@ -56,7 +56,7 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
     texts = [pair.source for pair in pairs]
     sources, notes, splits = own.sources(files, names, headed, texts=texts), [], {}
     if whole is not None:
-        splits, note = own.split(pairs, files, texts, sources["train"], root, progress)
+        splits, note = own.split(pairs, files, texts, sources, root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
     def read(progress: Progress) -> Splits:
@@ -175,7 +175,7 @@ def load_table(manifest: Manifest, options: Table, root: Path, progress: Progres
     dropped, notes = ([options.drop] if options.drop else []), []
     sources = own.sources(files, options.text, options.label, classes, *dropped, texts=texts)
     if whole is not None:
-        parts, note = own.split(splits.pop(whole), files, texts, sources["train"], root, progress)
+        parts, note = own.split(splits.pop(whole), files, texts, sources, root, progress)
         splits = parts | splits
         notes.append(note)
     title, about = f"own table, {Path(str(options.path)).name}", {"classes": classes, "fields": list(options.text)}
