@@ -1,7 +1,7 @@
 """`scripts/data.py`: list, fetch, verify and show data sets; `scripts/extract_features.py`: features of images."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,17 +49,9 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any],
         print((data.verify if what == "verify" else data.fetch)(name, root, chosen, data.Progress()))
         if what == "show":  # its notes and shortfalls, and five of its test records
             found = data.open_data({"name": name, **chosen}, root, data.Progress())
-            splits, labels = found.read(data.NullProgress()), found.about.get("labels", ())
-            records = _labelled(splits["test"], labels) if labels and "test" in splits else splits.get("test", ())
-            print(*(f"  {line}" for line in (*found.notes, *found.shortfalls, *islice(records, 5))), sep="\n")
+            records = islice(found.read(data.NullProgress()).get("test", ()), 5)
+            print(*(f"  {line}" for line in (*found.notes, *found.shortfalls, *records)), sep="\n")
     return 0
-
-
-def _labelled(split: Any, names: Sequence[str]) -> Iterator[str]:
-    """The examples of a multilabel set as lines: its labels, and the first of its features as standardised on train."""
-    for x, y in zip(split.features, split.labels):
-        values = ", ".join(f"{value:.3g}" for value in x[:6]) + (f", ... ({len(x):,} features)" if len(x) > 6 else "")
-        yield f"{', '.join(name for name, has in zip(names, y) if has)}: {values}"
 
 
 def extract(path: Path, backbone: str, weights: str | None, size: int, check: bool, **options: Any) -> str:

@@ -33,6 +33,7 @@ WHOLE = ""  # key used instead of a split name: one file that is still to be spl
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
+PART = re.compile(r"[^-]+-\d+-of-\d+\.parquet")  # as on the hub
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # usual ones; Excel's "Unicode text" is .txt
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
@@ -89,6 +90,8 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
                 return {WHOLE: files}
         step = f"correct data.path ({wanted})"
         raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step, "data.path", path)
+    if parts := [file for folder in (place, place / "data") for file in sorted(folder.glob("*-of-*.parquet"))]:
+        raise _in_parts(place, [file for file in parts if PART.fullmatch(file.name)] or parts)
     by_split = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
@@ -117,6 +120,17 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         step = "use one of these names; or set data.path to one file, which is split by content"
         raise DataUnavailable(what, where, step, "data.path", missing)
     return by_split
+
+
+def _in_parts(place: Path, parts: Sequence[Path]) -> DataError:
+    """The error for a folder of the hub, with files such as data/train-00000-of-00002.parquet, and the command that joins them."""
+    stems = dict.fromkeys(file.name.partition("-")[0] for file in parts)
+    target, known = f"{place.resolve().name}_joined", {name for names in STEMS.values() for name in names}
+    code = f"import datasets, glob, os; os.makedirs({target!r}, exist_ok=True); "
+    code += f"[datasets.Dataset.from_parquet(sorted(glob.glob(glob.escape({str(parts[0].parent)!r}) + f'/{{s}}-*-of-*.parquet')))"
+    code += f".to_parquet(f'{target}/{{s}}.parquet') for s in {[stem for stem in stems if stem in known]!r}]"
+    step = f"join them: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(target)}"
+    return DataError(f"{place} has files in parts", f"{', '.join(file.name for file in parts[:6])}", step)
 
 
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
@@ -161,9 +175,7 @@ def objects(path: Path, columns: Mapping[str, tuple[type, ...]]) -> Iterator[tup
 
 def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     """Line, place and content of each record of a file that is not a csv or tsv file."""
-    if ending(path) == ".jsonl":
-        yield from ((line, "", entry) for line, entry in json_lines(path, {}))
-    elif ending(path) == ".json" and _is_lines(path):  # as on the hub, from pandas (lines=True), spark and jq
+    if ending(path) == ".jsonl" or (ending(path) == ".json" and _is_lines(path)):
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     elif ending(path) == ".json":
         loaded = formats.parse_json(formats.read_text(path), path)

@@ -31,12 +31,10 @@ SOUTHEAST = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua980-\ua9df"
 UNSPACED = re.compile(f"([{HAN}]+)|[{SOUTHEAST}]+")
 _SIGNS = re.compile(r"(?<=[^\W_])([^\w\s]+)|[^\w\s]|_")
 MOST_PAIRS = 100_000_000  # that are compared one by one; the time and memory of more are not spent
-BANDS, NEIGHBOURS = 12, 4  # of `_likely_pairs`, which finds 19 of 20 pairs with J = .5 if few texts are alike
+BANDS, NEIGHBOURS = 12, 2  # of `_likely_pairs`, which finds most pairs, but not all
 BLOCK = 500_000  # pairs
-SAMPLE, NEARLY_ALL = (
-    300,
-    0.5,
-)  # texts of train that are compared with all of dev and test; the largest share that may be near them
+SAMPLE, OTHERS = 300, 20_000  # texts of a sample, and the texts that they are compared with
+NEARLY_ALL = 0.5  # largest share of a sample that may be near too many others
 ENOUGH = 500  # items; with fewer, a split may be empty by chance, not because texts are alike
 
 
@@ -127,6 +125,8 @@ def split_by_content(
             groups.merge(i, first.setdefault(key, i))
     sides = [_word_matrix(side) for side in texts]
     crowded = any(_candidates(*side).sum() > 2 * MOST_PAIRS for side in sides)
+    if crowded and any(_near_too_many(side[0]) for side in sides):
+        return replace(split_by_content(keys, names), alike=len(keys), crowded=True)
     found = [_likely_pairs(side[0]) if crowded else _near_pairs(*side) for side in sides]
     near = np.concatenate([pairs for pairs, _ in found], axis=1) if found else np.empty((2, 0), dtype=np.int64)
     nearness = np.concatenate([j for _, j in found]) if found else np.empty(0)
@@ -241,18 +241,29 @@ def _jaccard(matrix: Any, i: np.ndarray, k: np.ndarray) -> np.ndarray:
     return shared / (size[i] + size[k] - shared)
 
 
+def _near_too_many(matrix: Any) -> bool:
+    """Whether most texts are near more texts than a group may hold, judged by a sample."""
+    order = np.random.default_rng(0).permutation(matrix.shape[0])
+    counts = _near_counts(matrix, order[:SAMPLE], order[SAMPLE : SAMPLE + OTHERS])
+    return bool(np.mean(counts > LARGEST_SHARE * len(order[SAMPLE : SAMPLE + OTHERS])) > NEARLY_ALL)
+
+
 def _near_share(matrix: Any, part: np.ndarray, left_out: np.ndarray) -> float:
-    """The share of a sample of train (or of all texts, if all of train is left out) that is near a text of dev or test."""
-    size = np.diff(matrix.indptr)
+    """The share of a sample of train that is near a text of dev or test; 1 if a split is empty."""
     train, other = np.flatnonzero((part == 2) & ~left_out), np.flatnonzero(part < 2)
     if not len(train) or not len(other):
         return 1.0
-    sample = np.random.default_rng(0).permutation(train)[:SAMPLE]
-    columns, near = matrix[other].T.tocsc(), 0
-    for i in sample:
+    return float((_near_counts(matrix, np.random.default_rng(0).permutation(train)[:SAMPLE], other) > 0).mean())
+
+
+def _near_counts(matrix: Any, texts: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """For each of these texts, the number of others that are near it."""
+    size, columns = np.diff(matrix.indptr), matrix[others].T.tocsc()
+    counts = np.zeros(len(texts), dtype=np.int64)
+    for n, i in enumerate(texts):
         shared = (matrix[i] @ columns).toarray().ravel()
-        near += bool((shared >= NEAR * (size[i] + size[other] - shared) - 1e-9).any() and size[i])
-    return near / len(sample)
+        counts[n] = np.sum((shared > 0) & (shared >= NEAR * (size[i] + size[others] - shared) - 1e-9))
+    return counts
 
 
 def _word_matrix(texts: Sequence[str]) -> tuple[Any, np.ndarray]:

@@ -14,8 +14,8 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from tasks.data import NullProgress
-from tasks.data.read.pairs import cached_parts
 from tasks.data.read import splits
+from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import NEAR, Parts, near_pairs, normalized, split_by_content, words
 
 
