@@ -24,11 +24,10 @@ from repro.identity import Results as Results
 from repro.identity import prepare as prepare
 from repro.loggers import Loggers
 from repro.protocol import Evaluation, Prepared, TestSet, Training, check_family
+from repro.rounding import ASKED, rounded
 from repro.store import Entry, Level, Store, provenance, sources
 from repro.store.locks import Busy
 
-# keys of config.yaml outside the configuration; `overrides` is in those of earlier versions
-ASKED = ("module", "overrides", "further", "test", "origin")
 NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
 ALWAYS = ("module", "task", "mapping", "seed", "profile", "data")  # keys that every config.yaml has
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # about ten times as fast if libyaml is installed
@@ -249,7 +248,7 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.yaml from the folder of a cell or an evaluation. Raises StoreError if it is unreadable or invalid."""
+    """Read config.yaml from the folder of a cell or an evaluation; numbers are `rounded`. Raises StoreError if it is unreadable or invalid."""
     path = folder / "config.yaml"
     try:
         config = yaml.load(path.read_text(encoding="utf-8"), LOADER)
@@ -263,7 +262,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise StoreError(f"{path} cannot be read ({' '.join(str(error).split())}); {step}", path.name, path) from error
     except ValueError as error:
         raise StoreError(f"{path}: {error}") from error
-    return config
+    return rounded(config)
 
 
 def check_nodes(config: Mapping[str, Any]) -> None:

@@ -8,20 +8,18 @@ but not hashed, because changing a comment must not invalidate every finished ce
 """
 
 import difflib
-import hashlib
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from repro import convergence, plugins
+from repro import convergence, plugins, rounding
 from repro.convergence import Convergence
 from repro.protocol import REGISTERED as REGISTERED
 from repro.protocol import Family, Prepared, TestSet, family, flatten, parameters, value_at
 from repro.protocol import register as register
+from repro.rounding import digest as digest
 from repro.store import Damaged, Entry, Evaluation, Store, check_names
 
 Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
@@ -220,7 +218,12 @@ class Cell(OfFamily):
 
     def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Self:
         """This cell with its data; its test sets are the data set's own and `further`."""
-        return replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
+        cell = replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
+        if cell.known_id or cell.entry(store := Store(str(self.config["paths"].get("outputs")))).finished():
+            return cell
+        return replace(
+            cell, known_id=rounding.finished(store, cell.task, cell.mapping, _mended_id).get(cell.training_id, "")
+        )
 
     @property
     def task(self) -> str:
@@ -305,6 +308,10 @@ class Cell(OfFamily):
         return "queued" if state == "done" else state  # an evaluation is missing
 
 
+def _mended_id(config: Mapping[str, Any], module: str, stored: Stored) -> str:
+    return digest(*computed_from(config, family(module)), stored["data_sha256"], stored["recipe"])
+
+
 def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
     """The stored results with the shortfalls that the loader now reports added to the stored ones."""
     return {**stored, "shortfalls": tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))}
@@ -383,12 +390,6 @@ def near(word: Any, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     found = close or [k for k in known if word and k.endswith((f"_{word}", f".{word}"))]
     return f" (did you mean {found[0]!r}?)" if found else ""
-
-
-def digest(*parts: Any) -> str:
-    """A hash of JSON values as 16 hex digits; the order of keys does not matter."""
-    text = json.dumps(parts, sort_keys=True, default=lambda v: os.fspath(v) if isinstance(v, os.PathLike) else str(v))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def prepare(cell: Cell, progress: Any = None) -> Cell:

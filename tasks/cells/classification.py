@@ -46,7 +46,9 @@ def _vectors(config: Mapping[str, Any], encoded: encode.Encoded) -> str:
     then = "fixed" if config["model"]["fixed_vectors"] else "trained further"
     if encoded.options.vectors == COUNTED:
         return f"word vectors of {encoded.vectors.shape[1]} counted in the training texts (PPMI, SVD), {then}"
-    return f"{len(encoded.vectors):,} pretrained word vectors, {then}"
+    n, words = len(encoded.vectors), len(encoded.vocabulary)
+    few = "; WARNING: few words have one, check encode.vectors and encode.lowercase" if 2 * n < words else ""
+    return f"pretrained word vectors for {n:,} of {words:,} words, {then}{few}"
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro import identity, plugins
 from repro.identity import pair
+from repro.rounding import rounded
 from tasks import data, loggers
 from tasks.config import models, nodes
 from tasks.config.options import (
@@ -161,7 +162,7 @@ def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> di
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        values: Any = OmegaConf.to_container(config, resolve=True)
+        values: Any = rounded(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         key = str(error.full_key or "configuration")
         raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error

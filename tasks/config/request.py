@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from repro.rounding import rounded
 from tasks.config.options import CONFIGS, NAME, NODES, TOP, ConfigError, Problem, names_in, near, quoted, short
 
 if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a model needs none
@@ -31,6 +33,7 @@ DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.", "hydra")
 PATHS = ("data.path", "data.mirror", "encode.vectors", "paths.data")  # keys whose values are files or folders
 WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # a word with a letter that Hydra's parser rejects
 SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
+FLOAT = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?")  # a value of a range, as Hydra writes it
 SEVERAL = ("logger",)  # groups from which several files may be chosen
 OPTUNA = "hydra/sweeper=optuna"
 PLAN = "--plan"
@@ -111,9 +114,28 @@ class Override:
         if not self.parsed.is_discrete_sweep():
             told = f"is an interval, which only {OPTUNA} can search; list the values, as KEY=1,2,3"
             raise ConfigError(f"{self.text!r} {told}")
-        if found := tuple(dict.fromkeys(self.parsed.sweep_string_iterator())):
+        if found := tuple(dict.fromkeys(self._range(self.parsed.sweep_string_iterator()))):
             return found
         raise ConfigError(f"{self.text!r} matches nothing; configs/{self.key} has: {', '.join(names_in(self.key))}")
+
+    def _range(self, texts: Iterable[str]) -> Iterator[str]:
+        """The values of a range of floats with the decimals that were typed, below its end: 0.3, not 0.30000000000000004."""
+        from hydra.core.override_parser.types import RangeSweep
+
+        swept = self.parsed.value()
+        ends = [swept.start, swept.stop, swept.step] if isinstance(swept, RangeSweep) else []
+        if not any(isinstance(end, float) for end in ends):
+            yield from texts
+            return
+        start, stop, step = (Decimal(str(rounded(end))) for end in ends)
+        places = max(0, *(-int(one.as_tuple().exponent) for one in (start, step)))
+        for text in texts:
+            if not FLOAT.fullmatch(text):  # of a cast
+                yield text
+                continue
+            value = round(float(text), places) + 0.0  # -0.0 would be another value
+            if (Decimal(str(value)) < stop) if step > 0 else (Decimal(str(value)) > stop):
+                yield str(value)
 
     @cached_property
     def each(self) -> tuple[Override, ...]:

@@ -68,3 +68,20 @@ def test_paths_and_words_beyond_ascii_need_no_quotes(typed, value, monkeypatch):
     monkeypatch.setenv("HOME", "/elsewhere")
     assert parsed(typed).value == value
     assert parsed("data.path=a.tsv,b.tsv").texts == ("data.path=a.tsv", "data.path=b.tsv")
+
+
+@pytest.mark.parametrize(
+    ("typed", "values"),
+    [
+        ("range(0.1,0.5,0.1)", "0.1 0.2 0.3 0.4"),  # sums of 0.1 give 0.30000000000000004
+        ("range(0.3,0.9,0.3)", "0.3 0.6"),  # their sum is below 0.9
+        ("range(0.2,-0.2,-0.1)", "0.2 0.1 0.0 -0.1"),
+        ("range(0.1,3,0.7)", "0.1 0.8 1.5 2.2 2.9"),
+        ("range(1e-9,4e-9,1e-9)", "1e-09 2e-09 3e-09"),
+        ("sort(range(0.1,0.4,0.1),reverse=true)", "0.3 0.2 0.1"),
+        ("int(range(1.0,3.0,1.0))", "1 2"),
+        ("0.1234567890123456,0.25", "0.1234567890123456 0.25"),
+    ],
+)
+def test_a_range_has_the_decimals_that_were_typed(typed, values):
+    assert " ".join(parsed(f"mapping.lam={typed}").values) == values

@@ -5,10 +5,14 @@ A path is either one table, or a folder with the table of each split: `train.csv
 no quoting: a cell is the text between two tabs.
 """
 
+import ast
+import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
-from tasks.data.read.formats import check_fields, count, damaged, json_lines, table
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
@@ -29,6 +33,7 @@ WHOLE = ""  # key used instead of a split name: one file that is still to be spl
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
+PART = re.compile(r"[^-]+-\d+-of-\d+\.parquet")  # as on the hub
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # usual ones; Excel's "Unicode text" is .txt
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
@@ -85,6 +90,8 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
                 return {WHOLE: files}
         step = f"correct data.path ({wanted})"
         raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step, "data.path", path)
+    if parts := [file for folder in (place, place / "data") for file in sorted(folder.glob("*-of-*.parquet"))]:
+        raise _in_parts(place, [file for file in parts if PART.fullmatch(file.name)] or parts)
     by_split = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
@@ -113,6 +120,17 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         step = "use one of these names; or set data.path to one file, which is split by content"
         raise DataUnavailable(what, where, step, "data.path", missing)
     return by_split
+
+
+def _in_parts(place: Path, parts: Sequence[Path]) -> DataError:
+    """The error for a folder of the hub, with files such as data/train-00000-of-00002.parquet, and the command that joins them."""
+    stems = dict.fromkeys(file.name.partition("-")[0] for file in parts)
+    target, known = f"{place.resolve().name}_joined", {name for names in STEMS.values() for name in names}
+    code = f"import datasets, glob, os; os.makedirs({target!r}, exist_ok=True); "
+    code += f"[datasets.Dataset.from_parquet(sorted(glob.glob(glob.escape({str(parts[0].parent)!r}) + f'/{{s}}-*-of-*.parquet')))"
+    code += f".to_parquet(f'{target}/{{s}}.parquet') for s in {[stem for stem in stems if stem in known]!r}]"
+    step = f"join them: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(target)}"
+    return DataError(f"{place} has files in parts", f"{', '.join(file.name for file in parts[:6])}", step)
 
 
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
@@ -157,7 +175,7 @@ def objects(path: Path, columns: Mapping[str, tuple[type, ...]]) -> Iterator[tup
 
 def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     """Line, place and content of each record of a file that is not a csv or tsv file."""
-    if ending(path) == ".jsonl":
+    if ending(path) == ".jsonl" or (ending(path) == ".json" and _is_lines(path)):
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     elif ending(path) == ".json":
         loaded = formats.parse_json(formats.read_text(path), path)
@@ -166,6 +184,15 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
     else:
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
+
+
+def _is_lines(path: Path) -> bool:
+    """Whether a .json file has an object in each line: its first line is one, and another one follows."""
+    first = [text for _, text in islice(((n, text) for n, text in numbered(path) if text.strip()), 2)]
+    try:
+        return isinstance(json.loads(first[0]), dict) and first[1:] != [] and first[1].lstrip().startswith("{")
+    except (ValueError, RecursionError):
+        return False
 
 
 def _arrow(path: Path) -> Iterator[dict[str, Any]]:
@@ -196,12 +223,46 @@ def joined(values: Iterable[str]) -> str:
     return ""
 
 
+def listed(text: str) -> list[Any] | None:
+    """The items of a list that Python or pandas wrote into a cell, as in ['a', 'b']; None if the cell is no list.
+
+    Raises ValueError for one that cannot be read, such as ['a' 'b'], which numpy writes.
+    """
+    text = text.strip()
+    if not re.fullmatch(r"\[.*\]|[({]\s*['\"].*['\"]\s*,?\s*[)}]", text, re.S):
+        return None
+    if not re.match(r".\s*(['\"]|[\])]$)", text, re.S) and not re.search(r"[,;|]", text):
+        return None  # a single name in brackets
+    if re.search(r"(['\"])\s+\1", text):  # Python would join the two texts
+        raise ValueError(f"{text[:40]!r} is a list without commas")
+    try:
+        items = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text[:40]!r} is a list that cannot be read") from error
+    if not isinstance(items, (list, tuple, set)):
+        raise ValueError(f"{text[:40]!r} is not a list of labels")
+    return sorted(items, key=str) if isinstance(items, set) else list(items)
+
+
+def is_list(text: str) -> bool:
+    """Whether a cell holds a list as text, readable or not."""
+    try:
+        return listed(text) is not None
+    except ValueError:
+        return True
+
+
 def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:
-    """Text and labels of each record; the labels are a list, or one cell with `separator` between them."""
+    """Text and labels of each record; the labels are a list, also as text in a cell, or one cell with `separator` between them."""
     for line, place, entry in objects(path, {text: SCALARS, label: (*SCALARS, list)}):
         row, value = Row((), path, line, place), entry[label]
         if not isinstance(value, list):
-            value = cell(value).split(separator) if value not in (None, "") else []
+            try:
+                found = listed(value) if isinstance(value, str) else None
+            except ValueError as error:
+                step = "write them as ['a', 'b']; or with a sign between them, as a|b, and set data.separator='|'"
+                raise row.wrong(f"{label} {error}", "labels", value, step) from error
+            value = (cell(value).split(separator) if value not in (None, "") else []) if found is None else found
         labels = [cell(one).strip() if isinstance(one, SCALARS) else "" for one in value]
         if "" in labels:
             raise row.wrong(f"{label} has a label without a name", "a name for each label", entry[label])
@@ -245,12 +306,12 @@ def whole_of(files: Files) -> str | None:
 
 
 def split(
-    records: Sequence[Any], files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress
+    records: Sequence[Any], files: Files, texts: Sequence[str], sources: dict[str, Any], root: Path, progress: Progress
 ) -> tuple[dict[str, Sequence[Any]], str]:
     """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
 
     In a folder without dev, train is split: the tenth that would be dev and test becomes dev. `texts` are those of the
-    records; texts that differ only in case, digits or punctuation count as equal. The split is stored below `root`.
+    records; texts that differ only in case, digits or punctuation count as equal. The split is stored below `root`. If not all pairs could be compared, `sources` gets a mark of it.
 
     Returns the records of each split, and a sentence for the footer, which warns of the second case. Raises DataError
     if there are too few texts for three splits.
@@ -259,15 +320,18 @@ def split(
     for i, one in enumerate(texts):
         same.setdefault(normalized(one), []).append(i)
     numbers = list(same.values())
-    once, key = [texts[own[0]] for own in numbers], fingerprint(source, ENOUGH)
+    once, key = [texts[own[0]] for own in numbers], fingerprint(sources["train"], ENOUGH)
     path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, progress, ([] for _ in once), once, [once])
+    if parts.crowded:
+        sources |= {s: [*source, "not all pairs compared"] for s, source in sources.items() if s in SPLITS}
     refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
+    about = "about " if parts.crowded else ""
     note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
-        note += f". WARNING: {near:,} of {len(once):,} different texts share half of their words with one in another "
+        note += f". WARNING: {about}{near:,} of {len(once):,} different texts share half of their words with one in another "
         note += f"split, {fate}. To avoid this, split the file yourself: data.path=FOLDER with a file each for train, "
         note += "dev and test"
     chosen = {s: [i for some in groups for i in some] for s, groups in parts.of(numbers).items()}

@@ -1,6 +1,9 @@
 """Initial word vectors, read from a file in GloVe's text format or computed from word counts in the training texts."""
 
-from collections.abc import Container, Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain, islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -10,30 +13,42 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, numbered
 
 COUNTED = "ppmi"  # used instead of a file name
+_FIRST_LINES = 100  # these show how many numbers a line has
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_DECIMAL = re.compile(
+    r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?"
+)  # so far left in a line, a number too many; not a word of a phrase
+_STEP = "delete the line or give it all its numbers; or name another file: encode.vectors=FILE"
 _WINDOW = 5
 _SMOOTHING = 0.75
 _DEVIATION = 0.35  # standard deviation of one component, about that of GloVe's 300-d vectors
 
 
-def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tuple[list[str], np.ndarray]:
+def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tuple[list[str], np.ndarray]:
     """The wanted words that occur in the file, in file order, and their vectors [found, dim] float32.
 
-    The number of dimensions is determined from the first line; a header line of two numbers (word2vec's format) is
-    skipped. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line. Raises DataError
-    if a line does not have the expected numbers, or the file contains no wanted word.
+    The number of dimensions is that of a header line of two numbers (word2vec's format), or that of most of the first
+    lines. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line. The number of words
+    found is printed. Raises DataError if a line does not have the expected numbers, or the file contains no wanted word.
     """
     words: list[str] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
-    dim = 0
-    for number, line in progress.over(numbered(path), f"reading {path.name}"):
+    lines = numbered(path)
+    first = list(islice(lines, _FIRST_LINES))
+    header = re.fullmatch(r"\d+ (\d+) *", first[0][1])
+    sizes = [size for _, line in first if (size := _numbers_at_end(line.split()[1:]))]
+    dim = int(header[1]) if header else Counter(sizes or [0]).most_common(1)[0][0]
+    told = "as the first line says" if header else "as in most of the first lines"
+    expected = f"a word and {dim} numbers, {told}" if dim else "a word and its numbers"
+    for number, line in progress.over(chain(first, lines), f"reading {path.name}"):
         parts = line.rstrip(" ").split(" ")
-        if number == 1 and len(parts) == 2 and parts[1].isdigit():
+        if number == 1 and header:
             continue
-        dim = dim or len(parts) - 1
-        if len(parts) <= dim or not dim:
-            expected = f"a word and {dim} numbers, as in the first line" if dim else "a word and its numbers"
-            raise damaged(path, f"it holds {len(parts) - 1} numbers", expected, line=number, value=len(parts) - 1)
+        extra = len(parts) > dim + 1 and _DECIMAL.fullmatch(parts[-dim - 1])
+        if len(parts) <= dim or not dim or extra:
+            held = _numbers_at_end(parts[1:])
+            raise damaged(path, f"it holds {held} numbers", expected, line=number, step=_STEP, value=held)
         word = " ".join(parts[:-dim])
         if word not in wanted or word in seen:
             continue
@@ -49,7 +64,12 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
         seen.add(word)
     if not words:
         raise DataError(f"{path.name} has no word of the texts", str(path), "check encode.vectors and encode.lowercase")
+    progress.say(f"{path.name} has vectors for {len(words):,} of {len(wanted):,} words of the training texts")
     return words, np.stack(rows)
+
+
+def _numbers_at_end(parts: Sequence[str]) -> int:
+    return sum(1 for _ in takewhile(_NUMBER.fullmatch, reversed(parts)))
 
 
 def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: int) -> np.ndarray:

@@ -56,7 +56,7 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
     texts = [pair.source for pair in pairs]
     sources, notes, splits = own.sources(files, names, headed, texts=texts), [], {}
     if whole is not None:
-        splits, note = own.split(pairs, files, texts, sources["train"], root, progress)
+        splits, note = own.split(pairs, files, texts, sources, root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
     def read(progress: Progress) -> Splits:
@@ -175,7 +175,7 @@ def load_table(manifest: Manifest, options: Table, root: Path, progress: Progres
     dropped, notes = ([options.drop] if options.drop else []), []
     sources = own.sources(files, options.text, options.label, classes, *dropped, texts=texts)
     if whole is not None:
-        parts, note = own.split(splits.pop(whole), files, texts, sources["train"], root, progress)
+        parts, note = own.split(splits.pop(whole), files, texts, sources, root, progress)
         splits = parts | splits
         notes.append(note)
     title, about = f"own table, {Path(str(options.path)).name}", {"classes": classes, "fields": list(options.text)}
@@ -192,9 +192,11 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
             said = f"{options.label} is blank, in {blank:,} of {len(rows):,} rows"
             raise row.wrong(said, "a class; fill it in or delete the rows", blank)
         found[row.cells[-1]] = None
-    if sign := own.joined(found):
-        row = next(row for row in rows if sign in row.cells[-1])
-        ways = setting(text=options.text[0], label=[options.label], separator=sign)
+    sign = own.joined(found)
+    if several := [name for name in found if own.is_list(name)] or [name for name in found if sign and sign in name]:
+        row = next(row for row in rows if row.cells[-1] in several)
+        separator = None if own.is_list(several[0]) else sign
+        ways = setting(text=options.text[0], label=[options.label], separator=separator)
         step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
         raise row.wrong(said, "one class", row.cells[-1], step + setting(classes=list(found)))

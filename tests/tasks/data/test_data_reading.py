@@ -193,6 +193,33 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
     assert read_vectors(path, {"cat"}, NullProgress())[0] == ["cat"]
 
 
+VECTOR_LINES = ["the 0.1 0.2 0.3", "a 0.1 0.2 0.3", "cat 0.1 0.2 0.3", "windows 95 0.1 0.2 0.3", ". . 0.1 0.2 0.3"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "line", "held"),
+    [
+        ({0: "the 0.1 0.2"}, 1, 2),  # without a check, all other words are unknown
+        ({0: "the 0.1 0.2 0.3 0.4"}, 1, 4),
+        ({2: "cat -.1e-1 0.1 0.2 0.3"}, 3, 4),
+        ({2: "cat 0.1 0.2"}, 3, 2),
+        ({0: "5 4\nthe 0.1 0.2 0.3"}, 2, 3),  # the header counts
+    ],
+)
+def test_vectors_with_another_number_of_columns_are_refused(changed, line, held, tmp_path):
+    path, wanted = tmp_path / "vectors.txt", ["the", "a", "cat", ". ."]
+    path.write_text("\n".join(changed.get(i, text) for i, text in enumerate(VECTOR_LINES)))
+    with refused(DataError, key="vectors.txt", line=line, value=held):
+        read_vectors(path, wanted, NullProgress())
+
+
+def test_the_share_of_words_with_vectors_is_said(tmp_path):
+    path, progress = tmp_path / "vectors.txt", NullProgress()
+    path.write_text("\n".join(VECTOR_LINES))
+    assert read_vectors(path, ["the", "dog", "windows 95"], progress)[0] == ["the", "windows 95"]
+    assert any("2 of 3 words" in line for line in progress.lines)
+
+
 ENCODED = [
     ("cp1251", "Сегодня утром старый учитель в нашем городе видит большой дом"),
     ("gb18030", "今天早上老师在我们的城市里看见一座很大的红色房子"),

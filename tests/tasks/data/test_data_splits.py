@@ -14,6 +14,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from tasks.data import NullProgress
+from tasks.data.read import splits
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import NEAR, Parts, near_pairs, normalized, split_by_content, words
 
@@ -167,3 +168,29 @@ def test_each_near_pair_is_found_once_wherever_a_block_of_texts_ends():
         texts[k] = texts[i]
     pairs, nearness = near_pairs(texts)
     assert sorted(map(tuple, pairs.T.tolist())) == sorted(alike) and nearness.tolist() == [1] * 3
+
+
+def test_where_too_many_texts_share_words_near_pairs_are_searched_by_hashes(monkeypatch):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, 12)) for _ in range(900)]
+    texts += [text.rpartition(" ")[0] for text in texts[:300]]
+    exact = split_by_content([[]] * len(texts), texts, [texts])
+    assert not exact.crowded and "about" not in exact.note("texts")
+    monkeypatch.setattr(splits, "MOST_PAIRS", 10)
+    parts = split_by_content([[]] * len(texts), texts, [texts])
+    home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
+    assert sum(home.get(i) != home.get(i + 900) for i in range(300)) < 10
+    assert parts.crowded and parts.missed < 0.02 and "of train may still be near" in parts.note("texts")
+    assert Parts(**dataclasses.asdict(parts)) == parts
+
+
+def test_templates_are_split_by_key_within_bounds_and_said(monkeypatch):
+    texts = [" ".join(words) for words in product("abcdefgh", "ijklmnop", "qrstuvwx", "yz", ["and so on"])]
+    compared = []
+    monkeypatch.setattr(splits, "MOST_PAIRS", 1000)
+    monkeypatch.setattr(splits, "_near_pairs", lambda *sides: compared.append(sides))
+    parts = split_by_content([[i] for i in range(len(texts))], texts, [texts])
+    assert not compared and parts.crowded and parts.alike > 0.5 * len(texts)
+    assert len(parts.dev) > 20 < len(parts.test) and not parts.left_out
+    one = splits._candidates(*splits._word_matrix(["a b", "a c", "a d e"]))
+    assert one.tolist() == [3, 3, 2]  # the third compares its two rarest words, which no other has

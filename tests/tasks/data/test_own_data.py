@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import json
+import shlex
 from types import SimpleNamespace
 
 import datasets
@@ -284,3 +285,36 @@ def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
         (folder / "test.jsonl").write_text(json.dumps(asked[0]) + "\n" + json.dumps(asked[1] | line) + "\n")
         with refused(DataError, key="test.jsonl", line=2, value=value):
             opened("images", path=str(folder))
+
+
+def test_the_command_that_joins_parts_of_the_hub_runs_as_printed(tmp_path, opened, monkeypatch):
+    rows = [{"text": sentence(i), "label": "ab"[i % 2]} for i in range(600)]
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    parts = {
+        "train-00000-of-00002": rows[:200],
+        "train-00001-of-00002": rows[200:500],
+        "test-00000-of-00001": rows[500:],
+    }
+    for name, part in parts.items():
+        datasets.Dataset.from_list(part).to_parquet(tmp_path / "hub" / "data" / f"{name}.parquet")
+    with pytest.raises(DataError, match="in parts") as caught:
+        opened("table", path=str(tmp_path / "hub"), text="text", label="label")
+    command, _, then = caught.value.next_step.removeprefix("join them: ").rpartition("; then data.path=")
+    monkeypatch.chdir(tmp_path)
+    exec(shlex.split(command)[-1], {})
+    found = opened("table", path=str(tmp_path / then), text="text", label="label").read(None)
+    assert len(found["train"]) + len(found["dev"]) == 500 and len(found["test"]) == 100
+
+
+def test_json_lines_in_a_json_file_are_read(tmp_path):
+    lines = [json.dumps({"a": i}) for i in range(3)]
+    for name, text in (
+        ("a.json", "\n".join(lines)),
+        ("b.json", f"[{','.join(lines)}]"),
+        ("c.json", json.dumps([{"a": 0}, {"a": 1}, {"a": 2}], indent=1)),
+    ):
+        (tmp_path / name).write_text(text)
+        assert [row.cells for row in own.rows(tmp_path / name, ("a",))] == [("0",), ("1",), ("2",)]
+    (tmp_path / "a.json").write_text("\n".join([*lines, "{"]))
+    with pytest.raises(DataError, match=r"a\.json, line 4"):
+        list(own.rows(tmp_path / "a.json", ("a",)))

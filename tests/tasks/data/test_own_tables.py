@@ -145,6 +145,43 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
         assert own.joined(one) == "", "classes with a sign of their own"
 
 
+def test_lists_that_pandas_wrote_to_csv_are_several_labels(tmp_path, opened):
+    names = [["sun"], ["sun", "rain"], ["rain, snow"], []]
+    path = tmp_path / "own.csv"
+    write_rows(tmp_path, "own.csv", [("text", "tags"), *((sentence(i), names[i % 4]) for i in range(200))])
+    for ask in (lambda: opened("table", path=str(path), text="text", label="tags"), lambda: guess(str(path), {})):
+        with pytest.raises(DataError, match="several labels") as caught:
+            ask()
+        found = opened("features", **{k.removeprefix("data."): v for k, v in advised(caught.value, path).items()})
+        assert found.about["labels"] == ["rain", "rain, snow", "sun"]
+        assert sum(map(len, found.read(None).values())) == 150  # those with a label
+
+
+@pytest.mark.parametrize(
+    ("cell", "labels"),
+    [
+        ("['a', \"b'c\"]", ["a", "b'c"]),
+        ("('a',)", ["a"]),
+        ("{'b', 'a'}", ["a", "b"]),
+        ("[1, 2]", ["1", "2"]),
+        ("[]", []),
+        ("[a]", ["[a]"]),
+        ("['a' 'b']", None),
+        ("['a'\n 'b']", None),
+        ("[a, b]", None),
+        ("['a', ['b']]", None),
+    ],
+)
+def test_a_list_in_a_cell_is_read_or_refused(cell, labels, tmp_path):
+    write_rows(tmp_path, "own.csv", [("text", "tags"), ("one", "['a']"), ("two", cell)])
+    if labels is not None:
+        assert [found for *_, found in own.several(tmp_path / "own.csv", "text", "tags", None)] == [["a"], labels]
+        return
+    with pytest.raises(DataError, match=f"line {3 + cell.count(chr(10))}: tags ") as caught:
+        list(own.several(tmp_path / "own.csv", "text", "tags", None))
+    assert caught.value.key == "own.csv"
+
+
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
     def notes():
         found = opened("table", path=str(tmp_path / "own"), text="premise", label="stars")
@@ -247,3 +284,14 @@ def test_what_is_wrong_with_features_is_told_with_its_line(tmp_path, opened, fil
     known = {} if value is None else {"value": value}
     with refused(DataError, key=file, line=line, says=expected, **known):
         opened("features", path=str(tmp_path / file), label=["1", "2"] if "svm" in file else ["s", "t"]).read(None)
+
+
+def test_show_prints_the_records_of_features_with_labels(tmp_path, capsys):
+    from tasks.commands import data
+
+    rows = [("f0", "f1", "sun", "rain"), *((i % 7, i % 5, i % 2, 1) for i in range(200))]
+    write_rows(tmp_path, "own.csv", rows)
+    set_to = {"path": str(tmp_path / "own.csv"), "label": ["sun", "rain"]}
+    assert data.main("show", ["features"], str(tmp_path / "cache"), set_to) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("  sun, rain: ", "  rain: "))]
+    assert len(shown) == 5 and all(line.count(",") in (1, 2) for line in shown)
