@@ -36,11 +36,10 @@ SHOWN, REMOVED = 3, 50  # maximum number of files or cells that are named, and o
 def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
     """The table of a plan, built from the cells in the store."""
     one = plan.experiment
-    claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
     deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
     published = compose.published(one.published)
     return tables.build(
-        plan, store, published, failed or {}, deviations, claims, lambda c: estimate.hours(c, STEADY)[0]
+        plan, store, published, failed or {}, deviations, compose.claims(), lambda c: estimate.hours(c, STEADY)[0]
     )
 
 
