@@ -361,16 +361,9 @@ def _most(claim: Claim, part: Part, level: float) -> Part:
     holds = sum(claim.sign * gap > 0 for gap in gaps)
     above, below = (binomtest(holds, len(gaps), 0.5, way).pvalue for way in ("greater", "less"))
     low, high = binomtest(holds, len(gaps)).proportion_ci(0.95)
-    share = replace(
-        part,
-        effect=100 * holds / len(gaps),
-        low=100 * low,
-        high=100 * high,
-        n=len(gaps),
-        others=0,
-        slack=-math.log(above),
-    )
-    return _judged(share, above < 0.05, below < level, False, "", "")
+    effect, low, high = (100 * share for share in (holds / len(gaps), low, high))
+    part = replace(part, effect=effect, low=low, high=high, n=len(gaps), others=0, slack=-math.log(above))
+    return _judged(part, above < 0.05, below < level, False, "", "")
 
 
 def _within(mean: Mean, bounds: tuple[float, float], level: float) -> bool:

@@ -20,7 +20,7 @@ from repro.report.data import Missing, predictions_of
 from repro.results import estimate
 from repro.store import Store, sources
 from repro.tables import build as tables
-from repro.tables import render
+from repro.tables import render, runs
 from repro.tables.blocks import Block, Table
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose
@@ -159,7 +159,9 @@ class Driver:
         for number, one in enumerate(self.plans):
             if one.experiment.draw:
                 print(drawings(self.tables[number], one), flush=True)
-        print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
+        print(
+            f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex; each run: runs_*.csv)"
+        )
         print("\n".join(f"report: {html}" for html in sorted(self.reports)))
         return self.count()
 
@@ -201,6 +203,7 @@ class Driver:
                 self.tables[number] = built = table(one, self.store, self.failed)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
+                runs.write(one, self.store, self.failed, stem.with_name(f"runs_{stem.name}.csv"))
                 print(f"\n{render.to_text(built)}\n", flush=True)
                 html = self.store.root / "report" / f"{stem.name}.html"
                 self.reports.append(page.write(built, one, self.store, html, self.failed))
