@@ -7,7 +7,6 @@ machine, the code or the command line is sent: no host name and no path.
 
 import http.client
 import io
-import logging
 import netrc
 import os
 import ssl
@@ -49,6 +48,7 @@ class Logger:
     def __init__(self, cell: Cell, options: Mapping[str, Any]) -> None:
         self.cell, self.options, self.timeout = cell, options, options["timeout"]
         self.run: Any = None
+        self.said = ""  # what to tell the user
         self._sent = 0
 
     def start(self) -> None:
@@ -65,15 +65,13 @@ class Logger:
         folder.mkdir(parents=True, exist_ok=True)
         of_environment = [t for t in environment.get("WANDB_TAGS", "").split(",") if t]
         ours = {key: self.options[key] for key in ("project", "entity")} | {"mode": mode(self.options["mode"])}
-        if (environment.get("WANDB_MODE") or ours["mode"] or "online") == "online":
-            if why := unanswered(min(5.0, self.timeout / 2)):  # wandb itself would try for most of the timeout
-                if "WANDB_MODE" in environment or self.options["mode"] != "auto":
-                    raise ConnectionError(f"{why}; without mode=online, runs are kept offline")
-                ours["mode"] = "offline"
-                told = (
-                    f"wandb: {why}; the run is kept in {folder / 'wandb'}, and scripts/wandb_upload.py sends it later"
-                )
-                logging.getLogger("cell").warning(told)
+        online = (environment.get("WANDB_MODE") or ours["mode"] or "online") == "online"
+        # wandb itself would try for most of the timeout
+        if why := unanswered(min(5.0, self.timeout / 2)) if online else "":
+            if environment.get("WANDB_MODE") or self.options["mode"] != "auto":
+                raise ConnectionError(f"{why}; without mode=online, runs are kept offline")
+            ours["mode"] = "offline"
+            self.said = f"{why}; the run is kept in {folder / 'wandb'}, and scripts/wandb_upload.py sends it later"
         ours |= {"name": about.name(cell), "run_group": about.group(cell), "job_type": cell.mapping}
         given = {key: None if environment.get(f"WANDB_{key.upper()}") else value for key, value in ours.items()}
         waiting = {f"{when}_timeout": OWN_SHARE * self.timeout for when in ("init", "finish")}

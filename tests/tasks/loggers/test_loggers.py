@@ -208,6 +208,7 @@ def test_a_run_whose_server_does_not_answer_is_kept_offline(prepared_cell, tiny,
         logger.start()
         logger.finish(None, "failed")
         assert time.monotonic() - started < 20
+        assert "does not answer" in logger.said and str(tmp_path / "wandb") in logger.said
         (run,) = offline(tmp_path)
         assert run["id"] == cell.training_id and run["summary"]["state"] == "failed"
         clean.setenv("WANDB_MODE", "online")
