@@ -9,9 +9,6 @@ from test_architecture import ROOT, tracked
 LINES = {
     "sparse_attention": 17_400,  # the short way of calls on a GPU is 400 of them
     "repro": 7_980,
-=======
-    "repro": 7_800,
->>>>>>> 93d2e16b (Write each run of a sweep, comparison or table as a line of runs.csv; add seeds to a named sweep)
     "tasks": 22_280,
     "tasks/fairseq_plugin": 895,
     "scripts": 895,
