@@ -3,6 +3,7 @@
 A logger has
     name                         its name
     timeout                      the number of seconds that each call below may take
+    said (optional)              what to tell the user after start
     start()                      called before the training; steps that may fail belong here
     curve(rows)                  receives all rows of the learning curve so far
     finish(results, state)       receives a `Results` and "done", or None and "failed" or "stopped"
@@ -37,6 +38,8 @@ class Loggers:
             if why := _trouble(getattr(logger, what), arguments, logger.timeout):
                 self.active.remove(logger)
                 self.note(f"logger {logger.name} failed in {what} and is switched off: {why}")
+            elif what == "start" and (said := getattr(logger, "said", "")):
+                self.note(f"logger {logger.name}: {said}")
 
 
 def _trouble(call: Callable[..., None], arguments: Sequence[Any], timeout: float) -> str | None:

@@ -10,12 +10,13 @@ from repro.files import write_atomic
 from repro.identity import Results
 from repro.report import page, sweeps
 from repro.report.data import Part, part
-from repro.tables import compare, render
+from repro.tables import compare, render, runs
 from repro.tables.blocks import Table
 from repro.tables.compare import Group, Lost
 
 DRAWN = "plots"  # subfolder for the drawings
 DASHBOARD = "dashboard.html"
+RUNS = "runs.csv"
 MOST_LINES = 24  # maximum number of settings that are drawn as lines
 Printed = Callable[[Results], Mapping[str, str]]  # a cell -> metric -> the number that a paper prints for it
 
@@ -29,7 +30,7 @@ def write(
     named: Collection[str] = (),
     lost: Sequence[Lost] = (),
 ) -> tuple[Table, list[Path]]:
-    """Compare finished cells and write table.{txt,md,csv}, plots/*.{svg,csv} and dashboard.html in `folder`.
+    """Compare finished cells; write table.{txt,md,csv,tex}, runs.csv, plots/*.{svg,csv} and dashboard.html in `folder`.
 
     Args:
         notes: sentences to print below the table.
@@ -40,6 +41,7 @@ def write(
         The table, and the paths of the files.
     """
     table, files = contents(records, title, notes, named, lost)
+    files |= {"table.tex": render.to_latex(table), RUNS: runs.to_csv(compare.groups(records, named), lost)}
     made = part(dashboard, records, title, [*compare.told(lost, len(records)), *notes], printed)
     if made.note:
         logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)

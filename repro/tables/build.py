@@ -102,7 +102,7 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
     outcomes = []
     for claim in mine:
         known = {m: scores(claim, m) for m in (*claim.metrics, claim.worth_metric) if m}
-        outcomes.append(outcome_of(claim, Evidence(known, errors, doubts, metrics)))
+        outcomes.append(outcome_of(claim, Evidence(known, errors, doubts, metrics, bool(rows))))
     return outcomes
 
 

@@ -1,7 +1,11 @@
 """Claims of the papers, `configs/claims/<paper>.yaml`; `repro.tables.decide` tests them on the rows of a table.
 
+    paper: niculae2017                  the name of the file
+    title: Niculae & Blondel 2017       its name on docs/claims.md
+    order: 1                            its place there; papers without one come last
+    counted: true                       if false, its claims are listed there, but not counted with those of the others
     claims:
-      - id: 7                           its permanent number on docs/claims.md
+      - id: 7                           its permanent number on docs/claims.md, which no other claim has
         claim: "the paper's sentence"   as printed; our own words stand in `here`
         place: section 4.2
         here: "no worse by 1 BLEU"      what is tested
@@ -43,10 +47,12 @@ before the change, or if the seeds that are not in `seeds` give it again.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from typing import Any
 
+from repro.identity import near
 from repro.plan.experiment import ExperimentError, typed
 
 TESTS = ("equivalence", "noninferiority", "superiority", "trend", "most")
@@ -150,23 +156,81 @@ class Claim:
         return [(-math.inf, -loss), *gain]
 
 
-def read(page: Mapping[str, Any], name: str) -> list[Claim]:
-    """Read the claims in `configs/claims/<name>.yaml`. Raises ExperimentError with a list of all errors."""
+@dataclass(frozen=True)
+class Paper:
+    """A paper with its claims; the module's docstring explains the attributes."""
+
+    paper: str
+    title: str
+    order: int | None = None
+    counted: bool = True
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def place(self) -> tuple[bool, float, str]:
+        """The key by which papers are sorted."""
+        return not self.counted, math.inf if self.order is None else self.order, self.paper
+
+
+def read(page: Mapping[str, Any], name: str) -> Paper:
+    """Read `configs/claims/<name>.yaml`. Raises ExperimentError with a list of all errors."""
+    file = f"configs/claims/{name}.yaml"
     problems: list[str] = []
-    claims = []
-    for i, one in enumerate(page["claims"], 1):
-        where = f"configs/claims/{name}.yaml, claim {i}"
+    head = typed(Paper, {k: v for k, v in page.items() if k != "claims"}, file, problems)
+    if head and (head.paper != name or not head.title):
+        problems.append(f"{file}: paper={head.paper!r} must be {name!r}, and title={head.title!r} the paper's name")
+    listed = page.get("claims")
+    if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
+        listed = []
+        problems.append(f"{file}: claims must be a list of claims, each with its keys")
+    claims: list[Claim] = []
+    for i, one in enumerate(listed, 1):
+        where = f"{file}, claim {i}"
         if (claim := typed(Claim, {**one, "paper": name}, where, problems)) is not None:
             claims.append(claim)
             problems += [f"{where}: {problem}" for problem in _wrong(claim)]
-    if problems:
+            if claim.question and head and not head.counted:
+                problems.append(f"{where}: question is only for papers that are counted")
+    if problems or head is None:
         raise ExperimentError("; ".join(problems))
-    return claims
+    return replace(head, claims=tuple(claims))
+
+
+def clashes(papers: Iterable[Paper]) -> list[str]:
+    """Errors for claims of any papers that have the same id."""
+    first: dict[int, Claim] = {}
+    problems = []
+    every = [claim for paper in papers for claim in paper.claims]
+    for claim in every:
+        other = first.setdefault(claim.id, claim)
+        if other is not claim:
+            free = max(one.id for one in every) + 1
+            told = f"id {claim.id} is that of two claims, {other.claim!r} of {other.paper}"
+            problems.append(f"{told} and {claim.claim!r} of {claim.paper}; the next free id is {free}")
+    return problems
+
+
+def unknown(claim: Claim, experiment: Mapping[str, Any]) -> list[str]:
+    """Names in a claim that are not in the file of its experiment: rows, columns and the profile."""
+    rows = [row["label"] for row in experiment["rows"]]
+    columns, profiles = list(experiment["columns"]), list(experiment["profiles"])
+    asked = [("rows", row, rows) for row in claim.rows] + [("against", row, rows) for row in claim.against]
+    asked += [("profile", claim.profile, profiles)]
+    for key in ("columns", "than"):
+        named = getattr(claim, key)
+        asked += [(key, one, columns) for one in named if not any(fnmatch(column, one) for column in columns)]
+    return [
+        f"{key}: {claim.experiment} has no {one!r}{near(one, known)}; it has: {', '.join(map(repr, known))}"
+        for key, one, known in asked
+        if one not in known
+    ]
 
 
 def _wrong(claim: Claim) -> list[str]:
     """Errors in the values of a claim."""
     problems = [f"{key} must be given" for key in ("claim", "place") if not getattr(claim, key)]
+    if claim.id < 1:
+        problems.append(f"id={claim.id} must be a whole number above 0 that no other claim has")
     if claim.told:
         return problems
     problems += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(claim, key)]

@@ -97,6 +97,7 @@ class Lost:
     Attributes:
         point: the values that tell it from the sweep's other cells, as text.
         state: "failed", or what else became of it. why: the reason, in one line; may be empty.
+        place: column and row of an experiment's table.
     """
 
     cell_id: str
@@ -106,6 +107,7 @@ class Lost:
     seed: int
     state: str
     why: str = ""
+    place: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

@@ -10,8 +10,8 @@ A claim about several rows, columns and metrics must hold for each of them. It i
 5 % shows it (for superiority: that the row is better at all). It is *contradicted* only if the opposite is shown for one
 of them, at 5 % divided by the number of comparisons: the row is worse (superiority), worse by more than the margin
 (noninferiority), or different by more than the margin (equivalence), and by more than the paper's own numbers. *Gain
-excluded* says less: a gain as large as `Claim.smallest` is ruled out. Otherwise it is *inconclusive*: a failed test
-contradicts nothing, nor does a row that is better by less than counts. Claims are not corrected for each other.
+excluded* says less: a gain as large as `Claim.smallest` is ruled out. It is *not tested* if a row was not run. Otherwise
+it is *inconclusive*: a failed test contradicts nothing. Claims are not corrected for each other.
 
 Rows that were still learning, or whose convergence is unknown, leave a claim open only if more training could undo the
 outcome: a row that is still learning can only get better. If attention is worth little, no claim is supported.
@@ -46,12 +46,14 @@ class Evidence:
         scores: metric -> column -> row -> seed -> score; the rows of a claim with a `grid` are the grid's values.
         doubts: column -> row -> why its scores are not those of the end of training.
         metrics: those of the family, by name.
+        cells: whether the table has any.
     """
 
     scores: Mapping[str, Scores]
     errors: Errors = lambda *_: 0.0
     doubts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    cells: bool = False
 
     def without(self, seeds: Collection[int]) -> Self:
         """The same without some seeds; uniform attention keeps its seeds, since it shows what attention is worth."""
@@ -162,13 +164,13 @@ class Outcome:
 
 
 def outcome_of(claim: Claim, known: Evidence) -> Outcome:
-    """The outcome of a claim; a row that it names and that has no scores leaves it open."""
+    """The outcome of a claim; it is not tested if a row that it names has no scores, unless the others contradict it."""
     if claim.told:
         word = UNTESTABLE if claim.untestable else UNTESTED if claim.untested else CONTRADICTED
         return Outcome(claim, word, Part(why=claim.told))
     outcome = _tested(claim, known)
     last = claim.history[-1] if claim.history else None
-    if last is None or last.outcome == outcome.outcome:
+    if last is None or outcome.outcome in (last.outcome, UNTESTED):
         return outcome
     new = outcome.outcome in DECIDED and bool(last.seeds)
     confirmed = new and _tested(claim, known.without(last.seeds)).outcome == outcome.outcome
@@ -179,7 +181,10 @@ def _tested(claim: Claim, known: Evidence) -> Outcome:
     at = [c for m in claim.metrics for c in known.scores.get(m, {})]
     columns, than = (_named(patterns, at) for patterns in (claim.columns, claim.than))
     if not set(columns) & set(at):
-        return Outcome(claim, OPEN, Part(why="no finished cells"))
+        lacking = [m for m in claim.metrics if known.cells and not known.scores.get(m)]
+        return Outcome(
+            claim, UNTESTED, Part(why=f"no finished cell has {lacking[0]}" if lacking else "no finished cells")
+        )
     samples = [(part, sample) for m in claim.metrics for part, sample in _samples(claim, known, m, columns, than)]
     made = [_decided(claim, *one, 0.05 / len(samples), *_doubts(claim, known, one[0], columns)) for one in samples]
     outcome, decides = _together(made)
@@ -200,6 +205,7 @@ class _Sample:
     differences: Mapping[int, float]
     theirs: Sequence[float] = ()
     error: float = 0.0
+    run: bool = True  # whether all rows have scores
     ranks: Sequence[Sequence[float]] = ()  # for a trend: the scores of the rows in each block
 
 
@@ -230,7 +236,7 @@ def _samples(
         error = math.hypot(*(known.errors(c, metric, row, other, *seeds) / n for c, n in share.items()))
         gaps = {c: _gap(of.get(c, {}), row, other, claim.paired) for c in group if len(group) > 1}
         part = Part(row, "" if whole else group[0], other, metric, columns=gaps)
-        made.append((part, _Sample(differences, rest, error)))
+        made.append((part, _Sample(differences, rest, error, bool(mine and theirs))))
     return made
 
 
@@ -264,11 +270,13 @@ def _trend(claim: Claim, scores: Scores, metric: str) -> tuple[Part, _Sample]:
     ranks = [[scores[c][r][s] for r in rows] for c, s in blocks]
     name = f"{claim.rows[0]}, {claim.grid} = {', '.join(rows)}" if claim.grid else " < ".join(rows)
     part = Part(name, "" if claim.pooled else next(iter(scores)), metric=metric)
+    run = bool(rows) and all(at.get(r) for at in scores.values() for r in rows)
     if claim.pooled:
-        return part, _Sample({i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}, ranks=ranks)
+        return part, _Sample({i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}, run=run, ranks=ranks)
     (at,) = scores.values()
     first, last = (at.get(r, {}) for r in (rows[0], rows[-1]))
-    return part, _Sample({s: last[s] - first[s] for s in sorted(first.keys() & last.keys())}, ranks=ranks or [[]])
+    differences = {s: last[s] - first[s] for s in sorted(first.keys() & last.keys())}
+    return part, _Sample(differences, run=run, ranks=ranks or [[]])
 
 
 def _compared(claim: Claim, scores: Mapping[int, float]) -> Mapping[int, float]:
@@ -311,10 +319,10 @@ def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: st
     differences, theirs = list(sample.differences.values()), list(sample.theirs)
     part = replace(part, n=len(differences), others=len(theirs), differences=sample.differences)
     few = min(len(differences), len(theirs) or len(differences))
+    if not sample.run:
+        return replace(part, outcome=UNTESTED, why="not run")
     if few < 2 or not all(map(math.isfinite, differences)):
-        none = "no pair of seeds" if claim.paired else "not run"
-        why = {0: none, 1: "one seed"}.get(few, "a score is not a number")
-        return replace(part, why=why)
+        return replace(part, why={0: "no pair of seeds", 1: "one seed"}.get(few, "a score is not a number"))
     if claim.test == "most":
         return _most(claim, part, level)
     found = difference_of(differences, theirs, sample.error) if theirs else mean_of(differences, sample.error)
@@ -353,16 +361,9 @@ def _most(claim: Claim, part: Part, level: float) -> Part:
     holds = sum(claim.sign * gap > 0 for gap in gaps)
     above, below = (binomtest(holds, len(gaps), 0.5, way).pvalue for way in ("greater", "less"))
     low, high = binomtest(holds, len(gaps)).proportion_ci(0.95)
-    share = replace(
-        part,
-        effect=100 * holds / len(gaps),
-        low=100 * low,
-        high=100 * high,
-        n=len(gaps),
-        others=0,
-        slack=-math.log(above),
-    )
-    return _judged(share, above < 0.05, below < level, False, "", "")
+    effect, low, high = (100 * share for share in (holds / len(gaps), low, high))
+    part = replace(part, effect=effect, low=low, high=high, n=len(gaps), others=0, slack=-math.log(above))
+    return _judged(part, above < 0.05, below < level, False, "", "")
 
 
 def _within(mean: Mean, bounds: tuple[float, float], level: float) -> bool:
@@ -388,7 +389,7 @@ def _together(parts: Sequence[Part]) -> tuple[str, Part]:
     by_metric = {p.metric for p in negative} if len({p.metric for p in parts}) > 1 else set()
     if by_metric and any(p.outcome == SUPPORTED and p.metric not in by_metric for p in parts):
         return OPEN, replace(negative[0], outcome=OPEN, why="the measures disagree")
-    for word in (CONTRADICTED, EXCLUDED, OPEN, SUPPORTED):
+    for word in (CONTRADICTED, EXCLUDED, UNTESTED, OPEN, SUPPORTED):
         if mine := [p for p in least if p.outcome == word]:
             return word, mine[0]
     raise AssertionError("a claim without parts")

@@ -1,7 +1,6 @@
 """Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as JSON and as a page."""
 
 import html
-import itertools
 import json
 import math
 import re
@@ -9,7 +8,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +20,7 @@ from repro.report import pictures as drawings
 from repro.report.draw import INK, Dot
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from repro.tables.claims import UNIFORM, Claim
+from repro.tables.claims import UNIFORM, Claim, Paper
 from repro.tables.decide import (
     CONTRADICTED,
     DECIDED,
@@ -48,14 +46,7 @@ TASKS = {
 }
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 CHANCES = f"{FIGURES}/chances.svg"
-APART = ("malaviya2018",)  # cited by one of the four papers; counted separately
-PAPERS = {
-    "niculae2017": "Niculae & Blondel 2017",
-    "laha2018": "Laha et al. 2018",
-    "peters2018": "Peters, Niculae & Martins 2018",
-    "martins2020": "Martins et al. 2020",
-    "malaviya2018": "Malaviya et al. 2018, a fifth paper, counted separately",
-}
+NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 METRICS = {
     "test/rouge1_f": "ROUGE-1",
     "test/rouge2_f": "ROUGE-2",
@@ -71,12 +62,7 @@ def of_tables(tables: Iterable[Table]) -> list[Outcome]:
     """The outcome of every claim in configs/claims, by number; tables: those built from records."""
     tested = {o.claim: o for table in tables for o in table.claims}
     nothing = Evidence({})
-    return [tested.get(c) or outcome_of(c, nothing) for c in sorted(_claims(), key=lambda c: c.id)]
-
-
-@cache
-def _claims() -> list[Claim]:
-    return list(itertools.chain.from_iterable(map(compose.claims, compose.names_in("claims"))))
+    return [tested.get(c) or outcome_of(c, nothing) for c in compose.claims()]
 
 
 def write(results: Path) -> int:
@@ -84,7 +70,7 @@ def write(results: Path) -> int:
 
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
-    wanted = {recorded.file_of(c.experiment, c.profile, results) for c in _claims() if c.experiment}
+    wanted = {recorded.file_of(c.experiment, c.profile, results) for c in compose.claims() if c.experiment}
     found = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
     for one in found:
         part, claim, n = one.part, one.claim, f"n = {one.part.seeds}" if one.part.n else ""
@@ -111,12 +97,14 @@ def values(outcome: Outcome) -> dict[str, Any]:
 # ---- the page
 
 
-def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
-    """docs/claims.md."""
+def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequence[Paper] = ()) -> str:
+    """docs/claims.md; listed: the papers, by default those of configs/claims."""
     order = [*TASKS, *(one.claim.experiment for one in outcomes)]
     asked = sorted((one for one in outcomes if one.claim.question), key=lambda one: order.index(one.claim.experiment))
-    four = [one for one in outcomes if one.claim.paper not in APART]
-    papers = dict.fromkeys([*PAPERS, *(one.claim.paper for one in outcomes)])
+    of_papers = [(p, [one for one in outcomes if one.claim.paper == p.paper]) for p in listed or compose.papers()]
+    counted = [(p, found) for p, found in of_papers if p.counted and found]
+    every = [one for _, found in counted for one in found]
+    many = NUMBERS[len(counted)] if len(counted) < len(NUMBERS) else str(len(counted))
     made = templates(Path(__file__).parent).get_template("claims.md.jinja")
     return made.render(
         mark=_mark,
@@ -128,17 +116,18 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> str:
         least=_least(outcomes),
         sentence=_sentence(asked),
         asked=asked,
-        of=Counter(one.outcome for one in four),
-        four=four,
-        decided=_count([one for one in four if one.counts]),
-        seen=sum(one.outcome in DECIDED and not one.counts for one in four),
+        of=Counter(one.outcome for one in every),
+        every=every,
+        decided=_count([one for one in every if one.counts]),
+        seen=sum(one.outcome in DECIDED and not one.counts for one in every),
         chances=chances(tables),
-        names=_and([name for paper, name in PAPERS.items() if paper not in APART]),
-        counter=sum(bool(one.counts and one.claim.counterexample) for one in four),
+        names=_and([paper.title for paper, _ in counted]),
+        many=f"the {many} papers" if len(counted) > 1 else "the paper",
+        counter=sum(bool(one.counts and one.claim.counterexample) for one in every),
         DECIDED=DECIDED,
         OPEN=OPEN,
         EXCLUDED=EXCLUDED,
-        papers={PAPERS.get(name, name): [one for one in outcomes if one.claim.paper == name] for name in papers},
+        papers={p.title + ", counted separately" * (not p.counted): found for p, found in of_papers},
     )
 
 
@@ -178,10 +167,12 @@ def _sentence(outcomes: Sequence[Outcome]) -> str:
         CONTRADICTED: "contradicted:",
         EXCLUDED: "no such gain:",
         OPEN: "not decided:",
+        UNTESTED: "not tested:",
+        UNTESTABLE: "cannot be tested:",
     }
     points: dict[str, list[str]] = {of: [] for of in words}
     for one in outcomes:
-        points.get(OPEN if _mark(one) else one.outcome, []).append(one.claim.point + _mark(one))
+        points[OPEN if _mark(one) else one.outcome].append(one.claim.point + _mark(one))
     said = [f"{word} {', '.join(points[of])}" for of, word in words.items() if points[of]]
     return "; ".join(said) or "nothing was tested"
 

@@ -65,7 +65,7 @@ def show(
         print("\n" + render.to_text(table, compare.WHOLE) + "\n")
         raise StoreError(f"no files were written: {error}; to=FOLDER writes them elsewhere") from error
     print("\n" + render.to_text(table, compare.WHOLE) + "\n")
-    print(f"table: {folder / 'table'} (.txt .md .csv)")
+    print(f"table: {folder / 'table'} (.txt .md .csv .tex); each run: {folder / comparison.RUNS}")
     if drawings := [f for f in files if f.suffix == ".svg"]:
         print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
     print(f"dashboard: {folder / comparison.DASHBOARD}" if files[-1].name == comparison.DASHBOARD else "no dashboard")

@@ -20,7 +20,7 @@ from repro.report.data import Missing, predictions_of
 from repro.results import estimate
 from repro.store import Store, sources
 from repro.tables import build as tables
-from repro.tables import render
+from repro.tables import render, runs
 from repro.tables.blocks import Block, Table
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose
@@ -36,11 +36,10 @@ SHOWN, REMOVED = 3, 50  # maximum number of files or cells that are named, and o
 def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
     """The table of a plan, built from the cells in the store."""
     one = plan.experiment
-    claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
     deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
     published = compose.published(one.published)
     return tables.build(
-        plan, store, published, failed or {}, deviations, claims, lambda c: estimate.hours(c, STEADY)[0]
+        plan, store, published, failed or {}, deviations, compose.claims(), lambda c: estimate.hours(c, STEADY)[0]
     )
 
 
@@ -160,7 +159,9 @@ class Driver:
         for number, one in enumerate(self.plans):
             if one.experiment.draw:
                 print(drawings(self.tables[number], one), flush=True)
-        print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
+        print(
+            f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex; each run: runs_*.csv)"
+        )
         print("\n".join(f"report: {html}" for html in sorted(self.reports)))
         return self.count()
 
@@ -202,6 +203,7 @@ class Driver:
                 self.tables[number] = built = table(one, self.store, self.failed)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
+                runs.write(one, self.store, self.failed, stem.with_name(f"runs_{stem.name}.csv"))
                 print(f"\n{render.to_text(built)}\n", flush=True)
                 html = self.store.root / "report" / f"{stem.name}.html"
                 self.reports.append(page.write(built, one, self.store, html, self.failed))

@@ -149,8 +149,33 @@ def _grid(chosen: Sequence[Override], tools: plans.Tools) -> list[plans.Point]:
 # ---- the folder of a sweep
 
 
+def grown(request: Request, outlined: Outline) -> Request:
+    """The request with the seeds of an earlier sweep that has the same name and, but for the seeds, the same arguments."""
+    before = compare.read_manifest(reproduce.store_of([outlined.cells]).root / "sweeps" / request.sweep) or {}
+    if not request.sweep or _without_seeds(before.get("asked") or ["?"]) != _without_seeds(lasting(request)):
+        return request
+    asked = dict.fromkeys(cell.seed for cell in outlined.cells)
+    known = dict.fromkeys(int(one["seed"]) for one in before["cells"])
+    if known.keys() <= asked.keys():
+        return request
+    every = ",".join(map(str, sorted(known | asked)))
+    told = f"it had the seeds {', '.join(map(str, sorted(known)))}"
+    print(f"sweep={request.sweep} exists already: {told}; it now has seed={every}", file=sys.stderr)
+    words = [f"seed={every}"]
+    overrides, typed = ((*(w for w in of if not _of_seed(w)), *words) for of in (request.overrides, request.typed))
+    return replace(request, overrides=overrides, typed=typed)
+
+
+def _of_seed(word: str) -> bool:
+    return word.lstrip("+~").startswith("seed=")
+
+
+def _without_seeds(asked: Sequence[str]) -> list[str]:
+    return [word for word in asked if not _of_seed(word)]
+
+
 def folder_of(store: Store, request: Request, outlined: Outline) -> Path:
-    """A new folder, or the folder of an earlier sweep with the same name and arguments.
+    """A new folder, or the folder of an earlier sweep with the same name and, but for seeds, the same arguments.
 
     Raises ConfigError if a sweep with this name has other arguments.
     """
@@ -161,9 +186,11 @@ def folder_of(store: Store, request: Request, outlined: Outline) -> Path:
         return new_folder(root, "-".join([*dict.fromkeys(c.key for c in outlined.experiment.columns), said]))
     folder = root / request.sweep
     before = compare.read_manifest(folder)
-    if before is not None and before.get("asked") != lasting(request):
+    if before is not None and _without_seeds(before.get("asked") or ["?"]) != _without_seeds(lasting(request)):
         told = " ".join(before.get("asked") or ["?"])
-        raise ConfigError(f"sweep={request.sweep} exists already, with other arguments: {told}; choose another name")
+        raise ConfigError(
+            f"sweep={request.sweep} exists already, with other arguments: {told}; only seeds can be added to it; choose another name"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -190,6 +217,8 @@ def main(request: Request) -> int:
     Returns the exit status, 1 if a cell failed or if a configuration of a plan is invalid.
     """
     outlined = outline(request)
+    if (more := grown(request, outlined)) is not request:
+        request, outlined = more, outline(more)
     tell(outlined)
     if request.plan:
         one = outlined.experiment

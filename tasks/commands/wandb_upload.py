@@ -86,8 +86,8 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mappin
     asker = cell.origin if settings.items() <= cell.origin.items() else settings
     cell = replace(cell, origin=asker, config={**cell.config, "paths": {**cell.config["paths"], "outputs": outputs}})
     found = stored(cell, folder)
-    logger = Logger(cell, chosen)
     offline = (os.environ.get("WANDB_MODE") or mode(chosen["mode"])) == "offline"
+    logger = Logger(cell, {**chosen, "mode": "offline" if offline else "online"})  # an upload has no other way
     if offline:  # with a second run, `wandb sync` would send the cell twice
         root = Path(os.environ.get("WANDB_DIR") or outputs)
         for receipt in root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}"):

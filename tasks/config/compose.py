@@ -35,7 +35,7 @@ from tasks.config.options import (
     short,
 )
 from tasks.config.options import names_in as names_in
-from tasks.config.pages import claims, experiment, own_row, page, published  # noqa: F401
+from tasks.config.pages import claims, experiment, own_row, page, papers, published  # noqa: F401
 from tasks.config.schedules import SCHEDULES
 
 if TYPE_CHECKING:

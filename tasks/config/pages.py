@@ -12,7 +12,7 @@ from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment, Row
 from repro.plan.published import Published, loose_ends, numbers
 from repro.tables import claims as paper_claims
-from repro.tables.claims import Claim
+from repro.tables.claims import Claim, Paper
 from tasks.config.options import CONFIGS, ConfigError, names_in, near
 from tasks.config.request import Request
 
@@ -49,9 +49,34 @@ def published(name: str) -> dict[tuple[str, str, str], Published]:
     return numbers(page("published", name)) if name else {}
 
 
-def claims(paper: str) -> list[Claim]:
-    """The claims of `configs/claims/<paper>.yaml`; an empty list if the file does not exist."""
-    return paper_claims.read(page("claims", paper), paper) if paper in names_in("claims") else []
+def papers() -> list[Paper]:
+    """The papers of configs/claims with their claims, in order. Raises ConfigError with a list of all errors."""
+    found, problems = [], []
+    for name in names_in("claims"):
+        try:
+            found.append(paper_claims.read(page("claims", name), name))
+        except experiments.ExperimentError as error:
+            problems.append(str(error))
+    problems += paper_claims.clashes(found)
+    tested = [claim for paper in found for claim in paper.claims if claim.experiment]
+    pages = {
+        name: page("experiment", name) for name in names_in("experiment") if any(c.experiment == name for c in tested)
+    }
+    for claim in tested:
+        where = f"configs/claims/{claim.paper}.yaml, claim {claim.id}"
+        if claim.experiment not in pages:
+            told = f"experiment {claim.experiment!r} is unknown{near(claim.experiment, names_in('experiment'))}"
+            problems.append(f"{where}: {told}")
+            continue
+        problems += [f"{where}, {problem}" for problem in paper_claims.unknown(claim, pages[claim.experiment])]
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return sorted(found, key=lambda paper: paper.place)
+
+
+def claims() -> list[Claim]:
+    """The claims of all papers, by number."""
+    return sorted((claim for paper in papers() for claim in paper.claims), key=lambda claim: claim.id)
 
 
 def own_row(name: str, parameters: Sequence[str]) -> Row:

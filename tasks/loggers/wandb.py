@@ -5,9 +5,13 @@ WANDB_RUN_GROUP, WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are adde
 machine, the code or the command line is sent: no host name and no path.
 """
 
+import http.client
 import io
 import netrc
 import os
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,10 +48,14 @@ class Logger:
     def __init__(self, cell: Cell, options: Mapping[str, Any]) -> None:
         self.cell, self.options, self.timeout = cell, options, options["timeout"]
         self.run: Any = None
+        self.said = ""  # what to tell the user
         self._sent = 0
 
     def start(self) -> None:
-        """Open the run, or continue it. Errors from wandb, e.g. if its server cannot be reached, are passed on."""
+        """Open the run, or continue it; with mode=auto, a run whose server does not answer is kept offline.
+
+        Raises ConnectionError if a server that was asked for does not answer; errors from wandb are passed on.
+        """
         # otherwise wandb sends errors with tracebacks to its server and, if that is silent, waits 20 seconds at exit
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
@@ -57,6 +65,13 @@ class Logger:
         folder.mkdir(parents=True, exist_ok=True)
         of_environment = [t for t in environment.get("WANDB_TAGS", "").split(",") if t]
         ours = {key: self.options[key] for key in ("project", "entity")} | {"mode": mode(self.options["mode"])}
+        online = (environment.get("WANDB_MODE") or ours["mode"] or "online") == "online"
+        # wandb itself would try for most of the timeout
+        if why := unanswered(min(5.0, self.timeout / 2)) if online else "":
+            if environment.get("WANDB_MODE") or self.options["mode"] != "auto":
+                raise ConnectionError(f"{why}; without mode=online, runs are kept offline")
+            ours["mode"] = "offline"
+            self.said = f"{why}; the run is kept in {folder / 'wandb'}, and scripts/wandb_upload.py sends it later"
         ours |= {"name": about.name(cell), "run_group": about.group(cell), "job_type": cell.mapping}
         given = {key: None if environment.get(f"WANDB_{key.upper()}") else value for key, value in ours.items()}
         waiting = {f"{when}_timeout": OWN_SHARE * self.timeout for when in ("init", "finish")}
@@ -127,8 +142,25 @@ def mode(setting: str) -> str | None:
     return None if keyed else "offline"
 
 
+def unanswered(seconds: float) -> str:
+    """Why the server gives no answer within some seconds; empty if it gives any, even an error."""
+    address = _server()
+    try:
+        urllib.request.urlopen(address, timeout=seconds).close()
+    except (urllib.error.HTTPError, ssl.SSLError):
+        return ""
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return "" if isinstance(reason, ssl.SSLError) else f"{address} does not answer ({reason})"
+    return ""
+
+
+def _server() -> str:
+    return os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+
+
 def _in_netrc() -> bool:
-    host = urlparse(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    host = urlparse(_server()).hostname or ""
     try:
         return netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc").authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):

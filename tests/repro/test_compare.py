@@ -1,5 +1,7 @@
 """Finished cells side by side: what is averaged, what is kept apart, what filters mean, what is drawn."""
 
+import csv
+import io
 import re
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ from repro.report.data import Missing
 from repro.results import records
 from repro.store import Store
 from repro.tables import compare, render
+from repro.tables.compare import Lost
 
 
 @pytest.fixture
@@ -152,6 +155,35 @@ def written(cell, tmp_path_factory):
     table, files = comparison.write(found, folder, "T <b>", ["A note."], paper)
     assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
     return folder, table, found
+
+
+def lines_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_each_run_has_a_line_for_each_test_set(trained, store, cell, tmp_path):
+    """All keys that differ, all scores in full precision; cells without a result have a line, too."""
+    asked = [(lam, lr, seed) for lam in (0.1, 0.25) for lr in (0.5, 1.0) for seed in (1, 2)]
+    made = {trained(("duc",), mapping__lam=a, optim__lr=b, seed=c).training_id: (a, b, c) for a, b, c in asked}
+    lost = Lost("abc", "fake", "softmax", {"lam": 9.0, "optim.lr": 1.0, "model": "x"}, 3, "failed", 'no, "disk"')
+    found = records.read(store).records
+    comparison.write(found, tmp_path, "T", lost=[lost])
+    assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 1
+    *lines, last = lines_of((tmp_path / "runs.csv").read_text())
+    assert sorted((made[x["cell"]], x["set"]) for x in lines) == sorted((a, s) for a in asked for s in ("duc", "test"))
+    by_id = {r.cell_id: r for r in found}
+    for line in lines:
+        record, told = by_id[line["cell"]], (line["mapping.lam"], line["optim.lr"], line["seed"])
+        assert tuple(map(float, told)) == made[line["cell"]] and line["state"] == "done" and line["reason"] == ""
+        assert line["folder"] == str(record.folder) and float(line["seconds"]) == record.seconds
+        of_set = {k.rpartition("/")[2]: v for k, v in record.metrics.items() if k.startswith(f"{line['set']}/")}
+        others = {k: v for k, v in record.metrics.items() if k.partition("/")[0] not in ("test", "duc")}
+        assert of_set and others
+        for name, value in {**of_set, **others}.items():
+            assert float(line[name]) == value, name
+        assert not {f"{s}/{name}" for s in ("test", "duc") for name in of_set} & {*line}
+    told = ("mapping.lam", "optim.lr", "model.name", "seed", "set", "state", "reason", "cell", "score", "folder")
+    assert [last[key] for key in told] == ["9.0", "1.0", "x", "3", "", "failed", 'no, "disk"', "abc", "", ""]
 
 
 def test_baselines_and_data_of_other_content_stand_apart(grid, trained, store):

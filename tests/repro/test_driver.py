@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import os
 import re
 import signal
@@ -168,6 +169,11 @@ def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
     assert "FAILED fake: tuned, A, seed 1: RuntimeError: the cat sat" in said.err and "1 failed" in said.out
     table = (store.root / "tables" / "fake_demo.txt").read_text()
     assert ", seed 1 failed: RuntimeError: the cat sat" in table and "Traceback" not in table
+    with (store.root / "tables" / "runs_fake_demo.csv").open() as file:
+        done, failed = csv.DictReader(file)
+    assert (done["column"], done["row"], done["set"], done["state"]) == ("a", "plain", "test", "done")
+    assert float(done["score"]) > 0 and (failed["row"], failed["state"], failed["score"]) == ("tuned", "failed", "")
+    assert failed["seed"] == "1" and failed["reason"].startswith("RuntimeError: the cat sat")
     assert "tuned: 1 of 1 cells failed" in table
 
 

@@ -33,6 +33,13 @@ class Logger:
         self._told("finish")
 
 
+def test_what_a_logger_says_at_its_start_is_told_once(cell, store):
+    logger, told = Logger(), []
+    logger.said = "kept offline"
+    cells.run(cell(), store, loggers=lambda _: [logger], forward=lambda *of: told.append(of))
+    assert told.count(("note", "logger mine: kept offline")) == 1
+
+
 @pytest.mark.parametrize("behaviour, state", [("measure", "done"), ("raise", "failed")])
 def test_loggers_hear_the_curve_and_the_end(cell, store, behaviour, state):
     logger = Logger()

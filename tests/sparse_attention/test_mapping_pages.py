@@ -29,25 +29,24 @@ def test_committed_files_are_what_make_pages_writes():
     assert {path.name for path in MAPPINGS.iterdir()} == {"README.md", "weights.svg", "own.md"}
 
 
-def test_page(subtests):
-    for name in sa.names():
-        with subtests.test(name):
-            page, known = SITE[f"reference/mappings/{name}.md"], sa.spec(name)
-            assert known.paper in page and known.oracle in page
-            for p in known.params:
-                assert f"| `{p.name}` |" in page and p.range in page and p.meaning in page
-            (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
-            ast.parse(code)
-            (row,) = re.findall(rf'^\| <a id="{name}"></a>\[{name}\]\(#{name}\) (.*)$', GALLERY, re.M)
-            assert known.paper in row and all(f"`{p.name}" in row for p in known.params)
-            # Where forward and backward live.
-            text = inspect.getdoc(sys.modules[(known.function or known.module.inner_class).__module__])
-            line = re.search(r"Forward and backward: (.*?)(?:\n\n|$)", text, re.S)
-            assert line, "the file's docstring has no line `Forward and backward: ...`"
-            files = re.findall(r"``([\w/]+\.(?:py|h))``", line.group(1))
-            assert all((ROOT / "sparse_attention" / f).is_file() for f in files)
-            named = re.findall(r"\(``(\w+)(?:``|\*)", line.group(1))
-            assert all(any(n in (ROOT / "sparse_attention" / f).read_text() for f in files) for n in named)
+@pytest.mark.parametrize("name", sa.names())
+def test_page(name):
+    page, known = SITE[f"reference/mappings/{name}.md"], sa.spec(name)
+    assert known.paper in page and known.oracle in page
+    for p in known.params:
+        assert f"| `{p.name}` |" in page and p.range in page and p.meaning in page
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    ast.parse(code)
+    (row,) = re.findall(rf'^\| <a id="{name}"></a>\[{name}\]\(#{name}\) (.*)$', GALLERY, re.M)
+    assert known.paper in row and all(f"`{p.name}" in row for p in known.params)
+    # Where forward and backward live.
+    text = inspect.getdoc(sys.modules[(known.function or known.module.inner_class).__module__])
+    line = re.search(r"Forward and backward: (.*?)(?:\n\n|$)", text, re.S)
+    assert line, "the file's docstring has no line `Forward and backward: ...`"
+    files = re.findall(r"``([\w/]+\.(?:py|h))``", line.group(1))
+    assert all((ROOT / "sparse_attention" / f).is_file() for f in files)
+    named = re.findall(r"\(``(\w+)(?:``|\*)", line.group(1))
+    assert all(any(n in (ROOT / "sparse_attention" / f).read_text() for f in files) for n in named)
 
 
 def test_the_stubs_know_what_the_package_has():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.language_model import report
-from repro.tables.claims import Change, Claim
+from repro.tables.claims import Change, Claim, Paper
 from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
 from tasks.commands import claims, recorded, results
 from tasks.commands.claims import chance
@@ -23,6 +23,7 @@ BLEU = "test/bleu"
 WORDS = {"question": "Is it as good?", "point": "it is as good", "says": "+.5 BLEU", "unit": "BLEU"}
 TESTED = ("evidence_translation", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0)
 CLAIM = Claim("as good", "section 4", *TESTED, paper="who2000", id=7, **WORDS)
+WHO = Paper("who2000", "Who 2000")
 
 
 def outcome(runs, **changes):
@@ -32,7 +33,7 @@ def outcome(runs, **changes):
 
 def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     old = Change(OPEN, "The margin was .1.", "+0.02, n = 3", seeds=(0, 1, 2))
-    text = claims.page([outcome((0.1, -0.1, 0.05), history=(old,))])
+    text = claims.page([outcome((0.1, -0.1, 0.05), history=(old,))], (), [WHO])
     now = "Today's: supported, *re-analysed after seeing the data*."
     said = [
         "| not decided yet (yes)\\* |",
@@ -42,8 +43,9 @@ def test_what_was_analysed_again_is_marked_beside_the_old_outcome():
     ]
     for words in (*said, f"tests of this claim: inconclusive (+0.02, n = 3). The margin was .1. {now}"):
         assert words in text
-    confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))])
-    assert "| yes |" in confirmed and "and confirmed by new runs" in confirmed and "1 are decided" in confirmed
+    confirmed = claims.page([outcome((0.1, -0.1, 0.05, 0.1, 0.0, 0.1), history=(old,))], (), [WHO])
+    assert "| yes |" in confirmed and "and confirmed by new runs" in confirmed
+    assert "Of the 1 claims of the paper, 1 is decided: 1 supported." in confirmed
 
 
 RECORDS = "evidence_time_cpu evidence_headlines_cpu laha2018_table3_cpu martins2020_table2_cpu".split()
@@ -76,11 +78,34 @@ def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
 
 def test_the_page_counts_what_is_decided():
     found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0), id=8, question="And that?", point="that is too")]
-    head = claims.page(found).partition("<details ")[0]
+    head = claims.page(found, (), [WHO]).partition("<details ")[0]
     assert "Supported: it is as good; not decided: that is too." in head
-    assert "Of the 2 claims of the four papers, 1 are decided: 1 supported." in head
+    assert (
+        "Of the 2 claims of the paper, 1 is decided: 1 supported.\n1 is not decided, 0 are not tested, and 0 " in head
+    )
     assert "counted by sentences, 1 of 1 are decided.\n" in head
-    assert "counted by sentences" not in claims.page(found[:1])
+    assert "counted by sentences" not in claims.page(found[:1], (), [WHO])
+
+
+def test_the_page_names_and_counts_the_papers_that_say_so():
+    names = ("who2000", "other2001", "apart2002")
+    found = [outcome((0.1, -0.1, 0.05), id=n, claim=f"as good as {n}", paper=paper) for n, paper in enumerate(names, 1)]
+    found[2] = replace(found[2], claim=replace(found[2].claim, question="", paper="apart2002"))
+    papers = [WHO, Paper("other2001", "Other & Co. 2001"), Paper("apart2002", "Apart 2002", counted=False)]
+    text = claims.page(found, (), papers)
+    assert "The main 2 of the 2 claims of Who 2000 and Other & Co. 2001:" in text
+    assert "Of the 2 claims of the two papers, 2 are decided: 2 supported." in text
+    heads = ["### Who 2000", "### Other & Co. 2001", "### Apart 2002, counted separately"]
+    assert re.findall("(?m)^###.*$", text) == heads and re.findall(r"<summary>(\d+)", text) == ["1", "2", "3"]
+    alone = claims.page(found, (), papers[:1])
+    assert "of the 1 claims of Who 2000:" in alone and re.findall("(?m)^###.*$", alone) == heads[:1]
+
+
+def test_a_question_whose_row_was_not_run_is_not_tested():
+    text = claims.page([outcome(())], (), [WHO])
+    assert "\nNot tested: it is as good.\n" in text and "| not run | not tested |" in text
+    assert "<b>not tested</b>" in text and "**Not tested.** Not run." in text
+    assert "0 are decided: none.\n0 are not decided, 1 is not tested" in text
 
 
 def test_the_answer_is_in_words():
@@ -89,7 +114,7 @@ def test_the_answer_is_in_words():
         ((-3.0, -3.1, -2.9), CONTRADICTED, "no, the opposite is seen"),
     ):
         one = outcome(runs, test="superiority", margin=0.5)
-        assert one.outcome == word and f"| {answer} |" in claims.page([one])
+        assert one.outcome == word and f"| {answer} |" in claims.page([one], (), [WHO])
 
 
 def test_the_chance_of_being_better_is_that_of_rliable():
@@ -107,7 +132,7 @@ def test_the_chance_of_being_better_is_that_of_rliable():
 
 def test_a_claim_without_records_is_listed_with_the_reason_and_the_json_has_no_nan():
     found = claims.of_tables([])
-    assert len(found) == sum(len(compose.claims(p)) for p in compose.names_in("claims"))
+    assert [o.claim.id for o in found] == sorted(c.id for p in compose.papers() for c in p.claims)
     assert all(o.part.why == (o.claim.told or "no finished cells") for o in found)
     assert claims.pictures(found) == {}
     decided, one_seed = claims.values(outcome((0.1, -0.1, 0.05))), claims.values(outcome((0.1,)))

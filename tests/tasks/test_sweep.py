@@ -179,6 +179,39 @@ def test_a_sweep_is_never_overwritten_by_another(tmp_path):
     assert told["asked"] == ["mapping.gamma=1,2", "task=toy"] and "code" in told
 
 
+def test_seeds_can_be_added_to_a_sweep(tmp_path, capsys):
+    place = f"paths.outputs={tmp_path}"
+
+    def grown(*words):
+        asked = read("task=toy", "mapping=softmax,sparsemax", place, *words)
+        return asked, sweep.grown(asked, sweep.outline(asked))
+
+    first, same = grown("seed=1,2", "sweep=mine")
+    assert same is first, "there is no such sweep yet"
+    folder = sweep.folder_of(Store(tmp_path), first, sweep.outline(first))
+    made = [{"cell": "toy/softmax/0", "seed": seed} for seed in (1, 2)]
+    compare.write_manifest(folder, sweep.lasting(first), made)
+    for words, seeds in (
+        (["seed=3"], "1,2,3"),
+        (["seed=3,1"], "1,2,3"),
+        (["seed=1"], "1,2"),
+        ([], "1,2"),
+        (["seed=range(7,9)", "runtime.workers=3"], "1,2,7,8"),
+    ):
+        _, more = grown("sweep=mine", *words)
+        assert [w for w in more.typed if w.startswith("seed")] == [f"seed={seeds}"] and "seed=3" not in more.overrides
+        assert {w.seed for w in sweep.outline(more).cells} == {int(n) for n in seeds.split(",")}
+        assert sweep.folder_of(Store(tmp_path), more, sweep.outline(more)) == folder
+        assert f"it had the seeds 1, 2; it now has seed={seeds}" in capsys.readouterr().err
+    for words in (["seed=1,2"], ["seed=3,2,1"], ["seed=3", "optim.lr=0.3"]):
+        asked, more = grown("sweep=mine", *words)
+        assert more is asked and capsys.readouterr().err == ""
+    asked, more = grown("seed=3")
+    assert more is asked, "a sweep without a name is a new one"
+    with pytest.raises(ConfigError, match="only seeds can be added"):
+        sweep.folder_of(Store(tmp_path), read("task=toy", "optim.lr=0.3", "seed=3", "sweep=mine"), sweep.outline(asked))
+
+
 def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
     compare.write_manifest(tmp_path, ["seed=1,2"], [{"cell": "toy/softmax/0123"}])
     path = tmp_path / "manifest.json"

@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
         self._reply({})
 
     def do_GET(self) -> None:
-        self._reply({})
+        self.send_error(self.server.status) if hasattr(self.server, "status") else self._reply({})
 
     def log_message(self, *_: Any) -> None:
         """Nothing on the terminal of the tests."""

@@ -194,6 +194,40 @@ def test_a_server_that_never_answers_costs_the_timeout(script, tiny, tmp_path):
     assert ended - log.with_name("manifest.json").stat().st_mtime < 15
 
 
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_run_whose_server_does_not_answer_is_kept_offline(prepared_cell, tiny, tmp_path, clean, silent):
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        if not silent:
+            one.close()  # refuses the connection
+        port = one.getsockname()[1] if silent else 9
+        clean.setenv("WANDB_API_KEY", KEY)
+        clean.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        asked = (*tiny, "mapping=softmax", "logger=wandb", "logger.wandb.timeout=6", f"paths.outputs={tmp_path}")
+        cell, started = prepared_cell(asked), time.monotonic()
+        (logger,) = make_loggers(cell)
+        logger.start()
+        logger.finish(None, "failed")
+        assert time.monotonic() - started < 20
+        assert "does not answer" in logger.said and str(tmp_path / "wandb") in logger.said
+        (run,) = tmp_path.glob(f"wandb/offline-run-*-{cell.training_id}/*.wandb")
+        assert logger.run.offline and run.stat().st_size > 100
+        clean.setenv("WANDB_MODE", "online")
+        with pytest.raises(ConnectionError, match=f"127.0.0.1:{port} does not answer .*without mode=online"):
+            make_loggers(cell)[0].start()
+
+
+def test_a_server_that_answers_with_an_error_is_there(server, clean):
+    from tasks.loggers import wandb
+
+    clean.setenv("WANDB_BASE_URL", server.url)
+    assert wandb.unanswered(5.0) == ""
+    server.status = 404
+    try:
+        assert wandb.unanswered(5.0) == ""
+    finally:
+        del server.status
+
+
 @pytest.fixture(scope="module")
 def server():
     from server import Server

@@ -1,0 +1,102 @@
+"""Single runs as a CSV file, for pandas, R or a spreadsheet: one line per cell and test set."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from repro.files import csv_text, write_atomic
+from repro.identity import Cell, Results
+from repro.plan import Plan
+from repro.store import Damaged, Store
+from repro.tables.compare import NAMED, Group, Lost, groups
+
+Places = Mapping[int, Sequence[tuple[str, str]]]  # id() of a record -> its places in a table: (column, row)
+
+
+def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = (), places: Places | None = None) -> str:
+    """CSV text with one line per cell and test set, and one per cell without a result.
+
+    The columns are the keys in which settings differ, the seed, the test set, the state of the cell and the reason if it
+    is not done; the scores in full precision, those on the test set under the names of the metrics and the others with
+    their split (`dev/bleu`); the seconds of training and evaluation together, and the folder of the cell. With `places`,
+    each place of a cell in the table has lines of its own.
+    """
+    lines: list[dict[str, Any]] = []
+    scores: dict[str, None] = {}
+    every = [(group, s, r) for group in grouped for s in group.settings for r in s.records]
+    keys = dict.fromkeys(key for _, s, _ in every for key in s.values)
+    for group, s, r in every:
+        first = {"task": group.task, "mapping": s.mapping, **s.values, "profile": r.config["profile"]["name"]}
+        last = {"state": "done", "seconds": r.seconds, "folder": r.folder, "cell": r.cell_id}
+        for column, row in places[id(r)] if places else [("", "")]:
+            for name in r.scored or [""]:
+                measured = _measured(r, name)
+                scores |= dict.fromkeys(measured)
+                at = {"column": column, "row": row, "seed": r.seed, "set": name}
+                lines.append({**first, **last, **at, **measured})
+    for one in lost:
+        point = {_key(key, keys): value for key, value in one.point.items()}
+        keys |= dict.fromkeys(point)
+        at = dict(zip(("column", "row"), one.place))
+        told = {"seed": one.seed, "state": one.state, "reason": one.why, "cell": one.cell_id}
+        lines.append({"task": one.task, "mapping": one.mapping, **point, **at, **told})
+    of_sets = [name for name in scores if "/" not in name]
+    others = [name for name in scores if "/" in name]
+    head = ["column", "row"] * (places is not None) + ["task", "mapping", *keys, "profile", "seed", "set", "state"]
+    head += ["reason", *of_sets, *others, "seconds", "folder", "cell"]
+    return csv_text([head, *([_text(line.get(name)) for name in head] for line in lines)])
+
+
+def _measured(record: Results, name: str) -> dict[str, float]:
+    """The scores of a record on one of its test sets, by metric, and those on no test set, as `split/metric`."""
+    others = {k: v for k, v in record.metrics.items() if k.rpartition("/")[0] not in record.scored}
+    own = {k.rpartition("/")[2]: v for k, v in record.metrics.items() if name and k.rpartition("/")[0] == name}
+    return {**own, **others}
+
+
+def _key(key: str, known: Mapping[str, None]) -> str:
+    """A key of a sweep's point, such as `lam` or `model`, as a setting has it: `mapping.lam`, `model.name`."""
+    if key in NAMED:
+        return f"{key}.name"
+    return key if key in known or "." in key else f"mapping.{key}"
+
+
+def _text(value: Any) -> str:
+    """A value in full precision; `null`, `true` and `false` as in an override."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path) -> None:
+    """Write the cells of an experiment's table, with all grid points, as `to_csv` does.
+
+    Args:
+        failed: cell id -> error, for cells that failed in this run.
+    """
+    one = plan.experiment
+    found: dict[str, Results] = {}
+    places: dict[int, list[tuple[str, str]]] = {}
+    lost = []
+    for slot in plan.slots:
+        place = (one.columns[slot.column].key, one.rows[slot.row].label)
+        state, why = _state(slot, store, failed)
+        if state == "done" and (record := slot.results(store)) is not None:
+            places.setdefault(id(found.setdefault(slot.cell_id, record)), []).append(place)
+        else:
+            at = (slot.training_id, slot.task, slot.mapping, dict(slot.point), slot.seed, state, why)
+            lost.append(Lost(*at, place=place))
+    write_atomic(path, to_csv(groups(list(found.values())), lost, places).encode())
+
+
+def _state(slot: Cell, store: Store, failed: Mapping[str, str]) -> tuple[str, str]:
+    """The state of a cell, and why it is not done."""
+    state = slot.state(store)
+    if state == "damaged":
+        try:
+            slot.results(store)
+        except Damaged as error:
+            return state, str(error)
+    if state != "done" and slot.cell_id in failed:
+        return "failed", failed[slot.cell_id].partition("\n")[0]
+    return ("not run" if state == "queued" else state), ""
