@@ -221,9 +221,8 @@ class Cell(OfFamily):
         cell = replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
         if cell.known_id or cell.entry(store := Store(str(self.config["paths"].get("outputs")))).finished():
             return cell
-        return replace(
-            cell, known_id=rounding.finished(store, cell.task, cell.mapping, _mended_id).get(cell.training_id, "")
-        )
+        earlier = rounding.finished(store, cell.task, cell.mapping, _mended_id)
+        return replace(cell, known_id=earlier.get(cell.training_id, ""))
 
     @property
     def task(self) -> str:

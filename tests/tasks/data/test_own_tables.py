@@ -284,14 +284,3 @@ def test_what_is_wrong_with_features_is_told_with_its_line(tmp_path, opened, fil
     known = {} if value is None else {"value": value}
     with refused(DataError, key=file, line=line, says=expected, **known):
         opened("features", path=str(tmp_path / file), label=["1", "2"] if "svm" in file else ["s", "t"]).read(None)
-
-
-def test_show_prints_the_records_of_features_with_labels(tmp_path, capsys):
-    from tasks.commands import data
-
-    rows = [("f0", "f1", "sun", "rain"), *((i % 7, i % 5, i % 2, 1) for i in range(200))]
-    write_rows(tmp_path, "own.csv", rows)
-    set_to = {"path": str(tmp_path / "own.csv"), "label": ["sun", "rain"]}
-    assert data.main("show", ["features"], str(tmp_path / "cache"), set_to) == 0
-    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("  sun, rain: ", "  rain: "))]
-    assert len(shown) == 5 and all(line.count(",") in (1, 2) for line in shown)
