@@ -25,6 +25,7 @@ WINDOW = 5  # number of epochs that determine the noise; with fewer, scatter and
 CONVERGED, LEARNING, UNKNOWN = "converged", "still learning", "convergence not known"
 STUCK = "training failed to learn"
 WORST = (STUCK, UNKNOWN, LEARNING, CONVERGED)  # from worst to best; a row has the worst state of its cells
+READ = ("train/loss", "dev/ppl", "dev/accuracy", "dev/attention_support", "dev/attention_zeros")  # beside the dev score
 ONE_WORD = 1.3  # mean number of words with weight; up to it, at least 70 % of the steps have all weight on one word
 LEARNED = 80.0  # % of dev predictions right, from which on attention to one word is what was to be learned
 GAIN = 5.0  # points of accuracy by which an epoch, or the epochs before the collapse, shows learning
@@ -83,6 +84,12 @@ def _stuck(
         return None
     share = one_word(curves["dev/attention_support"][best])
     return Convergence(STUCK, f"attention on one word in {share} of steps since epoch {first}", advice(config))
+
+
+def judged(curves: Mapping[str, Sequence[float]], metric: str) -> dict[str, list[float]]:
+    """The columns that `of` reads: for records. Columns with a value that is not finite are left out."""
+    known = {key: [*curves.get(key, ())] for key in dict.fromkeys((f"dev/{metric}", *READ))}
+    return {key: column for key, column in known.items() if column and all(map(math.isfinite, column))}
 
 
 def one_word(support: float) -> str:

@@ -77,7 +77,7 @@ class Results(OfFamily):
         config: the training's configuration, with the nodes that set the scoring taken from the evaluations.
         scored: name of a test set -> version of its evaluation.
         data_sha256, recipe: those of the training.
-        curve: dev score of every epoch; used if the folder has no curves.csv.
+        curve: columns of curves.csv; used if there is no such file, as for records.
     """
 
     cell_id: str
@@ -95,7 +95,7 @@ class Results(OfFamily):
     scored: Mapping[str, Scored] = field(default_factory=dict)
     data_sha256: str = ""
     recipe: int | None = None
-    curve: tuple[float, ...] | None = None
+    curve: Mapping[str, Sequence[float]] | None = None
 
     @classmethod
     def of(
@@ -144,12 +144,12 @@ class Results(OfFamily):
     @property
     def scores_by_epoch(self) -> Sequence[float]:
         """The dev score that selects the best epoch, for every epoch; empty if no learning curve is stored."""
-        return self.curves.get(f"dev/{self.best_metric}", self.curve or [])
+        return self.curves.get(f"dev/{self.best_metric}", [])
 
     @property
-    def curves(self) -> dict[str, list[float]]:
-        """The columns of curves.csv; none for records."""
-        return convergence.read_curves(self.folder) if self.curve is None else {}
+    def curves(self) -> Mapping[str, Sequence[float]]:
+        """The columns of curves.csv; of records, those that `convergence.of` reads."""
+        return convergence.read_curves(self.folder) if self.curve is None else self.curve
 
     @property
     def converged(self) -> Convergence:

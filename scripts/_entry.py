@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # set before torch is imported; runtime.threads changes it later
@@ -12,11 +11,19 @@ if os.environ.get("SPARSE_ATTENTION_MIRROR") == "":
     del os.environ["SPARSE_ATTENTION_MIRROR"]  # set to an empty text: counts as not set
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-if missing := [name for name in ("numpy", "omegaconf", "hydra") if find_spec(name) is None]:
+
+
+def absent(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """Say of a package that is not there which Python has it, in one line. Other errors are shown as usual."""
+    if not isinstance(error, ModuleNotFoundError) or (error.name or "").split(".")[0] in ("tasks", "repro", "scripts"):
+        return sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
     python = ROOT / ".venv" / "bin" / "python"
     usable = python.exists() and Path(sys.prefix) != python.parent.parent
     way = f"use {os.path.relpath(python)}" if usable else "run `make setup`, then use .venv/bin/python"
-    sys.exit(f"error: {sys.executable} has no package {', '.join(missing)}: {way}")
+    print(f"error: {sys.executable} has no package {error.name}: {way}", file=sys.stderr)
+
+
+sys.excepthook = absent
 
 from tasks.commands.entry import command  # noqa: E402
 

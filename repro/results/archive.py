@@ -10,7 +10,6 @@ are not included.
 import base64
 import hashlib
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
 from repro.identity import Cell, Results, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
@@ -89,9 +89,8 @@ def _record(cell: Cell, named: str, stored: Results, asked: set[str]) -> dict[st
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
         return None
-    scores = stored.scores_by_epoch
-    known = scores and all(map(math.isfinite, scores))
-    curve = {"curve": {"metric": stored.best_metric, "dev": scores}} if known else {}
+    columns = convergence.judged(stored.curves, stored.best_metric)
+    curve = {"curve": columns} if f"dev/{stored.best_metric}" in columns else {}
     record = curve | {"key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"]}
     record |= {"seed": cell.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
     return record | {"tests": {name: test for name, test in tests.items() if name in asked | {OWN}}}
@@ -223,7 +222,11 @@ def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
         write_json(entry.path("metrics.json"), record["trained"])
         write_json(entry.path("provenance.json"), record["made"])
         if curve := record.get("curve"):
-            lines = [f"epoch,dev/{curve['metric']}", *(f"{i},{score!r}" for i, score in enumerate(curve["dev"], 1))]
+            columns = (
+                {f"dev/{curve['metric']}": curve["dev"]} if "metric" in curve else curve
+            )  # older: the dev score alone
+            rows = zip(*columns.values(), strict=True)
+            lines = [",".join(["epoch", *columns]), *(",".join(map(repr, (i, *row))) for i, row in enumerate(rows, 1))]
             entry.path("curves.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         entry.finish(training=record["training"])
     for test in cell.tests:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from repro import convergence
 from repro.identity import Cell, Results, Scored, pair
 from repro.plan import Plan, origin
 from repro.plan.experiment import Experiment
@@ -94,7 +95,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
         told = {"key": one.cell_id} | {k: getattr(one, k) for k in OF_SWEEP}
         told |= {"tests": {k: v._asdict() for k, v in one.scored.items()}, "tested": one.tests}
         told |= {k: getattr(one, k) for k in ABOUT} | archive.without_texts({"baselines": one.baselines})
-        told["curve"] = list(one.scores_by_epoch)
+        told["curve"] = convergence.judged(one.curves, one.best_metric)
         told["examples"] = {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()}
         found.append(told | {"config": {k: v for k, v in one.config.items() if k not in HERE}})
     path = results / FOLDER / f"sweep_{name}.jsonl"
@@ -107,7 +108,8 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
     cells = []
     for one in recorded:
         told = {k: one[k] for k in (*OF_SWEEP, "config")} | {k: one.get(k, {}) for k in (*ABOUT, "baselines")}
-        told |= {"tests": one.get("tested", {}), "curve": tuple(one.get("curve", ()))}
+        curve, by = one.get("curve", {}), f"dev/{one['config']['train']['best_metric']}"
+        told |= {"tests": one.get("tested", {}), "curve": {by: curve} if isinstance(curve, list) else curve}
         scored = {k: Scored(**v) for k, v in one["tests"].items()}
         where = {"cell_id": one["key"], "folder": Path(one["key"])}
         cells.append(Results(**where, **told, scored=scored, shortfalls={}, evaluations={}))

@@ -9,7 +9,7 @@ import pytest
 
 from repro import cell as cells
 from repro import plan as plans
-from repro.convergence import CONVERGED, UNKNOWN
+from repro.convergence import CONVERGED, STUCK, UNKNOWN
 from repro.identity import Scored, asked_id
 from repro.results import archive, records
 from repro.store import Store, StoreError
@@ -137,14 +137,18 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
     first = plan.slots[0]
     record = next(r for r in found if r["training"] == first.training_id)
     score = first.results(store).metrics["dev/score"]
-    assert record["curve"] == {"metric": "score", "dev": pytest.approx([score, score - 1, score - 2])}
+    assert record["curve"] == {"dev/score": pytest.approx([score, score - 1, score - 2])}
     told = []
-    for name, known in (("new", found), ("old", [{k: v for k, v in r.items() if k != "curve"} for r in found])):
+    older = [{**r, "curve": {"metric": "score", "dev": r["curve"]["dev/score"]}} for r in found]
+    rising = [{**r, "curve": {**r["curve"], "train/loss": [1.0, 2.0, 4.0]}} for r in found]
+    without = [{k: v for k, v in r.items() if k != "curve"} for r in found]
+    for name, known in {"new": found, "older": older, "old": without, "diverged": rising}.items():
         light = Store(tmp_path / name)
         restored = archive.restore(one, wanted, known, light)
         assert first.entry(light).damage() is None
         told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
-    states = [(CONVERGED, "best epoch 1 of 3"), (UNKNOWN, "best epoch 1 of 1, fewer than 3")]
+    states = [(CONVERGED, "best epoch 1 of 3")] * 2 + [(UNKNOWN, "best epoch 1 of 1, fewer than 3")]
+    states.append((STUCK, "diverged: train/loss rose from 1 in epoch 1 to 4"))
     assert [(c.state, c.why) for c in told] == states
     for test in first.tests:
         kept = archive._unpacked(record["tests"][test.name]["examples"])

@@ -54,11 +54,7 @@ def test_records_of_several_labels_are_shown(script, tmp_path):
 def test_a_python_without_the_packages_is_told_which_one_to_use():
     command = [sys.executable, "-S", "scripts/data.py", "list"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (
-        done.returncode == 1
-        and done.stderr.count("\n") == 1
-        and "has no package numpy, omegaconf, hydra: " in done.stderr
-    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "has no package " in done.stderr
     assert done.stderr.rstrip().endswith(".venv/bin/python")
 
 
