@@ -44,7 +44,7 @@ FOREIGN = [
 
 
 # They write files, read a trained cell, or read the files of a distribution.
-ELSEWHERE = {"guides/onnx.md", "guides/predict.md", "guides/in_your_language.md"}
+ELSEWHERE = {"guides/onnx.md", "guides/predict.md", "guides/in_your_language.md", "guides/sweeps.md"}
 
 
 def test_every_guide_with_code_is_run():
