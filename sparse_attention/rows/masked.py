@@ -36,8 +36,10 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
     """
     if kernels.active() not in ("auto", "native") or x.dtype not in FULL or not x.numel() or not x.ndim:
         return None
-    native = kernels.backend("native")
-    if not (readable(x) and x.is_contiguous() and native.available("sparsemax", x) and native.masked.takes(op)):
+    if not (readable(x) and x.is_contiguous()):
+        return None
+    native = kernels.backend("native")  # which torch.compile could not import
+    if not (native.available("sparsemax", x) and native.masked.takes(op)):
         return None
     layout = None
     if mask is not None:
