@@ -147,7 +147,9 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
             given[options[name].name] = values
         elif word.startswith("-") and word != "-":
             flags = [f"--{_spelt(n)}" for n in options]
-            if "overrides" in wants and _settable(key.lstrip("-")):
+            from tasks.config.request import settable  # needed for a wrong word only
+
+            if "overrides" in wants and settable(key.lstrip("-")):
                 value = "" if equals else f"={words[0]}" if words and "=" not in words[0] else "=VALUE"
                 setting = word.lstrip("-") + value
                 raise ValueError(f"{key} is unknown here; write {setting}, without dashes; -h prints the help")
@@ -167,12 +169,6 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
     if missing := [n for n, p in options.items() if p.default is p.empty and p.name not in given]:
         raise ValueError(f"--{missing[0]} is missing; -h prints the help")
     return names, given | ({"overrides": overrides} if "overrides" in wants else {})
-
-
-def _settable(key: str) -> bool:
-    from tasks.config.request import settable  # not needed unless a word is wrong
-
-    return settable(key)
 
 
 def _spelt(name: str) -> str:

@@ -182,6 +182,12 @@ def compiles(f, *given: torch.Tensor) -> None:
         assert torch.allclose(*pair, atol=1e-5)
 
 
+def test_masked_scores_compile_before_the_native_kernels_are_imported(monkeypatch):
+    monkeypatch.setattr(sa.kernels, "_loaded", {})
+    mask = torch.rand(4, 9) > 0.2
+    compiles(lambda x: sa.sparsemax(x, mask=mask), torch.randn(4, 9, requires_grad=True))
+
+
 COMPILED = ("sparsemax", "entmax", "fusedmax", "sparsehourglass", "sigmoid", "constrained_sparsemax")
 SLOWLY = [pytest.param(n, marks=pytest.mark.slow) for n in (*EVERY, "constrained_softmax") if n not in COMPILED]
 
