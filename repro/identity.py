@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from repro import convergence, plugins, rounding
-from repro.convergence import Convergence
 from repro.protocol import REGISTERED as REGISTERED
 from repro.protocol import Family, Prepared, TestSet, family, flatten, parameters, value_at
 from repro.protocol import register as register
 from repro.rounding import digest as digest
-from repro.store import Damaged, Entry, Evaluation, Store, check_names
+from repro.store import Damaged, Entry, Evaluation, Level, Store, check_names
 
 Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
 Point = tuple[tuple[str, Any], ...]  # a grid point: (parameter, value) of each parameter
@@ -71,13 +70,11 @@ class Results(OfFamily):
         facts: facts about the train and dev data. tests: name of a test set -> facts about it.
         baselines: trivial systems, as name -> metric -> value.
         shortfalls: "train" or the name of a test set -> why these data differ from the paper's.
-        seconds: time of the training and the evaluations together.
-        evaluations: name of a test set -> folder of its evaluation.
-        module: name of the family's module.
+        seconds: time of the training and the evaluations together. module: name of the family's module.
+        evaluations: name of a test set -> folder of its evaluation. levels: that of the training, and these.
         config: the training's configuration, with the nodes that set the scoring taken from the evaluations.
         scored: name of a test set -> version of its evaluation.
-        data_sha256, recipe: those of the training.
-        curve: columns of curves.csv; used if there is no such file, as for records.
+        data_sha256, recipe: those of the training. curve: columns of curves.csv; if None, the file is read.
     """
 
     cell_id: str
@@ -96,6 +93,7 @@ class Results(OfFamily):
     data_sha256: str = ""
     recipe: int | None = None
     curve: Mapping[str, Sequence[float]] | None = None
+    levels: tuple[Level, ...] = ()
 
     @classmethod
     def of(
@@ -129,6 +127,8 @@ class Results(OfFamily):
             recipe=trained.get("recipe"),
             module=module,
             config=config,
+            curve=entry.curve,
+            levels=(entry, *(level for level, _ in evaluated.values())),
         )
 
     @property
@@ -148,11 +148,11 @@ class Results(OfFamily):
 
     @property
     def curves(self) -> Mapping[str, Sequence[float]]:
-        """The columns of curves.csv; of records, those that `convergence.of` reads."""
+        """The columns of curves.csv; of records, those that `convergence.of` reads, and the epoch."""
         return convergence.read_curves(self.folder) if self.curve is None else self.curve
 
     @property
-    def converged(self) -> Convergence:
+    def converged(self) -> convergence.Convergence:
         return convergence.of(self)
 
     @cached_property

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from glob import escape
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,11 +19,14 @@ import sparse_attention as sa
 from repro import identity
 from repro import plan as plans
 from repro.protocol import Prepared, TestSet
+from repro.results import archive
 from repro.store import Store
 from tasks import data
+from tasks.commands import recorded
 from tasks.config import compose, models, nodes
 from tasks.config import pages as config_pages
 from tasks.config.overrides import merged
+from tasks.config.request import REPRODUCE, Request
 from tasks.config.schedules import SCHEDULES
 
 CONFIGS = compose.CONFIGS
@@ -294,6 +298,29 @@ def identities(plan: plans.Plan) -> dict[str, str]:
         asked = identity.asked_id(s.config, importlib.import_module(compose.module_of(s.config)))
         found[place] = f"{found.get(place, '')} {asked}".strip()
     return found
+
+
+RECORDS = sorted(recorded.RESULTS.glob(f"{recorded.FOLDER}/[!s]*.jsonl"))
+ONE_OF_A_FAMILY = {"evidence_translation_cpu", "evidence_imdb_cpu", "martins2020_table2_demo", "laha2018_table3_demo"}
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one", "all"])
+def test_the_configurations_in_records_are_those_of_configs(path, every):
+    """A table from records uses them as they are, so `scripts/results.py` must write them again if a setting changes."""
+    told, known = archive.read(path)
+    configs, typed = archive.configs(told), [f"profile={told['profile']}", *told["arguments"]]
+    used: dict = {}
+    request = Request.read(typed, REPRODUCE, [told["experiment"]])
+    one, cells = recorded.outlined(request, configs, used, here=False)
+    assert used == configs, "nothing was composed"
+    assert {record["key"] for record in known} <= {archive.key(cell.config, cell.family) for cell in cells}
+    if every or path.stem in ONE_OF_A_FAMILY:
+        part = [f"rows={escape(one.rows[0].label)}", f"columns={one.columns[0].key}", f"seeds={cells[0].seed}"]
+        request = Request.read(typed + part * (not every), REPRODUCE, [told["experiment"]])
+        fresh: dict = {}
+        recorded.outlined(request, {}, fresh)
+        assert fresh and fresh.items() <= configs.items(), "write the records again"
 
 
 def test_what_tables_have_in_common_is_trained_once():

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from repro.convergence import read_curves
 from repro.report import draw
 from repro.report.data import Missing, Picture, scores
 from repro.report.draw import GRID, INK, PAPER, Dot
@@ -53,9 +52,9 @@ def learning_curves(rows: Sequence[Row], selects: str, split: str) -> list[Pictu
     return pictures
 
 
-def _stored(rows: Sequence[Row]) -> list[list[dict[str, list[float]]]]:
+def _stored(rows: Sequence[Row]) -> list[list[dict[str, Sequence[float]]]]:
     """The learning curves of each row's cells that have one."""
-    return [[curves for cell in row.results if (curves := read_curves(cell.folder)).get("epoch")] for row in rows]
+    return [[{**cell.curves} for cell in row.results if cell.curves.get("epoch")] for row in rows]
 
 
 def _name(metric: str) -> str:

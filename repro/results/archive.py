@@ -1,7 +1,7 @@
 """Small records of a table's cells, for printing the table again without the cells.
 
-Each table has one file of JSON lines. The first line has the request (experiment, profile, arguments) and a checksum of
-the file. Every other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the
+Each table has one file of JSON lines. The first line has the request (experiment, profile, arguments), the
+configurations of all its cells by the hash of their overrides (`packed_configs`), and a checksum of the file. Every other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the
 results of the training and the evaluations, the versions used, the dev scores of all epochs (`curve`, missing in older
 records), and the packed scores of the individual test examples, which the significance tests need. Weights and texts
 are not included.
@@ -14,17 +14,18 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from repro import convergence
-from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
+from repro.files import SEAL, StoreError, write_atomic
 from repro.identity import Cell, Results, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
 from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
 from repro.results import records
-from repro.store import Entry, Level, Store
+from repro.store import Entry, Evaluation, Level, Store
 
 VERSION = 1
 MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
@@ -109,7 +110,7 @@ def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made(level: Level) -> dict[str, Any]:
-    told = read_json(level.path("provenance.json")) or {}
+    told = level.provenance()
     kept = {k: told[k] for k in MADE_WITH if k in told}
     return kept | {"packages": {"torch": (told.get("packages") or {}).get("torch")}}
 
@@ -128,19 +129,41 @@ def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
     """Unpack the per-example scores: score -> values for all test examples, in order."""
-    return {name: json.loads(zlib.decompress(base64.b64decode(text))) for name, text in examples.items()}
+    return {name: _column(text) for name, text in examples.items()}
 
 
-def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
-    by_score = columns(examples)
-    length = max(map(len, by_score.values()), default=0)
-    return [{"index": i, "sentence": {k: v[i] for k, v in by_score.items() if i < len(v)}} for i in range(length)]
+@lru_cache(maxsize=256)
+def _column(text: str) -> list[Any]:
+    return json.loads(zlib.decompress(base64.b64decode(text)))  # type: ignore[no-any-return]
 
 
 def write(path: Path, asked: Mapping[str, Any], archived: Sequence[Mapping[str, Any]]) -> None:
     """Write the records of a table; `asked` has the experiment, profile and arguments."""
     head, cells = {"version": VERSION, **asked}, "".join(map(_line, archived))
     write_atomic(path, (_line(head | {SEAL: _checksum(head, cells)}) + cells).encode())
+
+
+def packed_configs(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Configurations for the first line of a file: `nodes` has the different values of each node, `configs` their numbers.
+
+    Args:
+        configs: name -> configuration; all have the same nodes.
+    """
+    nodes: dict[str, dict[str, int]] = {}  # node -> its different values, as text -> their numbers
+    rows = {}
+    for name, config in sorted(configs.items()):
+        texts = {node: json.dumps(value, sort_keys=True) for node, value in sorted(config.items())}
+        rows[name] = [(known := nodes.setdefault(node, {})).setdefault(t, len(known)) for node, t in texts.items()]
+    return {"nodes": {node: [*map(json.loads, known)] for node, known in nodes.items()}, "configs": rows}
+
+
+def configs(asked: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The configurations in the first line of a file, by name; none in a file of an earlier version."""
+    nodes = asked.get("nodes", {})
+    return {
+        name: {node: nodes[node][i] for node, i in zip(nodes, numbers, strict=True)}
+        for name, numbers in asked.get("configs", {}).items()
+    }
 
 
 def _line(value: Mapping[str, Any]) -> str:
@@ -182,24 +205,87 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
         return []
 
 
+class Trained(Entry):
+    """The training of a record: what a table reads of a finished one, without files. `tests`: evaluation id -> evaluation."""
+
+    def __init__(self, folder: Path, record: Archived) -> None:
+        super().__init__(folder)
+        self.record, self.tests = record, dict[str, Tested]()
+        if curve := record.get("curve"):
+            scores = (
+                {f"dev/{curve['metric']}": curve["dev"]} if "metric" in curve else curve
+            )  # older: the dev score alone
+            self.curve = {k: [*map(float, v)] for k, v in scores.items()}
+            self.curve = {"epoch": [i + 1.0 for i in range(max(map(len, self.curve.values())))], **self.curve}
+
+    def finished(self) -> bool:
+        return True
+
+    def state(self) -> str:
+        return "done"
+
+    def read(self, check: bool = True) -> dict[str, Any]:
+        return dict(self.record["trained"])
+
+    def provenance(self) -> dict[str, Any]:
+        return dict(self.record["made"])
+
+    def evaluation(self, evaluation_id: str) -> Evaluation:
+        return self.tests.get(evaluation_id) or super().evaluation(evaluation_id)
+
+
+class Tested(Evaluation):
+    """An evaluation of a record."""
+
+    def __init__(self, folder: Path, test: Archived) -> None:
+        super().__init__(folder)
+        self.test = test
+
+    def finished(self) -> bool:
+        return True
+
+    def read(self, check: bool = True) -> dict[str, Any]:
+        return dict(self.test["scored"])
+
+    def provenance(self) -> dict[str, Any]:
+        return dict(self.test["made"])
+
+    def values(self, name: str) -> dict[int, Any]:
+        return dict(enumerate(_column(packed))) if (packed := self.test["examples"].get(name)) else {}
+
+
+class Records(Store):
+    """The cells of records in place of a store."""
+
+    def __init__(self) -> None:
+        super().__init__("records")
+        self.trained: dict[str, Trained] = {}  # id of a training -> its record
+
+    def entry(self, task: str, mapping: str, cell_id: str) -> Entry:
+        return self.trained.get(cell_id) or super().entry(task, mapping, cell_id)
+
+    def add(self, cell: Cell, record: Archived) -> None:
+        """Add a record; the ids are those of `cell`, whose recipes may be newer than the record's."""
+        entry = self.trained.setdefault(cell.training_id, Trained(cell.entry(self).folder, record))
+        for test in cell.tests:
+            folder = cell.evaluation(self, test).folder
+            entry.tests.setdefault(folder.name, Tested(folder, record["tests"][test.name]))
+
+
 def restore(
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    archived: Iterable[Archived],
-    store: Store,
-    overrides: Sequence[str] = (),
-) -> Plan:
-    """The plan of an experiment, with the recorded cells unpacked into `store`; cells without a record are missing."""
-    known = {record["key"]: record for record in archived}
+    experiment: Experiment, cells: Sequence[Cell], archived: Iterable[Archived], overrides: Sequence[str] = ()
+) -> tuple[Plan, Records]:
+    """The plan of an experiment and its recorded cells; cells without a record are missing."""
+    known, store = {record["key"]: record for record in archived}, Records()
 
     def restored(cell: Cell) -> Cell:
         named = key(cell.config, cell.family)
         cell = _restored(cell, known.get(named), origin(experiment, cell), named)
         if named in known:
-            _unpack(cell, known[named], store)
+            store.add(cell, known[named])
         return cell
 
-    return filled(experiment, cells, overrides, restored)
+    return filled(experiment, cells, overrides, restored), store
 
 
 def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], named: str) -> Cell:
@@ -214,28 +300,6 @@ def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], na
     trained = record["trained"]
     prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
     return replace(cell, prepared=prepared, tests=tests, origin=labels, known_id=record["training"])
-
-
-def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
-    entry = cell.entry(store)
-    if not entry.finished():
-        write_json(entry.path("metrics.json"), record["trained"])
-        write_json(entry.path("provenance.json"), record["made"])
-        if curve := record.get("curve"):
-            columns = (
-                {f"dev/{curve['metric']}": curve["dev"]} if "metric" in curve else curve
-            )  # older: the dev score alone
-            rows = zip(*columns.values(), strict=True)
-            lines = [",".join(["epoch", *columns]), *(",".join(map(repr, (i, *row))) for i, row in enumerate(rows, 1))]
-            entry.path("curves.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        entry.finish(training=record["training"])
-    for test in cell.tests:
-        level, of_test = cell.evaluation(store, test), record["tests"][test.name]
-        if not level.finished():
-            level.write_predictions({"set": test.name, **one} for one in _unpacked(of_test["examples"]))
-            write_json(level.path("metrics.json"), of_test["scored"])
-            write_json(level.path("provenance.json"), of_test["made"])
-            level.finish(training=record["training"], evaluation=of_test["evaluation"])
 
 
 def from_records(plan: Plan, where: str) -> Plan:

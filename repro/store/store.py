@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,10 @@ class Level:
             raise Damaged(f"{self.folder} is damaged: {why}; run its command again: it is moved aside and made again")
         return read_json(self.path("metrics.json"))
 
+    def provenance(self) -> dict[str, Any]:
+        """The content of provenance.json; empty if there is none."""
+        return read_json(self.path("provenance.json")) or {}
+
     def move_aside(self) -> Path:
         """Rename the folder to the first free name `<folder>.damaged-<n>`."""
         number = 1
@@ -124,13 +129,30 @@ class Evaluation(Level):
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise Damaged(f"{path} is damaged: {error}") from error
 
+    def values(self, name: str) -> dict[int, Any]:
+        """Index of a test example -> its score `name`; without examples that lack it. Raises `Damaged`."""
+        path = self.path("manifest.json")
+        records = _predictions(self.folder, path.stat().st_mtime_ns if path.is_file() else 0)
+        return {int(r["index"]): r["sentence"][name] for r in records if name in r.get("sentence", {})}
+
     def write_predictions(self, records: Iterable[Mapping[str, Any]]) -> None:
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         write_atomic(self.path("predictions.jsonl.gz"), gzip.compress(text.encode(), mtime=0))
 
 
+@lru_cache(maxsize=64)
+def _predictions(folder: Path, written: int) -> list[dict[str, Any]]:
+    return Evaluation(folder).predictions()
+
+
 class Entry(Level):
-    """The folder of one training, which contains the folders of its evaluations."""
+    """The folder of one training, which contains the folders of its evaluations.
+
+    Attributes:
+        curve: the columns of curves.csv, if they are known without the file.
+    """
+
+    curve: Mapping[str, list[float]] | None = None
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return Evaluation(self.path("evaluations") / evaluation_id)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.convergence import STUCK
-from repro.files import read_json, templates
+from repro.files import templates
 from repro.identity import Cell, Results, pair
 from repro.plan import Plan
 from repro.plan.experiment import Show
@@ -103,8 +103,8 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 def origin(blocks: Sequence[Block]) -> list[str]:
     """Footers on code and recipes, on different versions of torch or the kernels or different processors, and on packages that were not locked."""
     cells = [x for b in blocks for r in b.rows for x in r.results]
-    folders = {x.folder for x in cells} | {e.folder for x in cells for e in x.evaluations.values()}
-    made = [flatten(read_json(folder / "provenance.json") or {}) for folder in folders]
+    levels = {level.folder: level for x in cells for level in x.levels}
+    made = [flatten(level.provenance()) for level in levels.values()]
     # cells with different recipes do not belong to the same experiment
     recipes = {
         "training": {x.recipe for x in cells},

@@ -2,9 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -53,7 +51,7 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
     """
     if metric.test is None or len(_scores(first, full)) != len(_scores(other, full)):
         return None
-    theirs, mine = _shared(first.results, other.results, full, metric)
+    theirs, mine = _shared([first.results, other.results], full, metric)
     if not mine.size:
         return None
     if metric.test == "bleu":
@@ -71,15 +69,8 @@ def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Colle
         return 0.0
     common = _scores(row, full).keys() & _scores(other, full).keys()
     mine, theirs = ([f for f in r.results if f.seed in use] for r, use in zip((row, other), seeds or (common, common)))
-    a, b = _shared(mine, theirs, full, metric)
+    a, b = _shared([mine, theirs], full, metric)
     return example_error(a, b) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else 0.0
-
-
-def _shared(cells: Sequence[Results], others: Sequence[Results], full: str, metric: Metric) -> list[np.ndarray]:
-    """The values of the examples that both rows have, [seeds, examples] or [seeds, examples, 10]; empty if there are none."""
-    a, b = (_examples(of_row, full, metric) for of_row in (cells, others))
-    shared = sorted(a.keys() & b.keys())
-    return [np.array([of[i] for i in shared], float).swapaxes(0, 1) if shared else np.empty(0) for of in (a, b)]
 
 
 def value(cells: Sequence[Results], full: str, metric: Metric, note: str = "") -> Value:
@@ -90,31 +81,41 @@ def value(cells: Sequence[Results], full: str, metric: Metric, note: str = "") -
     """
     runs = [f.metrics[full] for f in cells if full in f.metrics]
     few = 0 < len(runs) < FEWEST and metric.test is not None
-    examples = [*_examples(cells, full, metric).values()] if few else []
-    error = example_error(np.array(examples, float).swapaxes(0, 1)) if len(examples) > 1 else 0.0
+    (examples,) = _shared([cells], full, metric) if few else [np.empty(0)]
+    error = example_error(examples) if examples.ndim > 1 and examples.shape[1] > 1 else 0.0
     return Value(full, runs, metric.decimals, metric.better, {}, "" if runs else note, metric.bounds, error)
 
 
-def _examples(cells: Sequence[Results], full: str, metric: Metric) -> dict[int, list[Any]]:
-    """Index of a test example -> its values for all seeds with the score, in its unit; examples without one of them are left out."""
+def _shared(rows: Sequence[Sequence[Results]], full: str, metric: Metric) -> list[np.ndarray]:
+    """For each row's cells with a score, its values for the examples that all of them have, in its unit.
+
+    Returns arrays [seeds, examples], or [seeds, examples, 10] for BLEU; empty ones if there are no such examples.
+    """
     split, _, name = full.partition("/")
     key = f"{name}_statistics" if metric.test == "bleu" else name
-    values: dict[int, list[Any]] = {}
-    cells = [f for f in cells if full in f.metrics]
-    for one in (f for f in cells if split in f.evaluations):
-        level = one.evaluations[split]
-        records = _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns)
-        known = {int(r["index"]): r["sentence"][key] for r in records if key in r.get("sentence", {})}
-        if metric.test == "mean" and known:
-            known = dict(zip(known, in_unit([*known.values()], one.metrics[full])))
-        for i, value in known.items():
-            values.setdefault(i, []).append(value)
-    return {i: of for i, of in values.items() if len(of) == len(cells)}
+    rows = [[one for one in cells if full in one.metrics] for cells in rows]
+    found = [[_values(one, split, key) for one in cells] for cells in rows]
+    every = [index for of in found for index, _ in of]
+    common = reduce(np.intersect1d, every) if all(found) else np.empty(0)
+    if not common.size:
+        return [np.empty(0) for _ in rows]
+    made = []
+    for cells, of in zip(rows, found):
+        unit = in_unit if metric.test == "mean" else lambda values, _: values
+        scaled = [(index, unit(values, one.metrics[full])) for one, (index, values) in zip(cells, of)]
+        made.append(np.stack([values[np.searchsorted(index, common)] for index, values in scaled]))
+    return made
 
 
-@lru_cache(maxsize=64)
-def _predictions(folder: Path, written: int) -> list[dict[str, Any]]:
+def _values(one: Results, split: str, key: str) -> tuple[np.ndarray, np.ndarray]:
+    return _read(one.evaluations[split], key) if split in one.evaluations else (np.empty(0), np.empty(0))
+
+
+@lru_cache(maxsize=256)
+def _read(level: Evaluation, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """The test examples that have the score `key`, in order, [examples], and its values, [examples] or [examples, 10]."""
     try:
-        return Evaluation(folder).predictions()
+        known = sorted(level.values(key).items())
     except Damaged:
-        return []
+        known = []
+    return np.array([i for i, _ in known]), np.array([value for _, value in known], float)

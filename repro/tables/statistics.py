@@ -222,12 +222,12 @@ def example_error(a: np.ndarray, b: np.ndarray | None = None, draws: int = 1000)
     if a.ndim == 2:
         each = a.mean(0) if b is None else a.mean(0) - b.mean(0)
         return float(each.std(ddof=1) / math.sqrt(a.shape[1]))
-    counts = np.random.RandomState(1).multinomial(a.shape[1], [1 / a.shape[1]] * a.shape[1], draws).astype(float)
+    counts = _counts(draws, a.shape[1])
     drawn = [corpus_bleu(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
     return float((drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0]).std(ddof=1))
 
 
-def in_unit(values: Sequence[float], score: float) -> np.ndarray:
+def in_unit(values: Sequence[float] | np.ndarray, score: float) -> np.ndarray:
     """The values of the examples, [examples], in the unit of their mean `score`: shares become per cent if it is in per cent."""
     each = np.asarray(values, float)
     return each * (100 if abs(100 * each.mean() - score) < abs(each.mean() - score) else 1)
@@ -242,6 +242,12 @@ def _p_value(drawn: np.ndarray, observed: float) -> float:
 def _coins(trials: int, n: int) -> np.ndarray:
     """Random zeros and ones of shape [trials, n]; the seed is fixed, so the values are always the same."""
     return np.random.RandomState(1).randint(0, 2, (trials, n)).astype(float)
+
+
+@lru_cache(maxsize=8)
+def _counts(draws: int, n: int) -> np.ndarray:
+    """How often each of `n` examples is drawn in each bootstrap sample, [draws, n]; the seed is fixed."""
+    return np.random.RandomState(1).multinomial(n, [1 / n] * n, draws).astype(float)
 
 
 def corpus_bleu(sums: np.ndarray) -> np.ndarray:

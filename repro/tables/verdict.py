@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.convergence import Convergence
-from repro.files import read_json
 from repro.identity import Cell, Results, pair, value_at
 from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
@@ -227,10 +226,10 @@ def doubts(
     for one in shown:
         if against not in one.metrics:
             reasons.append("a cell lacks this score")
-        levels = [(one.folder, one.recipe)]
-        levels += [(e.folder, one.scored[name].recipe) for name, e in one.evaluations.items() if name == split]
-        for (folder, made), what, recipe in zip(levels, ("training", "evaluation"), one.recipes):
-            code = (read_json(folder / "provenance.json") or {}).get("code") or {}
+        levels = [(one.levels[0], one.recipe)]
+        levels += [(e, one.scored[name].recipe) for name, e in one.evaluations.items() if name == split]
+        for (level, made), what, recipe in zip(levels, ("training", "evaluation"), one.recipes):
+            code = level.provenance().get("code") or {}
             if not code.get("commit"):
                 reasons.append("the code's version is not recorded")
             elif code.get("dirty"):

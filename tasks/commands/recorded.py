@@ -6,16 +6,16 @@ pages of docs/results from them.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from repro import convergence
-from repro.identity import Cell, Results, Scored, pair
-from repro.plan import Plan, origin
+from repro.identity import Cell, Results, Scored, digest, pair
+from repro.plan import origin
 from repro.plan.experiment import Experiment
 from repro.report import comparison, page
 from repro.report import pictures as drawings
@@ -50,17 +50,51 @@ def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, l
 
     Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """
-    one, cells = reproduce.outlined(request)
+    configs: dict[str, Any] = {}
+    one, cells = outlined(request, {}, configs)
     path = file_of(one.name, one.profile, results)
     earlier = archive.cells_of(path)
     records, lost = archive.collect(cells, Store(cells[0].config["paths"]["outputs"]), earlier)
     kept = sum(any(record is old for old in earlier) for record in records)  # the store may hold an equal one
     if kept < len(records):
-        keys = {text: pair(text)[0] for text in request.typed}  # arguments that say what was run, not where
-        typed = [text for text, key in keys.items() if key.partition(".")[0] not in HERE and key not in MIRRORS]
-        archive.write(path, {"experiment": one.name, "profile": one.profile, "arguments": typed}, records)
+        asked = {"experiment": one.name, "profile": one.profile, "arguments": _what(request.typed)}
+        archive.write(path, asked | archive.packed_configs(configs), records)
     places = [(origin(one, cell), cell.seed) for cell in lost]
     return path, len(records), kept, [f"{of['row']}, {of['heading']}, seed {seed}" for of, seed in places]
+
+
+def _what(overrides: Sequence[str]) -> list[str]:
+    """The overrides that say what is run, not where."""
+    keys = {text: pair(text)[0] for text in overrides}
+    return [text for text, key in keys.items() if key.partition(".")[0] not in HERE and key not in MIRRORS]
+
+
+def outlined(
+    request: Request, known: Mapping[str, Any], used: dict[str, Any] | None = None, here: bool = True
+) -> tuple[Experiment, list[Cell]]:
+    """`reproduce.outlined`, with the configurations that are `known`; only the others are composed.
+
+    Args:
+        known: hash of overrides -> configuration, as `archive.configs` reads them.
+        used: receives the configurations of the request, without the nodes that say where cells run.
+        here: add these nodes to known configurations.
+    """
+    with ExitStack() as stack:
+        composer = cache(lambda: stack.enter_context(compose.composer()))
+        around: dict[str, Any] = {}
+
+        def composed(overrides: Sequence[str], user: Sequence[str]) -> Mapping[str, Any]:
+            name = digest(_what(overrides))
+            if name in known and here and not around:
+                around.update({k: v for k, v in composer()(overrides, user).items() if k in HERE})
+            config = known[name] | around if name in known else composer()(overrides, user)
+            if used is not None:
+                data = {k: Path(v).name if k == "path" and v else v for k, v in config["data"].items() if k != "mirror"}
+                used[name] = {k: v for k, v in config.items() if k not in HERE} | {"data": data}
+            return config
+
+        tools = replace(reproduce.TOOLS, compose=composed, with_data=lambda config, name: {"data": {"name": name}})
+        return reproduce.outlined(request, tools)
 
 
 def write(request: Request, results: Path) -> int:
@@ -118,16 +152,6 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
     return Made(table, sweep=header["sweep"], files=kept)
 
 
-@contextmanager
-def restored(
-    experiment: Experiment, cells: Sequence[Cell], known: Sequence[Mapping[str, Any]], overrides: Sequence[str] = ()
-) -> Iterator[tuple[Plan, Store]]:
-    """Context manager: the plan of an experiment's cells, and a temporary store with the cells whose records are `known`."""
-    with tempfile.TemporaryDirectory() as work:
-        store = Store(work)
-        yield archive.restore(experiment, cells, known, store, overrides), store
-
-
 @dataclass
 class Made:
     """Everything computed from a file of records: its table, and other content that pages and folders show.
@@ -154,15 +178,16 @@ def read(path: Path) -> Made:
         return _of_sweep(asked, known)
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     request = Request.read(arguments, REPRODUCE, [asked["experiment"]])
-    with restored(*reproduce.outlined(request), known, request.overrides) as (plan, store):
-        cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
-        table, documents = driver.table(plan, store), ""
-        if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
-            from tasks.draw import documents as figures  # loads pandas
+    configs = archive.configs(asked)
+    plan, store = archive.restore(*outlined(request, configs, here=False), known, request.overrides)
+    cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
+    table, documents = driver.table(plan, store), ""
+    if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
+        from tasks.draw import documents as figures  # loads pandas
 
-            points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-            documents = "" if points.empty else figures.page(points)
-        return Made(table, documents, picture=drawings.runs(table))
+        points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+        documents = "" if points.empty else figures.page(points)
+    return Made(table, documents, picture=drawings.runs(table))
 
 
 def show(request: Request, results: Path) -> int:
@@ -182,13 +207,13 @@ def show(request: Request, results: Path) -> int:
         selects = any(pair(text)[0].partition(".")[0] not in (*HERE, "profile") for text in request.typed)
         typed = [*request.typed, *([] if selects else told["arguments"])]
         asked = Request.read(typed, REPRODUCE, [name])
-        one, cells = reproduce.outlined(asked)
+        one, cells = outlined(asked, archive.configs(told))
         outputs, stem = Path(cells[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
         keys = {archive.key(cell.config, cell.family) for cell in cells}
         lost = len(keys - {record["key"] for record in known})
-        with restored(one, cells, known, asked.overrides) as (plan, store):
-            made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
-            html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
+        plan, store = archive.restore(one, cells, known, asked.overrides)
+        made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
+        html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")

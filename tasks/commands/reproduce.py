@@ -30,10 +30,10 @@ def experiments(request: Request) -> list[Experiment]:
     return [adapt(compose.experiment(name, request.profile), request) for name in request.names]
 
 
-def outlined(request: Request) -> tuple[Experiment, list[Cell]]:
+def outlined(request: Request, tools: plans.Tools | None = None) -> tuple[Experiment, list[Cell]]:
     """The one experiment of a request and its cells. Reads no data. Raises ConfigError."""
     (one,) = experiments(request)
-    (cells,) = outline([one], request.overrides)
+    (cells,) = plans.outline([one], tools, request.overrides) if tools else outline([one], request.overrides)
     return one, cells
 
 

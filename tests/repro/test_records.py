@@ -12,7 +12,7 @@ from repro import plan as plans
 from repro.convergence import CONVERGED, STUCK, UNKNOWN
 from repro.identity import Scored, asked_id
 from repro.results import archive, records
-from repro.store import Store, StoreError
+from repro.store import StoreError
 from repro.tables import build as tables
 from repro.tables import render
 
@@ -25,7 +25,7 @@ def test_a_record_is_the_same_from_the_store_and_from_the_cell(trained, cell, st
     assert [r.cell_id for r in made] == [one.training_id, other.training_id], "each once, without the unfinished"
     read = {r.seed: r for r in records.read(store).records}
     for mine in made:
-        for name in {f.name for f in fields(mine)} - {"evaluations"}:
+        for name in {f.name for f in fields(mine)} - {"evaluations", "levels"}:
             assert getattr(mine, name) == getattr(read[mine.seed], name), name
         theirs = read[mine.seed].evaluations
         assert {k: v.folder for k, v in mine.evaluations.items()} == {k: v.folder for k, v in theirs.items()}
@@ -120,10 +120,10 @@ def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
     assert not any(word in path.read_text() for word in ("weights", str(tmp_path), "the same"))  # its constant output
     asked, again = archive.read(path)
     assert asked["experiment"] == "fake" and again == json.loads(json.dumps(found))
-    restored = archive.restore(one, wanted, again, Store(tmp_path / "light"))
-    written = render.to_markdown(tables.build(restored, Store(tmp_path / "light")))
+    restored, light = archive.restore(one, wanted, again)
+    written = render.to_markdown(tables.build(restored, light))
     assert written == render.to_markdown(tables.build(plan, store)) and "always the same 2 words" in written
-    told = tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), Store(tmp_path / "light"))
+    told = tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), light)
     assert "From records (records/fake_demo.jsonl): nothing was run" in render.to_text(told)
 
 
@@ -142,17 +142,17 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
     older = [{**r, "curve": {"metric": "score", "dev": r["curve"]["dev/score"]}} for r in found]
     rising = [{**r, "curve": {**r["curve"], "train/loss": [1.0, 2.0, 4.0]}} for r in found]
     without = [{k: v for k, v in r.items() if k != "curve"} for r in found]
-    for name, known in {"new": found, "older": older, "old": without, "diverged": rising}.items():
-        light = Store(tmp_path / name)
-        restored = archive.restore(one, wanted, known, light)
-        assert first.entry(light).damage() is None
+    for known in (found, older, without, rising):
+        restored, light = archive.restore(one, wanted, known)
         told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
     states = [(CONVERGED, "best epoch 1 of 3")] * 2 + [(UNKNOWN, "best epoch 1 of 1, fewer than 3")]
     states.append((STUCK, "diverged: train/loss rose from 1 in epoch 1 to 4"))
     assert [(c.state, c.why) for c in told] == states
     for test in first.tests:
-        kept = archive._unpacked(record["tests"][test.name]["examples"])
-        assert [k["sentence"] for k in kept] == [p["sentence"] for p in first.evaluation(store, test).predictions()]
+        kept, level = first.evaluation(light, test), first.evaluation(store, test)
+        assert kept.values("score") == level.values("score") == dict(enumerate(kept.values("score").values())) != {}
+        assert kept.provenance()["code"] == level.provenance()["code"]
+    assert first.entry(light).provenance()["code"] == first.entry(store).provenance()["code"]
 
 
 def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
@@ -162,8 +162,7 @@ def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
     plan.slots[0].entry(store).path("manifest.json").unlink()
     left, lost = archive.collect(wanted, store)
     assert len(left) == len(plan.cells) - 1 and [(w.row, w.seed) for w in lost] == [(0, 1)]
-    light = Store(tmp_path / "light")
-    text = render.to_text(tables.build(archive.restore(one, wanted, left, light), light))
+    text = render.to_text(tables.build(*archive.restore(one, wanted, left)))
     assert "1 of 2 cells are missing" in text
     found, lost = archive.collect(wanted, store, before)
     kept = [any(one is old for old in before) for one in found]
@@ -210,3 +209,11 @@ def test_no_flipped_digit_of_a_record_is_read(tmp_path):
         path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
         with pytest.raises(StoreError, match=r"x\.jsonl holds no records of a table"):
             archive.read(path)
+
+
+def test_configurations_come_back_from_the_first_line_of_a_file():
+    """Each value of a node is kept once; 1 and true are two values."""
+    known = {"a": {"n": {"x": 1}, "seed": 1}, "b": {"n": {"x": True}, "seed": 2}, "c": {"n": {"x": 1}, "seed": 2}}
+    packed = json.loads(json.dumps(archive.packed_configs(known)))
+    assert archive.configs(packed) == known and packed["nodes"] == {"n": [{"x": 1}, {"x": True}], "seed": [1, 2]}
+    assert archive.configs(packed)["b"]["n"]["x"] is True and archive.configs({}) == {}
