@@ -307,11 +307,11 @@ def _worthless(claim: Claim, scores: Mapping[str, Mapping[int, float]], row: str
     if not first:
         return ""  # without scores, the comparison is open anyway
     if not uniform:
-        return f"no row of {UNIFORM}, so the worth of attention is not known"
+        return f"no row of {UNIFORM}, so the benefit of attention is unknown"
     sign = 1 if claim.worth_metric else claim.sign
     both = first.keys() & uniform.keys()
     worth = sign * float(np.mean([first[s] for s in both or first]) - np.mean([uniform[s] for s in both or uniform]))
-    return "" if worth >= claim.worth else f"attention is worth {worth:.1f} here, less than {claim.worth:g}"
+    return "" if worth >= claim.worth else f"softmax leads {UNIFORM} by {worth:.1f}; {claim.worth:g} is needed"
 
 
 def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: str, unsure_opposite: str) -> Part:
@@ -347,7 +347,7 @@ def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: st
 
 def _judged(part: Part, supports: bool, opposite: bool, excluded: bool, unsure: str, unsure_opposite: str) -> Part:
     if supports and excluded:
-        return replace(part, why="better by less than what counts")
+        return replace(part, why="better, but by less than the margin")
     outcome = SUPPORTED if supports else CONTRADICTED if opposite else EXCLUDED if excluded else OPEN
     doubt = "" if outcome == OPEN else unsure if outcome == SUPPORTED else unsure_opposite
     return replace(part, outcome=OPEN, why=doubt) if doubt else replace(part, outcome=outcome)
