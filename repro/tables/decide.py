@@ -311,7 +311,7 @@ def _worthless(claim: Claim, scores: Mapping[str, Mapping[int, float]], row: str
     sign = 1 if claim.worth_metric else claim.sign
     both = first.keys() & uniform.keys()
     worth = sign * float(np.mean([first[s] for s in both or first]) - np.mean([uniform[s] for s in both or uniform]))
-    return "" if worth >= claim.worth else f"softmax leads {UNIFORM} by {worth:.1f}; {claim.worth:g} is needed"
+    return "" if worth >= claim.worth else f"{row} is not {claim.worth:g} better than {UNIFORM} ({worth:+.1f})"
 
 
 def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: str, unsure_opposite: str) -> Part:
