@@ -49,7 +49,7 @@ properties-table: setup ## Table 1 of Laha et al. 2018: each property of each ma
 	@$(RUN)/properties_table.py $(ARGS)
 paper-figures: setup ## draw the papers' figures that need no data into docs/results/figures (SVG, CSV)
 	@$(RUN)/paper_figures.py $(ARGS)
-results: setup ## write the tables and pages of docs/results again from their records; refuses records that contradict their examples
+results: setup ## write the tables and pages of docs/results again from their records; rejects records that contradict their examples
 	@$(RUN)/results.py $(ARGS)
 demo: setup ## the quickest look, in three minutes: three translation models, what their attention does, a picture, a report
 	@$(call run,demo)

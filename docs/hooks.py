@@ -99,7 +99,7 @@ def api() -> str:
 
 
 def pictures(page: str, shown: str) -> str:
-    """A section with the pictures of a page of results that other pages have, or that lie beside a sweep's table.
+    """A section with the pictures of a page of results that other pages have.
 
     Args:
         page: its path in docs.
@@ -108,18 +108,16 @@ def pictures(page: str, shown: str) -> str:
     folder, name = posixpath.split(page)
     stem = {"figure5": "laha2018_figure5_demo"}.get(Path(name).stem, Path(name).stem)
     told = []
-    for path in sorted((ROOT / "docs" / folder).glob("plots/*.svg")) * (name == "table.md"):
-        told += ["", f"![{path.stem.replace('_', ' ')}](plots/{path.name})"]
     for other in ("results/figures/trained.md", "claims.md"):
-        for section in re.split(r"(?m)^(?=## |<details )", (ROOT / "docs" / other).read_text(encoding="utf-8"))[1:]:
+        for section in re.split(r"(?m)^(?=##+ )", (ROOT / "docs" / other).read_text(encoding="utf-8"))[1:]:
             made_from = set(re.findall(r"\]\(\.\./(\w+)\.md\)", section))
             made_from |= {"_".join(one) for one in re.findall(r"`(\w+)`?,? profile[= ](\w+)", section)}
             picture = re.search(r"!\[(.*?)\]\((.*?)\)", section)
             if stem in made_from and picture and posixpath.basename(picture[2]) not in shown:
                 at = posixpath.relpath(posixpath.dirname(other) or ".", folder)
                 first, said = section.splitlines()[0], re.search(r"^> (.*)", section, re.M)
-                claim = re.fullmatch(r'<details id="(claim-(\d+))".*', first)
-                title, anchor = (f"Claim {claim[2]}", claim[1]) if claim else (first[3:], slugify(first[3:], "-"))
+                title = first.lstrip("# ")
+                anchor = slugify(title, "-")
                 told += ["", f"![{picture[1]}]({posixpath.join(at, picture[2])})", ""]
                 told += [f"[{title}]({posixpath.relpath(other, folder)}#{anchor})" + (f": {said[1]}" if said else "")]
     return "\n".join(["", "## Pictures of these results", *told, ""]) if told else ""

@@ -1,6 +1,6 @@
 """Write the tables, pages and pictures of docs/results, and docs/claims.md, again from their records and the code.
 
-    python scripts/results.py                       half a minute; records that contradict their examples are refused
+    python scripts/results.py                       half a minute; records that contradict their examples are rejected
     python scripts/results.py [EXPERIMENT ...] [sweep=NAME] [profile=demo|cpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
                               [the other arguments with which the table was made] [to=FOLDER]
 

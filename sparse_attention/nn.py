@@ -81,7 +81,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     floating-point mask is added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a
     key.
 
-    Three cases differ from torch: a query that sees no key gives zeros before the output projection (torch: NaN); nested
+    Three cases differ from torch: a query with no visible key returns zeros before the output projection (torch: NaN); nested
     tensors work in training, too (torch: an error); hooks of ``out_proj`` run (torch ignores them).
 
     Args:

@@ -1,4 +1,4 @@
-"""docs/extending.md is followed in a copy of the repository: its files are written, its commands run."""
+"""docs/extending.md and extending_table.md are followed in a copy of the repository: its files are written, its commands run."""
 
 import csv
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / f"extending{page}.md").read_text(encoding="utf-8") for page in ("", "_table"))
 FILE = re.compile(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 ADDED = re.compile(r"^At the end of `([\w/.]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)

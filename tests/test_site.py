@@ -78,7 +78,6 @@ def test_pages_of_results_show_the_pictures_made_from_them(site):
         "niculae2017_table1_cpu": "figures/niculae2017_figure3_cpu.svg",
         "laha2018_table2_cpu": "figures/laha2018_figure8_cpu.svg",
         "evidence_imdb_cpu": "figures/claims/claim_16.svg",
-        "sweeps/alpha/table": "plots/toy_entmax_alpha.svg",
     }.items():
         shown = re.findall(r'<img [^>]*src="([^"]+)"', (site / "results" / f"{page}.html").read_text(encoding="utf-8"))
         assert [one for one in shown if one.endswith(picture)], (page, shown)

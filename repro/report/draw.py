@@ -167,6 +167,17 @@ def heat(axis: Any, weights: Any, down: Sequence[str], across: Sequence[str], mo
     axis.set(xlim=(0, tokens), ylim=(steps, 0))
 
 
+def heat_scale(axes: Any, most: float = 1.0) -> None:
+    """The colours of heat maps from 0 to `most`, beside one or several axes."""
+    from matplotlib import cm, colors
+
+    colours = colors.ListedColormap(shade(np.linspace(1e-3, 1, 128)))
+    drawn = cm.ScalarMappable(colors.Normalize(0, most), colours)
+    bar = np.ravel(axes)[0].figure.colorbar(drawn, ax=axes, fraction=0.02, pad=0.01)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label("weight (grey: exactly 0)", fontsize=7)
+
+
 @contextmanager
 def heat_figure(weights: Any, down: Sequence[str], across: Sequence[str]) -> Iterator[Any]:
     """A figure with one heat map; the arguments are those of `heat`."""
@@ -207,6 +218,7 @@ def heat_maps(lines: Sequence[Sequence[Heat]], files: Sequence[Path], caption: s
                 axis.set_title(one.title, fontsize=8)
             for axis in places[len(line) :]:
                 axis.axis("off")
+        heat_scale(axes)
 
 
 def word(text: str, most: int = 15) -> str:

@@ -145,7 +145,7 @@ def _score(row: Row, at: int) -> Dot | None:
 
 
 def claim(outcome: Outcome, labels: Mapping[str, str]) -> str:
-    """The runs that test a claim, as an SVG file: a dot per run, the mean, its 95 % interval; grey: counts as equal.
+    """The runs that test a claim, as an SVG file: a dot per run, the mean, its 95 % interval; grey: where the claim holds.
 
     Args:
         labels: metric -> its name, for a claim with several metrics.
@@ -155,7 +155,7 @@ def claim(outcome: Outcome, labels: Mapping[str, str]) -> str:
     dots = []
     for part in parts:
         metric = labels.get(part.metric, part.metric) if len(claim.metrics) > 1 else ""
-        against = f"against {part.against}" if len(claim.against) > 1 else ""
+        against = f"minus {part.against}" if len(claim.against) > 1 else ""
         runs = [*(part.columns if most else part.differences).values()]
         ends = None if most else part.known
         name = ", ".join(filter(None, (part.row, part.column, metric, against)))
@@ -163,17 +163,18 @@ def claim(outcome: Outcome, labels: Mapping[str, str]) -> str:
     with draw.canvas((6.4, 1.05 + 0.3 * len(dots))) as figure:
         axes = figure.add_subplot()
         axes.axvline(0, color=INK, lw=0.8)
-        if claim.equal:
-            low, high = sorted(claim.sign * end for end in claim.equal)
-            band = axes.axvspan(low, high, color=GRID, alpha=0.5, lw=0, label="counts as equal")
-            axes.legend(handles=[band], loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False, fontsize=7.5)
         draw.dots(axes, dots, draw.COLOURS[1])
+        low, high = (claim.sign * min(end, 1e9) for end in claim.inside)
+        ends = axes.get_xlim()
+        band = axes.axvspan(low, high, color=GRID, alpha=0.5, lw=0, zorder=0, label="the claim holds here")
+        axes.set_xlim(min(ends[0], 0), max(ends[1], 0))
+        axes.legend(handles=[band], loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False, fontsize=7.5)
         word, sign = ("better", outcome.better) if outcome.better else ("as claimed", claim.sign)
         side, arrow = ("right", f"{word} →") if sign > 0 else ("left", f"← {word}")
         axes.set_title(arrow, loc=side, fontsize=7.5)
-        minus = claim.compared(" minus ") or ": the last minus the first"
-        unit = ("F1" if most else claim.unit) or claim.metrics[0]
-        axes.set_xlabel(f"{unit}{minus}{' (100 times the difference of logarithms)' if claim.ratio else ''}")
+        one = "the row on the left" if len(claim.against) > 1 else claim.compared("")
+        minus = f" {'than' if claim.ratio else 'minus' if claim.value else 'minus that of'} {one}"
+        axes.set_xlabel(("F1" if most else claim.unit) + (minus if one else ": the last minus the first"))
         return draw.svg(figure, f"claim {claim.id}: {outcome.outcome}")
 
 
@@ -200,6 +201,7 @@ def runs(table: Table) -> str:
             less = "".join(f"; {UNIFORM} {row.values[at].text()} is not drawn" for row in apart)
             left.set_xlabel(f"{block.headers[at]}: each seed and the mean{less}")
             left.set_title(block.label if len(panels) > 1 else "", fontsize=8.5, loc="left")
-            _curves(right, rows, curves, metric)
+            _curves(right, *zip(*((row, of) for row, of in zip(rows, curves) if row in shown)), metric)
             right.set_ylabel(_name(metric))
+            right.set_title("lines as marked on the left", fontsize=7.5, loc="right")
         return draw.svg(figure, f"{table.title}: runs")

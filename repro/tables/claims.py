@@ -136,12 +136,6 @@ class Claim:
         return f"{bound} {self.margin:g}" if bound else other.get(self.test, self.direction)
 
     @property
-    def equal(self) -> tuple[float, float] | None:
-        """The bounds between which a difference in the direction of the claim counts as none; None if the test has no such bounds."""
-        bounds = {"equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, 0.0)}
-        return bounds.get(self.test, (0.0, self.smallest) if self.test == "superiority" else None)
-
-    @property
     def inside(self) -> tuple[float, float]:
         """The bounds between which a difference in the direction of the claim supports it."""
         low = -self.margin if self.test in ("equivalence", "noninferiority") else 0.0

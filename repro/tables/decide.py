@@ -2,19 +2,19 @@
 
 The tested quantity is the mean of a row minus that of another, over all seeds of both. The test is Welch's t, with the
 variance from drawing other test examples added; the degrees of freedom are Satterthwaite's. If the claim says so
-(`paired`), differences are taken seed by seed, because a seed then stands for a moment of the machine or for its own
-data. Otherwise, two runs with the same seed have nothing in common: the seed draws unrelated initial weights for two
-models. With two seeds, the spread is too uncertain to decide anything.
+(`paired`), differences are taken seed by seed, because runs with one seed were timed together or share their data.
+Otherwise, two runs with the same seed are taken as unrelated: the seed draws different initial weights for two models. With two seeds, the spread is too uncertain to decide anything.
 
 A claim about several rows, columns and metrics must hold for each of them. It is *supported* if every one-sided test at
 5 % shows it (for superiority: that the row is better at all). It is *contradicted* only if the opposite is shown for one
 of them, at 5 % divided by the number of comparisons: the row is worse (superiority), worse by more than the margin
 (noninferiority), or different by more than the margin (equivalence), and by more than the paper's own numbers. *Gain
-excluded* says less: a gain as large as `Claim.smallest` is ruled out. It is *not tested* if a row was not run. Otherwise
-it is *inconclusive*: a failed test contradicts nothing. Claims are not corrected for each other.
+excluded* is weaker: it only rules out a gain of `Claim.smallest` or more. It is *not tested* if a row was not run.
+Otherwise it is *inconclusive*: a test that fails to show a difference contradicts nothing; nor does a gain below the
+margin. Claims are not corrected for each other.
 
 Rows that were still learning, or whose convergence is unknown, leave a claim open only if more training could undo the
-outcome: a row that is still learning can only get better. If attention is worth little, no claim is supported.
+outcome: a row that is still learning can only get better. If softmax hardly leads uniform attention, no claim is supported.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class Evidence:
     cells: bool = False
 
     def without(self, seeds: Collection[int]) -> Self:
-        """The same without some seeds; uniform attention keeps its seeds, since it shows what attention is worth."""
+        """The same without some seeds; uniform attention, with which all rows are compared, keeps its seeds."""
 
         def left(row: str, scores: Mapping[int, float]) -> Mapping[int, float]:
             return scores if row == UNIFORM else {s: v for s, v in scores.items() if s not in seeds}
@@ -284,7 +284,7 @@ def _compared(claim: Claim, scores: Mapping[int, float]) -> Mapping[int, float]:
 
 
 def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -> tuple[str, str]:
-    """What more training, or a setting in which attention matters, could undo: a claim's support, and its contradiction."""
+    """Two texts: why more training could undo "supported", and why it could undo "contradicted"."""
     at = [part.column] if part.column else list(columns)
 
     def learning(rows: Sequence[str]) -> list[str]:
@@ -302,16 +302,16 @@ def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -
 
 
 def _worthless(claim: Claim, scores: Mapping[str, Mapping[int, float]], row: str) -> str:
-    """Why a column cannot show what attention is good for, or an empty string: uniform attention is as good, or was not run."""
+    """Why this column says nothing about attention (uniform attention is as good, or was not run); empty if it does."""
     first, uniform = (scores.get(r, {}) for r in (row, UNIFORM))
     if not first:
         return ""  # without scores, the comparison is open anyway
     if not uniform:
-        return f"no row of {UNIFORM}, so the worth of attention is not known"
+        return f"no row of {UNIFORM}, so the benefit of attention is unknown"
     sign = 1 if claim.worth_metric else claim.sign
     both = first.keys() & uniform.keys()
     worth = sign * float(np.mean([first[s] for s in both or first]) - np.mean([uniform[s] for s in both or uniform]))
-    return "" if worth >= claim.worth else f"attention is worth {worth:.1f} here, less than {claim.worth:g}"
+    return "" if worth >= claim.worth else f"{row} is not {claim.worth:g} better than {UNIFORM} ({worth:+.1f})"
 
 
 def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: str, unsure_opposite: str) -> Part:
@@ -347,7 +347,7 @@ def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: st
 
 def _judged(part: Part, supports: bool, opposite: bool, excluded: bool, unsure: str, unsure_opposite: str) -> Part:
     if supports and excluded:
-        return replace(part, why="better by less than what counts")
+        return replace(part, why="better, but by less than the margin")
     outcome = SUPPORTED if supports else CONTRADICTED if opposite else EXCLUDED if excluded else OPEN
     doubt = "" if outcome == OPEN else unsure if outcome == SUPPORTED else unsure_opposite
     return replace(part, outcome=OPEN, why=doubt) if doubt else replace(part, outcome=outcome)

@@ -27,11 +27,11 @@ SHARED = ("q", "k", "bias")  # arguments of attention that are also parameters o
 
 @dataclass
 class Call:
-    """The checked arguments. Learned scales, slopes and sinks are already in q, k and v, or `expand` puts them there.
+    """The checked arguments. `expand` folds learned scales, slopes and sinks into q, k and v, unless that is already done.
 
     The leading shapes of q and k agree, except for their last entry, the number of heads.
 
-    alpha: a number if the mapping is an entmax of the scores times ``scale`` (1: softmax, 2: sparsemax). alphas: one for
+    alpha: a number if the mapping is entmax of the scores times ``scale`` (1: softmax, 2: sparsemax). alphas: one for
     each head instead. lam: a number if it is a fusedmax. All None: no kernel; ``why`` says why. map: ``f(scores, mask)
     -> weights``, applied to the scores times ``plain_scale`` plus the bias.
     """

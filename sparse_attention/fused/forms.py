@@ -1,4 +1,4 @@
-r"""Forms of attention that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
+r"""Attention variants that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
 
 With windows and packed sequences, each query sees one contiguous range of keys, a span. The Triton kernels take ALiBi's slopes and sinks as they are.
 Elsewhere they become one more channel of queries and keys. For slopes, this channel adds :math:`s_h j` to the score of key j (:math:`s_h i` is constant in a row, so a

@@ -1,13 +1,11 @@
 """Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as JSON and as a page."""
 
-import html
 import json
 import math
 import re
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from repro.files import templates, write_atomic
-from repro.report import draw
 from repro.report import pictures as drawings
-from repro.report.draw import INK, Dot
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from repro.tables.claims import UNIFORM, Claim, Paper
+from repro.tables.claims import Claim, Paper
 from repro.tables.decide import (
     CONTRADICTED,
     DECIDED,
@@ -31,6 +27,7 @@ from repro.tables.decide import (
     UNTESTED,
     Evidence,
     Outcome,
+    Part,
     outcome_of,
 )
 from repro.tables.statistics import FEWEST
@@ -45,7 +42,6 @@ TASKS = {
     "evidence_imdb": ("reviews", "test/accuracy", "points of accuracy", "discrete softmax"),
 }
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
-CHANCES = f"{FIGURES}/chances.svg"
 NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 METRICS = {
     "test/rouge1_f": "ROUGE-1",
@@ -55,7 +51,9 @@ METRICS = {
     "test/attention_marked_precision": "precision",
     "test/comprehensiveness": "loss of confidence without the words",
 }
-LONGEST = 96  # characters of a claim in the list
+# outcome -> its word on the page
+WORDS = {SUPPORTED: "hold", CONTRADICTED: "fail", EXCLUDED: "fail", OPEN: "open"}
+WORDS |= dict.fromkeys((UNTESTED, UNTESTABLE), "not testable here")
 
 
 def of_tables(tables: Iterable[Table]) -> list[Outcome]:
@@ -99,36 +97,59 @@ def values(outcome: Outcome) -> dict[str, Any]:
 
 def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequence[Paper] = ()) -> str:
     """docs/claims.md; listed: the papers, by default those of configs/claims."""
+    papers = {paper.paper: paper for paper in listed or compose.papers()}
     order = [*TASKS, *(one.claim.experiment for one in outcomes)]
     asked = sorted((one for one in outcomes if one.claim.question), key=lambda one: order.index(one.claim.experiment))
-    of_papers = [(p, [one for one in outcomes if one.claim.paper == p.paper]) for p in listed or compose.papers()]
-    counted = [(p, found) for p, found in of_papers if p.counted and found]
-    every = [one for _, found in counted for one in found]
-    many = NUMBERS[len(counted)] if len(counted) < len(NUMBERS) else str(len(counted))
-    made = templates(Path(__file__).parent).get_template("claims.md.jinja")
-    return made.render(
-        mark=_mark,
-        quoted=_quoted,
-        short=_short,
-        picture=_picture,
-        METRICS=METRICS,
-        small=_small(tables),
-        least=_least(outcomes),
-        sentence=_sentence(asked),
-        asked=asked,
-        of=Counter(one.outcome for one in every),
-        every=every,
-        decided=_count([one for one in every if one.counts]),
-        seen=sum(one.outcome in DECIDED and not one.counts for one in every),
-        chances=chances(tables),
-        names=_and([paper.title for paper, _ in counted]),
-        many=f"the {many} papers" if len(counted) > 1 else "the paper",
-        counter=sum(bool(one.counts and one.claim.counterexample) for one in every),
-        DECIDED=DECIDED,
-        OPEN=OPEN,
-        EXCLUDED=EXCLUDED,
-        papers={p.title + ", counted separately" * (not p.counted): found for p, found in of_papers},
+    ranked = sorted(outcomes, key=lambda one: [*papers].index(one.claim.paper))
+    counted = [one for one in outcomes if papers[one.claim.paper].counted]
+    many = len({one.claim.paper for one in counted})
+    return (
+        templates(Path(__file__).parent)
+        .get_template("claims.md.jinja")
+        .render(
+            word=_word,
+            quoted=_quoted,
+            picture=_picture,
+            shown=_shown,
+            METRICS=METRICS,
+            WORDS=WORDS,
+            small=_small(tables),
+            least=_least(outcomes),
+            better=better(tables),
+            asked=asked,
+            ranked=ranked,
+            papers=papers,
+            counted=counted,
+            of=Counter(map(_word, counted)),
+            many=NUMBERS[many] if many < len(NUMBERS) else many,
+            EXCLUDED=EXCLUDED,
+            OPEN=OPEN,
+        )
     )
+
+
+def _word(outcome: Outcome) -> str:
+    """The outcome in a word; open if it rests on a test that was changed after its records had been seen."""
+    return WORDS[OPEN if _mark(outcome) else outcome.outcome]
+
+
+def _shown(outcome: Outcome) -> Sequence[Part]:
+    """The comparisons of the first table: those of the column that decides; if they are many, only the first metric's."""
+    found = [part for part in outcome.parts if part.column == outcome.part.column] or [outcome.part]
+    return [part for part in found if len(found) < 4 or part.metric == found[0].metric]
+
+
+def better(tables: Iterable[Table], row: str = "sparsemax") -> dict[str, float]:
+    """Task -> of all pairs of a run of `row` and one of softmax, the share in which the first is better; ties count half."""
+    found = {}
+    for table in tables:
+        task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
+        rows = [one for one in table.blocks[0].rows if task and not one.baseline]
+        runs = {one.label: np.array([f.metrics[metric] for f in one.results if metric in f.metrics]) for one in rows}
+        if min(len(runs.get(row, ())), len(runs.get(against, ()))) >= FEWEST:
+            gaps = runs[row][:, None] - runs[against]
+            found[task] = float(((gaps > 0) + 0.5 * (gaps == 0)).mean())
+    return found
 
 
 def _small(tables: Sequence[Table]) -> str:
@@ -160,23 +181,6 @@ def _least(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(told) or "the margins"
 
 
-def _sentence(outcomes: Sequence[Outcome]) -> str:
-    """The answers to the questions, in one sentence."""
-    words = {
-        SUPPORTED: "supported:",
-        CONTRADICTED: "contradicted:",
-        EXCLUDED: "no such gain:",
-        OPEN: "not decided:",
-        UNTESTED: "not tested:",
-        UNTESTABLE: "cannot be tested:",
-    }
-    points: dict[str, list[str]] = {of: [] for of in words}
-    for one in outcomes:
-        points[OPEN if _mark(one) else one.outcome].append(one.claim.point + _mark(one))
-    said = [f"{word} {', '.join(points[of])}" for of, word in words.items() if points[of]]
-    return "; ".join(said) or "nothing was tested"
-
-
 def _and(points: Sequence[str]) -> str:
     return f"{', '.join(points[:-1])} and {points[-1]}" if len(points) > 1 else points[0]
 
@@ -191,14 +195,9 @@ def _quoted(claim: Claim) -> str:
     return claim.claim if "(our " in claim.claim else f"“{claim.claim}”"
 
 
-def _short(claim: Claim) -> str:
-    return html.escape(textwrap.shorten(_quoted(claim), LONGEST, placeholder=" …"), quote=False)
-
-
-def pictures(outcomes: Sequence[Outcome], tables: Sequence[Table] = ()) -> dict[str, str]:
+def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """The pictures of the page, path relative to docs/results -> SVG."""
-    made = {path: drawings.claim(one, METRICS) for one in outcomes if (path := _picture(one))}
-    return made | ({CHANCES: picture(better)} if (better := chances(tables)) else {})
+    return {path: drawings.claim(one, METRICS) for one in outcomes if (path := _picture(one))}
 
 
 def _picture(outcome: Outcome) -> str:
@@ -210,78 +209,3 @@ def _picture(outcome: Outcome) -> str:
 def _count(outcomes: Sequence[Outcome]) -> str:
     words = Counter(one.outcome for one in outcomes)
     return ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])
-
-
-# ---- the chance that a run is better than one of softmax
-
-
-@dataclass(frozen=True)
-class Chance:
-    """The chance, from 0 to 1, that a run of a row is better than a run of another, on average over tasks; its 95 % interval.
-
-    runs: how many of the row there are, by task.
-    """
-
-    row: str
-    tasks: tuple[str, ...]
-    runs: tuple[int, ...]
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def interval(self) -> str:
-        return "(all runs)" if self.low == self.high else f"[{self.low:.0%}, {self.high:.0%}]"
-
-
-def chance(row: str, runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], draws: int = 4000) -> Chance:
-    """The chance that a row is better than another.
-
-    Args:
-        runs: task -> the scores of the row's runs and of the other's; higher is better.
-        draws: number of bootstrap samples of the runs, drawn again within each task.
-
-    Source: the probability of improvement of Agarwal et al. 2021 (rliable), with the percentile interval of its
-    stratified bootstrap. Raises ValueError without tasks.
-    """
-    if not runs:
-        raise ValueError(f"{row!r} has no runs to compare with the other row's")
-    rng, drawn, exact = np.random.RandomState(1), np.zeros(draws), 0.0
-    for a, b in runs.values():
-        one, other = np.asarray(a, float), np.asarray(b, float)
-        wins = (one[:, None] > other) + 0.5 * (one[:, None] == other)  # [runs, runs of the other]
-        picked = (rng.randint(0, len(x), (draws, len(x), 1)) for x in (one, other))
-        i, j = next(picked), next(picked).swapaxes(1, 2)
-        drawn += wins[i, j].mean((1, 2)) / len(runs)
-        exact += float(wins.mean()) / len(runs)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Chance(row, tuple(runs), tuple(len(a) for a, _ in runs.values()), exact, float(low), float(high))
-
-
-def chances(tables: Iterable[Table]) -> list[Chance]:
-    """For each row with `FEWEST` runs or more, except softmax: the chance that a run is better, over the row's tasks."""
-    runs: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
-    for table in tables:
-        task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
-        rows = [row for row in table.blocks[0].rows if task and not row.baseline]
-        scored = {row.label: [f.metrics[metric] for f in row.results if metric in f.metrics] for row in rows}
-        for row, scores in scored.items():
-            if row not in (against, UNIFORM) and min(len(scores), len(scored.get(against, []))) >= FEWEST:
-                runs.setdefault(row, {})[task] = (scores, scored[against])
-    return sorted((chance(row, of) for row, of in runs.items()), key=lambda one: (-len(one.tasks), -one.mean))
-
-
-def picture(by_row: Sequence[Chance]) -> str:
-    """The chance of each row, with its 95 % interval, as an SVG file."""
-    dots = []
-    for one in by_row:
-        ends = (100 * one.low, 100 * one.high)
-        dots.append(Dot(f"{one.row} ({', '.join(one.tasks)})", 0, 100 * one.mean, ends))
-    with draw.canvas((6.4, 1.05 + 0.3 * len(dots))) as figure:
-        axes = figure.add_subplot()
-        axes.axvline(50, color=INK, lw=0.8)
-        draw.dots(axes, dots)
-        axes.set_xlim(-3, 103)
-        axes.set_title("better →", loc="right", fontsize=7.5)
-        axes.set_xlabel("pairs of runs in which it is better than softmax, %")
-        return draw.svg(figure, "chance of being better than softmax")

@@ -33,7 +33,7 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
 
     `run` parses the arguments (default: `sys.argv`), calls `main` and returns the exit status: the value returned by
     `main` (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C,
-    141 if the reader of the output ended before it was written (`| head`), as for other commands.
+    141 if the pipe was closed early (`| head`), as for other commands.
     """
     wants = inspect.signature(main, eval_str=True).parameters
     text = main.__globals__["__doc__"]
@@ -101,12 +101,12 @@ def _full(error: Exception) -> str:
 
 
 def _drop() -> None:
-    """Drop what is left of the output, which Python would report at its end."""
+    """Discard the rest of the output, or Python prints an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unread() -> bool:
-    """Whether nothing reads standard output any more; if so, drop the rest, which Python would report at its end."""
+    """Whether nothing reads standard output any more; if so, discard the rest, or Python prints an error at exit."""
     watched = select.poll()
     watched.register(sys.stdout.fileno(), 0)
     gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))

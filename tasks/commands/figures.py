@@ -135,7 +135,7 @@ def _outputs(figure: Figure, options: Options, trained: Finished) -> tuple[Write
     """Draw the attention of each row's model while it writes its own output."""
     texts, _ = _texts(figure, options)
     if texts:
-        examples, what = [attending.translated(trained, text) for text in texts], "Your own sentence"
+        examples, what = [attending.translated(trained, text) for text in texts], "A sentence chosen by hand"
     else:
         rows = attending.stored(trained)
         chosen = _stored(options.chosen, [weights for *_, weights in rows])

@@ -2,8 +2,7 @@
 
 `make pages` writes the gallery, the stubs and the list, which are committed. The pages are made when the site is built
 (docs/hooks.py): the docstrings of a mapping and its module, a picture, its source, parameters, an example call, the
-experiments that use it (configs/experiment) and its measured cost (docs/reference/benchmarks.md). The gallery's table
-of which mapping to use is README's.
+experiments that use it (configs/experiment) and its measured cost (docs/reference/benchmarks.md).
 """
 
 import inspect
@@ -19,7 +18,6 @@ from sparse_attention.describe import Param, Spec
 from tasks.draw.mappings import drawable, picture, sheet
 
 ROOT = Path(__file__).resolve().parents[2]
-CHOICE = "## Which mapping should I use?\n"
 GROUPS = {"unnormalised": "unnormalised", "structured": "structures", "continuous": "densities"}
 
 
@@ -46,16 +44,10 @@ def costs(name: str) -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(head[1:-1], row[1:-1])) for row in rows if row[0].split(" ")[0] == name}
 
 
-def choice() -> str:
-    """README's table of which mapping to use, with links from this folder."""
-    _, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition(CHOICE)
-    return CHOICE + rest.partition("\n## ")[0].rstrip().replace("](docs/", "](../../")
-
-
 def gallery(specs: list[Spec]) -> str:
     """The page with one table for each kind."""
     timed = [s.name for s in specs if costs(s.name)]
-    return _made("mappings.md.jinja", choice=choice(), specs=specs, markdown=markdown, costs=costs, measured=timed)
+    return _made("mappings.md.jinja", specs=specs, markdown=markdown, costs=costs, measured=timed)
 
 
 def _made(name: str, **told: Any) -> str:

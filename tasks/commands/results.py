@@ -1,14 +1,15 @@
 """Write docs/results and docs/claims.md from the committed records and from the code.
 
 A page is prose and sections. A section is a table with everything below it, is found by its heading, and is written
-again; the prose stays. Files are written whole: docs/claims.md, the files of sweeps, pictures, and the pages and
-figures that the library computes. `BY_HAND` lists every other file.
+again; the prose stays. Files are written whole: docs/claims.md, other.md, the files of sweeps, pictures, and the pages
+and figures that the library computes. `BY_HAND` lists every other file.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,17 @@ BY_HAND = (
     "figures/trained.md",
     "figures/*_cpu.*",  # attention of trained models, like the files below
     "figures/*_demo.*",
-    "vqa/*.png",
     "multilabel/*.png",
-    "sweeps/README.md",
 )
+OTHER = ("sweep_*", "evidence_sparsity_*", "*_table[12]_demo")  # records with a line of other.md in place of a page
+ABOUT_OTHER = """# Other runs
+
+Short runs, on generated pairs or at demo size. They show that the commands work, and rank nothing. We keep their records.
+`python scripts/reproduce.py NAME profile=PROFILE records=docs/results` prints the table of a record NAME_PROFILE.
+
+| table | record | what it shows |
+|---|---|---|
+"""
 _NUMBER = re.compile(r"(-?\d+\.?\d*(?:e[+-]?\d+)?)")
 Pages = Mapping[str, Callable[[Any], str]]  # name of a JSON file of measurements -> function that writes its page
 _UNSTABLE = re.compile(r'base64,[^"]*|url\(#[^)]*\)|(?:id|href)="[^"]*"')
@@ -53,10 +61,14 @@ def expected(results: Path, measured: Pages) -> Expected:
 
     Raises StoreError if records cannot be read.
     """
-    found, tables = Expected(), []
+    found, tables, others = Expected(), [], ""
     for path in sorted((results / recorded.FOLDER).glob("*.jsonl")):
         made = recorded.read(path)
         tables.append(made.table)
+        if (results / "other.md").is_file() and any(fnmatch(path.stem, one) for one in OTHER):
+            shown = " ".join(dict.fromkeys(block.finding for block in made.table.blocks if block.finding))
+            others += f"| {made.table.title} | `{path.stem}` | {shown} |\n"
+            continue
         text, picture = made.more or render.to_markdown(made.table), f"figures/tables/{path.stem}.svg"
         if made.picture and not made.more:
             text += f"\n![each seed's score, and the learning curves]({picture})\n"
@@ -65,10 +77,12 @@ def expected(results: Path, measured: Pages) -> Expected:
         found.sections[_key(text)] = (f"{folder}table.md" if folder else f"{path.stem}.md", text)
         for name, content in made.files.items():
             (found.drawn if name.endswith(".svg") else found.files)[folder + name] = content
+    if others:
+        found.files["other.md"] = ABOUT_OTHER + others
     if (results.parent / "claims.md").is_file():
         tested = claims.of_tables(tables)
         found.files["../claims.md"] = claims.page(tested, tables)
-        found.drawn |= claims.pictures(tested, tables)
+        found.drawn |= claims.pictures(tested)
     for name, page in measured.items():
         if (path := results / f"{name}.json").is_file():
             found.files[f"{name}.md"] = page(json.loads(path.read_text(encoding="utf-8")))

@@ -40,7 +40,7 @@ class Outline:
         cells: its cells.
         left_out: configurations in which a value from a glob does not fit: configuration -> reason.
         wrong: invalid configurations: configuration -> reason.
-        without: key of a mapping's parameter -> the mappings that have no such parameter, and run without it.
+        without: key of a mapping's parameter -> the mappings that lack this parameter and run once.
     """
 
     experiment: Experiment = Experiment("sweep", "demo", "", (), (), ())

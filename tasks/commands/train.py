@@ -1,4 +1,4 @@
-"""`scripts/train.py`: one cell, one of our sweeps (`tasks.commands.sweep`), or what Hydra runs: its flags, and optuna's search."""
+"""`scripts/train.py`: trains one cell or a sweep (`tasks.commands.sweep`), or hands over to Hydra (its flags, optuna)."""
 
 import argparse
 import contextlib

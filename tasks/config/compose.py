@@ -104,7 +104,7 @@ def check(request: Request) -> None:
 
 
 def follow(config: DictConfig, overrides: Sequence[Override]) -> None:
-    """Change what follows from `overrides`: defaults for the user's own data, and which parameters are searched.
+    """Apply what `overrides` imply: defaults for the user's own data, and which parameters are searched.
 
     A mapping's parameter that overrides set is removed from those that training searches, `task.tune.parameters`;
     ConfigError if they set both.

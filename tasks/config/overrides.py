@@ -1,7 +1,7 @@
 """Merge overrides into one configuration with Hydra. Needs no torch.
 
 The chosen config files are composed once and cached; the values are set on a copy. This is ten times as fast as composing
-every time, since most configurations of an experiment differ only in values. Each error is one sentence.
+every time, since most configurations of an experiment differ only in values. Every Hydra error becomes one sentence.
 """
 
 import copy

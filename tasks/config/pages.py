@@ -1,4 +1,4 @@
-"""Read the files in configs/ (experiments, published numbers, claims and others), and make the rows that users add."""
+"""Read the files in configs/ (experiments, published numbers, claims and others), and build the rows that users add."""
 
 import copy
 import re

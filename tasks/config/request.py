@@ -223,7 +223,7 @@ def own_mappings(overrides: Iterable[Override]) -> dict[str, list[str]]:
 def spelled(text: str) -> str:
     """An override as Hydra's parser reads it.
 
-    In quotes where a path has special characters, or a word is not ASCII; ``mapping.at.PLACE=NAME`` sets the mapping's name.
+    Quotes values with special or non-ASCII characters; ``mapping.at.PLACE=NAME`` sets the mapping's name.
     """
     if (parts := SPELLED.fullmatch(text)) is None:
         return text

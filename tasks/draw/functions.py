@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sparse_attention as sa
 from repro.files import csv_text, write_atomic
-from repro.report.draw import canvas
+from repro.report.draw import INK, PAPER, canvas, heat, heat_scale
 from sparse_attention.mappings import continuous
 from tasks.config.options import values_in
 
@@ -37,15 +37,21 @@ class Panel:
 
     title: str
     columns: dict[str, np.ndarray]
-    kind: str = "curves"  # surface, map, contours
+    kind: str = "curves"  # row, surface, map, contours
 
     def written(self) -> Iterator[tuple[float, ...]]:
         """The rows of numbers that are written to the .csv: all for curves, a coarser grid otherwise."""
         columns = self.columns.values()
-        if self.kind != "curves":
+        if self.kind not in ("curves", "row"):
             steps = [slice(None, None, (len(column) - 1) // (WRITTEN - 1)) for column in columns]
             columns = [column[step, step].flat for column, step in zip(columns, steps)]
         return zip(*columns)
+
+
+def _row() -> Iterator[Panel]:
+    x = torch.tensor([0.7, 1.2, 1.0, -0.4, 0.2, 1.1, 0.9, -0.2], dtype=torch.float64)
+    weights = {"softmax": sa.softmax(x), "sparsemax": sa.sparsemax(x), "fusedmax": sa.fusedmax(x)}
+    yield Panel("One row of scores (top) and its attention weights", _numbers({"score": x} | weights), "row")
 
 
 def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]:
@@ -162,6 +168,7 @@ REGIONS = {  # figure -> the mappings whose first weight of two scores is drawn,
     "laha2018_figure3b": [("sparsehourglass", {"q": q}) for q in (0.1, 1.0, 10.0)],
 }
 PANELS = {
+    "one_row": _row,
     "niculae2017_figure2": _two,
     "niculae2017_appendix_c1": _three,
     "laha2018_figure1": _weights("contours", [("softmax", {}), ("sparsemax", {}), ("sum_normalization", {})]),
@@ -200,7 +207,7 @@ def drawn(name: str) -> dict[str, bytes]:
         rows += [[panel.title, *(f"{v:.5g}" for v in row)] for row in panel.written()]
     across = min(len(panels), 6)
     down = -(-len(panels) // across)
-    with canvas((3.3 * across, 3.0 * down), style={}) as drawing:
+    with canvas((6.4, 1.9) if panels[0].kind == "row" else (3.3 * across, 3.0 * down), style={}) as drawing:
         for i, panel in enumerate(panels, 1):
             kind = "3d" if panel.kind == "surface" else None
             draw(drawing.add_subplot(down, across, i, projection=kind), panel)
@@ -232,6 +239,14 @@ def draw(axes: Any, panel: Panel) -> None:
     """Draw a panel on matplotlib's axes, which are 3D for a surface."""
     names, values = list(panel.columns), list(panel.columns.values())
     axes.set_title(panel.title, fontsize=8)
+    if panel.kind == "row":
+        weights = np.stack(values[1:])
+        heat(axes, weights / weights.max(), names[1:], [f"{score:.1f}" for score in values[0]])
+        for (y, x), weight in np.ndenumerate(weights):
+            dark = weight > weights.max() / 2
+            axes.text(x + 0.5, y + 0.5, f"{weight:.2f}" if weight else "0", color=PAPER if dark else INK, ha="center", va="center")  # fmt: skip
+        heat_scale(axes, weights.max())
+        return
     axes.tick_params(labelsize=7)
     axes.set_xlabel(names[0], fontsize=8)
     if panel.kind == "curves":
@@ -249,8 +264,13 @@ def draw(axes: Any, panel: Panel) -> None:
         return
     height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
     low, high = float(height.min()), float(height.max())
-    axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
+    colours = axes.pcolormesh(
+        first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True
+    )
     axes.set_aspect("equal")
+    scale = axes.figure.colorbar(colours, ax=axes, shrink=0.7)
+    scale.ax.tick_params(labelsize=7)
+    scale.set_label(names[2], fontsize=8)
     if panel.kind == "contours":
         axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
         axes.plot([1, 0], [0, 1], color="white", linewidth=2)

@@ -311,7 +311,7 @@ def test_a_claim_without_a_test_says_why():
     found = outcome_of(Claim("it is exact", "section 1", counterexample="1 + 1"), Evidence({}))
     assert (found.outcome, found.counts) == (CONTRADICTED, True)
     found = of_runs(replace(BASE, test="superiority", margin=0.5), (0.1, 0.11, 0.09))
-    assert found.part.why == "better by less than what counts"
+    assert found.part.why == "better, but by less than the margin"
 
 
 def test_a_setting_in_which_attention_is_worth_little_decides_nothing():
@@ -320,11 +320,11 @@ def test_a_setting_in_which_attention_is_worth_little_decides_nothing():
     claim = replace(BASE, worth=3.0)
     assert "no row of uniform attention" in tried(claim, {"a": rows}).part.why
     little = tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 28.0)}})
-    assert (little.outcome, little.part.why) == (OPEN, "attention is worth 2.0 here, less than 3")
+    assert (little.outcome, little.part.why) == (OPEN, "softmax is not 3 better than uniform attention (+2.0)")
     assert tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 27.0)}}).outcome == SUPPORTED
     # of the seeds that both rows have: 30 - 28 for seed 2, though the means are 6 apart
     apart = {"softmax": {1: 36.0, 2: 30.0, 3: 36.0}, "tuned": {1: 36.0, 2: 30.2, 3: 36.1}, UNIFORM: {2: 28.0}}
-    assert tried(claim, {"a": apart}).part.why == "attention is worth 2.0 here, less than 3"
+    assert tried(claim, {"a": apart}).part.why == "softmax is not 3 better than uniform attention (+2.0)"
     # the reference was not run: that is why, not the uniform row
     assert tried(claim, {"a": {"tuned": rows["tuned"], UNIFORM: {1: 28.0}}}).part.why == "not run"
 

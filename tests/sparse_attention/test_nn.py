@@ -1,6 +1,5 @@
 import copy
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -314,15 +313,3 @@ def test_a_bias_that_is_no_flag_is_the_mappings():
     attend = nn.MultiheadAttention(8, 2)
     sa.nn.replace(attend, "sigmoid", bias=-1.0)
     assert attend.mapping.bias == -1.0
-
-
-def test_the_lines_of_readme_do_what_they_say():
-    pytest.importorskip("transformers")
-    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    torch.manual_seed(0)
-    named = {"scores": torch.randn(2, 5), "mask": torch.ones(2, 5).bool(), "model": nn.Transformer(8, 2, 1, 1, 8)}
-    named |= dict.fromkeys("qkv", torch.randn(1, 2, 6, 8))
-    exec(page.split("```python\n")[1].split("```")[0], named)
-    assert (named["p"] == 0).any() and named["out"].shape == (1, 2, 6, 8)
-    replaced = [type(part) for part in named["model"].modules() if isinstance(part, nn.MultiheadAttention)]
-    assert replaced == [sa.nn.MultiheadAttention] * 3

@@ -24,7 +24,7 @@ from .. import active
 from ..reference import OPS as REFERENCE
 from .launcher import LaunchFailed, launch
 
-_LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would compile for minutes
+_LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would take minutes to compile
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 _CAPABILITY = (8, 0)

@@ -1,7 +1,7 @@
 """Guess what a file of your own holds (pairs of texts, or one or two texts with a class), and in which of its columns.
 
 The guess is made from the names of the columns and from all rows of the file, or of the training file of a folder.
-Whatever the user sets is taken as it is. A file that fits nothing, or several things, is refused.
+The user's settings are never overruled. A file that fits no kind, or several, is rejected.
 """
 
 import re
