@@ -3,14 +3,18 @@
     python scripts/evaluate.py CELL [data=NAME] [data.KEY=VALUE] [decode.KEY=VALUE] [task.scores=[...]]
                                     [plugins=[FILE.py]] [paths.outputs=FOLDER]
 
-    CELL      a folder, an id or its beginning, or TASK/MAPPING[,KEY=VALUE ...] if that matches exactly one cell
-    plugins   the Python files of CELL's own mapping; they run if they are as they were in its training
+    CELL        a folder, an id or its beginning, or TASK/MAPPING[,KEY=VALUE ...] if that matches exactly one cell
+    data.path   several files or folders: A,B; each test set is named after its file or folder, or by data.name=NAME
+    plugins     the Python files of CELL's own mapping; they run if they are as they were in its training
 
 Examples: python scripts/evaluate.py summarization/sparsemax data=duc2004 decode.beam=10
           python scripts/evaluate.py translation/sparsemax,seed=1 data=files data.path=mine data.source_lang=fr data.target_lang=en
           python scripts/evaluate.py 0f3a decode.beam=1
 The evaluation is stored in the cell's folder, in evaluations/; the same command reads it from there the next time.
 """
+
+import sys
+from pathlib import Path
 
 from _entry import command
 
@@ -24,9 +28,13 @@ def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: s
 
     cell = str(load.find_cell(paths_outputs, cell))  # before torch is imported, which takes seconds
     overrides = Request.read(overrides).overrides
-    found = load.evaluate(cell, overrides, paths_outputs, progress=Progress(), plugins=listed(plugins))
-    for test, level in found.evaluations.items():
-        print(f"{test}: {found.tests[test].get('provenance', '')}")
-        for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):
-            print(f"  {key:32s} {found.metrics[key]:.4f}")
-        print(f"evaluation: {level.folder}")
+    path = dict(o.split("=", 1) for o in overrides if "=" in o).get("data.path", "")
+    for one in path.split(",") if path and not Path(path).exists() else [path]:
+        mine = [*(o for o in overrides if not o.startswith("data.path=")), *([f"data.path={one}"] if one else [])]
+        found = load.evaluate(cell, mine, paths_outputs, progress=Progress(), plugins=listed(plugins))
+        for test, level in found.evaluations.items():
+            print(f"{test}: {(told := found.tests[test]).get('provenance', '')}, {told['sizes']['test']:,} examples")
+            print(*(f"  note: {note}" for note in told["notes"]), sep="\n", file=sys.stderr)
+            for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):
+                print(f"  {key:32s} {found.metrics[key]:.4f}")
+            print(f"evaluation: {level.folder}")

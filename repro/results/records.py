@@ -82,4 +82,7 @@ def _records(entry: Entry, check: bool) -> list[Results]:
         if way is None:
             ways.append(way := (how, {k: v if k in KEPT else own.get(k, v) for k, v in config.items()}, {}))
         way[2][name] = (level, scored)
-    return [Results.of(entry, trained, of, told["module"], scored) for _, scored, of in ways or [("", config, {})]]
+    made = ((scored, sorted(of.items(), key=lambda one: (one[0] != "test", one[0]))) for _, scored, of in ways)
+    return [Results.of(entry, trained, dict(of), told["module"], how) for how, of in made] or [
+        Results.of(entry, trained, {}, told["module"], config)
+    ]

@@ -6,7 +6,7 @@ are in separate rows and are never averaged. Every row names how it differs from
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -75,11 +75,6 @@ class Setting:
     def values(self) -> dict[str, Any]:
         """The setting's parameters and differences, as dotted key -> value."""
         return {**{f"mapping.{k}": v for k, v in self.parameters.items()}, **self.differs}
-
-    @property
-    def content(self) -> Any:
-        """The content of the data and the test sets; equal for settings whose scores can be compared."""
-        return self.first.data_sha256, tuple(sorted(self.first.scored.items()))
 
     def summary(self, metric: str) -> Mean | None:
         found = [r.metrics[metric] for r in self.records if metric in r.metrics]
@@ -305,14 +300,17 @@ def _block(group: Group) -> Block:
     shown = {**group.attention, **{m: m for m in group.scores}}
     rows, notes = [], []
     for s in group.settings:
-        values = []
-        for metric in shown:
-            values.append(paired.value(s.records, metric, group.metric(metric)))
-            if (runs := len(values[-1].runs)) not in (0, len(s.records)):
-                notes.append(f"{s.mapping} ({s.detail}): only {runs} of its {len(s.records)} cells have {metric}.")
+        values = [paired.value(s.records, metric, group.metric(metric)) for metric in shown]
+        fewer: dict[int, list[str]] = {}
+        for value in values:
+            if (runs := len(value.runs)) not in (0, len(s.records)):
+                fewer.setdefault(runs, []).append(value.metric)
+        told = f"{s.mapping} ({s.detail}): only {{}} of its {len(s.records)} cells have {{}}."
+        notes += [told.format(runs, ", ".join(metrics)) for runs, metrics in fewer.items()]
         trained = convergence.together([r.converged for r in s.records])
         rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained))
-    below, trivial = _of_data(group, shown)
+    data = _data(group)
+    below, trivial = _of_data(group, data, shown)
     everything = rows + trivial
     headers = list(shown.values())
     add_converged(everything, headers)
@@ -322,29 +320,47 @@ def _block(group: Group) -> Block:
     else:
         notes.append("The settings do not have the same seeds; the CSV file lists them.")
     block = Block(group.task, headers, [], everything, [*below, *notes])
-    if len({s.content for s in group.settings}) == 1:  # scores on different data are not compared
+    if len(data) == 1:  # scores on different data are not compared
         findings.find(block, group.metrics)
     return block
 
 
-def _of_data(group: Group, shown: Mapping[str, str]) -> tuple[list[str], list[Row]]:
+def _data(group: Group) -> list[tuple[Setting, Results]]:
+    """The different data of the settings: the first setting of each, with the test sets that other settings have too."""
+    found: list[tuple[Setting, Results]] = []
+    for setting in group.settings:
+        for r in setting.records:
+            for i, (first, of) in enumerate(found):
+                if r.data_sha256 == of.data_sha256 and all(of.scored.get(k, v) == v for k, v in r.scored.items()):
+                    both: dict[str, Any] = {
+                        k: {**getattr(r, k), **getattr(of, k)} for k in ("scored", "tests", "signatures", "baselines")
+                    }
+                    both["baselines"] = {
+                        k: {**r.baselines.get(k, {}), **of.baselines.get(k, {})} for k in both["baselines"]
+                    }
+                    found[i] = first, replace(of, **both)
+                    break
+            else:
+                found.append((setting, r))
+    return found
+
+
+def _of_data(
+    group: Group, data: Sequence[tuple[Setting, Results]], shown: Mapping[str, str]
+) -> tuple[list[str], list[Row]]:
     """The footers (sizes, sources and omissions) and baseline rows for each data set, without repetitions."""
     lines: list[str] = []
     trivial: list[Row] = []
     split = (group.score or "test/").partition("/")[0]
     columns = [Show(metric, header) for metric, header in shown.items()]
-    contents: dict[Any, Setting] = {}
-    for s in group.settings:
-        contents.setdefault(s.content, s)
-    for s in contents.values():
-        of = s.first
-        apart = f"Of {s.mapping} ({s.detail}): " if len(contents) > 1 else ""
+    for s, of in data:
+        apart = f"Of {s.mapping} ({s.detail}): " if len(data) > 1 else ""
         told = footers.of_data(of, of.facts, columns, group.metrics)
         lines += [f"{apart if one.startswith(('Data: ', 'Test set')) else ''}{one}" for one in told]
         if not of.facts:
             lines.append(f"{apart}The records do not say how large the data are.")
         for row in baselines(of, {metric: group.metric(metric) for metric in shown}, split):
-            row.detail = "; ".join(filter(None, (row.detail, f"data {s.first.data_sha256[:8]}" if apart else "")))
+            row.detail = "; ".join(filter(None, (row.detail, f"data {of.data_sha256[:8]}" if apart else "")))
             trivial.append(row)
     return list(dict.fromkeys(lines)), trivial
 

@@ -1,7 +1,9 @@
 """Evaluate finished cells again, on other data, with other decoding options or other scores. Nothing is trained."""
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ from typing import Any
 import yaml
 
 from repro import cell as cells
-from repro.files import StoreError, usable
+from repro.files import StoreError, read_json, usable
 from repro.identity import family, pair
 from repro.store import Store
 from tasks.config import compose
-from tasks.data import DataError, NullProgress
+from tasks.data import SPLITS, DataError, NullProgress, is_own
+from tasks.data.read.own import STEMS, ending, packing
 from tasks.load.finding import NoCell, find_cell
 
+NAME = re.compile(r"\w[\w.+-]{0,60}")
 EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set, in addition to data and its family's keys
 
 
@@ -32,12 +36,12 @@ def evaluate(
     Args:
         what: the cell; see `find_cell`.
         overrides: `data=NAME`, `data.KEY=VALUE`, and keys on which the training does not depend (`decode.beam=2`,
-            `task.scores=[bleu]`).
+            `task.scores=[bleu]`); `data.name=NAME` names the test set.
         plugins: as in `tasks.load.load_cell`.
 
     Returns:
         the cell with only this evaluation. Metrics on the cell's own data are named `test/...`; on other data, the
-            prefix is the name of the data set.
+            prefix is the name of the data set, or for your own data that of the file or folder.
 
     Raises:
         NoCell, StoreError: as in `tasks.load.load_cell`. NoCell also if the cell is not in a store; StoreError also if
@@ -50,12 +54,20 @@ def evaluate(
         where = "/".join(("OUTPUTS", *place, "ID"))
         raise NoCell(f"{folder} is not in a store, where its evaluations would go; copy it to {where} to score it")
     cell = cells.admit(folder, cell, plugins)
+    given = [pair(o)[1] for o in overrides if o.startswith("data.name=")]
+    overrides = [o for o in overrides if not o.startswith("data.name=")]
     opened(folder, cell, overrides)  # reports errors in the cell before any data are read
     with usable(folder, (compose.ConfigError, DataError) if overrides else (DataError,)):
         config = evaluation_config(cell.config, overrides)
         own = config["data"] == cell.config["data"]
-        told, name = progress or NullProgress(), "test" if own else None
+        told, name = progress or NullProgress(), "test" if own and not given else _named(config, folder, given)
         test = cell.family.prepare_test(config, folder / "encoding", told, name)
+    if is_own(config["data"]) and Path(config["data"].get("path") or "").is_file():
+        whole = (
+            "only its test part is scored; to score all of it, name a folder with it as test"
+            + Path(_place(config["data"])).suffix
+        )
+        test = replace(test, facts={**test.facts, "notes": [*test.facts["notes"], whole]})
     config["data"], further = cell.config["data"], {} if own else {test.name: config["data"]}
     cell = replace(cell, config=config, tests=(test,), further=further)
     store = Store(folder.parents[3])
@@ -64,6 +76,37 @@ def evaluate(
     if found is None:
         raise StoreError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")
     return found
+
+
+def _named(config: Mapping[str, Any], folder: Path, given: Sequence[str]) -> str:
+    """The name of a test set: the one given, that of a data set of ours, or that of your own file or folder.
+
+    Where another test set of the task has the name of a file or folder, its parents are put in front. Raises ConfigError
+    if the given name is taken or cannot be a name.
+    """
+    node = config["data"]
+    if not given and not is_own(node):
+        return node["name"]
+    place = Path(_place(node))
+    stem = place.name.removesuffix(packing(place)).removesuffix(ending(place)) if place.is_file() else place.name
+    parts = [re.sub(r"[^\w.+-]+", "_", part).strip("._+-") for part in (*place.parts[1:-1], stem)]
+    names = given[-1:] or ["-".join(filter(None, parts[-n:]))[-60:].lstrip("._+-") for n in range(1, len(parts) + 1)]
+    others = dict.fromkeys(("", *SPLITS, *STEMS["dev"]), "reserved")  # name -> what has it
+    for entry in Store(folder.parents[3]):
+        for level in entry.evaluations() if entry.folder.parent.parent == folder.parent.parent else ():
+            name = (read_json(level.path("metrics.json")) or {}).get("test")
+            with suppress(StoreError, KeyError, TypeError):  # damaged
+                if name in names and (other := _place(cells.read_config(level.folder)["data"])) != str(place):
+                    others[name] = f"that of another test set, {other}"
+    if given and (why := others.get(names[0]) or "" if NAME.fullmatch(names[0]) else "no name"):
+        told = f"data.name={names[0]} is {why}; choose another name of letters, digits, '_', '-', '+' and '.'"
+        raise compose.ConfigError(compose.Problem(told, "data.name", names[0]))
+    return next((name for name in names if name not in others), node["name"])
+
+
+def _place(node: Mapping[str, Any]) -> str:
+    """The file or folder of your own data, or the name of a data set of ours."""
+    return str(Path(node["path"]).resolve()) if node.get("path") else node["name"]
 
 
 def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Any, Any]:

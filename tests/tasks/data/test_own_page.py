@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -16,8 +17,11 @@ from sklearn.datasets import dump_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from repro import cell as cells
+from repro.results import records
 from repro.store import Store
+from repro.tables import compare, runs
 from tasks import load
+from tasks.config.options import ConfigError
 from tasks.data import NullProgress
 from tasks.data.read.guess import guess
 
@@ -150,7 +154,8 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_c
     for name, *arguments in commands[5:]:
         if name == "scripts/evaluate.py":
             found = load.evaluate(arguments[0], arguments[1:], str(store.root), progress=NullProgress())
-            assert "table/accuracy" in found.metrics and "own data" in found.shortfalls["table"]
+            assert "more/accuracy" in found.metrics and "own data" in found.shortfalls["more"]
+            named_by_their_places(arguments[0], store, folder)
             continue
         task = arguments[0].removeprefix("task=")
         places = (f"paths.outputs={store.root}", f"paths.data={tmp_path / 'cache'}")
@@ -163,6 +168,34 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_c
         assert any(key.startswith("test/") for key in found.metrics) and "own data" in found.shortfalls["train"]
         ran += 1
     assert ran == 8
+
+
+def named_by_their_places(cell, store, folder):
+    """Own test sets are columns of one row, named by folder or file, and by parents where that name is another's."""
+    for name in ("b/more", "a & b/test", "b/Bücher 50%"):
+        shutil.copytree(folder / "more", folder / name)
+    (folder / "b" / "test.csv").write_text((folder / "reviews.csv").read_text())
+
+    def scored(path, *more):
+        how = ["data=table", f"data.path={path}", "data.text=review", "data.label=stars", *more]
+        found = load.evaluate(cell, how, str(store.root), progress=NullProgress())
+        return list(found.tests)
+
+    assert [scored(name) for name in ("more", "b/more", "a & b/test")] == [["more"], ["b-more"], ["a_b-test"]]
+    assert scored(folder / "b" / "more") == ["b-more"] and scored("b/more", "data.name=third") == ["third"]
+    assert scored("b/test.csv") == ["b-test"] and scored("b/Bücher 50%") == ["Bücher_50"]
+    for wrong in ("more", "test", "a/b", "dev"):
+        with pytest.raises(ConfigError, match=f"data.name={wrong} is .*; choose another name"):
+            scored("b/more", f"data.name={wrong}")
+    (group,) = compare.groups(records.read(store, lambda task, *_: task == "imdb").records)
+    (block,) = compare.table([group], "", "").blocks
+    (row,) = block.own
+    sets = ["test", "Bücher_50", "a_b-test", "b-more", "b-test", "more", "third"]
+    assert [name for name in block.headers if "/acc" in name] == [f"{name}/accuracy" for name in ("dev", *sets)]
+    assert [bool(v.runs) for v in row.values[:-1]] == [True] * len(row.values[:-1])
+    assert len([one for one in block.rows if one.label == "majority baseline"]) == 1
+    lines = list(csv.DictReader(runs.to_csv([group]).splitlines()))
+    assert [line["set"] for line in lines] == sets and all(line["accuracy"] for line in lines)
 
 
 def test_the_files_of_the_page_on_languages_are_what_it_says(root, tmp_path, monkeypatch, capsys):
