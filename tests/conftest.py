@@ -16,6 +16,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+if os.environ.get("TRITON_INTERPRET") == "1":
+    import interpreted
+
+    interpreted.by_trees()
 
 # A model and a data set so small that an epoch takes a fraction of a second.
 TINY = "task=toy profile=demo data.limits={train:48,dev:16,test:8} train.max_epochs=1 train.batch_size=16".split()

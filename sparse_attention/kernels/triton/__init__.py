@@ -28,7 +28,8 @@ _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 _CAPABILITY = (8, 0)
-_PROGRAMS = 2048  # fusedmax: with fewer rows, each row gets a warp; with more, a warp's lanes handle one row each
+# Entries of a warp, and how many entries of a row are handled by fewer threads (four times as many in rows above 1,024).
+_FUSED, _OSCAR, _FEW = 128, 256, 256
 _kernels: Any = None
 
 Result = tuple[Tensor, tuple[Tensor, ...]]
@@ -144,10 +145,17 @@ def _warps(number: int) -> dict[str, int]:
     return {"num_warps": number, **({"maxnreg": 64} if number == 32 else {})}
 
 
-@functools.lru_cache(256)
-def _sizes(n: int) -> dict[str, int]:
+@functools.lru_cache(512)
+def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
+    """The constants of a kernel whose warps have ``each`` entries: one warp has up to 16 short rows."""
     block = 1 << max(4, (n - 1).bit_length())
-    return {"BLOCK": block, **_warps(1 if block <= 512 else max(4, block // 1024))}
+    tile = {"ROWS": max(1, min(16, each // block)), "BLOCK": block, **_warps(min(32, max(1, block // each)))}
+    return {"FEW": min(few if block <= 1024 else 4 * few, block), **tile} if few else tile
+
+
+def _start(kernel: Any, rows: int, *arguments: Any, **constants: Any) -> None:
+    """Launch a kernel on ``rows`` rows."""
+    launch(kernel, -(-rows // constants["ROWS"]), *arguments, **constants)
 
 
 def _masked(x: Tensor, form: Form) -> tuple[Tensor, bool]:
@@ -178,13 +186,13 @@ def _project(x: Tensor, form: Form, rule: str, scale: float = 1.0, r: float = 0.
     number = getattr(simplex, rule)
     number = getattr(number, "value", number)  # a constexpr is slow as a key
     sizes = rows, n, *form.layout, scale, r
-    launch(simplex.simplex_forward, rows, x, bits, p, *sizes, RULE=number, MASKED=masked, **_sizes(n))
+    _start(simplex.simplex_forward, rows, x, bits, p, *sizes, RULE=number, MASKED=masked, **_sizes(n))
     return p
 
 
 def _weighted(g: Tensor, p: Tensor, form: Form, scale: float, exponent: float) -> Tensor:
     (rows, n), dx = _shape(p), _like(p, form)
-    launch(_load()[0].weighted_backward, rows, g.contiguous(), p, dx, n, scale, exponent, **_sizes(n))
+    _start(_load()[0].weighted_backward, rows, g.contiguous(), p, dx, rows, n, scale, exponent, **_sizes(n))
     return dx
 
 
@@ -213,7 +221,7 @@ def _pnormmax_backward(g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN
     if p == 2:
         return _weighted(g, y, form, 1 / gamma, 0.0)
     (rows, n), dx = _shape(y), _like(y, form)
-    launch(_load()[0].pnormmax_backward, rows, g.contiguous(), y, dx, n, p, gamma, **_sizes(n))
+    _start(_load()[0].pnormmax_backward, rows, g.contiguous(), y, dx, rows, n, p, gamma, **_sizes(n))
     return dx
 
 
@@ -225,7 +233,7 @@ def _cone(rule: str) -> Kernel:
         (rows, n), dx, (bits, masked) = _shape(p), _like(saved[0], form), _masked(p, form)
         arrays, sizes = (g.contiguous(), p, saved[0], bits, dx), (rows, n, *form.layout, q)
         constants = {"MIRRORED": rule == "HOURGLASS", "MASKED": masked, **_sizes(n)}
-        launch(_load()[0].cone_backward, rows, *arrays, *sizes, **constants)
+        _start(_load()[0].cone_backward, rows, *arrays, *sizes, **constants)
         return dx
 
     return Kernel(forward, backward)
@@ -234,32 +242,26 @@ def _cone(rule: str) -> Kernel:
 def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
     (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
     marks = torch.empty_like(x, dtype=torch.int8)
-    side_by_side = min(32, 1 << max(0, (rows // _PROGRAMS).bit_length() - 1) if rows >= _PROGRAMS else 1)
-    work = torch.empty(2, rows, n, dtype=torch.float32, device=x.device)
-    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), {"MASKED": masked, "ROWS": side_by_side, **_sizes(n)}
-    launch(_load()[1].fusedmax_forward, -(-rows // side_by_side), x, bits, p, marks, work, *sizes, **constants)
+    work = torch.empty(3 * rows * (n + 1) + 1 >> 1, dtype=torch.float64, device=x.device)
+    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), _sizes(n, _FUSED, _FEW)
+    _start(_load()[1].fusedmax_forward, rows, x, bits, p, marks, work, *sizes, MASKED=masked, **constants)
     return p, (marks,)
 
 
 def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
     (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
     marks, order = (torch.empty_like(x, dtype=dtype) for dtype in (torch.int8, torch.int16))
-    block = _sizes(n)["BLOCK"]
-    warps = max(1, min(32, block // 128))
-    work, starts = (torch.empty(rows, n + 1, dtype=t, device=x.device) for t in (torch.float64, torch.int32))
-    chunk = 4 if block > 4096 else min(16, 2048 * warps // block)
-    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), {"MASKED": masked, "CHUNK": chunk, "BLOCK": block}
-    arrays = x, bits, p, marks, order, work, starts
-    launch(_load()[1].oscarmax_forward, rows, *arrays, *sizes, **constants, **_warps(warps))
+    work = torch.empty(2, rows, n + 1, dtype=torch.float64, device=x.device)
+    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), _sizes(n, _OSCAR, _FEW)
+    _start(_load()[1].oscarmax_forward, rows, x, bits, p, marks, order, work, *sizes, MASKED=masked, **constants)
     return p, (marks, order)
 
 
 def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
     (rows, n), dx = _shape(p), _like(p, form)
-    work, constants = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device), _sizes(n)
-    constants = constants | _warps(max(constants["num_warps"], constants["BLOCK"] // 256))  # sums are float64
-    arrays = g.contiguous(), saved[0], saved[-1], dx, work
-    launch(_load()[1].grouped_backward, rows, *arrays, n, 1 / gamma, ORDERED=len(saved) == 2, **constants)
+    work = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device)
+    arrays, constants = (g.contiguous(), saved[0], saved[-1], dx, work), _sizes(n, _OSCAR)
+    _start(_load()[1].grouped_backward, rows, *arrays, rows, n, 1 / gamma, ORDERED=len(saved) == 2, **constants)
     return dx
 
 

@@ -4,9 +4,9 @@ The forward saves one int8 per position, `marks`: 1 for the first position of a 
 the support, and -2 in a row with NaN. For fusedmax, the marks are in the order of the positions. For oscarmax, they are
 in the order of the scores, which is saved as well (int16 [R, n]).
 
-Entries that are certainly off the support are raised to a floor below the support. The solution stays the same, and a
-score of -1e9 does not reduce the precision of sums that include its neighbours. ``work`` is memory for passing values
-between the lanes of a program: after a barrier, a lane can read what another lane has stored.
+Scores that are certainly off the support are left out first, which takes most of a long row; up to FEW of the others are
+handled by fewer threads. ``work`` is memory for passing values between the threads of a program: after a barrier, a thread can
+read what another one has stored.
 """
 
 from __future__ import annotations
@@ -14,247 +14,291 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .rows import SIZES, scores_of, simplex_threshold, standing
+from .rows import SIZES, most, scores_of, simplex_threshold, some, standing, tile, total
 
 FIRST, MEMBER, OFF, SPOILT = tl.constexpr(1), tl.constexpr(0), tl.constexpr(-1), tl.constexpr(-2)
+RISES, FALLS, GAP = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit
-def _marks(first, p, empty, spoilt):
+def _marks(first, p, spoilt):
     """The int8 marks of positions, from their probabilities ``p`` before rounding."""
-    marks = tl.where(p > 0, tl.where(first, FIRST, MEMBER), OFF)
-    return tl.where(spoilt, SPOILT, tl.where(empty, OFF, marks)).to(tl.int8)
+    return tl.where(spoilt, SPOILT, tl.where(p > 0, tl.where(first, FIRST, MEMBER), OFF)).to(tl.int8)
 
 
 @triton.jit
-def _inverse(count):
-    """1 / count in float64, by a float32 division and a Newton step, since float64 divisions take ten times as long."""
-    guess = (1.0 / count.to(tl.float32)).to(tl.float64)
-    return guess * (2.0 - guess * count)
+def _memory(work_ptr, row, rows, n):
+    """Of each row, float64 [n + 1], and behind those of all rows, int32 [n + 1]."""
+    behind = (work_ptr + rows.to(tl.int64) * (n + 1)).to(tl.pointer_type(tl.int32))
+    return work_ptr + row * (n + 1), behind + row * (n + 1)
 
 
 @triton.jit
-def _total_variation(z, y, length, lam, ROWS: tl.constexpr):
-    """argmin |y - z|^2 / 2 + lam sum |y_{i+1} - y_i| by the direct scan of Condat 2013, one row per lane.
+def _groups(begins, starts, count, real, at):
+    """The first position and the end of each position's group, and the number of the group, by ``starts`` in memory."""
+    number = tl.cumsum(begins.to(tl.int32), 1)
+    tl.debug_barrier()
+    tl.store(starts + number - 1, at + 0 * number, mask=begins)
+    tl.store(starts + number, count + 0 * number, mask=at == count - 1)
+    tl.debug_barrier()
+    return tl.load(starts + number - 1, mask=real, other=0), tl.load(starts + number, mask=real, other=1), number
 
-    z and y are pointers [ROWS].
 
-    Names are as in ``native/src/total_variation.h``. In each pass, every lane advances its own scan by one step, with
-    selections instead of branches. The scan uses float64, since it sums along whole rows. The value of a segment is
-    stored at the start of the segment; nothing is stored at its other positions.
+@triton.jit
+def _projected(value, real):
+    """The projection of a row's values onto the simplex; 0 elsewhere. Rows without a value are computed with zeros."""
+    y = tl.where(real, (value - most(tl.where(real, value, -float("inf")))).to(tl.float32), -1e9)
+    y = tl.where(most(real.to(tl.int32)) == 1, y, 0.0)
+    return tl.where(real, tl.maximum(y - simplex_threshold(y), 0.0), 0.0)
+
+
+@triton.jit
+def _clipped(low, high, low2, high2):
+    """Clipping to [low, high] and then to [low2, high2] is clipping to one interval."""
+    return tl.minimum(tl.maximum(low, low2), high2), tl.minimum(tl.maximum(high, low2), high2)
+
+
+@triton.jit
+def _least(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def _above(low, high, sums, ends, kept, lam, at):
+    """Where the solution of total variation is above a number t.
+
+    These positions solve a problem of two labels. Its messages are m' = clip(m + z - t, -lam, lam). With ``sums``, those of z - t
+    up to a position, m - (the sum before it) is only clipped, to [low, high], so a scan computes all of them without rounding. Then a position that
+    the messages do not decide is as the next one that they do; they decide the ends.
     """
-    working = length > 0
-    start = tl.zeros([ROWS], tl.int32)
-    k = start
-    low_end = start
-    high_end = start
-    first = tl.load(z, mask=working, other=0.0).to(tl.float64)
-    lam64 = tl.zeros([ROWS], tl.float64) + lam
-    low = first - lam64
-    high = first + lam64
-    low_dual = lam64
-    high_dual = -lam64
-    while tl.max(working.to(tl.int32), 0) == 1:
-        last = k + 1 >= length
-        following = tl.load(z + k + 1, mask=working & ~last, other=0.0).to(tl.float64)
-        low_next = tl.where(last, low_dual, low_dual + following - low)
-        high_next = tl.where(last, high_dual, high_dual + following - high)
-        bound = tl.where(last, 0.0, lam64)
-        down = working & (low_next < -bound)
-        up = working & ~down & (high_next > bound)
-        finish = working & last & ~down & ~up
-        on = working & ~last & ~down & ~up
+    low, high = tl.associative_scan((low, high), 1, _clipped)
+    s = tl.minimum(tl.maximum(low, 0.0), high) + sums
+    decided = ends | (kept & ((s > lam) | (s <= -lam)))
+    key = tl.where(decided, 2 * at + (s > 0).to(tl.int32), 1 << 30)
+    return kept & ((tl.associative_scan(key, 1, _least, reverse=True) & 1) == 1)
 
-        value = tl.where(down, low, tl.where(up, high, low + low_dual * _inverse(k - start + 1)))
-        tl.store(y + start, value.to(tl.float32), mask=down | up | finish)
-        jump = down | up
-        working = working & ~finish
-        start = tl.where(down, low_end + 1, tl.where(up, high_end + 1, start))
-        shifted = tl.load(z + start, mask=jump, other=0.0).to(tl.float64) + tl.where(down, lam64, -lam64)
 
-        k = tl.where(jump, start, tl.where(on, k + 1, k))
-        raise_low = on & (low_next >= lam64)
-        lower_high = on & (high_next <= -lam64)
-        share = _inverse(k - start + 1)
-        low = tl.where(raise_low, low + (low_next - lam64) * share, low)
-        high = tl.where(lower_high, high + (high_next + lam64) * share, high)
-        low_end = tl.where(raise_low, k, low_end)
-        high_end = tl.where(lower_high, k, high_end)
-        low_dual = tl.where(raise_low, lam64, tl.where(on, low_next, low_dual))
-        high_dual = tl.where(lower_high, -lam64, tl.where(on, high_next, high_dual))
+@triton.jit
+def _cut(sums, starts, codes, count, n, lam, slack, LANES: tl.constexpr):
+    """Replace the sums of ``count`` scores by their probabilities, and the codes of their borders by 1 where a group begins.
 
-        low = tl.where(jump, shifted - lam64, low)
-        high = tl.where(jump, shifted + lam64, high)
-        low_dual = tl.where(jump, lam64, low_dual)
-        high_dual = tl.where(jump, -lam64, high_dual)
-        low_end = tl.where(jump, start, low_end)
-        high_end = tl.where(jump, start, high_end)
+    A piece between two borders, behind which the values are known to be higher or lower, has the mean t = (sum of z + lam (higher -
+    lower neighbours)) / size. If none of its values is above t, it is constant. Otherwise it falls into pieces above t and
+    pieces up to t. All pieces are cut at once.
+    """
+    at = tl.arange(0, LANES)[None, :]
+    real = at < count
+    begins = real & ((at == 0) | (tl.load(codes + at, mask=real, other=0) != 0))
+    mean = real.to(tl.float64)
+    cuts = 1
+    while cuts == 1:
+        begin, end, _ = _groups(begins, starts, count, real, at)
+        before = tl.load(codes + begin, mask=real, other=0)
+        behind = tl.load(codes + end, mask=real & (end < n), other=0)
+        left = tl.where(before == 0, 0.0, tl.where(before == FALLS, lam, -lam)).to(tl.float64)
+        right = tl.where(behind == 0, 0.0, tl.where(behind == RISES, lam, -lam)).to(tl.float64)
+        origin = tl.load(sums + begin, mask=real, other=0.0)
+        mean = (tl.load(sums + end, mask=real, other=0.0) - origin + left + right) / (end - begin).to(tl.float64)
+        place = (at - begin).to(tl.float64)
+        t = mean + slack
+        lower = tl.load(sums + at, mask=real, other=0.0) - origin - place * t
+        upto = tl.load(sums + at + 1, mask=real, other=0.0) - origin - (place + 1.0) * t
+        start = at == begin
+        low = tl.where(start, left, -lam - lower)
+        high = tl.where(start, left, lam - lower)
+        ends = at + 1 == end
+        up = _above(low, high, tl.where(ends, upto + right, upto), ends, real, lam, at).to(tl.int32)
+        tl.debug_barrier()
+        tl.store(starts + at, up, mask=real)
+        tl.debug_barrier()
+        cut = real & ~start & (up != tl.load(starts + at - 1, mask=real & ~start, other=0))
+        tl.store(codes + at, tl.where(up == 1, RISES, FALLS).to(tl.int8), mask=cut)
+        begins = begins | cut
+        cuts = some(cut)
+    p = _projected(mean, real)
+    tl.debug_barrier()
+    tl.store(sums + at, p.to(tl.float64), mask=real)
+    tl.store(codes + at, begins.to(tl.int8), mask=real)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def fusedmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    MASKED: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p and its marks for ROWS rows of contiguous [R, n]. work: float32 [2, R, n]. BLOCK: a power of two, at least n.
+    """p and its marks for ROWS rows of contiguous [R, n]. work: see `_memory`. BLOCK: a power of two, at least n.
 
-    Kept positions are counted and moved to the front, so that the positions on both sides of a gap become neighbours.
-    The scan processes the rows in parallel. Then the rows are projected one by one and moved back.
+    The values of total variation differ from their scores by at most 2 lam, so none up to -1 - 2 lam is in the support: the first cut
+    is there, a bit lower. What is above moves to the front of the memory, and is cut until each piece is constant.
     """
-    row0 = tl.program_id(0).to(tl.int64) * ROWS
-    at = tl.arange(0, BLOCK)
-    lane = tl.arange(0, ROWS)
-    second = rows.to(tl.int64) * n
-    floor = -2.0 - 4.0 * lam
-    length = tl.zeros([ROWS], tl.int32)
-    for i in range(ROWS):
-        row = row0 + i
-        inside = at < tl.where(row < rows, n, 0)
-        x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
-        top, _, spoilt = standing(x)
-        keep = tl.where(spoilt, -float("inf"), x) > -float("inf")
-        place = tl.cumsum(keep.to(tl.int32), 0) - 1
-        z = tl.maximum((x - top) * scale, floor)
-        tl.store(work_ptr + row * n + place, z, mask=keep)
-        tl.store(work_ptr + second + row * n + at, tl.full([BLOCK], float("nan"), tl.float32), mask=inside)
-        length = tl.where(lane == i, tl.sum(keep.to(tl.int32), 0), length)
+    row, at = tile(ROWS, BLOCK)
+    inside = (at < n) & (row < rows)
+    sums, starts = _memory(work_ptr, row, rows, n)
+    marks = marks_ptr + row * n
+    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+    top, empty, spoilt = standing(x)
+    keep = (x > -float("inf")) & ~spoilt
+    t = -1.001 - 2.01 * lam
+    z = tl.where(keep, tl.maximum((x - top) * scale, t - 1.0 - 2.0 * lam), t).to(tl.float64)
+    lam64 = tl.zeros([ROWS, 1], tl.float64) + lam
+    upto = tl.cumsum(z - t, 1)
+    lower = upto - (z - t)
+    up = _above(-lam64 - lower, lam64 - lower, upto, at == BLOCK - 1, keep, lam64, at)
+    place = tl.cumsum(up.to(tl.int32), 1) - 1
+    count = total(up.to(tl.int32))
+    left_out = tl.cumsum(keep.to(tl.int32), 1) - place - 1  # kept positions in front of this one that are not up
+    tl.store(sums, 0.0 * lam64, mask=row < rows)
+    tl.store(sums + place + 1, tl.cumsum(tl.where(up, z, 0.0), 1), mask=up)
+    tl.store(starts + place, left_out, mask=up)
     tl.debug_barrier()
-    rows_of_lanes = work_ptr + (row0 + lane) * n
-    _total_variation(rows_of_lanes, rows_of_lanes + second, length, lam, ROWS)
+    fewer = tl.load(starts + place - 1, mask=up & (place > 0), other=0)
+    tl.store(marks + place, tl.where(left_out != fewer, GAP, 0).to(tl.int8), mask=up)
+    more = total(keep.to(tl.int32)) - count > left_out
+    tl.store(marks + place + 1, tl.where(more, GAP, 0).to(tl.int8), mask=up & (place == count - 1) & (count < n))
+    slack = 1e-10 + 1e-10 * lam64  # above what is lost by rounding
     tl.debug_barrier()
-    for i in range(ROWS):
-        row = row0 + i
-        inside = at < tl.where(row < rows, n, 0)
-        front = work_ptr + row * n
-        x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
-        _, empty, spoilt = standing(x)
-        keep = tl.where(spoilt, -float("inf"), x) > -float("inf")
-        place = tl.cumsum(keep.to(tl.int32), 0) - 1
-        count = tl.sum(keep.to(tl.int32), 0)
-        # NaN means "same as the value before". Number the segments and store their values one after another.
-        value = tl.load(front + second + at, mask=at < count, other=float("nan"))
-        begins = value == value
-        segment = tl.cumsum(begins.to(tl.int32), 0) - 1
-        tl.store(front + segment, value, mask=begins)
-        tl.debug_barrier()
-        value = tl.load(front + segment, mask=at < count, other=0.0)
-        before = tl.load(front + segment - 1, mask=begins & (segment > 0), other=float("nan"))
-        first = begins & (value != before)
-        tl.store(front + second + at, value, mask=at < count)
-        tl.store(marks_ptr + row * n + at, first.to(tl.int8), mask=at < count)
-        tl.debug_barrier()
-        y = tl.load(front + second + place, mask=keep, other=-1e9)
-        first = tl.load(marks_ptr + row * n + place, mask=keep, other=0) != 0
-        tl.debug_barrier()
-        y = tl.where(count > 0, y, 0.0)  # empty or invalid rows are computed with zeros
-        p = tl.where(keep, tl.maximum(y - simplex_threshold(y), 0.0), 0.0)
-        tl.store(marks_ptr + row * n + at, _marks(first, p, empty, spoilt), mask=inside)
-        tl.store(p_ptr + row * n + at, tl.where(spoilt, float("nan"), p), mask=inside)
+    if FEW < BLOCK:
+        if some(count > FEW) == 0:
+            _cut(sums, starts, marks, count, n, lam64, slack, FEW)
+        else:
+            _cut(sums, starts, marks, count, n, lam64, slack, BLOCK)
+    else:
+        _cut(sums, starts, marks, count, n, lam64, slack, BLOCK)
+    tl.debug_barrier()
+    p = tl.load(sums + place, mask=up, other=0.0).to(tl.float32)
+    first = tl.load(marks + place, mask=up, other=0) == 1
+    tl.debug_barrier()
+    tl.store(marks + at, _marks(first, p, spoilt), mask=inside)
+    tl.store(p_ptr + row * n + at, tl.where(spoilt, float("nan"), p), mask=inside)
+
+
+@triton.jit
+def _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam, LANES: tl.constexpr):
+    """The rest of `oscarmax_forward` for ``count`` scores, of which LANES is at least as many.
+
+    keys: int64, the score's bits in the order of numbers, then the complement of its place. A bitonic network that compares in
+    one direction only, so that what is behind ``count`` needs no memory, sorts them; the steps read and write keys and keys + apart in turn.
+    """
+    at = tl.arange(0, LANES)[None, :]
+    real = at < count
+    key = tl.load(keys + at, mask=real, other=0)
+    longest = tl.max(tl.max(count, 1), 0)
+    here = apart * 0
+    size = 2
+    while size < 2 * longest:
+        step = size - 1
+        following = size // 4
+        while step > 0:
+            partner = at ^ step
+            both = real & (partner < count)
+            other = tl.load(keys + here + partner, mask=both, other=0)
+            key = tl.where(both & ((partner > at) == (other > key)), other, key)
+            here = apart - here
+            tl.store(keys + here + at, key, mask=real)
+            tl.debug_barrier()
+            step = following
+            following = following // 2
+        size = size * 2
+    bits = (key >> 32).to(tl.int32)
+    score = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True).to(tl.float64)
+    source = 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
+    lifted = tl.where(real, score + lam * (at + 1), 0.0)
+    tl.debug_barrier()
+    tl.store(sums, 0.0 * lam, mask=count > 0)
+    tl.store(sums + 1 + at, tl.cumsum(lifted, 1), mask=real)
+    begins = real
+    mean = lifted
+    merged = 1
+    while merged == 1:
+        begin, end, number = _groups(begins, starts, count, real, at)
+        previous = tl.load(starts + number - 2, mask=real & (number > 1), other=0)
+        below = tl.load(sums + begin, mask=real, other=0.0)
+        mean = (tl.load(sums + end, mask=real, other=0.0) - below) / (end - begin).to(tl.float64)
+        before = (below - tl.load(sums + previous, mask=real, other=0.0)) / tl.maximum(begin - previous, 1).to(tl.float64)
+        pooled = begins & (number > 1) & (mean > before)
+        begins = begins & ~pooled
+        merged = some(pooled)
+    p = _projected(mean, real)
+    tl.store(marks + at, _marks(begins, p, count < 0), mask=real)
+    tl.store(order + at, source.to(tl.int16), mask=real)
+    tl.store(p_row + source, p, mask=real)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def oscarmax_forward(
-    x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, starts_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
-    MASKED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
+    MASKED: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p, its marks and the order of the scores for one row. work: float64 [R, n + 1]. starts: int32 [R, n + 1].
+    """p, its marks and the order of the scores for ROWS rows. work: float64 [2, R, n + 1], see `_memory`.
 
-    To sort the scores, the kernel counts for each score how many are larger, CHUNK scores at a time. With s in
-    decreasing order, it then pools ``s_i + lam i`` until the result decreases (isotonic regression). All violations are
-    pooled at once, since two adjacent blocks in the wrong order always end up in one block.
+    A score is pulled down by at most lam (n - 1), so only those above top - 1 - lam (n - 1) can be in the support, and the others,
+    which are behind them, do not change them. With s in decreasing order, ``s_i + lam i`` is pooled until the result decreases (isotonic regression).
+    All violations are pooled at once, since two adjacent blocks in the wrong order always end up in one block.
     """
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < n
-    sums = work_ptr + row * (n + 1)
-    starts = starts_ptr + row * (n + 1)
+    row, at = tile(ROWS, BLOCK)
+    inside = (at < n) & (row < rows)
+    sums, starts = _memory(work_ptr, row, rows, n)
     order = order_ptr + row * n
+    marks = marks_ptr + row * n
+    p_row = p_ptr + row * n
     x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
     top, empty, spoilt = standing(x)
-    keep = tl.where(spoilt, -float("inf"), x) > -float("inf")
-    count = tl.sum(keep.to(tl.int32), 0)
-    z = tl.where(keep, tl.maximum((x - top) * scale, -2.0 - lam * n), -float("inf"))
-    tl.store(sums + at, z.to(tl.float64), mask=inside)
+    z = tl.where((x > -float("inf")) & ~spoilt, (x - top) * scale, -float("inf"))
+    keep = z > -1.001 - lam * n
+    count = total(keep.to(tl.int32))
+    upto = tl.cumsum(keep.to(tl.int32), 1)
+    bits = (z + 0.0).to(tl.int32, bitcast=True)  # one zero
+    bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    keys = sums.to(tl.pointer_type(tl.int64))
+    tl.store(keys + upto - 1, (bits.to(tl.int64) << 32) | (0x7FFFFFFF - at).to(tl.int64), mask=keep)
+    tl.store(order + count + (at - upto), (at + 0 * upto).to(tl.int16), mask=inside & ~keep)
+    tl.store(marks + at, _marks(keep, tl.where(keep, 0.0, 0.0), spoilt), mask=inside)
+    tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
     tl.debug_barrier()
-    rank = tl.zeros([BLOCK], tl.int32)
-    for j in range(0, n, CHUNK):
-        other = j + tl.arange(0, CHUNK)
-        w = tl.load(sums + other, mask=other < n, other=-float("inf")).to(tl.float32)
-        earlier = (w[None, :] == z[:, None]) & (other[None, :] < at[:, None]) & (other[None, :] < n)
-        rank += tl.sum(((w[None, :] > z[:, None]) | earlier).to(tl.int32), 1)
-    tl.debug_barrier()
-    tl.store(sums + rank, z.to(tl.float64), mask=inside)
-    tl.store(order + rank, at.to(tl.int16), mask=inside)
-    tl.debug_barrier()
-    real = at < count
-    s = tl.load(sums + at, mask=real, other=0.0)
-    source = tl.load(order + at, mask=inside, other=0).to(tl.int32)
-    tl.debug_barrier()
-    lifted = tl.where(real, s + (tl.zeros([BLOCK], tl.float64) + lam) * (at + 1), 0.0)
-    tl.store(sums, 0.0)
-    tl.store(sums + 1 + at, tl.cumsum(lifted, 0), mask=inside)
-
-    begins = real  # in another order than this, Triton 3.6 fails at blocks of 256 and more
-    mean = lifted
-    left = count
-    blocks = count + 1
-    while left < blocks:
-        blocks = left
-        number = tl.cumsum(begins.to(tl.int32), 0)
-        tl.debug_barrier()
-        tl.store(starts + number - 1, at, mask=begins)
-        tl.store(starts + left, count)
-        tl.debug_barrier()
-        begin = tl.load(starts + number - 1, mask=real, other=0)
-        end = tl.load(starts + number, mask=real, other=1)
-        previous = tl.load(starts + number - 2, mask=real & (number > 1), other=0)
-        below = tl.load(sums + begin, mask=real, other=0.0)
-        mean = (tl.load(sums + end, mask=real, other=0.0) - below) / (end - begin)
-        before = (below - tl.load(sums + previous, mask=real, other=0.0)) / tl.maximum(begin - previous, 1)
-        begins = begins & ((number == 1) | ~(mean > before))
-        left = tl.sum(begins.to(tl.int32), 0)
-    # Subtract the row's largest value: this does not change the projection and preserves precision in float32.
-    highest = tl.max(tl.where(real, mean, -float("inf")), 0)
-    y = tl.where(real, (mean - highest).to(tl.float32), -1e9)
-    y = tl.where(count > 0, y, 0.0)
-    p = tl.where(real, tl.maximum(y - simplex_threshold(y), 0.0), 0.0)
-    tl.store(marks_ptr + row * n + at, _marks(begins, p, empty, spoilt), mask=inside)
-    tl.store(p_ptr + row * n + source, tl.where(spoilt, float("nan"), p), mask=inside)
+    lam64 = tl.zeros([ROWS, 1], tl.float64) + lam
+    apart = rows.to(tl.int64) * (n + 1)
+    if FEW < BLOCK:
+        if some(count > FEW) == 0:
+            _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, FEW)
+        else:
+            _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, BLOCK)
+    else:
+        _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def grouped_backward(
-    g_ptr, marks_ptr, order_ptr, dx_ptr, work_ptr, n, scale, ORDERED: tl.constexpr, BLOCK: tl.constexpr
-):
+    g_ptr, marks_ptr, order_ptr, dx_ptr, work_ptr, rows, n, scale,
+    ORDERED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """dx = scale (mean of g over the group - mean of g over the support). work: float64 [R, 2, n + 1].
 
     The means are computed from differences of running sums, since the groups are contiguous (in the order of the
     scores, if ORDERED).
     """
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < n
+    row, at = tile(ROWS, BLOCK)
+    inside = (at < n) & (row < rows)
     mark = tl.load(marks_ptr + row * n + at, mask=inside, other=-1).to(tl.int32)
     on = mark >= 0
-    source = at
+    source = at + 0 * mark
     if ORDERED:
         source = tl.load(order_ptr + row * n + at, mask=inside, other=0).to(tl.int32)
     g = tl.load(g_ptr + row * n + source, mask=inside & on, other=0.0).to(tl.float64)
     sums = work_ptr + row * 2 * (n + 1)
     sizes = sums + n + 1
-    running = tl.cumsum(g, 0)
-    counted = tl.cumsum(on.to(tl.int32), 0)
-    group = tl.cumsum((mark == 1).to(tl.int32), 0)
-    total = tl.sum(g, 0)
-    size = tl.sum(on.to(tl.int32), 0)
+    running = tl.cumsum(g, 1)
+    counted = tl.cumsum(on.to(tl.int32), 1)
+    group = tl.cumsum((mark == 1).to(tl.int32), 1)
+    whole = total(g)
+    size = total(on.to(tl.int32))
     tl.store(sums + group - 1, running - g, mask=mark == 1)
     tl.store(sizes + group - 1, (counted - 1).to(tl.float64), mask=mark == 1)
-    groups = tl.sum((mark == 1).to(tl.int32), 0)
-    tl.store(sums + groups, total)
-    tl.store(sizes + groups, size.to(tl.float64))
+    groups = total((mark == 1).to(tl.int32))
+    tl.store(sums + groups, whole, mask=row < rows)
+    tl.store(sizes + groups, size.to(tl.float64), mask=row < rows)
     tl.debug_barrier()
     members = tl.load(sizes + group, mask=on, other=1.0) - tl.load(sizes + group - 1, mask=on, other=0.0)
     own = tl.load(sums + group, mask=on, other=0.0) - tl.load(sums + group - 1, mask=on, other=0.0)
-    dx = tl.where(on, own / members - total / tl.maximum(size, 1), 0.0) * scale
+    dx = tl.where(on, own / members - whole / tl.maximum(size, 1), 0.0) * scale
     dx = tl.where(mark == -2, float("nan"), dx)
     tl.store(dx_ptr + row * n + source, dx.to(tl.float32), mask=inside)
