@@ -8,7 +8,7 @@ from test_architecture import ROOT, tracked
 # The most lines of Python in a room, 5 % above what is there; NAMING: files that may name a mapping.
 LINES = {
     "sparse_attention": 17_400,  # the short way of calls on a GPU is 400 of them
-    "repro": 8_100,  # records are read without a store or Hydra
+    "repro": 8_300,  # records are read without a store or Hydra; runs.csv, several test sets
     "tasks": 22_280,
     "tasks/fairseq_plugin": 895,
     "scripts": 895,

@@ -178,7 +178,7 @@ def test_task_and_profile_compose(composed, task, profile):
     config = composed([f"task={task}", f"profile={profile}"])
     assert (config["task"]["name"], config["profile"]["name"]) == (task, profile)
     setting = yaml_of("setting", f"{task}_{profile}")
-    assert setting["train"].items() <= config["train"].items()
+    assert setting.get("train", {}).items() <= config["train"].items()
     told = setting.get("task", {}).get("deviations", [])
     told = [re.sub(r"\$\{(\w+)\.(\w+)\}", lambda m: str(config[m[1]][m[2]]), text) for text in told]
     assert config["task"]["deviations"] == told

@@ -168,13 +168,13 @@ STATED = {
 }
 # what a deviation says that the paper does not state begins with one of these words
 SILENT = {
-    ("niculae2017", "translation"): "data: |paper: Moses|The epoch",
+    ("niculae2017", "translation"): "data: |gpu, paper: Moses|The epoch",
     ("niculae2017", "summarization"): "The epoch",
 }
-SILENT |= {("laha2018", "translation"): "paper: Moses", ("martins2020", "imdb"): "model: |encode: |optim: "}
-SILENT |= {("martins2020", "vqa"): "optim: |GloVe "}
+SILENT |= {("laha2018", "translation"): "gpu, paper: Moses", ("martins2020", "imdb"): "data: |model: |encode: |optim: "}
+SILENT |= {("martins2020", "vqa"): "data: random|optim: |GloVe "}
 SILENT["martins2020", "translation"] = (
-    "model: (one matrix|initial|dropout|padding)|joint BPE|optim: |scores |beam 4|paper: Moses|Source|The epoch"
+    "model: (one matrix|initial|dropout|padding)|joint BPE|optim: |scores |beam 4|gpu, paper: Moses|Source|The epoch"
 )
 QUOTED = re.compile(r" \((paper: |(?=the paper does not state it))((?:[^()]|\([^()]*\))*)\)")
 

@@ -4,6 +4,7 @@ A worker on this machine has one GPU, or as many as a training has processes.
 """
 
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,10 @@ from repro.launch import pool
 from repro.launch.pool import Event, Loggers
 from repro.store import Store
 
+GB_OF_CELL, CORES_OF_CELL = (
+    8,
+    2,
+)  # with `auto`; eight 2 x 500 LSTMs on one GPU with 16 cores were measured (docs/reference/gpu.md)
 Say = Callable[[str], None]
 _say: Say = partial(print, file=sys.stderr, flush=True)
 
@@ -60,8 +65,10 @@ def run(
         pending = again
 
 
-def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[int, str]:
     """Check that `run` can start on this machine, before any data are prepared.
+
+    Returns how many cells will run at a time, and why if that is not `runtime.workers`.
 
     Raises:
         StoreError: Slurm is not available here, or a requested GPU does not exist.
@@ -70,8 +77,9 @@ def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         from repro.launch import slurm  # loads submitit
 
         slurm.here()
-    else:
-        places(runtime)
+        return launcher["parallel"], ""
+    found, said = places(runtime)
+    return len(found), said or ""
 
 
 def run_one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
@@ -111,6 +119,21 @@ def count() -> int:
     return torch.cuda.device_count()
 
 
+def room(gpus: Sequence[str]) -> tuple[int, str]:
+    """How many cells can share each of the `gpus`, by the least free memory (nvidia-smi) and the cores; and a sentence that says so."""
+    asked = ["nvidia-smi", f"--id={','.join(gpus)}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    cores = len(os.sched_getaffinity(0)) // len(gpus)
+    try:
+        listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+        free = min(int(megabytes) // 1024 for megabytes in listed)
+        why = f"{free} GB of free memory at {GB_OF_CELL} a cell, {cores} cores at {CORES_OF_CELL} a cell"
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        free, why = 0, f"nvidia-smi does not tell the free memory ({error})"
+    count = max(1, min(free // GB_OF_CELL, cores // CORES_OF_CELL))
+    told = f"{count} cell(s) at a time on each of {len(gpus)} GPU(s): {why}"
+    return count, f"{told}; runtime.workers_per_device=N sets another number"
+
+
 def places(
     runtime: Mapping[str, Any], processes: int = 1, count: Callable[[], int] = count
 ) -> tuple[list[str | None], str | None]:
@@ -118,7 +141,7 @@ def places(
 
     Args:
         runtime: the options `workers`, `device`, `devices` (all, none, or numbers of visible GPUs) and
-            `workers_per_device`.
+            `workers_per_device` (a number, or `auto`: `room` decides, and `workers` is not read).
         processes: the number of GPUs that a cell needs.
 
     Raises:
@@ -141,10 +164,14 @@ def places(
     chosen = visible if asked == "all" else [visible[n] for n in asked]
     sets = [",".join(chosen[i : i + processes]) for i in range(0, len(chosen) - processes + 1, processes)]
     sets = sets or [",".join(chosen)]  # there are too few GPUs; the training reports the error
-    most = len(sets) * runtime.get("workers_per_device", 1)
+    share, why = runtime.get("workers_per_device", 1), None
+    if share == "auto":
+        share, why = room(chosen)
+        workers = len(sets) * share
+    most = len(sets) * share
     found: list[str | None] = [sets[i % len(sets)] for i in range(min(workers, most))]
     if workers <= most:
-        return found, None
+        return found, why
     each = f"one for each of {len(sets)} GPU(s){f' x {processes}' if processes > 1 else ''}"
     return (
         found,

@@ -247,7 +247,8 @@ def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
         if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
             problems.append(f"{where}={value!r} must be a list")
             return ()
-        return tuple(_value(inner[0], v, where, problems) for v in value)
+        flat = [v for one in value for v in (one if isinstance(one, list) else [one])]  # an anchor's list within a list
+        return tuple(_value(inner[0], v, where, problems) for v in flat)
     of = Mapping if get_origin(hint) is Mapping else inner[0] if inner else hint  # X | None
     if is_dataclass(of):
         return typed(of, value, where, problems)

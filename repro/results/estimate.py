@@ -6,6 +6,7 @@ is compared only when the cell runs. Hours come from finished cells of the store
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,16 +17,21 @@ from repro.results import records
 from repro.store import Entry, Store
 
 NONE: Mapping[str, str] = {}
-ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
+ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "gpu": 1.0, "paper": 24.0}  # hours per cell
 # kind of cell (`_kind`) -> hours per epoch, and the number of finished cells
 Paces = Mapping[tuple[str, ...], tuple[float, int]]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Assumed time of an epoch. `slowness` is called only if it is needed."""
+    """Assumed times (configs/rates.yaml). `slowness` is called only if it is needed."""
 
-    paper: Mapping[str, float] = field(default_factory=dict)  # data set or task -> hours on one GPU
+    measured: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of an update on a GPU
+    counted: Mapping[str, float] = field(default_factory=dict)  # the same, by the number of operations
+    examples: Mapping[str, int] = field(default_factory=dict)  # data set -> training examples
+    start: float = 0.0  # seconds of a cell on a GPU besides its updates
+    slowed: float = 1.0  # share by which each further cell on a GPU slows the others down
+    together: int = 1  # the most cells on a GPU for which this was measured
     others: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # task_profile -> examples, seconds on a core
     slowness: Callable[[], float] = lambda: 1.0  # time on a core of this machine, as a multiple of the seconds above
 
@@ -46,12 +52,20 @@ class Estimate:
 
     `shares` maps the label of each part to its estimate; a cell that several parts need counts in the first one.
     `sources` maps each source of hours to the number of cells that use it; `paces` are those of the finished cells.
+    GPU-minutes are those of `together` cells at a time on a GPU, each of which slows the others by the share `slowed`.
     """
 
     shares: dict[str, Share] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     workers: int = 1
     paces: Paces = field(default_factory=dict)
+    together: int = 1
+    slowed: float = 1.0
+
+    def gpu_minutes(self, share: Share) -> float:
+        """Minutes of one GPU for a part of the plan."""
+        at_once = max(1, min(self.together, self.total.cells - self.total.done))
+        return 60 * share.gpu_hours * (1 + (at_once - 1) * self.slowed) / at_once
 
     @property
     def total(self) -> Share:
@@ -65,21 +79,24 @@ class Estimate:
             refused: configurations that cannot be run -> why.
         """
         width = max(4, *map(len, (*self.shares, *refused)))
-        lines = [title, f"  {'what':{width}}  {'cells':>7}  {'done':>7}  {'to run':>7}  {'hours':>9}"]
+        all_of = self.total
+        head = f"  {'what':{width}}  {'cells':>7}  {'done':>7}  {'to run':>7}  {'hours':>9}"
+        lines = [title, head + "  GPU-minutes" * bool(all_of.gpu_hours)]
         for label, s in self.shares.items():
             lines.append(f"  {label:{width}}  {s.cells:7d}  {s.done:7d}  {s.cells - s.done:7d}  {_rounded(s.hours):>9}")
+            lines[-1] += f"  {_rounded(self.gpu_minutes(s)):>11}" if all_of.gpu_hours else ""
         lines += [f"  {label:{width}}  cannot be run: {why}" for label, why in refused.items()]
         if any(not s.cells for s in self.shares.values()):
             lines.append("0 cells: what this needs is counted in a line above.")
         lines += [f"Hours of {count} cells: {source}." for source, count in self.sources.items()]
         lines.append("No data were read: the content of a cell's data is compared when it runs.")
-        all_of = self.total
         left = all_of.cells - all_of.done
         workers = min(self.workers, left)
-        gpu = f", {_rounded(all_of.gpu_hours)} GPU-hours" if all_of.gpu_hours else ""
+        at_once = f" with {min(self.together, left)} cells at a time on a GPU" if min(self.together, left) > 1 else ""
+        gpu = f", {_rounded(self.gpu_minutes(all_of))} GPU-minutes{at_once}" if all_of.gpu_hours else ""
         assumed = "assumed" if any(source.startswith("assumed") for source in self.sources) else "measured"
         wall = f"about {clock(3600 * all_of.hours)} of cells ({assumed}){gpu}"
-        if workers > 1:
+        if workers > 1 and not at_once:
             wall += f"; {clock(3600 * all_of.hours / workers)} with {workers} workers"
         wall = f"; {wall}" * (left > 0) + f"; {len(refused)} cannot be run: nothing starts with these" * bool(refused)
         return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run{wall}"])
@@ -98,7 +115,9 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
     for r in known:
         if (r.tests or Entry(r.folder).state() == "done") and (asked := r.asked_id()):
             finished.setdefault((asked, _text(scoring(r.config, r.family))), set()).update(r.tests)
-    made = Estimate(workers=slots[0][1].config["runtime"]["workers"], paces=_paces(known))
+    runtime = slots[0][1].config["runtime"]
+    together = {"auto": rates.together}.get(share := runtime.get("workers_per_device", 1), share)
+    made = Estimate(workers=runtime["workers"], paces=_paces(known), together=together, slowed=rates.slowed)
     cells: dict[tuple[str, str], tuple[str, Cell, set[str]]] = {}
     for label, slot in slots:
         made.shares.setdefault(label, Share())
@@ -113,7 +132,7 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
         of_cell, source = hours(cell.config, rates, made.paces)
         made.sources[source] = made.sources.get(source, 0) + 1
         share.hours += of_cell
-        if cell.config["runtime"]["device"] == "cuda" or cell.config["profile"]["name"] == "paper":  # for GPUs
+        if _on_gpu(cell.config):
             share.gpu_hours += of_cell * cell.config["train"].get("processes", 1)
     return made
 
@@ -122,6 +141,12 @@ def _kind(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Finished cells of the same kind say how long an epoch takes."""
     place = (config[node].get("name", "") for node in ("task", "profile"))
     return (*place, _text(config["data"]), (config.get("runtime") or {}).get("device", ""))
+
+
+def _on_gpu(config: Mapping[str, Any]) -> bool:
+    """Whether a cell is for a GPU: by its device, or its profile."""
+    profile, device = config["profile"]["name"], (config.get("runtime") or {}).get("device")
+    return device == "cuda" or profile == "paper" or (profile == "gpu" and device != "cpu")
 
 
 def _epochs(config: Mapping[str, Any]) -> int:
@@ -142,14 +167,16 @@ def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None
     if paces and kind in paces:
         pace, count = paces[kind]
         return pace * epochs, f"measured, {clock(3600 * pace)} an epoch in {count} finished cell(s) of {kind[0]}"
-    names = [n for n in (config["data"]["name"], config["task"]["name"]) if n in rates.paper]
-    if profile == "paper" and names:
-        rate = rates.paper[names[0]]
-        return rate * epochs, f"assumed, {rate:.2g} hours an epoch of {names[0]} on one GPU"
+    limit, task = (config["data"].get("limits") or {}).get("train"), config["task"]["name"]
+    every, rate = rates.examples.get(config["data"]["name"]), rates.measured.get(task) or rates.counted.get(task)
+    if _on_gpu(config) and profile in ("gpu", "paper") and rate and every:
+        size = (config.get("train") or {}).get("batch_size") or 64
+        seconds = rates.start + epochs * rate * math.ceil(min(limit or every, every) / size)
+        how = "measured on" if task in rates.measured else "by the operations it starts, not timed on"
+        return seconds / 3600, f"assumed, {1000 * rate:.0f} ms an update of {task}, {how} an H200"
     if (setting := f"{config['task']['name']}_{profile}") in rates.others:
         examples, seconds = rates.others[setting]
-        limit = (config["data"].get("limits") or {}).get("train") or examples
-        rate = min(1.0, limit / examples) * seconds / 3600 * rates.slowness()
+        rate = min(1.0, (limit or examples) / examples) * seconds / 3600 * rates.slowness()
         return rate * epochs, f"assumed, {clock(3600 * rate)} an epoch of {setting} on one core"
     assumed = ASSUMED_HOURS.get(profile, 1.0)
     return assumed, f"assumed, {assumed:g} hours each with the profile {profile}"

@@ -133,7 +133,7 @@ def _listed(values: Collection[Any], joint: str = " and ") -> str:
 
 
 GROUPS = ("data", "model", "optim", "schedule", "encode", "decode")
-SCOPES = ("demo|cpu|paper", "[a-z]+[0-9]{4}", "with .+", "on .+", "|".join(GROUPS))  # kinds of names in a scope
+SCOPES = ("demo|cpu|gpu|paper", "[a-z]+[0-9]{4}", "with .+", "on .+", "|".join(GROUPS))  # kinds of names in a scope
 
 
 def concerns(text: str, words: Collection[str]) -> bool:

@@ -145,13 +145,15 @@ def barriers(
         declared: the deviations from the paper that are declared for these slots (`footers.declared`).
     """
     reasons = []
-    if experiment.profile != "paper":
+    gpu = experiment.profile == "gpu"  # the paper's model and training; only the data differ
+    reasons += [text for text in declared if gpu and text.startswith("data: ")]
+    if experiment.profile not in ("gpu", "paper"):
         reasons.append(f"profile {experiment.profile}")
     if experiment.not_comparable:
         reasons.append(experiment.not_comparable)
-    elif not experiment.comparable:
+    elif not experiment.comparable and not (gpu and (reasons or column.not_comparable)):
         reasons.append("the experiment does not claim to be comparable")
-    if column.not_comparable:
+    if column.not_comparable and not (gpu and reasons):
         reasons.append(column.not_comparable)
     reasons += [f"override {o}" for o in overrides if _key(o).split(".")[0] not in FREE]
     loaded = {Path(p).name for s in slots for p in s.config.get("plugins") or []}

@@ -120,9 +120,11 @@ class Driver:
         ids = self.order(work)
         trained = sum(self.cells[key].entry(self.store).state() == "done" for key in ids)
         left = f"{len(ids) - trained} to run" + (f", {trained} to evaluate" if trained else "")
-        where = "by Slurm" if self.launcher["name"] == "slurm" else f"on {self.runtime['workers']} worker(s)"
+        slurm = self.launcher["name"] == "slurm"
+        workers = self.runtime["workers"] if slurm else launch.ready(self.launcher, self.runtime)[0]
+        where = "by Slurm" if slurm else f"on {workers} worker(s)"
         print(f"{len(self.cells)} cells: {self.reused} finished before, {left} {where}", file=sys.stderr)
-        display = Display(work, self.runtime["workers"])
+        display = Display(work, workers)
         self._begin(display)
         self._run_all([self.cells[key] for key in ids], display)
         # another process may have finished cells that failed here

@@ -11,6 +11,7 @@ from typing import Any
 from repro import launch
 from repro import plan as plans
 from repro.identity import Cell, pair
+from repro.launch.display import clock
 from repro.plan.experiment import Experiment, Row
 from repro.results import estimate
 from repro.store import Store
@@ -46,17 +47,30 @@ def begin(request: Request) -> Driver:
         StoreError: the launcher cannot start.
     """
     loaded, rest = experiments(request), request.overrides
+    cells = outline(loaded, rest)
+    _, why = check_launcher(cells)
+    store = store_of(cells)
+    for told in (why, on_gpu(request, cells)):
+        if told:
+            print(told, file=sys.stderr)
     for one in loaded:
         if one.opening:
             print(one.opening, flush=True)
-    cells = outline(loaded, rest)
-    check_launcher(cells)
-    store = store_of(cells)
     cost = estimate.estimate([("", cell) for group in cells for cell in group], store, ASSUMED)
     where = ", ".join(f"{store.root}/report/{one.name}_{one.profile}.html" for one in loaded)
     told = cost.text("").splitlines()[-1]
     print(f"{', '.join(request.names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
     return Driver(prepared(loaded, rest, cells), store, cost.paces)
+
+
+def on_gpu(request: Request, cells: Sequence[Sequence[Cell]]) -> str:
+    """What the profile gpu would take, for the demo on a machine with a GPU; or ""."""
+    names = [name for name in request.names if "gpu" in compose.page("experiment", name)["profiles"]]
+    if request.profile != "demo" or not names or config_of(cells)["runtime"]["device"] != "cuda":
+        return ""
+    groups = outline([compose.experiment(name, "gpu") for name in names])
+    cost = estimate.estimate([("", cell) for group in groups for cell in group], store_of(groups), ASSUMED)
+    return f"PROFILE=gpu: about {max(1, round(cost.gpu_minutes(cost.total)))} minutes here"
 
 
 def plan(request: Request) -> tuple[plans.Plan, Store]:
@@ -76,9 +90,27 @@ def store_of(cells: Sequence[Sequence[Cell]]) -> Store:
     return Store(config_of(cells)["paths"]["outputs"])
 
 
-def check_launcher(cells: Sequence[Sequence[Cell]]) -> None:
-    """Raise StoreError if the launcher cannot start."""
-    launch.ready(config_of(cells)["launcher"], config_of(cells)["runtime"])
+def check_launcher(cells: Sequence[Sequence[Cell]]) -> tuple[int, str]:
+    """Return how many cells will run at a time, and why if that is not `runtime.workers`.
+
+    Raises StoreError if the launcher cannot start, ConfigError if the profile needs a GPU and there is none.
+    """
+    config = config_of(cells)
+    if config["runtime"]["device"] == "auto" and config["launcher"]["name"] != "slurm":
+        costs = {}
+        for device in ("cuda", "cpu"):
+            of = [
+                replace(c, config={**c.config, "runtime": {**config["runtime"], "device": device}})
+                for g in cells
+                for c in g
+            ]
+            costs[device] = estimate.estimate([("", c) for c in of], store_of(cells), ASSUMED)
+        minutes, hours = costs["cuda"].gpu_minutes(costs["cuda"].total), costs["cpu"].total.hours
+        told = "profile=gpu needs a GPU, and torch finds none here; it would take about"
+        told = f"{told} {clock(60 * minutes)} of an H200, and with runtime.device=cpu {clock(3600 * hours)} of this machine's cores"
+        told = f"{told}; add runtime.device=cpu, launcher=slurm_gpu, or profile=cpu, whose models are made for a CPU"
+        raise compose.ConfigError(Problem(told, "profile", "gpu"))
+    return launch.ready(config["launcher"], config["runtime"])
 
 
 def prepared(

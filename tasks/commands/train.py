@@ -20,7 +20,7 @@ from repro.launch import display
 from repro.protocol import parameters
 from repro.results import estimate, records
 from repro.store import Store, StoreError, outputs_folder
-from tasks.commands import compare, sweep
+from tasks.commands import compare, reproduce, sweep
 from tasks.commands.driver import of_other_code
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, overrides, pages
@@ -58,7 +58,7 @@ def _run(config: Mapping[str, Any]) -> Ended:
     import torch
 
     try:
-        launch.ready(config["launcher"], config["runtime"])
+        reproduce.check_launcher([[cells.Cell(config, compose.module_of(config))]])
         torch.set_num_threads(config["runtime"]["threads"])
         cell = cells.prepare(cells.Cell(config, compose.module_of(config)), Progress())
         store = Store(config["paths"]["outputs"])

@@ -170,6 +170,8 @@ def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> di
     if names_data(typed) and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
         values["data"]["fallback"] = None
     config = completed(values)
+    if (config["profile"]["name"], values["runtime"]["device"], config["runtime"]["device"]) == ("gpu", "auto", "cpu"):
+        config["runtime"]["device"] = "auto"  # a plan may go on; `reproduce.check_launcher` refuses to run it
     family = importlib.import_module(f"tasks.{config['task']['family']}.options")
     if unused := [o for o in typed if _node(o) in getattr(family, "NOT_USED", {})]:
         why = family.NOT_USED[_node(unused[0])]

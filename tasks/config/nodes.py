@@ -23,6 +23,13 @@ def _devices(value: Any) -> str | list[int]:
     return found
 
 
+def _sharing(value: Any) -> str | int:
+    """`auto`, or how many cells share a GPU."""
+    if value != "auto" and (type(value) is not int or value < 1):
+        raise ValueError("must be auto or a whole number of at least 1")
+    return value
+
+
 @defaults("main", "train")
 class Train:
     """Length of the training, batches, and the choice of the epoch to keep."""
@@ -103,9 +110,9 @@ class Adam(Sgd):
 
 @dataclass
 class Profile:
-    """The size of the setting: demo, cpu or paper."""
+    """The size of the setting: demo, cpu, gpu or paper."""
 
-    name: str = choice(REQUIRED, "demo", "cpu", "paper", help="demo, cpu or paper")
+    name: str = choice(REQUIRED, "demo", "cpu", "gpu", "paper", help="demo, cpu, gpu or paper")
 
 
 @defaults("main", "runtime")
@@ -116,7 +123,12 @@ class Runtime:
     threads: int = integer(low=1, help="CPU threads of each cell")
     workers: int = integer(low=1, help="cells at a time")
     devices: Any = option(REQUIRED, object, _devices, "GPUs of the workers: all, none or numbers")
-    workers_per_device: int = integer(low=1, help="cells that share a GPU, or train.processes of them")
+    workers_per_device: int = option(
+        REQUIRED,
+        object,
+        _sharing,
+        "cells that share a GPU, or train.processes of them; auto: as memory and cores allow",
+    )
     data_workers: int = integer(low=0, help="processes that collate batches")
     save_minutes: float = number(above=0, high=10_000, help="minutes between checkpoints within an epoch")
     keep_checkpoints: bool = flag(

@@ -26,9 +26,16 @@ class Scores(nn.Module):
         """The part of the scores that does not depend on the query, computed once per source: ``[B, S, .]``."""
         return keys
 
+    def matrix(self, ready: Tensor) -> Tensor | None:
+        """What a query is multiplied by to get its scores, ``[B, Q, S]``; None if there is no such matrix."""
+        return None
+
 
 class DotScores(Scores):
     """``q . k`` (Luong et al. 2015)."""
+
+    def matrix(self, ready: Tensor) -> Tensor:
+        return ready.mT
 
     def forward(self, query: Tensor, ready: Tensor) -> Tensor:
         return query @ ready.transpose(1, 2)  # [B, T, S]
@@ -43,6 +50,9 @@ class GeneralScores(Scores):
     def __init__(self, query_dim: int, key_dim: int):
         super().__init__()
         self.project = nn.Linear(query_dim, key_dim, bias=False)
+
+    def matrix(self, ready: Tensor) -> Tensor:
+        return (ready @ self.project.weight).mT
 
     def forward(self, query: Tensor, ready: Tensor) -> Tensor:
         return self.project(query) @ ready.transpose(1, 2)  # [B, T, S]

@@ -13,7 +13,7 @@ TEXTS = (*SMALL, "data.limits={train: 48, dev: 12, test: 12}")
 WORDS = (*TEXTS, "model.embed_dim=16")
 PICTURES = (*SMALL, "data.input=pixels", "data.dev_share=0.2", "encode.min_answer_count=1", "model.ff_dim=16")
 CELLS = {
-    "LSTM": ("task=toy", *WORDS, "mapping=fusedmax"),
+    "LSTM": ("task=toy", *WORDS, "model.input_feeding=true", "mapping=fusedmax"),  # by tasks.layers.steps
     "transformer": (
         "task=toy",
         *TEXTS,

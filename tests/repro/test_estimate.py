@@ -52,12 +52,27 @@ def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
     assert estimate(change=lambda page: page["columns"]["a"].update(evaluate=["duc"])).total.done == 0
 
 
-def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store):
+@pytest.mark.parametrize("share, minutes", [("auto", 1.25), (2, 1.5), (1, 2)])
+def test_the_time_on_a_gpu_is_by_the_update(experiment, tools, store, share, minutes):
+    """2 epochs of 5 updates of 3 s, and 30 s besides: 1 minute a cell; two at a time take 1.5 minutes, four 2.5."""
     (slots,) = plans.outline([experiment(profile="paper")], tools, ["train.max_epochs=2"])
-    data = slots[0].config["data"]["name"]
-    told = estimates.estimate([("x", w) for w in slots], store, estimates.Rates({data: 0.5}))
-    assert told.total.hours == pytest.approx(told.total.cells * 2 * 0.5)
-    assert told.sources == {f"assumed, 0.5 hours an epoch of {data} on one GPU": told.total.cells}
+    task, data = (slots[0].config[node]["name"] for node in ("task", "data"))
+    for slot in slots:
+        slot.config["train"]["batch_size"], slot.config["runtime"]["workers_per_device"] = 20, share
+    given = {"examples": {data: 90}, "start": 30.0, "slowed": 0.5, "together": 8}
+    told = estimates.estimate([("x", w) for w in slots], store, estimates.Rates({task: 3.0}, **given))
+    assert told.total.cells == 4 and told.total.hours == pytest.approx(4 / 60)
+    assert told.gpu_minutes(told.total) == pytest.approx(2 * minutes)
+    at_once = {"auto": " with 4 cells at a time on a GPU", 2: " with 2 cells at a time on a GPU", 1: ""}[share]
+    text = told.text("").splitlines()
+    assert text[-1].endswith(f"{2 * minutes:.1f} GPU-minutes{at_once}") and text[1].endswith("GPU-minutes")
+    assert f"3000 ms an update of {task}, measured on an H200" in next(iter(told.sources))
+    counted = estimates.Rates(counted={task: 3.0}, **given)
+    slots[0].config["data"]["limits"] = {"train": 20}
+    assert estimates.hours(slots[0].config, counted) == (
+        pytest.approx(36 / 3600),
+        f"assumed, 3000 ms an update of {task}, by the operations it starts, not timed on an H200",
+    )
 
 
 def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(experiment, tools, store, monkeypatch):

@@ -136,7 +136,7 @@ def fusedmax_forward(
     sums, starts = _memory(work_ptr, row, rows, n)
     marks = marks_ptr + row * n
     x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
-    top, empty, spoilt = standing(x)
+    top, _empty, spoilt = standing(x)
     keep = (x > -float("inf")) & ~spoilt
     t = -1.001 - 2.01 * lam
     z = tl.where(keep, tl.maximum((x - top) * scale, t - 1.0 - 2.0 * lam), t).to(tl.float64)
@@ -214,7 +214,9 @@ def _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam, LANES: t
         previous = tl.load(starts + number - 2, mask=real & (number > 1), other=0)
         below = tl.load(sums + begin, mask=real, other=0.0)
         mean = (tl.load(sums + end, mask=real, other=0.0) - below) / (end - begin).to(tl.float64)
-        before = (below - tl.load(sums + previous, mask=real, other=0.0)) / tl.maximum(begin - previous, 1).to(tl.float64)
+        before = (below - tl.load(sums + previous, mask=real, other=0.0)) / tl.maximum(begin - previous, 1).to(
+            tl.float64
+        )
         pooled = begins & (number > 1) & (mean > before)
         begins = begins & ~pooled
         merged = some(pooled)
@@ -242,7 +244,7 @@ def oscarmax_forward(
     marks = marks_ptr + row * n
     p_row = p_ptr + row * n
     x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
-    top, empty, spoilt = standing(x)
+    top, _empty, spoilt = standing(x)
     z = tl.where((x > -float("inf")) & ~spoilt, (x - top) * scale, -float("inf"))
     keep = z > -1.001 - lam * n
     count = total(keep.to(tl.int32))

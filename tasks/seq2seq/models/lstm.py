@@ -13,6 +13,8 @@ Training and search share the same code. A stateful mapping (`start`, `step`) ke
 under keys that begin with "mapping."; teacher forcing also passes this state from step to step.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ from tasks.config.options import REQUIRED, choice, defaults, flag, integer, numb
 from tasks.data.symbols import PAD
 from tasks.layers.attention import KINDS, Attention, make_scores
 from tasks.layers.lstm import Lstm, packed
+from tasks.layers.steps import Cells, Shared, masks
 
 PLACES = {"cross": Place(over=("row",), provides=("lengths",), stateful=True)}
 STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state
@@ -132,12 +135,43 @@ class Model(nn.Module):
         """
         memory = self.encode(src_tokens, src_lengths, **inputs)
         x, state = self._embed(prev_output_tokens), self.start(memory)
+        if self._launching(x):
+            return self._stepwise(x, memory, state)
         steps, at_once = [], 1 if self.options.input_feeding else x.size(1)  # step by step if a_{t-1} enters the LSTM
         for part in x.split(at_once, dim=1):
             features, weights, state = self._advance(part, memory, state)
             steps.append((features, weights))
         features, weights = (torch.cat(parts, 1) for parts in zip(*steps))
         return self.generator(features), weights
+
+    def _launching(self, x: Tensor) -> bool:
+        """Whether the time of training goes into starting operations: on a GPU, step by step, in float32."""
+        return (
+            x.is_cuda
+            and self.options.input_feeding
+            and torch.is_grad_enabled()
+            and not torch.is_autocast_enabled("cuda")
+        )
+
+    def _stepwise(self, x: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor]:
+        """What `forward` returns, by as few operations as possible (`tasks.layers.steps`); equal up to rounding, and to
+        other random numbers of the dropout."""
+        of_context, of_query = self.attend_out.weight.t().chunk(2)
+        memory, read, out = dict(memory), Shared(memory["states"] @ of_context), Shared(of_query)
+        matrix = self.attention.scores.matrix(memory["keys"])
+        memory["scores"] = None if matrix is None else Shared(matrix)  # type: ignore[assignment]
+        cells = Cells(self.decoder, x, *(state[name].transpose(0, 1) for name in ("h", "c")))
+        kept = masks(self.dropout.p if self.training else 0.0, x.size(1), *state["feed"].shape, x)
+        steps, feed = [], state["feed"]
+        for t in range(x.size(1)):
+            query = cells.step(t, feed)
+            weights, own = self._attend(query.unsqueeze(1), memory, state)
+            feed = torch.tanh(read(self._reading(weights, memory), out(query).unsqueeze(1))).squeeze(1)
+            feed = feed if kept is None else feed * kept[t]
+            state = {**state, **own}
+            steps.append((feed, weights))
+        features, attention = zip(*steps)
+        return self.generator(torch.stack(features, 1)), torch.cat(attention, 1)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.embed_dropout(self.target_embed(tokens))
@@ -164,7 +198,8 @@ class Model(nn.Module):
     def _attend(self, queries: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
         """queries [B, T, H] -> weights [B, T, S] and the mapping's entries of the new state."""
         mapping, mask = self.attention.mapping, self._mask(memory)
-        scores = self.attention.scores(queries, memory["keys"])
+        shared: Any = memory.get("scores")
+        scores = shared(queries) if shared is not None else self.attention.scores(queries, memory["keys"])
         if self.options.score_scale != 1:
             # below 1, a sparse mapping starts with a larger support, so that more positions learn
             scores = scores * self.options.score_scale

@@ -155,7 +155,7 @@ class Model(lstm.Model):
         received, own, steps = state["received"], {}, []
         for query in queries.split(1, dim=1):
             keys = torch.tanh(memory["keys"] + self.cover(received.unsqueeze(2)))
-            p, own = super()._attend(query, {**memory, "keys": keys}, {**state, **own})
+            p, own = super()._attend(query, {**memory, "keys": keys, "scores": None}, {**state, **own})
             steps.append(p)
             received = received + p.squeeze(1)
         return torch.cat(steps, 1), {**own, "received": received}
