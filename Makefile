@@ -95,6 +95,8 @@ test-slurm: developer ## test a sweep with every kind of fault on a one-node Slu
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
 test-fresh: ## install and run on fresh Debian 12, 13 and testing, and on machines with faults (needs root and debootstrap); SUITES="trixie faults" FULL=1
 	@bash tests/fresh.sh $(SUITES)
+release: developer ## build the wheels and the sdist in dist/, check them, try the wheel on fresh Debian roots, and print what to upload
+	@$(BIN)/python tests/release.py $(ARGS)
 crash-test: developer ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5'
 	@$(BIN)/python tests/crash_test.py $(ARGS)
 mutants: developer ## change N random lines (200; SEED=1), one at a time: do the nearest tests fail?
@@ -127,4 +129,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures results demo \
-	data bench bench-attention bench-lm bench-training gpu-wheels pages test test-all test-cpus test-gpu test-slurm test-fresh crash-test mutants golden lint types lock clean
+	data bench bench-attention bench-lm bench-training gpu-wheels pages test test-all test-cpus test-gpu test-slurm test-fresh release crash-test mutants golden lint types lock clean

@@ -4,6 +4,8 @@
 # A toy cell must have the same weights, byte for byte, in every suite: one value with g++ (compiled kernels), another without (plain torch).
 # The ordinary user also trains the golden cells: with g++ their weights must be the same in every suite, and their scores within 1e-12;
 # without, the scores must be within the tolerance of tests/test_golden.py of those recorded.
+# "wheel" ("wheel:trixie" alone) installs the wheel in dist/ into a virtual environment of bookworm and of trixie, with and without g++: the README's lines run, with the kernels
+# of the wheel, and without g++ no OpenMP runtime but torch's is there. TORCH="torch --find-links=/links" LINKS=FOLDER takes torch from a folder.
 # "faults" are machines without g++ and without something else (see below): each must end in the same toy cell, if need be by doing what the error says.
 # FULL=1 also runs the demo and the fast tests, as the ordinary user with g++.
 # FRESH=FOLDER (default /var/tmp/fresh) keeps the roots between runs, and one cache of packages that all machines share: only the first machine
@@ -18,7 +20,7 @@ CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
 HERE="/srv/a checkout"
 at=""
 
-leave() { for place in cache proc dev/shm dev "srv/a disk" ""; do umount -l "$at/root/$place" 2>/dev/null || true; done; }
+leave() { for place in cache links proc dev/shm dev "srv/a disk" ""; do umount -l "$at/root/$place" 2>/dev/null || true; done; }
 finish() { [ -z "$at" ] || { leave && rm -rf "$at/upper" "$at/work"; }; }
 trap finish EXIT
 
@@ -37,10 +39,11 @@ enter() { # LAYERS: mount a machine at $at/root that sees the folders LAYERS (a:
   fi
 }
 
-layer() { # NAME LAYERS COMMAND: what COMMAND, run as root, changes in a machine of LAYERS: made once, in $FRESH/NAME/upper
+layer() { # NAME LAYERS COMMAND [LINKS]: what COMMAND, run as root, changes in a machine of LAYERS: made once, in $FRESH/NAME/upper
   [ ! -e "$FRESH/$1.ready" ] || return 0
   at=$FRESH/$1
   enter "$2"
+  [ -z "${4:-}" ] || { mkdir -p "$at/root/links" && mount --bind "$4" "$at/root/links"; }
   chroot "$at/root" sh -c "$3" >"$FRESH/$1.log" 2>&1 || { echo "$1 failed: see $FRESH/$1.log" && exit 1; }
   leave && at=""
   touch "$FRESH/$1.ready"
@@ -184,8 +187,37 @@ faults() {
   done
 }
 
+# ---- the wheel
+
+wheel() { # SUITE: install the wheel in dist/ as a user does
+  local compiler said found
+  for compiler in "" "g++"; do
+    layers "$1" "$compiler"
+    layer "$1-torch" "$FRESH/$1-packages/upper:$FRESH/$1" "env -i PATH=/usr/bin:/bin SSL_CERT_FILE=/srv/trusted.crt PIP_CERT=/srv/trusted.crt PIP_CACHE_DIR=/cache \
+      sh -c 'python3 -m venv /venv && /venv/bin/pip install -q ${TORCH:-torch} transformers'" "${LINKS:-}"
+    at=$FRESH/run-wheel-$1${compiler:+-compiler} said="$1, ${compiler:-no compiler}"
+    enter "$FRESH/$1-torch/upper:$below"
+    cp dist/*_"$(uname -m)".whl README.md tests/readme_lines.py "$at/root/srv/"
+    as() { chroot "$at/root" env -i PATH=/usr/bin:/bin HOME=/home/ann su ann -c "cd /tmp && $1"; }
+    chroot "$at/root" sh -c "chown -R ann /venv && ! ldconfig -p | grep libgomp || [ -n '$compiler' ]" || { fails "$said: there is an OpenMP runtime" && continue; }
+    if ! as "/venv/bin/pip install -q --no-index /srv/*.whl && /venv/bin/python /srv/readme_lines.py /srv/README.md" >"$at/readme.log" 2>&1; then
+      fails "$said: the README's lines: $(last "$at/readme.log")"
+    elif ! as "/venv/bin/python -m sparse_attention" >"$at/main.log" 2>&1 || ! grep -q "^kernels on cpu: native (.*, from the wheel)" "$at/main.log"; then
+      fails "$said: python -m sparse_attention: $(last "$at/main.log")"
+    else
+      echo "$said: $(sed -n 1,3p "$at/main.log" | paste -sd ';'); $(last "$at/readme.log")"
+    fi
+    finish
+  done
+}
+
 mkdir -p "$FRESH"
 for suite in ${*:-bookworm trixie forky faults}; do
-  if [ "$suite" = faults ]; then faults; else whole "$suite"; fi
+  case $suite in
+    faults) faults ;;
+    wheel) wheel bookworm && wheel trixie ;;
+    wheel:*) wheel "${suite#*:}" ;;
+    *) whole "$suite" ;;
+  esac
 done
 exit $bad

@@ -37,6 +37,18 @@ def test_a_wrong_kernel_fails_the_self_test(monkeypatch, capsys, part):
     assert main.main() == 1 and "wrong: sparsemax (off by " in capsys.readouterr().out
 
 
+def test_the_bench_says_from_where_on_attention_is_faster_and_what_to_expect_elsewhere(monkeypatch, capsys):
+    def times(calls, leaves):
+        n = leaves[0].shape[-2]
+        return dict(zip(calls, (1.0, 0.5 if 500 < n < 5000 and leaves[0].ndim == 4 else 2.0, 3.0)))
+
+    monkeypatch.setattr(main, "_times", times)
+    assert main.bench() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 14 and re.search(r"rows \[16,384, 16\] +2\.00 +3\.00 +1000\.00 ms", lines[3])
+    assert "faster than torch's from 512 positions" in lines[-2] and "4,096" in lines[-1]
+
+
 def test_the_console_command_becomes_a_script_of_the_checkout(monkeypatch, root, tmp_path, capsys):
     def execv(path, words):
         raise SystemExit(f"becomes {' '.join(words[1:])}")

@@ -1,4 +1,4 @@
-"""The CPU backend: plain C++, compiled on first use and called through ctypes.
+"""The CPU backend: plain C++, built into the wheel or compiled on first use, and called through ctypes.
 
 Each operation maps rows: ``x`` is a float32 or float64 CPU tensor [R, n] with R >= 0, n >= 1 and arbitrary strides (see
 `memory`). ``-inf`` marks excluded positions, which get exactly 0 and no gradient. A row with only excluded positions
@@ -17,6 +17,7 @@ import platform
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,15 +74,14 @@ def _say_what_is_missing(library: ctypes.CDLL) -> None:
         build.say(
             "no AVX2 here or in this compiler: portable CPU kernels, up to twice as slow (docs/reference/kernels.md)"
         )
-    if not library.sparse_attention_openmp() and _threads() > 1:
-        build.say(f"the compiler has no OpenMP: CPU kernels use 1 thread of {_threads()}; g++ has it (set CXX=g++)")
+    if not library.has_threads and _threads() > 1:  # type: ignore[attr-defined]
+        build.say(f"this torch has no OpenMP runtime to share: CPU kernels use 1 thread of {_threads()}")
 
 
 def build_all() -> str:
-    """Compile and load all libraries; returns a message with their folder and instruction set."""
-    for unit in build.UNITS:
-        build.load(unit)
-    return f"CPU kernels ({instruction_set()}) are in {build.cache_directory()}"
+    """Load all libraries, compiled first if necessary; returns a message with their folder and instruction set."""
+    folders = {str(Path(build.load(unit)._name).parent) for unit in build.UNITS}
+    return f"CPU kernels ({instruction_set()}) are in {', '.join(sorted(folders))}"
 
 
 def available(op: str, x: Tensor) -> bool:
@@ -100,6 +100,13 @@ def instruction_set() -> str:
     if not _load(torch.float32):
         raise RuntimeError("the native kernels are unavailable; an earlier warning says why")
     return str(_libraries[torch.float32].sparse_attention_isa().decode())
+
+
+def described() -> str:
+    """The instruction set of the float32 library, and where it comes from. Raises ``RuntimeError`` if there is no library."""
+    isa = instruction_set()
+    shipped = Path(_libraries[torch.float32]._name).parent == build.BUILT
+    return f"{isa}, {'from the wheel' if shipped else 'compiled here'}"
 
 
 def _fail(p: Tensor) -> None:

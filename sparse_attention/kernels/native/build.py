@@ -1,9 +1,10 @@
-"""Compile the C++ sources once per machine and user, and load the result.
+"""Load the C++ kernels: those built into a wheel, or compiled here, once per machine and user.
 
-The library is built on first use with the machine's own compiler (``-O3 -march=native -fopenmp``); float32 and float64
-take a few seconds of one core each. It is stored in a cache directory under a hash of everything it depends on:
-sources, flags, compiler version and processor. It needs neither torch headers nor the C++ runtime, so a new torch
-version does not invalidate it.
+A wheel holds libraries for several instruction sets (``BUILT``, made by tests/release.py); the best one that the processor
+has is loaded. Without them, as in a checkout, a library is compiled on first use with the machine's own compiler
+(``-O3 -march=native``); float32 and float64 take a few seconds of one core each. It is stored in a cache directory under a
+hash of everything it depends on: sources, flags, compiler version and processor. No library needs torch headers, the C++
+runtime or an OpenMP runtime, so a new torch version does not invalidate it; its threads are those of torch.
 
 Several processes may start a build at once: one compiles under a file lock, and the others wait. If locks do not work,
 all processes compile, and the last rename wins; a file gets its final name only when it is complete. Each file ends
@@ -13,7 +14,8 @@ Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
                                  directory in the system's temporary directory)
     CXX, CC                      the compiler to use; if set, no other compiler is tried
-    SPARSE_ATTENTION_NATIVE_ISA  ``auto`` (default), ``avx2`` or ``portable``; the last two exclude faster instructions
+    SPARSE_ATTENTION_NATIVE_ISA  ``auto`` (default); ``avx2`` or ``portable``, which exclude faster instructions; or
+                                 ``native``: compiled here, even if the wheel has kernels
 """
 
 from __future__ import annotations
@@ -31,11 +33,24 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 SOURCES = Path(__file__).parent / "src"
 # unit -> (source file, element type); the fused attention is a separate library (attention.py)
 UNITS = {"float": ("api.cpp", "float"), "double": ("api.cpp", "double"), "attention": ("attention.cpp", "float")}
-ISA_FLAGS = {"auto": (), "avx2": ("-DSPARSE_ATTENTION_NO_AVX512",), "portable": ("-DSPARSE_ATTENTION_PORTABLE",)}
+BUILT = Path(__file__).parent / "built"
+# The built libraries of a unit, best first, and what /proc/cpuinfo must list for each.
+BUILT_FOR = {
+    "avx512": "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx2 fma f16c bmi1 bmi2 movbe abm",
+    "avx2": "avx2 fma f16c bmi1 bmi2 movbe abm",
+    "portable": "",
+}
+ISA_FLAGS = {
+    "auto": (),
+    "native": (),
+    "avx2": ("-DSPARSE_ATTENTION_NO_AVX512",),
+    "portable": ("-DSPARSE_ATTENTION_PORTABLE",),
+}
 BASE_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -48,8 +63,8 @@ BASE_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
 )
-# A compiler that does not support OpenMP or -march=native still builds a correct library.
-OPTIMISATION = (("-O3", "-march=native", "-fopenmp"), ("-O3", "-march=native"), ("-O3", "-fopenmp"), ("-O2",))
+# A compiler that does not support -fopenmp-simd (hints for vectors, no threads) or -march=native still builds a correct library.
+OPTIMISATION = (("-O3", "-march=native", "-fopenmp-simd"), ("-O3", "-march=native"), ("-O2",))
 COMPILE_SECONDS = 600  # a compiler that takes longer is assumed to hang
 _MAGIC = b"sparse_attention"
 
@@ -93,6 +108,14 @@ def _version(compiler: list[str]) -> str | None:
     return answer.stdout.strip() or None
 
 
+def built(unit: str, isa: str) -> Path | None:
+    """The best library in this package that the processor can run and ``isa`` allows; None if there is none."""
+    has = set(_processor().split())
+    allowed = list(BUILT_FOR)[list(BUILT_FOR).index(isa) if isa in BUILT_FOR else 0 :]
+    found = [BUILT / f"{unit}-{name}.so" for name in allowed if has.issuperset(BUILT_FOR[name].split())]
+    return next((path for path in found if path.exists() and isa != "native"), None)
+
+
 def _processor() -> str:
     """The properties of the processor on which ``-march=native`` depends."""
     facts = [platform.machine(), platform.system()]
@@ -120,7 +143,15 @@ def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
     digest = hashlib.sha256()
     for source in sources(ctype):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    for part in (" ".join(compiler), version, _processor(), isa, ctype, repr(BASE_FLAGS), repr(OPTIMISATION)):
+    for part in (
+        " ".join(compiler),
+        version,
+        _processor(),
+        repr(ISA_FLAGS[isa]),
+        ctype,
+        repr(BASE_FLAGS),
+        repr(OPTIMISATION),
+    ):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:32]
 
@@ -243,11 +274,19 @@ def _seal(name: str, target: Path) -> None:
         raise FolderError(f"{target} cannot be written: {error.strerror}") from error
 
 
-def _open(library: Path) -> ctypes.CDLL:
+def _open(path: Path) -> ctypes.CDLL:
+    """The library, which gets the threads of torch's OpenMP runtime; ``has_threads`` says if there was one."""
     try:
-        return ctypes.CDLL(str(library))
+        library: Any = ctypes.CDLL(str(path))
     except OSError as error:
-        raise FolderError(f"{library} cannot be loaded ({error})") from error
+        raise FolderError(f"{path} cannot be loaded ({error})") from error
+    library.has_threads = False
+    with contextlib.suppress(AttributeError, OSError):  # no torch; or a torch without such a runtime
+        runtime = ctypes.CDLL(sys.modules["torch"]._C.__file__) if "torch" in sys.modules else None
+        names = "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"
+        library.sparse_attention_threads(*(ctypes.cast(getattr(runtime, name), ctypes.c_void_p) for name in names))
+        library.has_threads = True
+    return library
 
 
 def say(text: str) -> None:
@@ -255,10 +294,15 @@ def say(text: str) -> None:
 
 
 def load(ctype: str) -> ctypes.CDLL:
-    """The compiled library of a unit (``UNITS``), built first if necessary. Raises ``BuildError``."""
+    """The library of a unit (``UNITS``), compiled first if necessary. Raises ``BuildError``."""
     isa = requested_isa()
-    directory = cache_directory()
     tried = []
+    if shipped := built(ctype, isa):
+        try:
+            return _open(shipped)
+        except FolderError as error:
+            tried.append(str(error))
+    directory = cache_directory()
     for compiler in compilers():
         version = _version(compiler)
         if version is None:

@@ -63,6 +63,65 @@ def test_every_library_is_there() -> None:
 
     assert all(native.available("sparsemax", torch.zeros(1, 1, dtype=t)) for t in (torch.float32, torch.float64))
     assert attention._load() is not None, attention._failure
+    assert all(library.has_threads for library in (*native._libraries.values(), attention._library))
+
+
+@needs_compiler
+def test_kernels_share_their_work_among_the_threads_of_the_runtime_that_they_are_given(monkeypatch) -> None:
+    """A runtime that stands in for torch's gives fewer threads than asked: all rows are computed, and it is asked once."""
+    library = build.load("float")
+    region = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    asked = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    def parallel(body, data, threads, flags):
+        asked.append(threads)
+        region(body)(data)
+
+    thread, team = (ctypes.CFUNCTYPE(ctypes.c_int)(lambda n=n: n) for n in (0, 1))
+    x = torch.randn(20_000, 64)
+    p = torch.full_like(x, -1)
+    library.sparse_attention_threads(parallel, thread, team)
+    try:
+        at = [ctypes.c_void_p(t.data_ptr()) for t in (x, p)]
+        library.sparsemax_forward(*at, *map(ctypes.c_int64, x.shape), ctypes.c_double(1.0), 3)
+    finally:
+        build._open(Path(library._name))  # the same library gets torch's threads again
+    assert asked == [3] and torch.allclose(p.sum(-1), torch.ones(len(x)), atol=1e-5)
+
+
+def test_the_best_built_library_that_the_processor_runs_is_loaded(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(build, "BUILT", tmp_path)
+    flags = build.BUILT_FOR["avx512"]
+    assert build.built("float", "auto") is None
+    for name in build.BUILT_FOR:
+        (tmp_path / f"float-{name}.so").write_bytes(b"")
+
+    def chosen(flags: str, isa: str) -> str | None:
+        monkeypatch.setattr(build, "_processor", lambda: f"x86_64\nLinux\nflags\t\t: fpu {flags} sse")
+        found = build.built("float", isa)
+        return found and found.stem
+
+    assert chosen(flags, "auto") == "float-avx512" and chosen(flags, "avx2") == "float-avx2"
+    assert chosen(flags.replace("avx512_vnni", ""), "auto") == "float-avx2"
+    assert chosen("", "auto") == chosen(flags, "portable") == chosen("", "avx2") == "float-portable"
+    assert chosen(flags, "native") is None
+    (tmp_path / "float-avx512.so").unlink()
+    assert chosen(flags, "auto") == "float-avx2"
+
+
+@needs_compiler
+def test_a_built_library_is_used_and_one_that_cannot_be_loaded_is_compiled(monkeypatch, tmp_path) -> None:
+    compiled = Path(build.load("float")._name)
+    monkeypatch.setattr(build, "BUILT", tmp_path)
+    shipped = tmp_path / "float-portable.so"
+    shutil.copy(compiled, shipped)
+    assert build.load("float")._name == str(shipped)
+    monkeypatch.setenv("SPARSE_ATTENTION_NATIVE_ISA", "native")
+    assert build.load("float")._name == str(compiled)
+    monkeypatch.delenv("SPARSE_ATTENTION_NATIVE_ISA")
+    (tmp_path / "double-portable.so").write_bytes(b"no library")
+    assert Path(build.load("double")._name).parent == compiled.parent
 
 
 @needs_compiler
@@ -169,7 +228,7 @@ def test_the_key_depends_on_what_the_library_depends_on() -> None:
 
 def test_unknown_instruction_set_names_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSE_ATTENTION_NATIVE_ISA", "mmx")
-    with pytest.raises(build.BuildError, match="auto, avx2, portable"):
+    with pytest.raises(build.BuildError, match="auto, native, avx2, portable"):
         build.requested_isa()
 
 

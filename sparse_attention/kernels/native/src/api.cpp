@@ -115,11 +115,4 @@ EXPORT int sparsemap_backward(const T* g, const int16_t* structures, const int64
   return sa::sparsemap_backward(g, structures, counts, dx, dtransitions, rows, length, width, capacity, threads);
 }
 
-EXPORT const char* sparse_attention_isa() { return SPARSE_ATTENTION_ISA; }
-EXPORT int sparse_attention_openmp() {
-#ifdef _OPENMP
-  return 1;
-#else
-  return 0;
-#endif
-}
+SPARSE_ATTENTION_ABOUT

@@ -119,4 +119,4 @@ EXPORT int attention_decode(const Step* x, const void* q, void* out, const float
 }
 
 EXPORT void attention_free(void* memory) { std::free(memory); }
-EXPORT const char* sparse_attention_isa() { return SPARSE_ATTENTION_ISA; }
+SPARSE_ATTENTION_ABOUT

@@ -198,14 +198,6 @@ inline void share_out(int64_t pieces, int workers, int64_t* cut, Cost cost) {
   while (w <= workers) cut[w++] = pieces;
 }
 
-// Runs work(w) for every worker, each on a thread of its own.
-template <class Work>
-inline void in_parallel(int workers, Work work) {
-  if (workers == 1) return work(0);
-#pragma omp parallel for num_threads(workers) schedule(static, 1)
-  for (int w = 0; w < workers; w++) work(w);
-}
-
 constexpr int most_workers = 256;
 
 }  // namespace sa

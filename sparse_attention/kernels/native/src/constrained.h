@@ -268,9 +268,7 @@ int constrained_sparsemax_forward(const T* x, const T* u, T* p, T* threshold, in
       for (; r + Vec<T>::W <= last; r += Vec<T>::W)
         doubtful |= constrained_slab(x + r * n, u + r * n, p + r * n, threshold + r, n, b, w, b_column, u_column);
     for (; r < last; r++) doubtful |= constrained_row(x + r * n, u + r * n, p + r * n, threshold[r], n, b, w);
-    if (doubtful)
-#pragma omp atomic write
-      doubted = 1;
+    if (doubtful) __atomic_store_n(&doubted, 1, __ATOMIC_RELAXED);
   });
   return status == ok && doubted ? doubtful_bounds : status;
 }

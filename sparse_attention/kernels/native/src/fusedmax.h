@@ -176,8 +176,7 @@ int fusedmax_forward(const T* x, T* p, Values lams, Values gammas, int64_t rows,
       const T *kept = xr, *holes = nullptr;
       int64_t c = n;
       if (contains_excluded(xr, n)) {
-#pragma omp atomic write
-        excluded = 1;
+        __atomic_store_n(&excluded, 1, __ATOMIC_RELAXED);
         c = pack_kept(xr, n, w.kept);
         if (contains_excluded(xr, c)) kept = w.kept, holes = xr;
         if (!holes) std::memset(pr + c, 0, sizeof(T) * static_cast<size_t>(n - c));  // right padding

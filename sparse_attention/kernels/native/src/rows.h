@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "simd.h"
+#include "threads.h"
 
 namespace sa {
 
@@ -33,13 +34,9 @@ int for_rows(int64_t rows, double ns_per_row, int threads, size_t scratch_bytes,
   void* memory = std::malloc(scratch_bytes * workers + 64);
   if (!memory) return out_of_memory;
   char* scratch = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63));
-  if (workers == 1) {
-    run_once(body, 0, rows, scratch);
-  } else {
-#pragma omp parallel for num_threads(workers) schedule(static, 1)
-    for (int w = 0; w < workers; w++)
-      run_once(body, rows * w / workers, rows * (w + 1) / workers, scratch + scratch_bytes * w);
-  }
+  in_parallel(workers, [&](int w) {
+    run_once(body, rows * w / workers, rows * (w + 1) / workers, scratch + scratch_bytes * w);
+  });
   std::free(memory);
   return ok;
 }

@@ -224,9 +224,10 @@ inline int16_t* blank(Scratch& scratch, int64_t length) {
 
 // The worst Status of the rows so far, of all threads.
 inline void note(int& worst, int status) {
-  if (status == ok) return;
-#pragma omp critical(sparsemap_status)
-  worst = status == no_structure || worst == ok ? status : worst;
+  int before = ok;  // no_structure stays; anything else gives way to it alone
+  while (status != ok && before != no_structure && (before == ok || status == no_structure) &&
+         !__atomic_compare_exchange_n(&worst, &before, status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
 }
 
 template <class T>
