@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,7 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any],
         mirror = os.environ.get("SPARSE_ATTENTION_MIRROR")
         if mirror and not chosen and not data.problems({"name": name, "mirror": mirror}):
             chosen = {"mirror": mirror}
-        print((data.verify if what == "verify" else data.fetch)(name, root, chosen, data.Progress()))
-        if what == "show":  # its notes and shortfalls, and five of its test records
-            found = data.open_data({"name": name, **chosen}, root, data.Progress())
-            records = islice(found.read(data.NullProgress()).get("test", ()), 5)
-            print(*(f"  {line}" for line in (*found.notes, *found.shortfalls, *records)), sep="\n")
+        print(getattr(data, what)(name, root, chosen, data.Progress()))
     return 0
 
 

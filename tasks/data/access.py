@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -167,6 +168,21 @@ def fetch(
     `options` are those of the data set, e.g. `mirror` or `path`; those that are None are ignored. Raises the errors of
     `open_data`.
     """
+    return _fetched(name, root, options, progress)[0]
+
+
+def show(
+    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> str:
+    """As `fetch`, with the notes and shortfalls of the data set and five of its test records."""
+    said, data, splits = _fetched(name, root, options, progress)
+    records = map(str, islice(splits.get("test", ()), 5))
+    return "\n  ".join([said, *data.notes, *data.shortfalls, *records])
+
+
+def _fetched(
+    name: str, root: str | Path, options: Mapping[str, Any] | None, progress: Progress | None
+) -> tuple[str, DataSet, Splits]:
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)
     check_folder(root, write=True)
@@ -178,7 +194,8 @@ def fetch(
     except DataUnavailable as error:  # the command that its next step names may be the one that is running
         step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
         raise DataUnavailable(error.what, error.where, step, error.key, error.value) from error
-    return _counted(name, data, data.read(progress), place)
+    splits = data.read(progress)
+    return _counted(name, data, splits, place), data, splits
 
 
 def verify(

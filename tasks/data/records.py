@@ -21,7 +21,7 @@ KINDS |= {"questions": "questions about images", "features": "features with labe
 Gold = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """One source text and its reference outputs, raw and detokenised as published."""
 
@@ -29,7 +29,7 @@ class Pair:
     references: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AlignedPair(Pair):
     """A pair with manually aligned words: the words of the source and the first reference, split at white space."""
 
@@ -37,7 +37,7 @@ class AlignedPair(Pair):
     possible: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One or two texts, their class number, and the words of the first text that annotators marked (may be empty)."""
 

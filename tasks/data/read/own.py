@@ -12,9 +12,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tasks.config.options import quoted
 from tasks.data.dataset import SPLITS, fingerprint
@@ -44,7 +46,7 @@ SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """The cells of one record, with runs of white space as single spaces, and its position in the file.
 
@@ -316,25 +318,28 @@ def split(
     Returns the records of each split, and a sentence for the footer, which warns of the second case. Raises DataError
     if there are too few texts for three splits.
     """
-    same: dict[str, list[int]] = {}
-    for i, one in enumerate(texts):
-        same.setdefault(normalized(one), []).append(i)
-    numbers = list(same.values())
-    once, key = [texts[own[0]] for own in numbers], fingerprint(sources["train"], ENOUGH)
+    known: dict[str, int] = {}
+    owner = np.array([known.setdefault(normalized(one), len(known)) for one in texts], dtype=np.int64)
+    del known  # it takes as much memory as the texts
+    order, starts = np.argsort(owner, kind="stable").tolist(), [0, *np.cumsum(np.bincount(owner)).tolist()]
+    once = [texts[order[start]] for start in starts[:-1]]
+    key = fingerprint(sources["train"], ENOUGH)
     path = files[whole := str(whole_of(files))][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
-    parts = cached_parts(kept, key, progress, ([] for _ in once), once, [once])
+    parts = cached_parts(kept, key, progress, repeat((), len(once)), once, [once])
     if parts.crowded:
         sources |= {s: [*source, "not all pairs compared"] for s, source in sources.items() if s in SPLITS}
     refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
     about = "about " if parts.crowded else ""
-    note = "split by content, only equal texts together" if parts.alike else parts.note("texts")
+    note = "nearly all texts are similar, so the split is at random, only equal texts together"
+    note = note if parts.alike else parts.note("texts")
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
         note += f". WARNING: {about}{near:,} of {len(once):,} different texts share half of their words with one in another "
         note += f"split, {fate}. To avoid this, split the file yourself: data.path=FOLDER with a file each for train, "
         note += "dev and test"
-    chosen = {s: [i for some in groups for i in some] for s, groups in parts.of(numbers).items()}
+    groups = parts.of(range(len(once)))
+    chosen = {s: [i for n in own for i in order[starts[n] : starts[n + 1]]] for s, own in groups.items()}
     if whole != WHOLE:
         note = f"dev is a tenth of train: {note}"
         chosen = {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]}

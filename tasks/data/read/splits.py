@@ -13,12 +13,13 @@ text) is left out.
 
 import hashlib
 import re
-from collections import Counter
+from array import array
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 from unicodedata import category, normalize
+from zlib import crc32
 
 import numpy as np
 
@@ -29,10 +30,12 @@ LARGEST_SHARE = 0.005  # largest share of all texts in one group of near-duplica
 HAN = "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 SOUTHEAST = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua980-\ua9df"
 UNSPACED = re.compile(f"([{HAN}]+)|[{SOUTHEAST}]+")
+_ASCII = {i: "0" if chr(i).isdigit() else chr(i).lower() if chr(i).isalpha() else " " for i in range(128)}
 _SIGNS = re.compile(r"(?<=[^\W_])([^\w\s]+)|[^\w\s]|_")
 MOST_PAIRS = 100_000_000  # that are compared one by one; the time and memory of more are not spent
-BANDS, NEIGHBOURS = 12, 2  # of `_likely_pairs`, which finds most pairs, but not all
-BLOCK = 500_000  # pairs
+MOST_WORDS = 1_000_000  # different words that are kept apart
+MINIMA, BANDS, ROWS, LIKELY, MOST_LIKELY = 32, 64, 4, 10, 10  # of `_likely_pairs`
+BLOCK = 200_000  # pairs
 SAMPLE, OTHERS = 300, 20_000  # texts of a sample, and the texts that they are compared with
 NEARLY_ALL = 0.5  # largest share of a sample that may be near too many others
 ENOUGH = 500  # items; with fewer, a split may be empty by chance, not because texts are alike
@@ -63,22 +66,22 @@ class Parts:
     def note(self, what: str) -> str:
         """A sentence about the split for the footer; `what` names the items."""
         n = sum(map(len, (self.train, self.dev, self.test, self.left_out)))
-        return (
+        said = (
             f"split by content: {what} that share half of their words are in one split (largest group {self.largest / n:.2%} of them; "
             f"{len(self.left_out):,} left out that were near another split)"
-        ) + self._missed()
-
-    def _missed(self) -> str:
-        told = f"; too many texts have the same words to compare all pairs, so about {self.missed:.1%} of train may still be near dev or test"
-        return told if self.crowded else ""
+        )
+        if self.crowded:
+            said += "; approximate (MinHash), since too many texts have the same words to compare all pairs: "
+            said += f"about {self.missed:.1%} of train may still be near dev or test"
+        return said
 
 
 def normalized(text: str) -> str:
     """Key by which texts are compared: Unicode NFC, without case; letters and their marks only, a 0 for a run of digits."""
     if text.isascii():  # no combining marks, so this is 2.5 times as fast
-        bare = re.sub(r"[\W_]+", " ", text.lower())
-    else:
-        bare = _SIGNS.sub(_marks, normalize("NFC", text).casefold())
+        bare = text.translate(_ASCII)
+        return " ".join((re.sub("00+", "0", bare) if "00" in bare else bare).split())
+    bare = _SIGNS.sub(_marks, normalize("NFC", text).casefold())
     return " ".join(re.sub(r"\d+", "0", bare).split())
 
 
@@ -116,41 +119,63 @@ def split_by_content(
     Returns:
         a split with about 5 % of the items each in dev and test; by the keys alone if nearly all items are near-duplicates.
     """
-    from scipy.cluster.hierarchy import DisjointSet
-
-    groups = DisjointSet(range(len(keys)))
+    groups = _Groups(len(keys))
     first: dict[Hashable, int] = {}
     for i, own in enumerate(keys):
         for key in own:
             groups.merge(i, first.setdefault(key, i))
     sides = [_word_matrix(side) for side in texts]
-    crowded = any(_candidates(*side).sum() > 2 * MOST_PAIRS for side in sides)
-    if crowded and any(_near_too_many(side[0]) for side in sides):
+    work = max((_work(_heads(side)).sum() for side in sides), default=0)
+    if work > MOST_PAIRS / 5 and any(map(_near_too_many, sides)):
         return replace(split_by_content(keys, names), alike=len(keys), crowded=True)
-    found = [_likely_pairs(side[0]) if crowded else _near_pairs(*side) for side in sides]
+    crowded = work > 2 * MOST_PAIRS or any(side.shape[1] >= MOST_WORDS for side in sides)
+    found = [_likely_pairs(side) if crowded else _near_pairs(side) for side in sides]
     near = np.concatenate([pairs for pairs, _ in found], axis=1) if found else np.empty((2, 0), dtype=np.int64)
-    nearness = np.concatenate([j for _, j in found]) if found else np.empty(0)
+    order = np.argsort(-np.concatenate([j for _, j in found]), kind="stable") if found else near[0]
     largest = max(LARGEST_SHARE * len(keys), 2)
-    for i, k in map(np.ndarray.tolist, near[:, np.argsort(-nearness, kind="stable")].T):
-        if groups.subset_size(i) + groups.subset_size(k) <= largest:
-            groups.merge(i, k)
+    for start in range(0, len(order), BLOCK):
+        for i, k in near[:, order[start : start + BLOCK]].T.tolist():
+            groups.merge(i, k, largest)
+    roots = [groups.root(i) for i in range(len(keys))]
     smallest: dict[int, str] = {}
-    for i, name in enumerate(names):
-        smallest[groups[i]] = min(name, smallest.get(groups[i], name))
-    places = [place(f"group {smallest[groups[i]]}") for i in range(len(keys))]
-    part = np.searchsorted(np.cumsum([SHARES["test"], SHARES["dev"]]), places, side="right")  # 0 test, 1 dev, 2 train
+    for i, name in zip(roots, names):
+        smallest[i] = min(name, smallest.get(i, name))
+    places = {i: place(f"group {name}") for i, name in smallest.items()}
+    ends = np.cumsum([SHARES["test"], SHARES["dev"]])
+    part = np.searchsorted(ends, [places[i] for i in roots], side="right")  # 0 test, 1 dev, 2 train
     left_out = np.zeros(len(keys), dtype=bool)
     for one, other in ((near[0], near[1]), (near[1], near[0])):
         left_out[one[part[one] > part[other]]] = True
-    missed = max((_near_share(side[0], part, left_out) for side in sides), default=0.0) if crowded else 0.0
+    missed = max((_near_share(side, part, left_out) for side in sides), default=0.0) if crowded else 0.0
     if missed > NEARLY_ALL:
         return replace(split_by_content(keys, names), alike=round(missed * len(keys)), crowded=True)
-    order = sorted(range(len(names)), key=lambda i: (_digest(names[i]), names[i]))
-    test, dev, train = ([i for i in order if part[i] == p and not left_out[i]] for p in range(3))
+    del sides, found, near, order, places, smallest  # the lists that follow take as much memory
+    ordered = sorted(range(len(names)), key=lambda i: (_digest(names[i]), names[i]))
+    test, dev, train = ([i for i in ordered if part[i] == p and not left_out[i]] for p in range(3))
     if len(keys) >= ENOUGH and left_out.any() and not (test and dev and train):
         return replace(split_by_content(keys, names), alike=int(left_out.sum()))
-    largest_group = max(Counter(groups[i] for i in range(len(keys))).values(), default=0)
-    return Parts(train, dev, test, [i for i in order if left_out[i]], largest_group, 0, crowded, round(missed, 3))
+    out = [i for i in ordered if left_out[i]]
+    return Parts(train, dev, test, out, max(groups.sizes, default=0), 0, crowded, round(missed, 3))
+
+
+class _Groups:
+    """Disjoint sets of the numbers below n, by their roots (Tarjan 1975)."""
+
+    def __init__(self, n: int) -> None:
+        self.parents, self.sizes = list(range(n)), [1] * n
+
+    def root(self, i: int) -> int:
+        while (above := self.parents[i]) != i:
+            self.parents[i] = i = self.parents[above]
+        return i
+
+    def merge(self, i: int, k: int, largest: float = float("inf")) -> None:
+        """Join two sets, unless they have more than `largest` numbers together."""
+        i, k = self.root(i), self.root(k)
+        if i != k and self.sizes[i] + self.sizes[k] <= largest:
+            few, many = sorted((i, k), key=self.sizes.__getitem__)
+            self.parents[few] = many
+            self.sizes[many] += self.sizes[few]
 
 
 def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
@@ -159,86 +184,80 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
     Two texts with J >= `least` share a word among the first n - ceil(least n) + 1 of their n words, ordered rarest
     first (prefix filter: Chaudhuri et al. 2006, Bayardo et al. 2007); only pairs that share such a word are compared.
     """
-    return _near_pairs(*_word_matrix(texts), least)
+    return _near_pairs(_word_matrix(texts), least)
 
 
-def _near_pairs(matrix: Any, rarest: np.ndarray, least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
-    from scipy import sparse
-
-    size, (within, head) = np.diff(matrix.indptr), _heads(matrix, least)
-    ends = np.concatenate([[0], np.cumsum(head)])
-    heads = sparse.csr_matrix((np.ones(within.sum(), np.int32), rarest[within], ends), shape=matrix.shape)
-    columns, pairs, nearness = heads.T.tocsc(), [np.empty((2, 0), dtype=np.int64)], [np.empty(0)]
-    work = np.concatenate([[0], np.cumsum(_candidates(matrix, rarest, least))])
-    stop = 0
+def _near_pairs(matrix: Any, least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
+    heads = _heads(matrix, least)
+    size, head, columns = np.diff(matrix.indptr), np.diff(heads.indptr), heads.T.tocsr()
+    work, pairs, nearness, stop = np.concatenate([[0], np.cumsum(_work(heads))]), [], [], 0
     while (start := stop) < matrix.shape[0]:
-        stop = max(start + 1, min(start + 2048, int(np.searchsorted(work, work[start] + BLOCK * 8, side="right")) - 1))
+        stop = max(start + 1, min(start + 2048, int(np.searchsorted(work, work[start] + BLOCK * 20, side="right")) - 1))
         found = (heads[start:stop] @ columns[:, start:]).tocoo()  # only i < k is wanted
         i, k = found.row.astype(np.int64) + start, found.col.astype(np.int64) + start
         rest = np.maximum(size - head, 0)[np.stack([i, k])].max(0)
         most = found.data + rest  # upper bound of the shared words: those that the prefixes share, plus the longer rest
         fits = (i < k) & (np.minimum(size[i], size[k]) >= least * np.maximum(size[i], size[k]))
         fits &= most * (1 + least) >= least * (size[i] + size[k]) - 1e-9
-        i, k = i[fits], k[fits]
-        jaccard = _jaccard(matrix, i, k)
-        pairs.append(np.stack([i, k])[:, jaccard >= least])
-        nearness.append(jaccard[jaccard >= least])
-    return np.concatenate(pairs, axis=1), np.concatenate(nearness)
+        near, j = _nearer(matrix, i[fits], k[fits], least)
+        pairs.append(near)
+        nearness.append(j)
+    return np.concatenate([np.empty((2, 0), dtype=np.int64), *pairs], axis=1), np.concatenate([np.empty(0), *nearness])
 
 
-def _candidates(matrix: Any, rarest: np.ndarray, least: float = NEAR) -> np.ndarray:
-    """For each text, how many texts it is compared with, counted again for each rare word that both have."""
-    within, head = _heads(matrix, least)
-    times = np.bincount(rarest[within], minlength=1).astype(np.int64)
-    each = np.concatenate([[0], np.cumsum(times[rarest[within]])])
-    ends = np.cumsum(head)
-    return each[ends] - each[ends - head]
+def _heads(matrix: Any, least: float = NEAR) -> Any:
+    """The words of each text that are compared, its rarest: int32 0/1 [texts, words]."""
+    from scipy import sparse
 
-
-def _heads(matrix: Any, least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
-    """Which of the words, row by row and rarest first, are compared, bool [words of all texts]; their number per text."""
     size = np.diff(matrix.indptr)
     head = np.minimum(size - np.ceil(least * size - 1e-9).astype(np.int64) + 1, size)
-    return np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], size) < np.repeat(head, size), head
+    within = np.repeat(np.tile([True, False], len(size)), np.stack([head, size - head], 1).ravel())
+    ends, indices = np.concatenate([[0], np.cumsum(head)]), matrix.indices[within]
+    return sparse.csr_matrix((np.ones(len(indices), np.int32), indices, ends), shape=matrix.shape)
+
+
+def _work(heads: Any) -> np.ndarray:
+    """For each text, how many texts it is compared with, counted again for each rare word that both have."""
+    return heads @ np.bincount(heads.indices, minlength=heads.shape[1])
 
 
 def _likely_pairs(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs as of `near_pairs`, in bounded time and memory: not all of them, and each text has few partners.
+    """Pairs as of `near_pairs`, in bounded time and memory: most of the groups, not all of the pairs.
 
-    MinHash (Broder 1997): the smallest hash of two texts' words is the same with probability J. In each of BANDS bands,
-    texts with two equal minima are neighbours in a list sorted by four; each is compared with its next NEIGHBOURS there.
+    MinHash (Broder 1997): the smallest hash of two texts' words is the same with probability J. There are MINIMA hashes. In
+    each of BANDS bands, texts with the same smallest value of ROWS hashes are compared with the next such text; of these
+    pairs, those that share LIKELY minima are kept, and J is computed. It ends early once there are MOST_LIKELY pairs a text.
     """
-    rng, found = np.random.default_rng(0), []
-    filled = np.flatnonzero(np.diff(matrix.indptr))
-    for _ in range(BANDS if len(filled) else 0):
-        minima = []
-        for _ in range(4):
-            value = rng.permutation(matrix.shape[1]).astype(np.uint32)
-            minima.append(np.minimum.reduceat(value[matrix.indices], matrix.indptr[filled]).astype(np.uint64))
-        key, then = (a * np.uint64(matrix.shape[1]) + b for a, b in (minima[:2], minima[2:]))
-        order = np.lexsort((then, key))
-        for step in range(1, NEIGHBOURS + 1):
-            i, k = order[:-step], order[step:]
-            same = key[i] == key[k]
-            found.append(filled[np.stack([i[same], k[same]])].astype(np.int32))
-    pairs = np.concatenate(found, axis=1) if found else np.empty((2, 0), dtype=np.int32)
-    del found
-    one = np.unique(pairs.min(0).astype(np.int64) * matrix.shape[0] + pairs.max(0))
-    i, k = np.divmod(one, matrix.shape[0])
-    near, nearness = [], []
-    for start in range(0, len(one), BLOCK):
-        block = slice(start, start + BLOCK)
-        jaccard = _jaccard(matrix, i[block], k[block])
-        near.append(np.stack([i[block], k[block]])[:, jaccard >= NEAR])
-        nearness.append(jaccard[jaccard >= NEAR])
-    empty = [np.empty((2, 0), dtype=np.int64)]
-    return np.concatenate(empty + near, axis=1), np.concatenate([np.empty(0), *nearness])
+    rng, filled, minima = np.random.default_rng(0), np.flatnonzero(np.diff(matrix.indptr)), []
+    for _ in range(MINIMA):
+        value = rng.permutation(matrix.shape[1]).astype(np.uint32)
+        minima.append(np.minimum.reduceat(value[matrix.indices], matrix.indptr[filled]))
+    bytes_, found = np.stack([one.astype(np.uint8) for one in minima], 1), [np.empty(0, np.int64)]
+    number, bits = np.arange(len(filled), dtype=np.uint64), np.uint64(len(filled).bit_length())
+    for _ in range(BANDS):
+        odd = rng.integers(1 << 63, size=ROWS, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        mixed = sum(minima[m].astype(np.uint64) * one for m, one in zip(rng.permutation(MINIMA), odd))
+        ordered = np.sort(
+            mixed >> bits << bits | number
+        )  # the number in the lowest bits, so that no order is left open
+        same = np.flatnonzero(ordered[1:] >> bits == ordered[:-1] >> bits)
+        own = (ordered & (np.uint64(1) << bits) - np.uint64(1)).astype(np.int64)
+        i, k = own[same], own[same + 1]
+        likely = (bytes_[i] == bytes_[k]).sum(1) >= LIKELY
+        found.append(filled[i[likely]] * matrix.shape[0] + filled[k[likely]])  # i < k
+        if sum(map(len, found)) > MOST_LIKELY * matrix.shape[0]:
+            break
+    return _nearer(matrix, *np.divmod(np.unique(np.concatenate(found)), matrix.shape[0]))
 
 
-def _jaccard(matrix: Any, i: np.ndarray, k: np.ndarray) -> np.ndarray:
-    size = np.diff(matrix.indptr)
-    shared = np.asarray(matrix[i].multiply(matrix[k]).sum(1)).ravel()
-    return shared / (size[i] + size[k] - shared)
+def _nearer(matrix: Any, i: np.ndarray, k: np.ndarray, least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
+    """Those of the pairs i, k with J >= `least`, int64 [2, pairs], and their J."""
+    size, jaccard = np.diff(matrix.indptr), np.empty(len(i))
+    for start in range(0, len(i), BLOCK):
+        one, other = i[start : start + BLOCK], k[start : start + BLOCK]
+        shared = np.asarray(matrix[one].multiply(matrix[other]).sum(1)).ravel()
+        jaccard[start : start + BLOCK] = shared / (size[one] + size[other] - shared)
+    return np.stack([i, k])[:, jaccard >= least], jaccard[jaccard >= least]
 
 
 def _near_too_many(matrix: Any) -> bool:
@@ -258,7 +277,7 @@ def _near_share(matrix: Any, part: np.ndarray, left_out: np.ndarray) -> float:
 
 def _near_counts(matrix: Any, texts: np.ndarray, others: np.ndarray) -> np.ndarray:
     """For each of these texts, the number of others that are near it."""
-    size, columns = np.diff(matrix.indptr), matrix[others].T.tocsc()
+    size, columns = np.diff(matrix.indptr), matrix[others].T.tocsr().astype(np.int32)
     counts = np.zeros(len(texts), dtype=np.int64)
     for n, i in enumerate(texts):
         shared = (matrix[i] @ columns).toarray().ravel()
@@ -266,20 +285,32 @@ def _near_counts(matrix: Any, texts: np.ndarray, others: np.ndarray) -> np.ndarr
     return counts
 
 
-def _word_matrix(texts: Sequence[str]) -> tuple[Any, np.ndarray]:
-    """The words of each text as a 0/1 matrix [texts, words], and its column numbers row by row, rarest word first.
+def _word_matrix(texts: Sequence[str]) -> Any:
+    """The words of each text as an int8 0/1 matrix [texts, words]; its columns are in order, rarest word first.
 
-    Ties are broken alphabetically.
+    Ties are broken alphabetically. Words after the first MOST_WORDS share columns: the memory of more is not spent.
     """
     from scipy import sparse
-    from sklearn.feature_extraction.text import CountVectorizer
 
-    if not any(map(words, texts)):
-        return sparse.csr_matrix((len(texts), 1), dtype=np.int32), np.empty(0, dtype=np.int64)
-    matrix = CountVectorizer(analyzer=words, binary=True, dtype=np.int32).fit_transform(texts)
-    rank = np.argsort(np.argsort(np.bincount(matrix.indices), kind="stable"))
-    ids, owner = rank[matrix.indices], np.repeat(np.arange(len(texts)), np.diff(matrix.indptr))
-    return matrix, ids[np.lexsort((ids, owner))]
+    known: dict[str, int] = {}
+    ids, ends = array("i"), array("q", [0])
+    for text in texts:
+        new = {*words(text)}
+        if len(known) < MOST_WORDS:
+            ids.extend([known.setdefault(word, len(known)) for word in new])
+        else:
+            ids.extend({known.get(word, crc32(word.encode("utf-8", "surrogatepass")) % MOST_WORDS) for word in new})
+        ends.append(len(ids))
+    numbers = np.frombuffer(ids, dtype=np.int32) if ids else np.empty(0, np.int32)
+    alphabet = np.empty(len(known), np.int32)
+    alphabet[[known[word] for word in sorted(known)]] = np.arange(len(known))
+    rank = np.empty_like(alphabet)
+    rank[np.lexsort((alphabet, np.bincount(numbers, minlength=len(known))))] = np.arange(len(known))
+    shape = len(texts), max(len(known), 1)
+    del known, alphabet
+    matrix = sparse.csr_matrix((np.ones(len(ids), np.int8), rank[numbers], np.frombuffer(ends, np.int64)), shape=shape)
+    matrix.sort_indices()
+    return matrix
 
 
 def place(key: str) -> float:

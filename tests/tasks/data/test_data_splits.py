@@ -180,8 +180,21 @@ def test_where_too_many_texts_share_words_near_pairs_are_searched_by_hashes(monk
     parts = split_by_content([[]] * len(texts), texts, [texts])
     home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
     assert sum(home.get(i) != home.get(i + 900) for i in range(300)) < 10
-    assert parts.crowded and parts.missed < 0.02 and "of train may still be near" in parts.note("texts")
+    assert parts.crowded and parts.missed < 0.02 and "approximate (MinHash)" in parts.note("texts")
     assert Parts(**dataclasses.asdict(parts)) == parts
+    matrix = splits._word_matrix(texts)
+    pairs, nearness = splits._likely_pairs(matrix)
+    exact = dict(zip(map(tuple, splits._near_pairs(matrix)[0].T.tolist()), splits._near_pairs(matrix)[1]))
+    assert dict(zip(map(tuple, pairs.T.tolist()), nearness)).items() <= exact.items()
+    assert pairs.shape[1] > 0.98 * len(exact)
+    assert splits._likely_pairs(splits._word_matrix(["", "!"]))[0].shape == (2, 0)
+    # more words than are kept apart: the rest share columns, the exact search is not claimed
+    monkeypatch.setattr(splits, "MOST_PAIRS", 10**8)
+    monkeypatch.setattr(splits, "MOST_WORDS", 3000)
+    assert 3000 <= splits._word_matrix(texts).shape[1] < 3012  # the last of them may end within a text
+    assert split_by_content([[]] * len(texts), texts, [texts]).crowded
+    monkeypatch.setattr(splits, "MOST_LIKELY", 0.01)
+    assert splits._likely_pairs(matrix)[0].shape[1] < 0.9 * len(exact)  # one band
 
 
 def test_templates_are_split_by_key_within_bounds_and_said(monkeypatch):
@@ -192,5 +205,5 @@ def test_templates_are_split_by_key_within_bounds_and_said(monkeypatch):
     parts = split_by_content([[i] for i in range(len(texts))], texts, [texts])
     assert not compared and parts.crowded and parts.alike > 0.5 * len(texts)
     assert len(parts.dev) > 20 < len(parts.test) and not parts.left_out
-    one = splits._candidates(*splits._word_matrix(["a b", "a c", "a d e"]))
+    one = splits._work(splits._heads(splits._word_matrix(["a b", "a c", "a d e"])))
     assert one.tolist() == [3, 3, 2]  # the third compares its two rarest words, which no other has
