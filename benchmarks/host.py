@@ -121,7 +121,10 @@ def cases() -> Iterator[tuple[str, Call, Call | None]]:
     seen = torch.rand(80, 80) > 0.3
     forms: dict[str, dict[str, Any]] = {
         "plain": {}, "causal": {"causal": True}, "lengths": {"lengths": torch.tensor([70])}, "mask": {"mask": seen},
-        "groups": {"causal": True}, "alpha 1.5": {"mapping": "entmax", "alpha": 1.5},
+        "groups": {"causal": True}, "alpha 1.5": {"mapping": "entmax", "alpha": 1.5}, "bias": {"bias": torch.randn(80, 80)},
+        "slopes": {"causal": True, "slopes": torch.rand(4)}, "sink": {"sink": torch.rand(4)}, "window": {"window": (9, 0)},
+        "packed": {"cu_seqlens": torch.tensor([0, 30, 80])}, "scale": {"scale": torch.rand(4)},
+        "module": {"mapping": sa.make("entmax", alpha=1.5)},
     }  # fmt: skip
     for name, given in forms.items():
         q, k, v, g = grouped if name == "groups" else tensors

@@ -97,20 +97,20 @@ def sparse_attention(
     The result is deterministic. It is twice differentiable, except for softmax of long rows without weights and under
     torch.compile, where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
+    forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
+    given = not (bias is slopes is window is cu_seqlens is sink is None)
     if (
         q.__class__ in PLAIN
         and on_gpu(q)
-        and (bias is slopes is window is cu_seqlens is sink is None)
         and need_weights is False
-        and dropout == 0.0
         and dropout.__class__ in (float, int)
-        and (out := direct(q, k, v, mapping, mask, causal, lengths, scale, params)) is not None
+        and dropout == 0.0
+        and (out := direct(q, k, v, mapping, mask, causal, lengths, scale, params, forms if given else {})) is not None
     ):
         return out
-    forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
     if any(x.__class__ not in PLAIN and jagged(x) for x in (q, k, v)):
-        given = {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}
-        return attend(_run, q, k, v, mapping, {**given, "need_weights": need_weights, **forms, **params})
+        more = {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}
+        return attend(_run, q, k, v, mapping, {**more, "need_weights": need_weights, **forms, **params})
     return _run(checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **params))
 
 

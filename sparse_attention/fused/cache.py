@@ -87,7 +87,7 @@ class KeyCache:
     def _part(self, which: int) -> Tensor:
         if not self._held:
             raise ValueError("the cache is empty: call append(k, v) first")
-        return self._held[which][..., : self._length, :]
+        return self._held[which].narrow(-2, 0, self._length)
 
     @torch.no_grad()
     def append(self, k: Tensor, v: Tensor) -> KeyCache:
@@ -158,9 +158,9 @@ class KeyCache:
             and kernels.active() != "reference"
         ):
             return ready.step.unchecked(q, torch.empty_like(ready.out))
-        return self._attended(q, mask, lengths, bias)
+        with torch.no_grad():
+            return self._attended(q, mask, lengths, bias)
 
-    @torch.no_grad()
     def _attended(self, q: Tensor, mask: Tensor | None, lengths: Tensor | None, bias: Tensor | None) -> Tensor:
         k, v = self.keys, self.values
         if q.ndim > 1 and q.shape[-2] > len(self):
@@ -169,6 +169,8 @@ class KeyCache:
         if call is not None and self._against_panels(call) is None:
             return self._decoded(call, bias)
         given: Any = {"mask": mask, "lengths": lengths, **self._params}
+        if call is None and bias is None and not self._forms:
+            return sparse_attention(q, k, v, self._mapping, causal=True, scale=self._asked, **given)
         if call is None or self._scales is not None or self._forms or bias is not None:
             given |= {"scale": self._asked, "bias": bias, **self._forms}
             return sparse_attention(q, k, v, self._mapping, causal=True, **given)

@@ -185,9 +185,7 @@ def arguments(call: Call) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:
         None if x is None else (x.view(-1) * call.factor).expand(lead).reshape(-1) for x in (call.slopes, call.sinks)
     )
     lengths, alphas = (None if x is None else x.reshape(-1) for x in (call.lengths, call.alphas))
-    bias = call.bias
-    if bias is not None and call.factor != 1.0:  # in float32, since a product in half precision would be rounded
-        bias = bias.to(torch.promote_types(bias.dtype, torch.float32)) * call.factor
+    bias = None if call.bias is None else by_factor(call.bias, call.factor)
     inputs = Inputs(lengths, spans, alphas, bias, call.mask, scales, slopes, sinks)
     alpha = 2.0 if call.lam else call.alpha or 0.0
     return (
@@ -197,3 +195,8 @@ def arguments(call: Call) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:
         inputs,
         Numbers(tuple(lead), alpha, call.scale, call.causal, call.sink, call.dropout, 0, call.lam, call.short),
     )
+
+
+def by_factor(bias: Tensor, factor: float) -> Tensor:
+    """The bias times the factor of a mapping, in float32 at least, since a product in half precision would be rounded."""
+    return bias if factor == 1.0 else bias.to(torch.promote_types(bias.dtype, torch.float32)) * factor

@@ -1,4 +1,4 @@
-"""The short way of a call on a GPU whose checks a few comparisons replace: entmax of q, k and v, with lengths and a mask.
+"""The short way of a call on a GPU whose checks a few comparisons replace: entmax of q, k and v, with the forms.
 
 Whatever does not look right here, or is not known yet, takes the long way (`checked` and `choose`), which raises the errors.
 """
@@ -15,9 +15,11 @@ from .. import kernels, registry
 from ..kernels.reference.graph import exporting
 from ..kernels.triton import _DTYPES, _load, given_up, too_old
 from ..kernels.triton.attention import ALPHAS, WIDEST
+from ..modules import Mapping
 from ..rows.shape import PLAIN, STRIDED, autocasts, fits, foreign, transformed
-from . import operator
+from . import forms, operator
 from .call import lengths_of_heads, mapped
+from .choice import by_factor
 from .forms import Numbers
 
 _forward_ad = torch.autograd.forward_ad
@@ -29,9 +31,9 @@ _known: dict[
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: Any, lengths: Any, scale: Any,
-    params: dict[str, Any],
+    params: dict[str, Any], given: dict[str, Any],
 ) -> Tensor | None:  # fmt: skip
-    """The output, or None: take the long way. q is a plain tensor on a GPU, see `call.on_gpu`."""
+    """The output, or None: take the long way. q is a plain tensor on a GPU, see `call.on_gpu`. given: the forms."""
     if k.__class__ not in PLAIN or v.__class__ not in PLAIN or causal.__class__ is not bool or foreign(q):
         return None
     sizes, d, dtype, device = q.shape, q.shape[-1] if q.ndim else 0, q.dtype, q.device
@@ -42,23 +44,60 @@ def attend(
     if "attention" in given_up or not _load() or too_old(q) or k.is_neg() or v.is_neg():
         return None
     found = _of(mapping, params)
-    if found is None or not (scale is None or (scale.__class__ is float and math.isfinite(scale))):
+    if found is None:
         return None
     lead, n, (_, alpha, factor) = sizes[:-2], sizes[-2], found
-    scores = (*sizes[:-1], k.shape[-2])
-    if mask is not None and not (mask.__class__ in PLAIN and mask.ndim and fits(mask, scores, device)):
+    if scale is None:
+        factor *= d**-0.5
+    elif scale.__class__ in (float, int) and math.isfinite(scale):
+        factor *= scale
+    elif scale.__class__ not in PLAIN:
         return None
-    if lengths is not None:
-        if not isinstance(lengths, Tensor) or foreign(lengths):
+    inputs: tuple[Tensor | None, ...] = ()
+    if given or not (mask is lengths is None and scale.__class__ not in PLAIN):
+        try:
+            inputs = _inputs(q, k, mask, lengths, scale, found[2], given)
+        except (TypeError, ValueError):  # the long way raises it, after what is wrong with the others
             return None
-        lengths = lengths_of_heads(lengths, lead, k)
-        lengths = None if lengths is None else lengths.reshape(-1)
-    numbers = Numbers(tuple(lead), alpha, (d**-0.5 if scale is None else scale) * factor, causal and n > 1)
-    inputs = () if mask is None and lengths is None else (lengths, None, None, None, mask)
+        if not inputs:
+            return None
+    numbers = Numbers(lead, alpha, factor, causal and n > 1)
     if not autocasts(q):
         return operator.run(numbers, q, k, v, *inputs)
     with torch.autocast(device.type, enabled=False):
         return operator.run(numbers, q, k, v, *inputs)
+
+
+def _inputs(
+    q: Tensor, k: Tensor, mask: Any, lengths: Any, scale: Any, factor: float, given: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
+    """`forms.Inputs` as `choice.arguments` makes them; () if the long way must look. Raises as `call.checked` does."""
+    *lead, n, _ = q.shape
+    m, device = k.shape[-2], q.device
+    bias, slopes, sink, window, packed = map(given.get, ("bias", "slopes", "sink", "window", "cu_seqlens"))
+    for x in (bias, slopes, sink, packed, scale if isinstance(scale, Tensor) else None):
+        if x is not None and (x.__class__ not in PLAIN or foreign(x)):
+            return ()
+    if mask is not None and not (mask.__class__ in PLAIN and mask.ndim and fits(mask, (*lead, n, m), device)):
+        return ()
+    if bias is not None:
+        if not (bias.ndim and bias.dtype.is_floating_point and fits(bias, (*lead, n, m), device, bias.dtype)):
+            return ()
+        bias = by_factor(bias, factor)
+    if lengths is not None:
+        if not isinstance(lengths, Tensor) or foreign(lengths):
+            return ()
+        lengths = lengths_of_heads(lengths, tuple(lead), k)
+        lengths = None if lengths is None else lengths.reshape(-1)
+    spans = scales = None
+    if window is not None or packed is not None:
+        found = forms.spans_of(n, m, window, packed, device)
+        spans = None if found is None else found[None]
+    if isinstance(scale, Tensor):
+        scales = forms.per_query("scale", scale, q).expand(*lead, n, 1).reshape(-1, n)
+    each = (None if x is None else forms.per_head(name, x, q) for name, x in (("slopes", slopes), ("sink", sink)))
+    slopes, sink = (None if x is None else (x.view(-1) * factor).expand(lead).reshape(-1) for x in each)
+    return lengths, spans, None, bias, mask, scales, slopes, sink
 
 
 def _alike(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -76,15 +115,19 @@ def _alike(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _of(mapping: Any, params: dict[str, Any]) -> tuple[Any, float, float] | None:
-    """The description, alpha and factor of an entmax given by name with numbers as parameters; None for anything else."""
+    """The description, alpha and factor of an entmax with numbers as parameters, by name or as a module; None for anything else."""
+    spec = None
     if mapping.__class__ is not str:
-        return None
+        if not isinstance(mapping, Mapping) or params or mapping._learned:
+            return None
+        spec, params = mapping.spec, mapping._numbers
+        mapping = spec.name
     for x in params.values():
         if x.__class__ is not float:
             return None
     key = (mapping, *params.items())
     found = _known.get(key)
-    if found is None or found[0] is not registry.spec(mapping):
+    if found is None or found[0] is not (spec or registry.spec(mapping)):
         try:
             _, known = mapped(mapping, params)
         except (TypeError, ValueError):  # the long way raises it, after what is wrong with the tensors
@@ -93,5 +136,5 @@ def _of(mapping: Any, params: dict[str, Any]) -> tuple[Any, float, float] | None
             return None
         if len(_known) >= _KNOWN:
             _known.clear()
-        found = _known[key] = registry.spec(mapping), known.alpha, known.factor
+        found = _known[key] = spec or registry.spec(mapping), known.alpha, known.factor
     return found

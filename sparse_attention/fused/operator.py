@@ -83,11 +83,11 @@ def run(numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | Non
         for x in (q, k, v, *inputs):
             if x is not None and x.requires_grad:
                 return Fused.apply(numbers, q, k, v, *inputs)
-    shape = q.shape
-    q, k, v = _flat(q), _flat(k), _flat(v)
-    found = _started(lambda: _run(q, k, v, Inputs(*inputs), numbers, False))
-    out = found[0] if found else _composed(q, k, v, Inputs(*inputs), numbers)
-    return out if len(shape) == 3 else out.view(*shape[:-1], v.shape[2])
+    try:
+        return _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, False)[0]  # type: ignore[no-any-return]
+    except LaunchFailed as error:
+        give_up("attention", error)
+    return _composed(q, k, v, Inputs(*inputs), numbers)
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -100,40 +100,58 @@ class Fused(Function):
     @staticmethod
     def forward(ctx: Any, numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
         ctx.kernel, ctx.numbers, ctx.given = short if numbers.short else _kernel(q), numbers, len(inputs)
-        kept: tuple[Any, ...] = ()
-        flat = _flat(q), _flat(k), _flat(v)
-        found = _started(lambda: _run(*flat, Inputs(*inputs), numbers, True))
-        out, ctx.saved = found or (_composed(*flat, Inputs(*inputs), numbers), None)
-        if isinstance(ctx.saved, gpu.Saved):
-            kept, ctx.saved = ctx.saved[: gpu.TENSORS], ctx.saved[gpu.TENSORS :]
-        ctx.save_for_backward(q, k, v, *inputs, *kept)
-        return out if q.ndim == 3 else out.view(*q.shape[:-1], v.shape[-1])
+        try:
+            found = _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, True)
+        except LaunchFailed as error:
+            found = give_up("attention", error)
+        out, saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
+        if saved.__class__ is gpu.Saved:
+            kept, ctx.saved = saved[: gpu.TENSORS] if inputs else saved[:1], saved[gpu.TENSORS :]
+            ctx.save_for_backward(q, k, v, *inputs, *kept)
+        else:
+            ctx.save_for_backward(q, k, v, *inputs)
+            ctx.saved = saved
+        return out  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *rest = ctx.saved_tensors
-        inputs, kept = Inputs(*rest[: ctx.given]), rest[ctx.given :]
-        saved: Any = gpu.Saved(*kept, *ctx.saved) if kept else ctx.saved
-        needs = ctx.needs_input_grad[1:]
+        many, saved, needs = ctx.given, ctx.saved, ctx.needs_input_grad[1:]
+        inputs, kept = Inputs(*rest[:many]), rest[many:]
+        if kept:
+            saved = gpu.Saved(*(kept if many else (*kept, *_FREE)), *saved)
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
             bias = inputs.bias if needs[6:7] == (True,) else None
-            flat = _flat(g).contiguous(), _flat(q).contiguous(), _flat(k), _flat(v)
-            found = _started(lambda: ctx.kernel.gradients(*flat, saved, bias))
+            try:
+                found = ctx.kernel.gradients(g.contiguous(), q.contiguous(), k, v, saved, bias)
+            except LaunchFailed as error:
+                found = give_up("attention", error)
             if found is not None:
-                first = (dx if x.ndim == 3 else dx.view(x.shape) for dx, x in zip(found, (q, k, v)))
-                names = Inputs._fields[: ctx.given]
+                first = (
+                    found[:3]
+                    if k.ndim == 3
+                    else (x if x.shape == y.shape else x.view(y.shape) for x, y in zip(found, (q, k, v)))
+                )
+                if not many:
+                    return None, *first
+                names = Inputs._fields[:many]
                 more = ((getattr(found, name, None), getattr(inputs, name)) for name in names)
                 return None, *first, *(None if dx is None else dx.to(x.dtype) for dx, x in more)
         with torch.enable_grad():  # the kernel did not start or gave NaN, create_graph, is_grads_batched
-            out = _composed(_flat(q), _flat(k), _flat(v), inputs, ctx.numbers)
-            out = out if q.ndim == 3 else out.view(*q.shape[:-1], v.shape[-1])
+            out = _composed(q, k, v, inputs, ctx.numbers)
         given = (q, k, v, *rest[: ctx.given])
         wanted = [x for x, need in zip(given, needs) if need]
         each = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
         return None, *(next(each) if need else None for need in needs)
 
 
+_FREE = (None,) * (gpu.TENSORS - 1)
+
+
 def _composed(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers) -> Tensor:
+    if q.ndim != 3:
+        out = _composed(_flat(q), _flat(k), _flat(v), inputs, numbers)
+        return out.view(*q.shape[:-1], v.shape[-1])
     n, m, lead = q.shape[-2], k.shape[-2], numbers.lead
     keep = composition.visible(n, m, inputs.lengths, numbers.causal, q.device, inputs.spans, numbers.pinned)
     if inputs.mask is not None:
@@ -158,18 +176,19 @@ def _started(run: Callable[[], Any]) -> Any:
 def _run(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers, save: bool) -> Any:
     if numbers.short:
         return short.forward(q, k, v, inputs, numbers, save)
-    given: dict[str, Any] = {
-        "lead": numbers.lead,
-        "alpha": numbers.alpha,
-        "scale": numbers.scale,
-        "causal": numbers.causal,
-    }
-    if _kernel(q) is gpu:
-        given |= {name: x for name, x in zip(Inputs._fields, inputs) if x is not None}
-        return gpu.forward(q.contiguous(), k, v, save=save, **given)
+    lead, alpha, scale, causal, *_ = numbers
+    if on_gpu(q):
+        if inputs is _NONE:
+            return gpu.forward(q.contiguous(), k, v, alpha=alpha, scale=scale, causal=causal, save=save, lead=lead)
+        given: dict[str, Any] = {name: x for name, x in zip(Inputs._fields, inputs) if x is not None}
+        return gpu.forward(q.contiguous(), k, v, alpha=alpha, scale=scale, causal=causal, save=save, lead=lead, **given)
+    given = {"lead": lead, "alpha": alpha, "scale": scale, "causal": causal}
     given |= {name: getattr(inputs, name) for name in ("lengths", "spans", "alphas", "bias", "mask")}
     given |= {name: getattr(numbers, name) for name in ("pinned", "dropout", "seed", "lam")}
     return native.forward(q, k, v, save=save, **given)
+
+
+_NONE = Inputs()
 
 
 def _split(given: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor, Inputs, Numbers]:

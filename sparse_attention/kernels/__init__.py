@@ -136,10 +136,10 @@ def select(op: str, x: Tensor) -> ModuleType:
 def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
     """The backend that can process scores ``x [..., n]`` of this dtype with a mask in one launch, or None."""
     choice = _here() if _blocks else _choice
-    if choice != "triton" and not (x.is_cuda and choice == "auto"):
+    if choice != "triton" and (choice != "auto" or not x.is_cuda):
         return None
     module = _loaded.get("triton") or backend("triton")
-    return module if module.exact(params) and module.available(op, x) else None
+    return module if module.available(op, x) and module.exact(params) else None
 
 
 def build() -> str:

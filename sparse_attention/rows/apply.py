@@ -14,7 +14,7 @@ A call takes one of four paths to a kernel:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,10 +145,11 @@ def fused(
     if kept is not None and (kept.__class__ not in PLAIN or foreign(kept)):
         return None
     x = x.contiguous()
-    kernel, form = backend.OPS[op], backend.form(kept, dtype_of_result(scores), x.shape)
+    dtype = scores.dtype
+    kernel, form = backend.OPS[op], backend.form(kept, dtype if dtype in FULL else dtype_of_result(scores), x.shape)
     try:
-        if _grad_enabled() and x.requires_grad:
-            p = _Fused.apply(x, form, _Call(op, kernel, params, plain))
+        if x.requires_grad and _grad_enabled():
+            p = _Fused.apply(x, (op, kernel, params, plain, form))
         else:
             p = kernel.forward(x, form=form, **params)[0]
     except backend.LaunchFailed as error:
@@ -304,15 +305,6 @@ class _Linear(Function):
         return (_linear(gg, p, saved, ctx.kernel, ctx.params), None, None, None, *(None for _ in saved))
 
 
-class _Call(NamedTuple):
-    """A call of `fused`."""
-
-    op: str
-    kernel: Any
-    params: dict[str, float]
-    plain: Callable[[Tensor], Tensor] | None
-
-
 class _Fused(Function):
     """One kernel forward and one backward, on scores in half or full precision, with a mask.
 
@@ -320,16 +312,21 @@ class _Fused(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, form: Any, call: _Call) -> Tensor:
-        p, saved = call.kernel.forward(x, form=form, **call.params)
-        # Only operations that are not in the reference need the mask and the scores again.
-        ctx.save_for_backward(p, *saved, *(() if call.plain is None else (form.mask, x)))
-        ctx.call, ctx.form = call, form.__class__(None, form.layout, x.dtype)
-        return p
+    def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Tensor:
+        op, kernel, params, plain, form = call
+        p, saved = kernel.forward(x, form=form, **params)
+        if plain is None:
+            ctx.save_for_backward(p, *saved)
+        else:  # only operations that are not in the reference need the mask and the scores again
+            ctx.save_for_backward(p, *saved, form.mask, x)
+        if form[0] is not None or form[2] is not x.dtype:
+            call = op, kernel, params, plain, form.__class__(None, form.layout, x.dtype)
+        ctx.call = call
+        return p  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (p, *saved), (op, kernel, params, plain), form = ctx.saved_tensors, ctx.call, ctx.form
+        (p, *saved), (op, kernel, params, plain, form) = ctx.saved_tensors, ctx.call
         if plain is not None:
             *saved, mask, x = saved
         if _grad_enabled() or batched(g) or foreign(g):
@@ -345,4 +342,4 @@ class _Fused(Function):
         else:
             form = form if plain is None else form._replace(mask=mask)
             dx = kernel.backward(g, p, saved, form=form, **params)
-        return dx, None, None
+        return dx, None

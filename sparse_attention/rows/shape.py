@@ -228,9 +228,9 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
     return mask if same else expanded(mask, scores, "mask")
 
 
-def fits(mask: Tensor, sizes: Sequence[int], device: torch.device) -> bool:
+def fits(mask: Tensor, sizes: Sequence[int], device: torch.device, dtype: torch.dtype = torch.bool) -> bool:
     """True if `checked` finds nothing wrong with a mask, whose class is in `PLAIN`, and if it is on this device."""
-    if mask.dtype is not torch.bool or mask.device != device or mask.layout is not STRIDED or mask.is_nested:
+    if mask.dtype is not dtype or mask.device != device or mask.layout is not STRIDED or mask.is_nested:
         return False
     own = mask.shape
     if own == sizes:

@@ -11,6 +11,7 @@ import torch
 
 from sparse_attention import kernels
 from sparse_attention.kernels import triton
+from sparse_attention.kernels.triton import launcher
 
 
 @pytest.fixture
@@ -26,11 +27,10 @@ def device() -> Iterator[str]:
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels that Triton has started. Tests assert them: elsewhere plain torch gives the same numbers."""
     names: list[str] = []
-    launch = triton.launch
 
-    def recorded(kernel, *rest, **constants) -> None:
-        launch(kernel, *rest, **constants)
+    def recorded(kernel, programs, *arguments, **constants) -> None:
+        launcher._by_triton(kernel, programs, arguments, constants)
         names.append(kernel.fn.__name__)
 
-    monkeypatch.setattr(triton, "launch", recorded)
+    monkeypatch.setattr(launcher, "instead", recorded)
     return names

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
@@ -59,8 +60,14 @@ def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
 
 def relative(found: Tensor, expected: Tensor, least: float = 1.0) -> Tensor:
     """Differences relative to the largest expected entry, in which `least` counts, too."""
-    found, expected = found.detach().cpu().double(), expected.detach()
+    found, expected = (x.detach().cpu().double() for x in (found, expected))
     return (found - expected).abs() / expected.abs().max().clamp(min=least)
+
+
+def test_differences_may_be_of_two_tensors_on_the_gpu(device) -> None:
+    with FakeTensorMode():
+        x = torch.empty(3, device="cuda")
+        assert relative(x, x).shape == (3,)
 
 
 @pytest.mark.parametrize("case, dtype", TYPED, ids=[f"{case[0]}, {case[1]:g}, {dtype}" for case, dtype in TYPED])
@@ -90,7 +97,7 @@ def test_the_kernels_equal_the_composition(case, dtype, device, launched) -> Non
     assert max(float(relative(*pair).max()) for pair in zip(found, expected)) <= TOLERANCE[dtype]
     scores = reading.times(wide[0] * 0.25, wide[1].mT) * (alpha - 1)
     scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
-    support = (scores - saved.top.cpu().double()[..., None]) - saved.tau.cpu().double()[..., None] > 1e-7
+    support = (scores - saved.parts()[0].cpu().double()[..., None]) - saved.parts()[1].cpu().double()[..., None] > 1e-7
     assert torch.equal(support[:, rows], (weights > 1e-14)[:, rows])
 
 
@@ -172,8 +179,10 @@ def test_every_public_form_takes_the_kernels(form, device, launched) -> None:
     tensors = [x.mT for x in drawn(n, (B, H, 8, n), (B, G, 8, m), (B, G, 6, m))]
     errors = apart(tensors, device, torch.float32, **{"scale": 0.25} | call)
     assert launched[:3] == KERNELS and ("attend_bias_backward" in launched) == ("bias" in call)
-    # the gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1
-    assert max(float(x.max()) for x in errors) < (6e-5 if isinstance(call.get("alpha"), Tensor) else 1e-5)
+    # The gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1. In the last form, the terms of a scale's gradient add
+    # up to 416, their magnitudes, while the gradient is 1.9 at most: a rounding of 2^-24 of them is 1.3e-5.
+    several = isinstance(call.get("alpha"), Tensor) or form is FORMS[-1]
+    assert max(float(x.max()) for x in errors) < (6e-5 if several else 1e-5)
 
 
 def test_blocks_that_nothing_reaches_are_not_looked_at(device) -> None:
@@ -182,7 +191,7 @@ def test_blocks_that_nothing_reaches_are_not_looked_at(device) -> None:
     mask = torch.arange(90, device=device).view(1, 1, 90) < 50
     _, near = attention.forward(q, k, k, alpha=2.0, scale=0.25, spans=spans, block=BLOCK or (16, 16))
     _, early = attention.forward(q, k, k, alpha=2.0, scale=0.25, mask=mask, lead=(1,), block=BLOCK or (16, 16))
-    assert (near.flags == 0).double().mean() > 0.5 and early.lengths.max() <= 50
+    assert (near.parts()[2] == 0).double().mean() > 0.5 and early.lengths.max() <= 50
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -282,7 +291,8 @@ def test_few_queries_read_a_cache_in_place(case, dtype, device, launched) -> Non
 
 
 def test_a_cache_on_a_gpu_copies_no_keys(device, launched) -> None:
-    cache = sa.KeyCache("entmax", alpha=1.5, scale=two(0.5, 1.0), window=(40, 0), sink=two(0.0, 1.0))
+    scale, sink = two(0.5, 1.0).to(device), two(0.0, 1.0).to(device)
+    cache = sa.KeyCache("entmax", alpha=1.5, scale=scale, window=(40, 0), sink=sink)
     q, k, v = (x.to(device) for x in drawn(7, (2, 1, 8), (1, 100, 8), (1, 100, 8)))
     cache.append(k[:, :60], v[:, :60]).append(k[:, 60:], v[:, 60:])
     assert cache.plan(q).path == "fused"
@@ -326,7 +336,9 @@ def test_hooks_and_checkpoints_see_what_is_saved(device, launched) -> None:
     keep = lambda x: shapes.append(x.shape) or x.clone()  # noqa: E731
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         out = sa.sparse_attention(*leaves, "sparsemax", causal=True)
-    assert {(2, 9, 4), (2, 9), (2, 1, 1)} <= {*map(tuple, shapes)}  # q, thresholds, flags of one block
+    assert {(1, 2, 9, 4), (2 * 9 * 6 + 3,)} == {
+        *map(tuple, shapes)
+    }  # q, k, v; the mean, thresholds, flags and list of one block
     attend = partial(sa.sparse_attention, mapping="sparsemax", causal=True)
     again = checkpoint(attend, *leaves, use_reentrant=False)
     for ours, theirs in zip(*(torch.autograd.grad(x.square().sum(), leaves) for x in (out, again))):
@@ -341,10 +353,10 @@ def test_memory_need_not_be_zero_before(device, monkeypatch) -> None:
     given = {"alpha": 2.0, "scale": 0.25, "spans": spans, "causal": True, "block": BLOCK or (16, 16)}
     out, saved = attention.forward(q, k, k, **given)
     found = out, *attention.gradients(q, q, k, k, saved)[:3]
-    empty = Tensor.new_empty
-    monkeypatch.setattr(Tensor, "new_empty", lambda x, *size, **more: empty(x, *size, **more).fill_(2))
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **more: empty(*size, **more).fill_(2))
     out, again = attention.forward(q, k, k, **given)
-    assert torch.equal(again.flags, saved.flags) and (again.flags == 0).any()
+    assert torch.equal(again.parts()[2], saved.parts()[2]) and (again.parts()[2] == 0).any()
     assert all(map(torch.equal, found, (out, *attention.gradients(q, q, k, k, again)[:3])))
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .. import active
 from ..reference import OPS as REFERENCE
-from .launcher import LaunchFailed, launch
+from .launcher import LaunchFailed, Starter, launch, starter
 
 _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would take minutes to compile
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -50,13 +50,14 @@ def _load() -> Any:
 
 def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
+    cuda = x.is_cuda
     return (
-        x.shape[-1] <= _most(op)
-        and op not in given_up
-        and (x.is_cuda or (_INTERPRETED and x.device.type == "cpu"))
+        (cuda or (_INTERPRETED and x.is_cpu))
         and x.dtype in _DTYPES
-        and bool(_load())
-        and not too_old(x)
+        and x.shape[-1] <= _most(op)
+        and op not in given_up
+        and bool(_kernels or _load())
+        and not (cuda and too_old(x))
     )
 
 
@@ -92,7 +93,10 @@ def give_up(op: str, error: LaunchFailed) -> None:
 
 def exact(params: dict[str, float]) -> bool:
     """True if float32 is precise enough for these hyperparameters; if not, the reference is used."""
-    return 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
+    for name, value in params.items():
+        if (name == "alpha" and not 1.1 <= value <= 2.0) or (name == "p" and value < 1.05):
+            return False
+    return True
 
 
 class Form(NamedTuple):
@@ -109,6 +113,7 @@ class Form(NamedTuple):
 
 
 PLAIN = Form()
+_FREE = {dtype: Form(dtype=dtype) for dtype in _DTYPES}
 
 
 def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int] | None = None) -> Form:
@@ -117,9 +122,17 @@ def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int] | None = 
     A mask that needs more than three strides besides the last is copied.
     """
     if mask is None:
-        return Form(None, PLAIN.layout, dtype)
-    sizes, strides = mask.shape, mask.stride()
-    shape = sizes if shape is None else shape
+        return _FREE[dtype] if dtype in _FREE else Form(None, PLAIN.layout, dtype)
+    shape = mask.shape if shape is None else shape
+    layout = _layout(mask.shape, mask.stride(), shape)
+    if layout is None:
+        return form(mask.expand(shape).contiguous(), dtype)
+    return Form(mask.view(torch.uint8), layout, dtype)
+
+
+@functools.lru_cache(1024)
+def _layout(sizes: Sequence[int], strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The layout of a `Form`; None if three strides are not enough."""
     lead, size, stride = (
         [],
         1,
@@ -134,10 +147,9 @@ def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int] | None = 
             size, stride = size * here, step
     lead.append((size, stride))
     if len(lead) > 3:
-        return form(mask.expand(shape).contiguous(), dtype)
+        return None
     (_, s0), (size1, s1), (size2, s2) = [(1, 0)] * (3 - len(lead)) + lead
-    last = strides[-1] if sizes and sizes[-1] > 1 else 0
-    return Form(mask.view(torch.uint8), (size1, size2, s0, s1, s2, last), dtype)
+    return size1, size2, s0, s1, s2, strides[-1] if sizes and sizes[-1] > 1 else 0
 
 
 def _warps(number: int) -> dict[str, int]:
@@ -153,9 +165,20 @@ def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
     return {"FEW": min(few if block <= 1024 else 4 * few, block), **tile} if few else tile
 
 
-def _start(kernel: Any, rows: int, *arguments: Any, **constants: Any) -> None:
+@functools.lru_cache(2048)
+def _of(module: int, name: str, n: int, each: int = 1024, few: int = 0, **constants: Any) -> tuple[Starter, int]:
+    """What starts a kernel of `_load` on rows of n entries, and how many rows a program has."""
+    kernels = _load()[module]
+    if "RULE" in constants:
+        rule = getattr(kernels, constants["RULE"])
+        constants["RULE"] = getattr(rule, "value", rule)
+    sizes = _sizes(n, each, few)
+    return starter(getattr(kernels, name), **constants, **sizes), sizes["ROWS"]
+
+
+def _start(kernel: tuple[Starter, int], rows: int, *arguments: Any) -> None:
     """Launch a kernel on ``rows`` rows."""
-    launch(kernel, -(-rows // constants["ROWS"]), *arguments, **constants)
+    kernel[0].go(-(-rows // kernel[1]), *arguments)
 
 
 def _masked(x: Tensor, form: Form) -> tuple[Tensor, bool]:
@@ -163,9 +186,8 @@ def _masked(x: Tensor, form: Form) -> tuple[Tensor, bool]:
 
 
 def _like(x: Tensor, form: Form) -> Tensor:
-    if form.dtype is None or form.dtype is x.dtype:
-        return torch.empty_like(x)
-    return torch.empty_like(x, dtype=form.dtype)
+    dtype = form[2]
+    return torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
 
 
 def _shape(x: Tensor) -> tuple[int, int]:
@@ -182,17 +204,18 @@ class Kernel(NamedTuple):
 
 
 def _project(x: Tensor, form: Form, rule: str, scale: float = 1.0, r: float = 0.0) -> Tensor:
-    (rows, n), p, (bits, masked), simplex = _shape(x), _like(x, form), _masked(x, form), _load()[0]
-    number = getattr(simplex, rule)
-    number = getattr(number, "value", number)  # a constexpr is slow as a key
-    sizes = rows, n, *form.layout, scale, r
-    _start(simplex.simplex_forward, rows, x, bits, p, *sizes, RULE=number, MASKED=masked, **_sizes(n))
+    bits, layout, dtype = form
+    p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
+    rows = x.numel() // (n := x.shape[-1])
+    kernel, own = _of(0, "simplex_forward", n, RULE=rule, MASKED=bits is not None)
+    kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, *layout, scale, r)
     return p
 
 
 def _weighted(g: Tensor, p: Tensor, form: Form, scale: float, exponent: float) -> Tensor:
     (rows, n), dx = _shape(p), _like(p, form)
-    _start(_load()[0].weighted_backward, rows, g.contiguous(), p, dx, rows, n, scale, exponent, **_sizes(n))
+    kernel, own = _of(0, "weighted_backward", n)
+    kernel.go(-(-rows // own), g.contiguous(), p, dx, rows, n, scale, exponent)
     return dx
 
 
@@ -221,7 +244,7 @@ def _pnormmax_backward(g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN
     if p == 2:
         return _weighted(g, y, form, 1 / gamma, 0.0)
     (rows, n), dx = _shape(y), _like(y, form)
-    _start(_load()[0].pnormmax_backward, rows, g.contiguous(), y, dx, rows, n, p, gamma, **_sizes(n))
+    _start(_of(0, "pnormmax_backward", n), rows, g.contiguous(), y, dx, rows, n, p, gamma)
     return dx
 
 
@@ -232,8 +255,7 @@ def _cone(rule: str) -> Kernel:
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, q: float) -> Tensor:
         (rows, n), dx, (bits, masked) = _shape(p), _like(saved[0], form), _masked(p, form)
         arrays, sizes = (g.contiguous(), p, saved[0], bits, dx), (rows, n, *form.layout, q)
-        constants = {"MIRRORED": rule == "HOURGLASS", "MASKED": masked, **_sizes(n)}
-        _start(_load()[0].cone_backward, rows, *arrays, *sizes, **constants)
+        _start(_of(0, "cone_backward", n, MIRRORED=rule == "HOURGLASS", MASKED=masked), rows, *arrays, *sizes)
         return dx
 
     return Kernel(forward, backward)
@@ -243,8 +265,8 @@ def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
     (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
     marks = torch.empty_like(x, dtype=torch.int8)
     work = torch.empty(3 * rows * (n + 1) + 1 >> 1, dtype=torch.float64, device=x.device)
-    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), _sizes(n, _FUSED, _FEW)
-    _start(_load()[1].fusedmax_forward, rows, x, bits, p, marks, work, *sizes, MASKED=masked, **constants)
+    kernel, sizes = _of(1, "fusedmax_forward", n, _FUSED, _FEW, MASKED=masked), (rows, n, *form.layout, 1 / gamma, lam)
+    _start(kernel, rows, x, bits, p, marks, work, *sizes)
     return p, (marks,)
 
 
@@ -252,16 +274,16 @@ def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Res
     (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
     marks, order = (torch.empty_like(x, dtype=dtype) for dtype in (torch.int8, torch.int16))
     work = torch.empty(2, rows, n + 1, dtype=torch.float64, device=x.device)
-    sizes, constants = (rows, n, *form.layout, 1 / gamma, lam), _sizes(n, _OSCAR, _FEW)
-    _start(_load()[1].oscarmax_forward, rows, x, bits, p, marks, order, work, *sizes, MASKED=masked, **constants)
+    kernel, sizes = _of(1, "oscarmax_forward", n, _OSCAR, _FEW, MASKED=masked), (rows, n, *form.layout, 1 / gamma, lam)
+    _start(kernel, rows, x, bits, p, marks, order, work, *sizes)
     return p, (marks, order)
 
 
 def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
     (rows, n), dx = _shape(p), _like(p, form)
     work = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device)
-    arrays, constants = (g.contiguous(), saved[0], saved[-1], dx, work), _sizes(n, _OSCAR)
-    _start(_load()[1].grouped_backward, rows, *arrays, rows, n, 1 / gamma, ORDERED=len(saved) == 2, **constants)
+    kernel = _of(1, "grouped_backward", n, _OSCAR, ORDERED=len(saved) == 2)
+    _start(kernel, rows, g.contiguous(), saved[0], saved[-1], dx, work, rows, n, 1 / gamma)
     return dx
 
 

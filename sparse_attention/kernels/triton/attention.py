@@ -28,7 +28,7 @@ from ..native.attention_shape import layout
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
 
-TENSORS = 11  # number of tensors in `Saved`
+TENSORS = 8  # number of tensors in `Saved`
 _FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
 # Up to this many queries of a group, without gradients, their scores are stored; see ``decoding_kernels``
 _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
@@ -37,17 +37,13 @@ _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 class Saved(NamedTuple):
     """Data for the backward: `TENSORS` tensors, then numbers.
 
-    They are each query's largest score, the threshold relative to it, the blocks with support, and the forms, which decide
-    which keys a query sees, and their scores.
+    They are what the forward kernel wrote, and the forms, which decide which keys a query sees, and their scores.
     """
 
-    top: Tensor  # float32 [H, n], the maximum of (alpha - 1) scale q k'
-    tau: Tensor  # float32 [H, n]
-    flags: Tensor  # int8 [H, query blocks, key blocks]
-    mean: Tensor  # float32 [H, n, e], the mean of v weighted by p^(2 - alpha)
+    state: Tensor  # float32, see `attention_blocks.parts_of`; empty before the forward
     lengths: Tensor | None
     spans: Tensor | None
-    bias: Tensor | None  # -inf where the mask hides a key
+    bias: Tensor | None  # -inf where the mask hides a key; or uint8, the mask alone
     powers: Tensor | None  # float32 [H], 1 / (alpha - 1) if each head has its own
     scales: Tensor | None
     slopes: Tensor | None
@@ -57,6 +53,25 @@ class Saved(NamedTuple):
     scale: float
     causal: bool
     block: tuple[int, int]
+    sizes: tuple[int, int, int, int]  # heads, queries, keys, channels of values
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The numbers of blocks of queries and of keys."""
+        (_, n, m, _), (rows, keys) = self.sizes, self.block
+        return -(-n // rows), -(-m // keys)
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
+        (heads, n, _, e), blocks = self.sizes, self.blocks
+        top, tau, places = self.state[heads * n * e :].split([heads * n, heads * n, _room(heads, *blocks)])
+        flags = places[heads * math.prod(blocks) :].view(torch.int8)[: heads * math.prod(blocks)]
+        return top.view(heads, n), tau.view(heads, n), flags.view(heads, *blocks)
+
+
+def _room(heads: int, blocks: int, key_blocks: int) -> int:
+    """The float32 numbers whose memory holds a list and the flags of all blocks."""
+    return heads * blocks * key_blocks + -(-heads * blocks * key_blocks // 4)
 
 
 class Gradients(NamedTuple):
@@ -78,13 +93,13 @@ def _kernels(name: str = "attention_kernels") -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def _block(q: Tensor, v: Tensor, laden: bool) -> tuple[int, int]:
+def _block(d: int, e: int, dtype: torch.dtype, laden: bool) -> tuple[int, int]:
     """The numbers of queries and keys of a block: of the sizes tried, the largest that fits into registers.
 
     laden: there are alphas, scales, slopes, a bias or a mask.
     """
-    wide, single = max(q.shape[2], v.shape[2]), q.dtype == torch.float32
-    size = (32 if single else 64) // (2 if wide > 128 else 1)
+    wide, single = max(d, e), dtype == torch.float32
+    size = (32 if single and wide > 64 else 64) // (2 if wide > 128 else 1)
     fewer_keys = 96 < wide <= 128 if single else laden and wide <= 128
     return size, size // 2 if fewer_keys else size
 
@@ -118,46 +133,42 @@ def forward(
     """q [H, n, d], k [G, m, d] and v [G, m, e]; out [H, n, e] has q's dtype. The groups of k and v need not be adjacent in memory.
 
     given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes,
-    sinks, lead, and block, the numbers of queries and keys computed together.
+    sinks, lead, and block, the numbers of queries and keys computed together. q is contiguous; all three may have more dimensions in
+    the place of H and G, which the result then has, too.
     """
-    (heads, n, _), m, own = q.shape, k.shape[1], given.get
+    own, heads, groups = given.get, q.shape[:-2].numel(), k.shape[:-2].numel()
+    n, m, e = q.shape[-2], k.shape[-2], v.shape[-1]
     lead, block = own("lead") or (heads,), own("block")
     k, v, room = _together(k, v)
-    lengths, spans, scales, slopes, sinks = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
-    mask, bias, alphas = own("mask"), own("bias"), own("alphas")
-    if not (lengths is spans is scales is slopes is sinks is None):
-        each = lengths, spans, scales, slopes, sinks
+    lengths = spans = bias = mask = powers = scales = slopes = sinks = None
+    if len(given) > 1 or "lead" not in given:
+        each = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
         lengths, spans, scales, slopes, sinks = (None if x is None else x.detach().contiguous() for x in each)
-    if mask is not None:
-        lengths = _ends(mask, lengths, lead, m)
-    bias = None if bias is None else bias.detach().resolve_neg()
-    powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    most = _DECODED[q.dtype] * len(k)
-    few = not save and block is None and alphas is None and heads * n <= most and 0 < m < rows._LONGEST
-    block = _block(q, v, not (alphas is scales is slopes is bias is mask is None)) if block is None else block
-    rest = lead, alpha, scale, causal, block
+        mask, bias, alphas = own("mask"), own("bias"), own("alphas")
+        lengths = lengths if mask is None else _ends(mask, lengths, lead, m)
+        bias = None if bias is None else bias.detach().resolve_neg()
+        powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
+    most = _DECODED[q.dtype] * groups
+    few = not save and block is None and powers is None and heads * n <= most and 0 < m < rows._LONGEST
+    if block is None:
+        block = _block(q.shape[-1], e, q.dtype, not (powers is scales is slopes is bias is mask is None))
+    rest = lead, alpha, scale, causal, block, (heads, n, m, e)
     if few:
-        saved = Saved(q, q, q, q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
-        return _decoded(q, k, v, room, mask, saved), None
-    out = q.new_empty(heads, n, v.shape[2])
-    blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
-    top = q.new_empty(heads, n, dtype=torch.float32)
-    tau = torch.empty_like(top)
-    mean = q.new_empty(heads, n, v.shape[2], dtype=torch.float32) if save else top
+        return _decoded(q, k, v, room, mask, Saved(q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)), None
     if mask is not None:
-        plain = torch.zeros((), dtype=torch.float16, device=q.device) if bias is None else bias
-        bias = torch.where(mask, plain, -torch.inf)
-    flags = q.new_empty(heads, blocks, key_blocks, dtype=torch.int8)
-    saved = Saved(top, tau, flags, mean, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
+        bias = mask.view(torch.uint8) if bias is None else torch.where(mask, bias, -torch.inf)
+    out = torch.empty_like(q) if e == q.shape[-1] else q.new_empty(*q.shape[:-1], e)
+    blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
+    size = heads * n * (e + 2 if save else 2) + _room(heads, blocks, key_blocks)
+    state = torch.empty(size, dtype=torch.float32, device=q.device)
+    saved = Saved(state, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
     visible, numbers = _visible(q, saved)
-    arrays, sizes = (q, k, v, *visible, out, mean, top, tau, flags, _list(flags)), (*_sizes(q, k, v), room, *numbers)
-    layers, start = 4 if alpha == 1.5 and alphas is None else 3, 0 if spans is not None and bias is None else 1
-    kind = _constants(q, v, saved, stages=3)
-    if save and q.is_cuda and (id(kind), q.device) not in _prepared:
-        _prepared.add((id(kind), q.device))
+    sizes = n, m, q.shape[-1], e, heads // max(groups, 1), room, *numbers
+    (start,) = _starters(q, saved, save, False)
+    if save and q.is_cuda and (id(start), q.device) not in _prepared:
+        _prepared.add((id(start), q.device))
         _prepare(q, k, v, saved)
-    constants = {"SAVE": save, "LAYERS": layers, "START": start, **kind}
-    rows.launch(_kernels().attend_forward, heads * blocks, *arrays, *sizes, **constants)
+    start.go(heads * blocks, q, k, v, *visible, out, state, *sizes)
     return out, saved if save else None
 
 
@@ -170,89 +181,103 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
     def meta(x: Any) -> Any:
         return None if x is None else x.detach().to("meta")
 
-    g, q_, k_, v_ = (meta(x) for x in (saved.mean, q, k, v))
-    of = Saved(*map(meta, saved[:TENSORS]), *saved[TENSORS:])
-    rows.launcher.ahead(q.device, lambda launch: gradients(g.to(q.dtype), q_, k_, v_, of, launch=launch))
+    q_, k_, v_ = map(meta, (q, k, v))
+    g, of = q_.new_empty(*q.shape[:-1], v.shape[-1]), Saved(*map(meta, saved[:TENSORS]), *saved[TENSORS:])
+    rows.launcher.ahead(q.device, lambda launch: gradients(g, q_, k_, v_, of, launch=launch))
 
 
 def _decoded(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, saved: Saved) -> Tensor:
     """`forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device."""
-    (heads, n, d), (groups, m, e), decoding_kernels = q.shape, v.shape, _kernels("decoding_kernels")
+    (heads, n, m, e), d = saved.sizes, q.shape[-1]
+    groups, device = k.shape[:-2].numel(), q.device
     size, single = heads // groups * n, q.dtype == torch.float32
     keys = 32 if single else 64
     blocks = -(-m // keys)
-    x = q.new_empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32)
-    scored, weighed = _of_decoding(size, keys, d, e, single)
-    seen = {"CAUSAL": bool(saved.causal), "LENGTHS": saved.lengths is not None, "SPANS": saved.spans is not None}
+    x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=device)
+    bits = _bits(saved)
+    seen = bool(saved.causal), saved.lengths is not None, saved.spans is not None, bits
+    scored, weighed = _of_decoding(size, keys, d, e, single, *seen)
     forms = [q if y is None else y for y in (saved.lengths, saved.spans, saved.scales, saved.slopes, saved.sinks)]
     numbers = n, m, d, heads // groups, room, _per_head(saved, n), saved.scale
     programs = groups * -(-x.shape[2] // keys)
-    rows.launch(
-        decoding_kernels.decode_scores, programs, q, k, *forms, x, *numbers, FORMS=_bits(saved), **seen, **scored
-    )
+    scored.go(programs, q, k, *forms, x, *numbers)
     if saved.bias is not None or mask is not None:
         scores = x.view(*saved.lead, n, -1)[..., :m]
         if saved.bias is not None:
             scores += saved.bias
         if mask is not None:
             scores.masked_fill_(~mask, -torch.inf)
-    op, params = ("sparsemax", {"gamma": 1.0}) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
+    op, params = ("sparsemax", _ONE) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
     p, _ = rows.OPS[op].forward(x, **params)
     turns = max(1, groups * blocks // (2 * _FEW))
     runs = -(-blocks // turns)
-    out = q.new_empty(groups, runs, size, e, dtype=torch.float32)
     sizes = x.shape[2], m, e, size, room, turns
-    rows.launch(decoding_kernels.decode_values, groups * runs, p, v, out, *sizes, **weighed)
-    return out.sum(1).view(heads, n, e).to(q.dtype)
+    shape = (*q.shape[:-1], e)
+    wide = runs > 1  # the parts of runs are added up in float32
+    out = torch.empty(
+        (groups, runs, size, e) if wide else shape, dtype=torch.float32 if wide else q.dtype, device=device
+    )
+    weighed.go(groups * runs, p, v, out, *sizes)
+    return out.sum(1).to(q.dtype).view(shape) if wide else out
+
+
+_ONE = {"gamma": 1.0}
 
 
 @functools.lru_cache(1024)
-def _of_decoding(size: int, keys: int, d: int, e: int, single: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """The constants of `decode_scores` and `decode_values` for the queries of a group, but for those of the forms."""
+def _of_decoding(
+    size: int, keys: int, d: int, e: int, single: bool, causal: bool, lengths: bool, spans: bool, forms: int
+) -> tuple[rows.Starter, rows.Starter]:
+    """What starts `decode_scores` and `decode_values` for the queries of a group."""
+    kernels = _kernels("decoding_kernels")
     warps = 8 if single or max(d, e) > 128 else 4
     both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "num_warps": warps}
-    return _channels("D", d) | both, _channels("E", e) | both
+    seen = {"CAUSAL": causal, "LENGTHS": lengths, "SPANS": spans, "FORMS": forms}
+    scored = rows.starter(kernels.decode_scores, **seen, **_channels("D", d), **both)
+    return scored, rows.starter(kernels.decode_values, **_channels("E", e), **both)
 
 
 def gradients(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, launch: Any = None
 ) -> Gradients:
-    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out [H, n, e] is contiguous.
+    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out is contiguous.
 
     ``launch`` replaces that of the rows, see `launcher.ahead`.
     """
-    launch = launch or rows.launch
-    (heads, n, _), (groups, m, _), attention_kernels = q.shape, k.shape, _kernels()
+    heads, n, m, e = saved.sizes
+    groups, d = k.shape[:-2].numel(), q.shape[-1]
+    blocks, key_blocks = saved.blocks
     repeat = heads // max(groups, 1)
-    k, v, room = _together(k, v)
-    parts = repeat if groups * saved.flags.shape[2] < _FEW else 1
-    wide = torch.float32 if parts > 1 else k.dtype
-    dq, dk, dv = torch.empty_like(q), *(x.new_empty(groups * parts, *x.shape[1:], dtype=wide) for x in (k, v))
+    dq, (k, v, room) = torch.empty_like(q), _together(k, v)
+    parts = repeat if groups * key_blocks < _FEW else 1
+    if parts == 1 and k.is_contiguous():
+        dk, dv = torch.empty_like(k), torch.empty_like(v)
+    else:
+        wide = torch.float32 if parts > 1 else k.dtype
+        dk, dv = (x.new_empty(groups * parts, m, x.shape[-1], dtype=wide) for x in (k, v))
     learned = saved.scales, saved.slopes, saved.sinks, saved.powers
     some = any(x is not None for x in learned)
-    along = torch.empty_like(saved.top)
+    along = torch.empty(heads * (n + blocks * key_blocks), dtype=torch.float32, device=q.device)
     dforms = torch.empty(4, heads, n, dtype=torch.float32, device=q.device) if some else along
     visible, numbers = _visible(q, saved)
-    given, places = (grad_out, q, k, v, *visible), _list(saved.flags)
-    sizes = (*_sizes(q, k, v), room, *numbers)
-    stages = 1 if q.dtype == torch.float32 else 2  # more than that spills registers
-    constants, thresholds = _constants(q, v, saved, stages), (saved.top, saved.tau, saved.flags)
-    _, blocks, key_blocks = saved.flags.shape
-    arrays = *given, saved.mean, *thresholds, places, along, dq, dforms
-    launch(attention_kernels.attend_queries_backward, heads * blocks, *arrays, *sizes, saved.scale, **constants)
-    arrays = *given, *thresholds, places, along, dk, dv
-    launch(
-        attention_kernels.attend_keys_backward, len(dk) * key_blocks, *arrays, *sizes, saved.scale, parts, **constants
-    )
+    given = grad_out, q, k, v, *visible, saved.state
+    sizes = n, m, d, e, repeat, room, *numbers, saved.scale
+    of_queries, of_keys = _starters(q, saved, True, True)
+    if launch is not None:
+        launch(of_queries.kernel, heads * blocks, *given, along, dq, dforms, *sizes, **of_queries.constants)
+        launch(of_keys.kernel, groups * parts * key_blocks, *given, along, dk, dv, *sizes, parts, **of_keys.constants)
+        return Gradients(dq, dk, dv, None, None, None, None, None)
+    of_queries.go(heads * blocks, *given, along, dq, dforms, *sizes)
+    of_keys.go(groups * parts * key_blocks, *given, along, dk, dv, *sizes, parts)
     if parts > 1:
-        dk, dv = (x.view(groups, parts, *x.shape[1:]).sum(1).to(q.dtype) for x in (dk, dv))
+        dk, dv = (x.view(groups, parts, m, x.shape[-1]).sum(1).to(q.dtype) for x in (dk, dv))
     dbias = None
     if of is not None:
         matrices, over = _sharing(of, saved.lead)
         dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
-        programs, numbers = len(matrices) * key_blocks * (1 if over else blocks), (*sizes, matrices.shape[1])
-        arrays = *given, *thresholds, matrices, along, dbias
-        launch(attention_kernels.attend_bias_backward, programs, *arrays, *numbers, OVER=over, **constants)
+        programs = len(matrices) * key_blocks * (1 if over else blocks)
+        arrays = *given, matrices, along, dbias, *sizes[:-1], matrices.shape[1]
+        rows.launch(_kernels().attend_bias_backward, programs, *arrays, OVER=over, **of_keys.constants)
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
     if not some:
         return Gradients(dq, dk, dv, dbias, None, None, None, None)
@@ -272,12 +297,14 @@ def _sharing(of: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
 
 def _together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
     """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
-    k, v = (x.detach().resolve_neg() if x.is_neg() else x for x in (k, v))
+    if k.is_contiguous() and v.is_contiguous() and not (k.is_neg() or v.is_neg()):
+        return k, v, k.shape[-2]
+    k, v = (x.detach().resolve_neg().reshape(-1, *x.shape[-2:]) for x in (k, v))
     room = k.stride(0) // k.shape[2]
     d, e = k.shape[2], v.shape[2]
     if k.stride() == (room * d, d, 1) and v.stride() == (room * e, e, 1):
         return k, v, room
-    return k.detach().contiguous(), v.detach().contiguous(), k.shape[1]
+    return k.contiguous(), v.contiguous(), k.shape[1]
 
 
 def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
@@ -288,10 +315,6 @@ def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -
     ends = ends.squeeze(-1) if mask.ndim > 1 else ends
     ends = ends.expand(lead).reshape(-1).contiguous()
     return ends if lengths is None else lengths.minimum(ends)
-
-
-def _list(flags: Tensor) -> Tensor:
-    return torch.empty(flags.shape, dtype=torch.int32, device=flags.device)
 
 
 def _per_head(saved: Saved, n: int) -> int:
@@ -308,16 +331,15 @@ def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, 
 
     The factor is (alpha - 1) scale; where each head has its own r, it divides the factor.
     """
-    alpha = saved.alpha
+    alpha, scale = saved.alpha, saved.scale
+    _, lengths, spans, bias, powers, scales, slopes, sinks, *_ = saved
+    if lengths is spans is bias is powers is scales is slopes is sinks is None:
+        return (q,) * 8, (0, 0, 0, scale * (alpha - 1), 1 / (alpha - 1))
     at, row, key = (q, 0, 0) if saved.bias is None else layout(saved.bias, saved.lead)
-    tensors: list[Any] = [q if x is None else x for x in saved[4:TENSORS]]
-    steps = (_per_head(saved, q.shape[1]), row, key)
-    factors = (saved.scale, 0.0) if saved.powers is not None else (saved.scale * (alpha - 1), 1 / (alpha - 1))
+    tensors: list[Any] = [q if x is None else x for x in saved[1:TENSORS]]
+    steps = (_per_head(saved, q.shape[-2]), row, key)
+    factors = (scale, 0.0) if saved.powers is not None else (scale * (alpha - 1), 1 / (alpha - 1))
     return (*tensors[:3], at, *tensors[3:]), (*steps, *factors)
-
-
-def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
-    return q.shape[1], k.shape[1], q.shape[2], v.shape[2], q.shape[0] // max(k.shape[0], 1)
 
 
 def _channels(name: str, width: int) -> dict[str, int]:
@@ -327,24 +349,33 @@ def _channels(name: str, width: int) -> dict[str, int]:
     return {name: 2 * first, f"{name}2": 0} if second == first else {name: first, f"{name}2": second}
 
 
-def _constants(q: Tensor, v: Tensor, saved: Saved, stages: int) -> dict[str, Any]:
-    given = (x is not None for x in (saved.lengths, saved.spans, saved.bias, saved.powers))
-    widths, alpha = (q.shape[2], v.shape[2], q.dtype), saved.alpha
-    kind = None if alpha not in (1.5, 2.0) else alpha  # all others share kernels
-    return _of_kind(*given, kind, bool(saved.causal), _bits(saved), saved.block, *widths, stages, rows._INTERPRETED)
+def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows.Starter, ...]:
+    """What starts the kernels, the same for the same kind of call."""
+    _, lengths, spans, bias, powers, *_ = saved
+    alpha = saved.alpha if saved.alpha in (1.5, 2.0) else None  # all others share kernels
+    biased = 0 if bias is None else 2 if bias.dtype == torch.uint8 else 1
+    given = lengths is not None, spans is not None, biased, powers is not None, alpha, bool(saved.causal), _bits(saved)
+    return _of_kind(*given, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, rows._INTERPRETED)
 
 
 @functools.lru_cache(1024)
 def _of_kind(
-    lengths: bool, spans: bool, bias: bool, powers: bool, alpha: float | None, causal: bool, forms: int, block: tuple[int, int],
-    d: int, e: int, dtype: torch.dtype, stages: int, interpreted: bool,
-) -> dict[str, Any]:  # fmt: skip
+    lengths: bool, spans: bool, bias: int, powers: bool, alpha: float | None, causal: bool, forms: int, block: tuple[int, int],
+    d: int, e: int, dtype: torch.dtype, save: bool, backward: bool, interpreted: bool,
+) -> tuple[rows.Starter, ...]:  # fmt: skip
+    kernels = _kernels()
     from . import attention_blocks
 
     rule = "EACH" if powers else {2.0: "SPARSEMAX", 1.5: "ENTMAX15", None: "ANY"}[alpha]
     seen = {"CAUSAL": causal, "LENGTHS": lengths, "SPANS": spans}
-    kinds = {"RULE": getattr(attention_blocks, rule).value, "BIAS": int(bias), "FORMS": forms}
+    kinds = {"RULE": getattr(attention_blocks, rule).value, "BIAS": bias, "FORMS": forms}
     sizes = {"ROWS": block[0], "KEYS": block[1], "CHUNK": 16 if interpreted else 256}
     channels = {**_channels("D", d), **_channels("E", e)}
     wide = dtype == torch.float32 or bias or powers or max(d, e) > 128
-    return {**seen, **kinds, **sizes, **channels, "num_warps": 8 if wide else 4, "num_stages": stages}
+    shared = {**seen, **kinds, **sizes, **channels, "num_warps": 8 if wide else 4}
+    if backward:
+        shared["num_stages"] = 1 if dtype == torch.float32 else 2  # more than that spills registers
+        both = kernels.attend_queries_backward, kernels.attend_keys_backward
+        return tuple(rows.starter(kernel, **shared) for kernel in both)
+    first = {"SAVE": save, "LAYERS": 4 if alpha == 1.5 and not powers else 3, "START": 0 if spans and not bias else 1}
+    return (rows.starter(kernels.attend_forward, **first, **shared, num_stages=3),)

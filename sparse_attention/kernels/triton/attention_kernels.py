@@ -31,19 +31,19 @@ from .attention_blocks import SIZES
 
 @triton.jit(do_not_specialize=SIZES)
 def attend_forward(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, mean_ptr,
-    top_ptr, tau_ptr, flags_ptr, list_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
+    n, m, d, e, repeat, room, per_head, row, key, factor, r,
     SAVE: tl.constexpr, LAYERS: tl.constexpr, START: tl.constexpr, RULE: tl.constexpr, CAUSAL: tl.constexpr,
     LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """out [H, n, e] from q [H, n, d], k [G, m, d] and v [G, m, e], of which groups are ``room`` rows apart.
 
-    With SAVE it also writes the mean of v weighted by p^(2 - alpha), which the backward needs, to mean [H, n, e]. Also
-    writes flags [H, query blocks, key blocks]: WHOLE or PART for the blocks in which some p is not 0.
+    The state, see `tile.parts_of`, gets the thresholds, the flags WHOLE or PART of the blocks in which some p is not 0, and with
+    SAVE the mean of v weighted by p^(2 - alpha), which the backward needs.
     lengths: int64 [H]. spans: int64 [1 or H, n, 2] (per_head is the step from one head to the next). The bias of
     head h begins at ``at[h]`` in memory, with steps row and key. scales: float32 [H, n], slopes and sinks [H], those that
-    FORMS names. list is int32, of the flags' shape. One program handles ROWS queries of a head.
+    FORMS names. One program handles ROWS queries of a head.
     """
     blocks = tl.cdiv(n, ROWS)
     key_blocks = tl.cdiv(m, KEYS)
@@ -59,6 +59,8 @@ def attend_forward(
     least, end, whole, whole_end = tile.blocks_seen(seen, m, KEYS)
     first = least // KEYS * KEYS
     r = weights[5]
+    state = tile.parts_of(state_ptr, tl.num_programs(0) // blocks, n, e, blocks, key_blocks, SAVE)
+    top_ptr, tau_ptr, list_ptr, flags_ptr = state
     flags = flags_ptr + (head * blocks + block) * key_blocks
     live = list_ptr + (head * blocks + block) * key_blocks
     for j in range(0, key_blocks, CHUNK):  # no block has support until it is seen
@@ -190,22 +192,22 @@ def attend_forward(
     tile.store_rows(out_ptr, head * n, rows, n, e, out + nan, out2 + nan, E, E2)
     if SAVE:
         share = (1.0 / tl.where(mass == 0, 1.0, mass))[:, None]
-        tile.store_rows(mean_ptr, head * n, rows, n, e, mean * share + nan, mean2 * share + nan, E, E2)
+        tile.store_rows(state_ptr, head * n, rows, n, e, mean * share + nan, mean2 * share + nan, E, E2)
     tl.store(top_ptr + head * n + rows, top, mask=rows < n)
     tl.store(tau_ptr + head * n + rows, tau, mask=rows < n)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def attend_queries_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, mean_ptr,
-    top_ptr, tau_ptr, flags_ptr, list_ptr, along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
+    along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale,
     RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
     FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
     E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """dq = scale (s (g v' - along)) k with s = p^(2 - alpha); along is g times the forward's mean.
 
-    Also writes along [H, n], which the other kernels need, and dforms [4, H, n]: the gradients of the scale, the slope, the sink
+    Also writes along [H, n], which the other kernels need (after it lies room for a list of blocks), and dforms [4, H, n]: the gradients of the scale, the slope, the sink
     (those in FORMS) and, with EACH, the alpha of the head, from each query. That of alpha is
     r^2 sum (g v' - along) p (1 - log d) with d = x - top - tau, since p = d^r and tau moves so that the sum of p stays 1.
     """
@@ -218,8 +220,10 @@ def attend_queries_backward(
     rows = block * ROWS + tl.arange(0, ROWS)
     q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
     g = tile.rows_of(g_ptr, head * n, rows, 0, n, e, E, E2)
-    along = tile.along_rows(tile.rows_of(mean_ptr, head * n, rows, 0, n, e, E, E2), g, E2)
+    along = tile.along_rows(tile.rows_of(state_ptr, head * n, rows, 0, n, e, E, E2), g, E2)
     tl.store(along_ptr + head * n + rows, along, mask=rows < n)
+    heads = tl.num_programs(0) // blocks
+    top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, heads, n, e, blocks, key_blocks, True)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
@@ -227,7 +231,7 @@ def attend_queries_backward(
     seen, weights, own = tile.head_of(inputs, head, rows, n, m, form)
     least, end, _, _ = tile.blocks_seen(seen, m, KEYS)
     r = weights[5]
-    live = list_ptr + (head * blocks + block) * key_blocks
+    live = tile.after(along_ptr, heads, n) + (head * blocks + block) * key_blocks
     entire, count = tile.live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live, CHUNK)
 
     dq, dq2 = tile.zeros_of(ROWS, D, D2)
@@ -249,7 +253,7 @@ def attend_queries_backward(
             if tile.SLOPE & FORMS:
                 dslope -= tl.sum(ds * tile.distances(rows, columns, n, m), 1)
     at = dforms_ptr + head * n + rows
-    step = (tl.num_programs(0) // blocks).to(tl.int64) * n
+    step = heads.to(tl.int64) * n
     if tile.SCALE & FORMS:
         tl.store(at, scale * tile.along_rows(q, (dq, dq2), D2), mask=rows < n)
     if tile.SLOPE & FORMS:
@@ -269,7 +273,7 @@ def attend_queries_backward(
 @triton.jit(do_not_specialize=[*SIZES, "parts"])
 def attend_keys_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
-    top_ptr, tau_ptr, flags_ptr, list_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale, parts,
+    state_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale, parts,
     RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
     FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
     E2: tl.constexpr, CHUNK: tl.constexpr,
@@ -277,7 +281,7 @@ def attend_keys_backward(
     """dk [parts G, m, d] and dv [parts G, m, e] for KEYS keys and repeat / parts heads of a group.
 
     The program adds up the query blocks with support, one head after another, so the order of the sums is always the
-    same. list is int32 [H, key blocks, query blocks].
+    same.
     """
     key_blocks = tl.cdiv(m, KEYS)
     program = tl.program_id(0)
@@ -290,12 +294,14 @@ def attend_keys_backward(
     blocks = tl.cdiv(n, ROWS)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
     form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    every = tl.num_programs(0) // key_blocks * heads
+    top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
     thresholds = top_ptr, tau_ptr, along_ptr
     sizes = n, m, d, e
     shape: tl.constexpr = (D, D2, E, E2)
     dk, dk2 = tile.zeros_of(KEYS, D, D2)
     dv, dv2 = tile.zeros_of(KEYS, E, E2)
-    live = list_ptr + (part * key_blocks + key_block) * heads * blocks
+    live = tile.after(along_ptr, every, n) + (part * key_blocks + key_block) * heads * blocks
     # The flags of a group's heads lie one after another
     entire, count = tile.live_blocks(
         flags_ptr + part * heads * blocks * key_blocks + key_block, key_blocks, heads * blocks, live, CHUNK
@@ -319,7 +325,7 @@ def attend_keys_backward(
 @triton.jit(do_not_specialize=[*SIZES, "shared"])
 def attend_bias_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
-    top_ptr, tau_ptr, flags_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, shared,
+    state_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, shared,
     OVER: tl.constexpr, RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
     FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
     E2: tl.constexpr, CHUNK: tl.constexpr,
@@ -340,6 +346,8 @@ def attend_bias_backward(
         turns = shared
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
     form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    every = tl.num_programs(0) // (key_blocks if OVER else key_blocks * blocks) * shared
+    top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
     thresholds = top_ptr, tau_ptr, along_ptr
     sizes = n, m, d, e
     shape: tl.constexpr = (D, D2, E, E2)

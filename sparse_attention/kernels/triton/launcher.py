@@ -25,108 +25,129 @@ class LaunchFailed(RuntimeError):
     """A kernel did not compile or did not fit on the device. Nothing was computed."""
 
 
-Values = tuple[Any, ...]  # of arguments: addresses instead of tensors
-Start = Callable[[int, int, Values], None]
+Values = tuple[Any, ...]
+Start = tuple[
+    Any, Any, Any, Values
+]  # Triton's launcher of what is compiled, its function, its metadata, and the constants
 
 
-class _Seen:
-    """What was launched of one kernel.
+class Starter:
+    """A kernel with its constants: ``go(programs, *arguments)`` starts it on the device of the first tensor, as `launch` does.
 
-    bind: gives the device, the kind and the values of arguments, or None if Triton has to start the kernel with them.
-    starts: by kind and constants, ``start(programs, stream, values)``, or None if Triton has to start it.
+    starts: by kind of arguments; None if Triton has to start it.
     """
 
-    def __init__(self, kernel: Any, arguments: Values):
-        self.kernel = kernel
-        self.bind = _binder(kernel, arguments) if hasattr(kernel, "device_caches") else _nothing
+    __slots__ = ("constants", "go", "kernel", "starts")
+
+    def __init__(self, kernel: Any, constants: dict[str, Any]):
+        self.kernel, self.constants = kernel, constants
         self.starts: dict[tuple[Any, ...], Start | None] = {}
+        self.go: Callable[..., None] = self.first
+
+    def first(self, programs: int, *arguments: Any) -> None:
+        source = _source(self.kernel, arguments) if hasattr(self.kernel, "device_caches") else ""
+        if source and instead is None:
+            space: dict[str, Any] = {}
+            exec(source, globals(), space)
+            self.go = space["writer"](self)
+            self.go(programs, *arguments)
+        else:
+            self.slow(programs, None, arguments)
+
+    def slow(self, programs: int, known: tuple[Any, ...] | None, arguments: Values) -> None:
+        """Start what `go` does not: an argument that the kernel was not seen with, or that Triton has to look at."""
+        kernel, constants = self.kernel, self.constants
+        if not programs:
+            return
+        if instead is not None:
+            instead(kernel, programs, *arguments, **constants)
+        elif known is None or known in self.starts or _stream(known[0], kernel) is None:
+            _by_triton(kernel, programs, arguments, constants)
+        else:
+            wait(kernel)
+            begun = time.monotonic()
+            with _alone(kernel):
+                made = _by_triton(kernel, programs, arguments, constants)
+            if (seconds := time.monotonic() - begun) > _LONG:
+                print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
+            if made is not None:
+                self.starts[known] = _start_of(made, kernel, len(arguments), constants)
 
 
-def _nothing(*arguments: Any) -> None:
-    """`_Seen.bind` of what Triton does not compile, as in its interpreter."""
+def _source(kernel: Any, arguments: Values) -> str:
+    """Write `Starter.go` for arguments of these types, as Triton does: a loop over them would take twice as long.
 
-
-def _binder(kernel: Any, arguments: Values) -> Callable[..., tuple[int, tuple[Any, ...], Values] | None]:
-    """Write `_Seen.bind` for arguments of these types, as Triton does: a loop over them would take twice as long.
-
-    Misaligned tensors, lazily negated ones, those of another device than the first, whole numbers of 64 bits and arguments of other
-    types are left to Triton.
+    Misaligned tensors, lazily negated ones, those of another device than the first, whole numbers below 0 or of 64 bits and
+    arguments of other types are left to Triton.
     """
-    fits, kind, values, addresses, before = [], [], [], [], ""
+    fits, kind, values, addresses, numbers, before = [], [], [], [], [], ""
     for i, (x, param) in enumerate(zip(arguments, kernel.params)):
         if isinstance(x, Tensor):
             kind.append(f"a{i}.dtype")
             value, fit = f"a{i}.data_ptr()", f"(a{i}.get_device() == device and not a{i}.is_neg())"
             if before:  # the same tensor again stands for arguments that are not given
                 value, fit = f"p{before} if a{i} is a{before} else {value}", f"(a{i} is a{before} or {fit})"
-            values.append(f"(p{i} := {value})")
-            fits.append(fit)
+            fits.append(f"{fit} and ((p{i} := {value}) or True)")
+            values.append(f"p{i}")
             addresses.append(f"p{i}")
             before = str(i)
         else:
             values.append(f"a{i}")
-            fits.append(f"a{i}.__class__ is {x.__class__.__name__}")
-            if x.__class__ is int:
-                fits.append(f"{-1 << 31} <= a{i} < {1 << 31}")
+            if x.__class__ is float:
+                fits.append(f"a{i}.__class__ is float")
+            else:  # where a whole number is once, it always is
+                numbers.append(f"a{i}")
                 if not param.do_not_specialize:
                     kind.append(f"2 if a{i} == 1 else not a{i} & 15")  # 2, since 1 and True are equal keys
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
     if not addresses or not all(x.__class__ in (int, float) or isinstance(x, Tensor) for x in arguments):
-        return _nothing
+        return ""
+    if numbers:
+        fits.append(f"0 <= {' | '.join(numbers)} < {1 << 31}")
     first = next(i for i, x in enumerate(arguments) if isinstance(x, Tensor))
-    source = f"""def bind({names}):
-    device = a{first}.get_device()
-    if {" and ".join(fits)}:
-        values = ({", ".join(values)},)
-        return None if ({" | ".join(addresses)}) & 15 else (device, ({", ".join(kind)},), values)"""
-    space: dict[str, Any] = {}
-    exec(source, space)
-    bind: Callable[..., tuple[int, tuple[Any, ...], Values] | None] = space["bind"]
-    return bind
+    return f"""def writer(starter):
+    kernel, starts, slow = starter.kernel, starter.starts, starter.slow
+    def go(programs, {names}):
+        known, device = None, a{first}.get_device()
+        if instead is None and {" and ".join(fits)} and not ({" | ".join(addresses)}) & 15:
+            start = starts.get(known := (device, {", ".join(kind)}))
+            if start is not None and programs and (stream := _stream(device, kernel)) is not None:
+                run, function, packed, rest = start
+                try:
+                    return run(programs, 1, 1, stream, function, packed, None, None, None, {", ".join(values)}, *rest)
+                except Exception as error:
+                    _refused(kernel, error)
+        slow(programs, known, ({names},))
+    return go"""
 
 
-_seen: dict[int, _Seen] = {}  # by the identity of the kernel, which `_Seen` keeps alive
+_starters: dict[
+    tuple[Any, ...], Starter
+] = {}  # by the identity of the kernel, which they keep alive, and the constants
 _triton: Any = None  # Triton's driver and its settings
 _ahead: dict[int, list[threading.Thread]] = {}  # by the identity of the kernel, the threads that compile it
 _LONG = 2.0  # seconds of a first launch that are reported
+instead: Callable[..., None] | None = None  # tests: gets what `launch` would get, and no kernel is started
+
+
+def starter(kernel: Any, **constants: Any) -> Starter:
+    """The `Starter` of a kernel with these constants, always in the same order, which may be kept."""
+    key = (id(kernel), *constants.values())
+    found = _starters.get(key)
+    if found is None:
+        found = _starters[key] = Starter(kernel, constants)
+    return found
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start a kernel on the device of its first tensor, whichever is the current one; all launches go through here.
+    """Start a kernel on the device of its first tensor, whichever is the current one; all launches go through here or a `Starter`.
 
     Lazily negated tensors are resolved first, since their values in memory differ from the values they represent.
 
     Raises:
         LaunchFailed: the kernel did not compile, or needs more than the device has.
     """
-    if not programs:
-        return
-    seen = _seen.get(id(kernel))
-    if seen is None or seen.kernel is not kernel:
-        seen = _seen[id(kernel)] = _Seen(kernel, arguments)
-    bound = seen.bind(*arguments)
-    if bound is None or (stream := _stream(bound[0], kernel)) is None:
-        _by_triton(kernel, programs, arguments, constants)
-        return
-    device, kind, values = bound
-    known = (device, kind, *constants.values())
-    start: Any = seen.starts.get(known, _seen)  # which is no start
-    if start is _seen:
-        wait(kernel)
-        begun = time.monotonic()
-        with _alone(kernel):
-            made = _by_triton(kernel, programs, arguments, constants)
-        if (seconds := time.monotonic() - begun) > _LONG:
-            print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
-        if made is not None:
-            seen.starts[known] = _start_of(made, kernel, len(arguments), constants)
-    elif start is None:
-        _by_triton(kernel, programs, arguments, constants)
-    else:
-        try:
-            start(programs, stream, values)
-        except Exception as error:
-            _refused(kernel, error)
+    starter(kernel, **constants).go(programs, *arguments)
 
 
 def _stream(device: int, kernel: Any) -> int | None:
@@ -156,15 +177,10 @@ def _stream(device: int, kernel: Any) -> int | None:
 def _start_of(made: Any, kernel: Any, given: int, constants: dict[str, Any]) -> Start | None:
     """What starts a compiled kernel; None if this version of Triton does it in another way."""
     try:
-        run, function, packed = made.run, made.function, made.packed_metadata
-        rest = [constants[x.name] for x in kernel.params[given:]]
+        rest = tuple(constants[x.name] for x in kernel.params[given:])
+        return made.run, made.function, made.packed_metadata, rest
     except (AttributeError, KeyError):
         return None
-
-    def start(programs: int, stream: int, values: Values) -> None:
-        run(programs, 1, 1, stream, function, packed, None, None, None, *values, *rest)
-
-    return start
 
 
 def _by_triton(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:

@@ -61,11 +61,11 @@ def launches(label: str, call: Any) -> list[Case]:
         known = tuple(_seen(x, not p.do_not_specialize) for x, p in zip(arguments, ours, strict=True))
         found.append(Case(label, kernel, known, tuple(constants.items())))
 
-    before, rows.launch = rows.launch, record
+    rows.launcher.instead = record
     try:
         call()
     finally:
-        rows.launch = before
+        rows.launcher.instead = None
     return found
 
 

@@ -29,7 +29,9 @@ def driver(monkeypatch) -> Iterator[Any]:
     monkeypatch.setattr(driver, "_active", None)
     monkeypatch.setattr(triton, "_INTERPRETED", False)
     monkeypatch.setattr(triton, "given_up", {})
-    monkeypatch.setattr(launcher, "_seen", {})
+    monkeypatch.setattr(launcher, "_starters", {})
+    for kept in (triton._of, attention._of_kind, attention._of_decoding):
+        kept.cache_clear()
     monkeypatch.setattr(host.Launcher, "started", [])
     with sa.kernels.use("triton"):
         yield host.install()
@@ -41,7 +43,7 @@ def recorded(monkeypatch) -> list[str]:
     names: list[str] = []
     monkeypatch.setattr(triton, "_INTERPRETED", True)  # takes CPU tensors
     monkeypatch.setattr(triton, "given_up", {})
-    monkeypatch.setattr(triton, "launch", lambda kernel, *rest, **constants: names.append(kernel.fn.__name__))
+    monkeypatch.setattr(launcher, "instead", lambda kernel, *rest, **constants: names.append(kernel.fn.__name__))
     return names
 
 
@@ -74,7 +76,7 @@ def test_a_launch_seen_before_starts_what_triton_would(driver, monkeypatch) -> N
 
 
 def kinds() -> int:
-    return sum(len(seen.starts) for seen in launcher._seen.values())
+    return sum(len(starter.starts) for starter in launcher._starters.values())
 
 
 @compiles
@@ -247,6 +249,12 @@ WRONG: dict[str, Any] = {
     "a scale of another device": {"scale": lambda _: torch.ones(4, device=META)},
     "a bias of 8 keys": {"bias": lambda _: torch.zeros(8)},
     "a sink for 3 heads": {"sink": lambda _: torch.zeros(3)},
+    "a bias of another device": {"bias": lambda _: torch.zeros(9, device=META)},
+    "a bias of whole numbers": {"bias": lambda _: torch.zeros(9, dtype=torch.int64)},
+    "slopes are a list": {"slopes": lambda _: [1.0] * 4},
+    "a scale of whole numbers": {"scale": lambda _: torch.ones(4, dtype=torch.int64)},
+    "packed sequences of other lengths": {"cu_seqlens": lambda _: torch.tensor([0, 6])},
+    "a module with parameters": {"mapping": lambda _: sa.make("sparsemax"), "gamma": lambda _: 1.0},
 }
 
 
@@ -266,6 +274,16 @@ def test_a_wrong_call_after_a_right_one_raises_what_it_did(wrong, recorded, monk
             assert recorded == []
             ways.append((type(error.value), str(error.value)))
     assert ways[0] == ways[1]
+
+
+@pytest.mark.parametrize("name", ["scale", "slopes", "sink"])
+def test_a_cache_with_a_form_on_another_device(name, recorded) -> None:
+    k, q = torch.empty(2, 9, 8, device=META), torch.empty(2, 1, 8, device=META)
+    with sa.kernels.use("triton"):
+        cache = sa.KeyCache("sparsemax", **{name: torch.ones(2)}).append(k, k)
+        with pytest.raises(ValueError, match=f"{name} is on cpu and q on meta; move them to one device"):
+            cache.attend(q)
+    assert recorded == []
 
 
 def attend(given: dict[str, Any]) -> Any:
@@ -318,6 +336,12 @@ GIVEN: dict[str, dict[str, Any]] = {
     "entmax": {"mapping": "entmax", "alpha": 1.5},
     "gamma": {"gamma": 0.5, "scale": 2.0},
     "sparsegen": {"mapping": "sparsegen_lin", "lam": 0.25},
+    "module": {"mapping": sa.make("entmax", alpha=1.5)},
+    "bias": {"bias": torch.randn(6, 9).half(), "gamma": 0.5},
+    "slopes and sink": {"slopes": torch.rand(4), "sink": torch.rand(4), "causal": True, "gamma": 0.5},
+    "window": {"window": (3, 1)},
+    "scale of heads": {"scale": torch.rand(4)},
+    "scale of queries": {"scale": torch.rand(2, 1, 6, 1), "mask": torch.rand(6, 9) > 0.3, "bias": torch.randn(6, 9)},
 }
 
 
@@ -332,7 +356,8 @@ def test_the_short_way_asks_the_kernels_for_what_the_long_way_asks(given, record
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def forward(*tensors: Any, **more: Any) -> Any:
-        calls.append((tensors, {name: x for name, x in more.items() if x is not None}))
+        flat = tuple(x.reshape(-1, *x.shape[-2:]) for x in tensors)
+        calls.append((flat, {name: x for name, x in more.items() if x is not None}))
         return attention_forward(*tensors, **more)
 
     attention_forward = attention.forward
@@ -353,19 +378,20 @@ def test_the_short_way_asks_the_kernels_for_what_the_long_way_asks(given, record
     named = {"mapping": "sparsemax", **given}
     names = ("mapping", "mask", "causal", "lengths", "scale")
     rest = [named.pop(name, False if name == "causal" else None) for name in names]
+    forms = {name: named.pop(name) for name in ("bias", "slopes", "window", "cu_seqlens", "sink") if name in named}
     with sa.kernels.use("triton"):
-        assert direct.attend(*tensors, *rest, named) is not None
+        assert direct.attend(*tensors, *rest, named, forms) is not None
 
 
 def test_calls_that_take_the_long_way(recorded) -> None:
     (q, k, v), _ = sides()
-    none = (None, False, None, None, {})
+    none = (None, False, None, None, {}, {})
     with sa.kernels.use("triton"):
         assert direct.attend(q, k, v, "sparsemax", *none) is not None
-        for mapping in ("softmax", "fusedmax", sa.make("sparsemax"), sa.sparsemax, "no such mapping"):
+        for mapping in ("softmax", "fusedmax", sa.make("entmax", alpha="learned"), sa.sparsemax, "no such mapping"):
             assert direct.attend(q, k, v, mapping, *none) is None
-        assert direct.attend(q, k, v, "entmax", None, False, None, None, {"alpha": 1.05}) is None
-        assert direct.attend(q, k, v, "entmax", None, False, None, None, {"alpha": torch.tensor(1.5)}) is None
+        assert direct.attend(q, k, v, "entmax", None, False, None, None, {"alpha": 1.05}, {}) is None
+        assert direct.attend(q, k, v, "entmax", None, False, None, None, {"alpha": torch.tensor(1.5)}, {}) is None
         assert direct.attend(q.double(), k.double(), v.double(), "sparsemax", *none) is None
         assert direct.attend(q, k[:1], v[:1], "sparsemax", *none) is None  # broadcasts
         assert torch.func.vmap(lambda q: torch.as_tensor(direct.attend(q, k, v, "sparsemax", *none) is None))(
@@ -381,10 +407,10 @@ def test_autocast_changes_nothing(recorded, monkeypatch) -> None:
     tensors, _ = sides()
     seen: list[bool] = []
     monkeypatch.setattr(
-        triton, "launch", lambda *_, **__: seen.append(torch.is_autocast_enabled("cpu")) or recorded.append("")
+        launcher, "instead", lambda *_, **__: seen.append(torch.is_autocast_enabled("cpu")) or recorded.append("")
     )
     with sa.kernels.use("triton"), torch.autocast("cpu", dtype=torch.bfloat16):
-        assert direct.attend(*tensors, "sparsemax", None, False, None, None, {}).dtype == torch.float32
+        assert direct.attend(*tensors, "sparsemax", None, False, None, None, {}, {}).dtype == torch.float32
     assert seen and not any(seen)
 
 
@@ -458,7 +484,7 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
 
     monkeypatch.setattr(attention, "forward", prepared_too)
     monkeypatch.setattr(launcher, "ahead", lambda device, call: call(partial(seen, prepared)))
-    monkeypatch.setattr(triton, "launch", partial(seen, started))
+    monkeypatch.setattr(launcher, "instead", partial(seen, started))
     tensors = [x.requires_grad_() for x in sides()[0]]
     with sa.kernels.use("triton"):
         torch.autograd.grad(sa.sparse_attention(*tensors, **given).sum(), tensors)

@@ -16,7 +16,7 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 import ahead_of_time
 
-FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or (form and sink and lengths and not bias)"
+FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or two_tensors or (form and sink and lengths and not bias)"
 WAYS = [("1", FEW, r"\n\d passed, \d+ deselected")]
 WAYS += [pytest.param("0", "", r"\n\d+ skipped in", marks=pytest.mark.slow)]
 WAYS += [pytest.param("1", "", r"\n\d+ passed, \d+ skipped", marks=pytest.mark.slow)]
@@ -98,6 +98,7 @@ def test_a_mapping_whose_kernel_does_not_start_is_computed_by_torch(monkeypatch)
 
     monkeypatch.setattr(kernels, "given_up", {})
     monkeypatch.setattr(kernels, "_load", lambda: [SimpleNamespace(simplex_forward=Broken(), SPARSEMAX=0)])
+    monkeypatch.setattr(kernels, "_of", kernels._of.__wrapped__)
     monkeypatch.setattr(kernels, "_INTERPRETED", True)
     x = torch.randn(4, 9)
     with sa.kernels.use("triton"), pytest.raises(kernels.LaunchFailed, match="no compiler"):
@@ -129,7 +130,9 @@ def test_a_mapping_is_one_launch_forward_and_one_backward(name, dtype, monkeypat
 
     started: list[str] = []
     monkeypatch.setattr(kernels, "_INTERPRETED", True)  # takes CPU tensors; nothing is computed here
-    monkeypatch.setattr(kernels, "launch", lambda kernel, *rest, **constants: started.append(kernel.fn.__name__))
+    monkeypatch.setattr(
+        kernels.launcher, "instead", lambda kernel, *rest, **constants: started.append(kernel.fn.__name__)
+    )
     scores = torch.zeros(4, 2, 3, 25, dtype=dtype, requires_grad=True)
     mask, g = torch.ones(4, 1, 1, 25, dtype=torch.bool), torch.zeros(4, 2, 3, 25, dtype=dtype)
     with sa.kernels.use("triton"), profile(activities=[ProfilerActivity.CPU]) as seen:
