@@ -312,7 +312,7 @@ def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
     asked = {plugin: trained.get(plugin, "") for plugin in cell.config["plugins"]}
     if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
         why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
-        step = f"read the file, then name it: plugins=[{','.join(asked)}]"
+        step = f"read the file, then name it:{plugins.naming(list(asked))}"
         said = f"{folder} needs {', '.join(lost)}, not run because {why}; {step}"
         raise plugins.Untrusted(said, key="plugins", value=lost)
     if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:

@@ -342,7 +342,7 @@ def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, 
         for part in path:
             node[part] = node = dict(node.get(part) or {})
         node.pop(last, None)
-    return relevant, config["data"]["name"], [plugins.content(p) for p in config.get("plugins") or []]
+    return relevant, config["data"]["name"], [*dict.fromkeys(plugins.content(p) for p in config.get("plugins") or [])]
 
 
 def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:

@@ -7,7 +7,10 @@ The processes that a command starts, on this machine or on others, get its plugi
 
 import hashlib
 import importlib.util
+import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +42,13 @@ def listed(plugins: Any) -> list[str]:
     if not isinstance(found, list | tuple) or not all(isinstance(p, str) for p in found):
         raise ValueError(f"plugins={str(plugins)[:80]} must be a list of Python files")
     return list(found)
+
+
+def naming(plugins: Sequence[str]) -> str:
+    """What a printed command adds to name plugins: " plugins=[FILE.py]", quoted for a shell, or nothing if there are none."""
+    files = (p if re.fullmatch(r"[\w./-]+", p, re.ASCII) else json.dumps(p, ensure_ascii=False) for p in plugins)
+    text = f"plugins=[{','.join(files)}]"
+    return f" {shlex.quote(text)}" if plugins else ""
 
 
 def pinned(plugins: Any) -> dict[str, str]:

@@ -28,13 +28,12 @@ def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: s
 
     cell = str(load.find_cell(paths_outputs, cell))  # before torch is imported, which takes seconds
     overrides = Request.read(overrides).overrides
-    path = {key: value for key, _, value in (o.partition("=") for o in overrides)}.get("data.path", "")
+    path = dict(o.split("=", 1) for o in overrides if "=" in o).get("data.path", "")
     for one in path.split(",") if path and not Path(path).exists() else [path]:
         mine = [*(o for o in overrides if not o.startswith("data.path=")), *([f"data.path={one}"] if one else [])]
         found = load.evaluate(cell, mine, paths_outputs, progress=Progress(), plugins=listed(plugins))
         for test, level in found.evaluations.items():
-            told = found.tests[test]
-            print(f"{test}: {told.get('provenance', '')}, {told['sizes']['test']:,} examples")
+            print(f"{test}: {(told := found.tests[test]).get('provenance', '')}, {told['sizes']['test']:,} examples")
             print(*(f"  note: {note}" for note in told["notes"]), sep="\n", file=sys.stderr)
             for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):
                 print(f"  {key:32s} {found.metrics[key]:.4f}")

@@ -12,6 +12,7 @@ Examples: python scripts/export.py translation/sparsemax,seed=1 models/sparsemax
           python scripts/export.py translation/softmax models/softmax --fairseq test.fr
 """
 
+import shlex
 from pathlib import Path
 
 from _entry import command
@@ -21,13 +22,13 @@ from _entry import command
 def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = None, plugins: str = "", paths_outputs: str | None = None) -> None:  # fmt: skip
     if fairseq and not fairseq.is_file():
         raise ValueError(f"--fairseq={fairseq} is not a file; name a file with one source text per line")
-    from repro.plugins import listed
+    from repro.plugins import listed, naming
     from tasks.load.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
     made = export(cell, folder, paths_outputs, sources, onnx=onnx, plugins=listed(plugins))
-    own = ",".join(str(made / "plugins" / Path(plugin).name) for plugin in listed(plugins))
-    print(f"{made}\nnext: python scripts/predict.py {made}{f' plugins=[{own}]' if own else ''} < input")
+    own = naming([str(made / "plugins" / Path(plugin).name) for plugin in listed(plugins)])
+    print(f"{made}\nnext: python scripts/predict.py {(place := shlex.quote(str(made)))}{own} < input")
     if sources is not None:
-        print(f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "
+        print(f"or: fairseq-generate {place}/fairseq/data --path {place}/fairseq/model.pt --task sa_pairs "
               "--user-dir tasks/fairseq_plugin --required-batch-size-multiple 1")  # fmt: skip

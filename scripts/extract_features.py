@@ -25,6 +25,7 @@ def main(
     device: Literal["cpu", "cuda"] = "cpu", amp: bool = False, check: bool = False,
 ) -> None:  # fmt: skip
     from tasks.commands.data import extract
+    from tasks.data.read.own import setting
 
     print(extract(path, backbone, weights, size, check, batch_size=batch_size, device=device, amp=amp))
-    print(f"Next: python scripts/train.py task=vqa profile=paper data.path={path}")
+    print(f"Next: python scripts/train.py task=vqa profile=paper {setting(path=str(path))}")

@@ -170,7 +170,9 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if asked["version"] != VERSION or any("key" not in one for one in found):
             raise ValueError(f"it has version {asked['version']}, but this code reads {VERSION}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/results.py") from error
+        raise StoreError(
+            f"{path} holds no records of a table ({error}); write it again: python scripts/results.py EXPERIMENT"
+        ) from error
     return asked, found
 
 

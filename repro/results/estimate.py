@@ -15,6 +15,7 @@ from repro.launch.display import clock
 from repro.results import records
 from repro.store import Entry, Store
 
+NONE: Mapping[str, str] = {}
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
 # kind of cell (`_kind`) -> hours per epoch, and the number of finished cells
 Paces = Mapping[tuple[str, ...], tuple[float, int]]
@@ -57,12 +58,17 @@ class Estimate:
         parts = self.shares.values()
         return Share(*(sum(getattr(s, name) for s in parts) for name in ("cells", "done", "hours", "gpu_hours")))
 
-    def text(self, title: str) -> str:
-        """The estimate as text for a terminal; the last line is the total."""
-        width = max(4, *map(len, self.shares))
+    def text(self, title: str, refused: Mapping[str, str] = NONE) -> str:
+        """The estimate as text for a terminal; the last line is the total.
+
+        Args:
+            refused: configurations that cannot be run -> why.
+        """
+        width = max(4, *map(len, (*self.shares, *refused)))
         lines = [title, f"  {'what':{width}}  {'cells':>7}  {'done':>7}  {'to run':>7}  {'hours':>9}"]
         for label, s in self.shares.items():
             lines.append(f"  {label:{width}}  {s.cells:7d}  {s.done:7d}  {s.cells - s.done:7d}  {_rounded(s.hours):>9}")
+        lines += [f"  {label:{width}}  cannot be run: {why}" for label, why in refused.items()]
         if any(not s.cells for s in self.shares.values()):
             lines.append("0 cells: what this needs is counted in a line above.")
         lines += [f"Hours of {count} cells: {source}." for source, count in self.sources.items()]
@@ -75,7 +81,8 @@ class Estimate:
         wall = f"about {clock(3600 * all_of.hours)} of cells ({assumed}){gpu}"
         if workers > 1:
             wall += f"; {clock(3600 * all_of.hours / workers)} with {workers} workers"
-        return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run{f'; {wall}' * (left > 0)}"])
+        wall = f"; {wall}" * (left > 0) + f"; {len(refused)} cannot be run: nothing starts with these" * bool(refused)
+        return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run{wall}"])
 
 
 def _rounded(hours: float) -> str:

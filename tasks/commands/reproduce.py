@@ -201,9 +201,13 @@ def main(request: Request) -> int:
     return begin(request).run()
 
 
-def estimated(labelled: Sequence[tuple[str, Cell]], title: str) -> str:
-    """The text for `--plan`: cells, finished cells and hours of cells, which are labelled by their part of the plan."""
-    return estimate.estimate(labelled, store_of([[cell for _, cell in labelled]]), ASSUMED).text(title)
+def estimated(labelled: Sequence[tuple[str, Cell]], title: str, refused: Mapping[str, str] = estimate.NONE) -> str:
+    """The text for `--plan`: cells, finished cells and hours of cells, which are labelled by their part of the plan.
+
+    Args:
+        refused: configurations that cannot be run -> why.
+    """
+    return estimate.estimate(labelled, store_of([[cell for _, cell in labelled]]), ASSUMED).text(title, refused)
 
 
 def describe(request: Request) -> None:

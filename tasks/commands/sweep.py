@@ -212,19 +212,19 @@ def new_folder(root: Path, words: str) -> Path:
 
 
 def main(request: Request) -> int:
-    """Run a sweep or print its plan; raises the same errors as `reproduce.main`.
+    """Run a sweep or print its plan, with the configurations that cannot be run; raises the same errors as `reproduce.main`.
 
-    Returns the exit status, 1 if a cell failed or if a configuration of a plan is invalid.
+    Returns the exit status, 1 if a cell failed.
     """
     outlined = outline(request)
     if (more := grown(request, outlined)) is not request:
         request, outlined = more, outline(more)
-    tell(outlined)
+    tell(replace(outlined, wrong={}) if request.plan else outlined)
     if request.plan:
         one = outlined.experiment
         labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.cells]
-        print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}"))
-        return int(bool(outlined.wrong))
+        print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}", outlined.wrong))
+        return 0
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
         raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
+from repro.plugins import naming
 from repro.store import Store, elsewhere
 from tasks import load
 from tasks.commands import reproduce
@@ -193,7 +194,7 @@ class Try(reproduce.Driver):
             dev = [better * one.results(self.store).metrics.get(f"dev/{by}", -better * math.inf) for one in cells]
             best = cells[dev.index(max(dev))]
             which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
-            where = elsewhere(self.store.root)
+            where = elsewhere(self.store.root) + naming(best.config["plugins"])
             cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
             again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
             print(f"""next, with {best.mapping}, {which} on dev ({by} {better * max(dev):.1f}):

@@ -18,7 +18,7 @@ from repro.store import ASIDE, Entry, Evaluation, Store, StoreError, outputs_fol
 from tasks.commands import compare
 from tasks.config import options
 from tasks.loggers import about
-from tasks.loggers.wandb import RECEIPT, SENT, Logger, Options, evaluations, mode
+from tasks.loggers.wandb import RECEIPT, SENT, Logger, Options, evaluations, mode, sync
 
 OPTION = "logger.wandb."
 
@@ -92,7 +92,7 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mappin
         root = Path(os.environ.get("WANDB_DIR") or outputs)
         for receipt in root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}"):
             if (read_json(receipt) or {}).get(SENT) == evaluations(found):
-                return f"here already (offline); send it with: wandb sync {receipt.parent}"
+                return f"here already (offline); send it with: {sync(receipt.parent)}"
     logger.start()
     if logger.run.summary.get(SENT) == evaluations(found):
         logger.run.finish()
@@ -101,7 +101,7 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], settings: Mappin
     logger.finish(found, "done")
     if logger.run.offline:
         written = Path(logger.run.dir).parent
-        return f"written to {written} (offline); send it with: wandb sync {written}"
+        return f"written to {written} (offline); send it with: {sync(written)}"
     return "sent"
 
 

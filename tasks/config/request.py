@@ -30,7 +30,13 @@ REPRODUCE = ("profile", "seeds", "add", "rows", "columns")
 GRIDS = ("paper",)  # the grid of each mapping's configuration file
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.", "hydra")
-PATHS = ("data.path", "data.mirror", "encode.vectors", "paths.data")  # keys whose values are files or folders
+PATHS = (
+    "data.path",
+    "data.mirror",
+    "encode.vectors",
+    "paths.data",
+    "paths.outputs",
+)  # keys whose values are files or folders
 WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # a word with a letter that Hydra's parser rejects
 SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
 FLOAT = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?")  # a value of a range, as Hydra writes it

@@ -5,7 +5,9 @@ import dataclasses
 import importlib.util
 import inspect
 import json
+import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -100,7 +102,7 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
             data = module.load(manifest, options, root, progress)
     except DataUnavailable as error:
         if getattr(options, "fallback", None) is None:
-            raise
+            raise _in(root, name, error) from error
         progress.say(f"{name} is unavailable ({error.what}); generated pairs take its place")
         limits = dataclasses.asdict(options.limits)
         toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
@@ -116,6 +118,15 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         code = sha256_of(Path(inspect.getfile(module.load)))
         data.fingerprint = {s: fingerprint(own, drawn, code) for s, own in data.fingerprint.items()}
     return _told(data, root, counts, progress)
+
+
+def _in(root: Path, name: str, error: DataUnavailable) -> DataUnavailable:
+    """The error with a next step that fetches into `root`, if that is not the default folder."""
+    if str(root) == os.environ.get("SPARSE_ATTENTION_DATA", "data/cache"):
+        return error
+    fetch, known = f"python scripts/data.py fetch {name}", rf"make data-{name}\b|python scripts/data\.py fetch {name}\b"
+    step = re.sub(known, lambda _: f"{fetch} --root {shlex.quote(str(root))}", error.next_step)
+    return DataUnavailable(error.what, error.where, step, error.key, error.value)
 
 
 def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:

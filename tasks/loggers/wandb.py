@@ -9,6 +9,7 @@ import http.client
 import io
 import netrc
 import os
+import shlex
 import ssl
 import urllib.error
 import urllib.request
@@ -27,6 +28,7 @@ OWN_SHARE = 0.8  # after this share of the timeout, wandb itself gives up and re
 SWITCHED_ON = ("silent", "finish_timeout_raises", "disable_git")
 SWITCHED_ON += ("x_disable_meta", "x_disable_stats", "x_disable_machine_info")
 SENT = "evaluations"  # summary key with the ids of the evaluations that were sent; written last
+_SILENT: dict[str, str] = {}  # address -> why it gave no answer
 RECEIPT = "cell.json"  # file with the same ids next to an offline run, whose files have no summary
 
 
@@ -71,7 +73,6 @@ class Logger:
             if environment.get("WANDB_MODE") or self.options["mode"] != "auto":
                 raise ConnectionError(f"{why}; without mode=online, runs are kept offline")
             ours["mode"] = "offline"
-            self.said = f"{why}; the run is kept in {folder / 'wandb'}, and scripts/wandb_upload.py sends it later"
         ours |= {"name": about.name(cell), "run_group": about.group(cell), "job_type": cell.mapping}
         given = {key: None if environment.get(f"WANDB_{key.upper()}") else value for key, value in ours.items()}
         waiting = {f"{when}_timeout": OWN_SHARE * self.timeout for when in ("init", "finish")}
@@ -82,6 +83,9 @@ class Logger:
         settings |= {"console": "off", "host": "", "save_code": False, "x_save_requirements": False}
         given["settings"] = wandb.Settings(**settings)
         self.run = wandb.init(id=cell.training_id, resume="allow", dir=str(folder), config=about.config(cell), **given)
+        if self.run.offline and self.options["mode"] == "auto" and not environment.get("WANDB_MODE"):
+            why = why or f"there is no key for {_server()}"
+            self.said = f"{why}; the run is kept offline; send it with: {sync(Path(self.run.dir).parent)}"
         self._sent = self.run.starting_step  # number of rows that a continued run already has
         self.run.define_metric("epoch", hidden=True)
 
@@ -108,6 +112,11 @@ class Logger:
         self.run.finish(exit_code=0 if state == "done" else 1)
         if results is not None:
             write_json(Path(self.run.dir).with_name(RECEIPT), {SENT: evaluations(results)})
+
+
+def sync(folder: Path) -> str:
+    """The command that sends an offline run."""
+    return f"python -m wandb sync {shlex.quote(str(folder))}"
 
 
 def evaluations(results: Results) -> str:
@@ -143,16 +152,21 @@ def mode(setting: str) -> str | None:
 
 
 def unanswered(seconds: float) -> str:
-    """Why the server gives no answer within some seconds; empty if it gives any, even an error."""
-    address = _server()
+    """Why the server gives no answer within some seconds; empty if it gives any, even an error.
+
+    A server that gave none is not asked again in this process, where a sweep may have many cells.
+    """
+    if (address := _server()) in _SILENT:
+        return _SILENT[address]
     try:
         urllib.request.urlopen(address, timeout=seconds).close()
     except (urllib.error.HTTPError, ssl.SSLError):
         return ""
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        return "" if isinstance(reason, ssl.SSLError) else f"{address} does not answer ({reason})"
-    return ""
+        if not isinstance(reason, ssl.SSLError):
+            _SILENT[address] = f"{address} does not answer ({reason})"
+    return _SILENT.get(address, "")
 
 
 def _server() -> str:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from repro.files import write_json
+from repro.identity import asked_id, family
 from repro.store import Store, StoreError
 from repro.tables.blocks import Table
 from sparse_attention import registry
@@ -114,6 +115,12 @@ def test_one_mapping_of_a_plugin_is_the_same_cell_by_its_name_and_as_custom(plug
     forms.append("mapping=custom mapping.name=ourmax mapping.beta=3")
     with compose.composer() as composed:
         one, *others = [composed(["task=toy", plugin, *form.split()])["mapping"] for form in forms]
+        twice = plugin.replace("]", "," + plugin.removeprefix("plugins=["))
+        ids = {
+            asked_id(composed(["task=toy", p, forms[0].split()[0]]), family("tasks.cells.seq2seq"))
+            for p in (plugin, twice)
+        }
+    assert len(ids) == 1
     assert one == {"name": "ourmax", "beta": 3.0, "at": {}, "grid": {}} and all(other == one for other in others)
     with pytest.raises(ConfigError, match="has a mapping of your own among others"):
         train.main(read("task=toy", plugin, "mapping=softmax,ourmax", "hydra/sweeper=optuna"))
@@ -259,11 +266,14 @@ def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
     assert said in printed and "WARNING: 1 of 1 cells failed." in printed and "gamma=1" not in printed
 
 
-def test_a_plan_needs_no_folder_that_can_be_written(resolved, monkeypatch, tmp_path):
+def test_a_plan_needs_no_folder_that_can_be_written(resolved, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(compose, "_unwritable", lambda folder: "Read-only file system")
     with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
         resolved("mapping=softmax,sparsemax")
-    asked = ["task=toy", "mapping=softmax,sparsemax", "--plan", f"paths.outputs={tmp_path}"]
+    asked = ["task=toy", "mapping=softmax,sum_normalization,sparsemax", "--plan", f"paths.outputs={tmp_path}"]
+    assert train.main(read(*asked)) == 0
+    told, said = capsys.readouterr().out.splitlines(), "mapping=sum_normalization  cannot be run: mapping=sum_normal"
+    assert any(line.startswith(f"  {said}") for line in told) and "1 cannot be run: nothing starts" in told[-1]
     assert len(sweep.outline(read(*asked)).cells) == 2
     (one,) = reproduce.outline([compose.experiment("demo", "demo")], writes=False)
     assert one

@@ -114,7 +114,7 @@ def guess(path: str | None, options: Mapping[str, Any], wanted: str | None = Non
         return decided
     files = own.find(path, own.FILES, own.NO_DEV)
     if "test" in files and len(files) == 1:
-        step = f"evaluate a trained model: python scripts/evaluate.py CELL data=files|table data.path={path}"
+        step = f"evaluate a trained model: python scripts/evaluate.py CELL {setting(path=path)}"
         raise DataError(f"{path} has only a test file", "training needs train and dev", step)
     file = (files.get("train") or files[own.WHOLE])[0]
     columns, headed = _columns(file, options)

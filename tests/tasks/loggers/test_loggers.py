@@ -4,8 +4,12 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import socket
+import subprocess
+import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from tasks.loggers import about, make_loggers
 
 pytest.importorskip("wandb")
 KEY = "0123456789abcdef0123456789abcdef01234567"
+NO_ONE = "does not answer .*without mode=online"
 QUIET = {"WANDB_SILENT": "true"}
 
 
@@ -194,26 +199,44 @@ def test_a_server_that_never_answers_costs_the_timeout(script, tiny, tmp_path):
     assert ended - log.with_name("manifest.json").stat().st_mtime < 15
 
 
-@pytest.mark.parametrize("silent", [True, False])
-def test_a_run_whose_server_does_not_answer_is_kept_offline(prepared_cell, tiny, tmp_path, clean, silent):
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        if not silent:
-            one.close()  # refuses the connection
-        port = one.getsockname()[1] if silent else 9
+def test_a_silent_server_is_asked_once_for_a_few_seconds(prepared_cell, tiny, tmp_path, clean):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         clean.setenv("WANDB_API_KEY", KEY)
-        clean.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
-        asked = (*tiny, "mapping=softmax", "logger=wandb", "logger.wandb.timeout=6", f"paths.outputs={tmp_path}")
-        cell, started = prepared_cell(asked), time.monotonic()
-        (logger,) = make_loggers(cell)
-        logger.start()
-        logger.finish(None, "failed")
-        assert time.monotonic() - started < 20
-        assert "does not answer" in logger.said and str(tmp_path / "wandb") in logger.said
-        (run,) = tmp_path.glob(f"wandb/offline-run-*-{cell.training_id}/*.wandb")
-        assert logger.run.offline and run.stat().st_size > 100
-        clean.setenv("WANDB_MODE", "online")
-        with pytest.raises(ConnectionError, match=f"127.0.0.1:{port} does not answer .*without mode=online"):
-            make_loggers(cell)[0].start()
+        clean.setenv("WANDB_BASE_URL", url)
+        cell = prepared_cell((*tiny, "logger=wandb", "logger.wandb.timeout=6", f"paths.outputs={tmp_path}"))
+        times = []
+        for expected in (nullcontext(), pytest.raises(ConnectionError, match=NO_ONE)):
+            started = time.monotonic()
+            with expected:
+                logger = make_loggers(cell)[0]
+                logger.start()
+                assert logger.run.offline and f"{url} does not answer" in logger.said
+                logger.finish(None, "failed")
+            times.append(time.monotonic() - started)
+            clean.setenv("WANDB_MODE", "online")
+    assert 3 <= times[0] < 20 and times[1] < 2  # half of the timeout, once
+
+
+def test_a_run_without_a_server_is_kept_offline_whole_and_can_be_sent(prepared_cell, tiny, tmp_path, server, clean):
+    """With the default timeout: wandb itself would try for 48 seconds and keep nothing."""
+    clean.setenv("WANDB_API_KEY", KEY)
+    clean.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    cell, said = prepared_cell((*tiny, "logger=wandb", f"paths.outputs={tmp_path / 'a b'}")), []
+    started = time.monotonic()
+    outcome = cells.run(cell, Store(tmp_path / "a b"), forward=lambda *told: said.append(told), loggers=make_loggers)
+    assert outcome.state == "done" and time.monotonic() - started < 30, outcome.error
+    (run,), (note,) = offline(tmp_path / "a b"), [one for one in map(str, said) if "kept offline" in one]
+    results = cell.results(Store(tmp_path / "a b"))
+    assert run["summary"]["test/bleu"] == results.metrics["test/bleu"] and len(run["history"]) >= 1
+    assert "127.0.0.1:9 does not answer" in note
+    python, *command = shlex.split(re.search("send it with: (.*?sync '.*?')", note)[1])
+    env = {**os.environ, "WANDB_BASE_URL": server.url}
+    done = subprocess.run(
+        [sys.executable, *command], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert python == "python" and done.returncode == 0, done.stdout + done.stderr
+    assert server.runs[cell.training_id]["summary"]["test/bleu"] == results.metrics["test/bleu"]
 
 
 def test_a_server_that_answers_with_an_error_is_there(server, clean):
@@ -295,11 +318,11 @@ def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, p
     for wanted in ("written to RUN (offline)", "here already (offline)"):
         assert command(*call) == 0
         lines = capsys.readouterr().out.splitlines()
-        written = [Path(line.rpartition(": wandb sync ")[2]) for line in lines]
+        written = [Path(line.rpartition(": python -m wandb sync ")[2]) for line in lines]
         assert sorted(written) == sorted((tmp_path / "w" / "wandb").glob("offline-run-*")) and len(written) == 2
         for line, run in zip(lines, written):
             said = line.partition("] ")[2].partition(": ")[2].replace(f"to {run}", "to RUN")
-            assert said == f"{wanted}; send it with: wandb sync {run}"
+            assert said == f"{wanted}; send it with: python -m wandb sync {run}"
     runs = offline(tmp_path / "w")
     assert [run["name"] for run in runs] == ["fused, first, seed 3", "sparse, first, seed 3"]
     for run in runs:
