@@ -14,7 +14,6 @@ The evaluation is stored in the cell's folder, in evaluations/; the same command
 """
 
 import sys
-from pathlib import Path
 
 from _entry import command
 
@@ -27,11 +26,10 @@ def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: s
     from tasks.data import Progress
 
     cell = str(load.find_cell(paths_outputs, cell))  # before torch is imported, which takes seconds
-    overrides = Request.read(overrides).overrides
-    path = dict(o.split("=", 1) for o in overrides if "=" in o).get("data.path", "")
-    for one in path.split(",") if path and not Path(path).exists() else [path]:
-        mine = [*(o for o in overrides if not o.startswith("data.path=")), *([f"data.path={one}"] if one else [])]
-        found = load.evaluate(cell, mine, paths_outputs, progress=Progress(), plugins=listed(plugins))
+    from tasks.load.scoring import evaluate, one_by_one
+
+    for each in one_by_one(Request.read(overrides).overrides):
+        found = evaluate(cell, each, paths_outputs, progress=Progress(), plugins=listed(plugins))
         for test, level in found.evaluations.items():
             print(f"{test}: {(told := found.tests[test]).get('provenance', '')}, {told['sizes']['test']:,} examples")
             print(*(f"  note: {note}" for note in told["notes"]), sep="\n", file=sys.stderr)

@@ -99,7 +99,9 @@ def check_file(request: Request) -> None:
         if key in request.keys and request.keys[key].value not in allowed:
             typed = request.keys[key]
             here = f"{typed.text} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are"
-            told = f"{here}; for others: python scripts/train.py -m {typed.text} mapping=softmax,sparsemax"
+            more = ["mapping=softmax,sparsemax"] * ("mapping" not in request.keys)
+            words = shlex.join([*["task=TASK"] * ("task" not in request.keys), *request.typed, *more])
+            told = f"{here}; for others: python scripts/train.py -m {words}"
             raise ConfigError(Problem(told, key, typed.value, allowed))
     typed = request.keys.get("data.path")
     path = str(typed.value) if typed and typed.value is not None else None

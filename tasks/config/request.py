@@ -237,7 +237,8 @@ def spelled(text: str) -> str:
     if place := re.fullmatch(r"mapping\.at\.\w+(\.\w+)?", key) if not sign else None:
         sign, key = "++", key if place[1] or value.startswith("{") else f"{key}.name"  # no file has the place
         text = f"{sign}{key}={value}"
-    if key in PATHS and not re.search(r"""^(null)?$|^["'[{]|\$\{|,|^[a-z]+\(.*\)$""", value):
+    several = "," in value and not key.startswith("paths.")
+    if key in PATHS and not several and not re.search(r"""^(null)?$|^["'[{]|\$\{|^[a-z]+\(.*\)$""", value):
         return f"{sign}{key}={quoted(os.path.expanduser(value))}"
     if value.isascii() or re.search("[\"']", value):
         return text
