@@ -103,11 +103,9 @@ def _view(group: Group, printed: Printed) -> dict[str, Any]:
         for value in row.values:
             value.printed = numbers.get(value.metric, "")
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
-    figures = part(sweeps.pictures, group)
+    figures, split = part(sweeps.pictures, group), (group.score or "test/").partition("/")[0]
     if len(group.settings) <= MOST_LINES:
-        split = (group.score or "test/").partition("/")[0]
-        return {**page.view(block, selects, [group.score or "", *group.scores], split), "figures": figures}
+        return page.view(block, selects, [group.score or "", *group.scores], split) | {"figures": figures}
     note = f"{len(group.settings)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
-    return {**page.of_screen(block), "figures": figures} | dict.fromkeys(
-        ("main", "curves", "heat", "samples"), Part(note=note)
-    )
+    drawn = dict.fromkeys(("main", "curves", "heat", "samples"), Part(note=note))
+    return page.of_screen(block) | drawn | {"figures": figures}

@@ -81,7 +81,6 @@ def view(block: Block, selects: str, shown: Sequence[str], split: str, images: A
     rows = block.own
     records = predictions_of(rows, split)
     return of_screen(block) | {
-        "figures": Part(),
         "main": part(pictures.main_score, block),
         "curves": part(pictures.learning_curves, rows, selects, split),
         "heat": part(examples.heat_maps, rows, records, split, images),
@@ -92,12 +91,9 @@ def view(block: Block, selects: str, shown: Sequence[str], split: str, images: A
 def of_screen(block: Block) -> dict[str, Any]:
     """The template's values for the screen of a block and for its tables."""
     made = {
-        "finding": screen.finding(block),
-        "rows": screen.rows(block),
-        "columns": screen.columns(block),
-        "notes": screen.notes(block),
+        of.__name__: of(block) for of in (screen.finding, screen.rows, screen.columns, screen.notes, render.further)
     }
-    return {"block": block, "whole": screen.columns(block, whole=True), "further": render.further(block), **made}
+    return {"block": block, "whole": screen.columns(block, whole=True), "figures": Part(), **made}
 
 
 def cell_views(
@@ -155,7 +151,7 @@ def environment() -> Any:
     """The jinja2 environment with the templates."""
     made = templates(Path(__file__).parent / "templates", autoescape=True)
     colours = {w: "rgb({:.0f} {:.0f} {:.0f})".format(*255 * draw.shade(float(w))) for w in ("0", ".1", ".5", "1")}
-    made.globals |= {"swatch": draw.swatch, "shades": colours, "best": render.BEST}
+    made.globals |= {"swatch": draw.swatch, "shades": colours}
     made.filters |= {"prose": prose, "embedded": embedded}
     return made
 

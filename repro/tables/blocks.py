@@ -1,10 +1,9 @@
 """The parts of a table."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
 
 from repro.convergence import LEARNING, STUCK, UNKNOWN, Convergence
 from repro.identity import Results
@@ -69,10 +68,6 @@ class Value:
         if self.summary is None or self.summary.n < FEWEST:
             return ""
         return brackets(self.summary.interval(within=self.within, new=True), self.decimals)
-
-    def cut(self, text: Callable[[Self], str]) -> bool:
-        """Whether the printed interval, `Value.spread` or `Value.prediction`, is cut at a bound of the score."""
-        return text(self) != text(replace(self, within=ANY))
 
 
 @dataclass

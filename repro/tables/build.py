@@ -61,11 +61,11 @@ def build(
         experiment.title,
         f"profile {experiment.profile}, {footers.evidence(blocks)}{warning}",
         blocks,
-        [*footers.seeds(plan, blocks), *experiment.footers, *footers.notes(blocks), *footers.origin(blocks)],
+        [*footers.seeds(plan, blocks), *experiment.footers, *footers.origin(blocks)],
         list(dict.fromkeys([*experiment.deviations, *from_paper])),
         outcomes,
         [outcome.line(labels) for outcome in outcomes if outcome.parts],
-        footers.stuck(blocks),
+        [*footers.stuck(blocks), *footers.notes(blocks)],
     )
 
 

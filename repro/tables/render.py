@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.files import csv_text, templates, write_atomic
+from repro.files import csv_text, write_atomic
 from repro.launch.display import fitted, width
 from repro.tables import screen
 from repro.tables.blocks import CONVERGENCE, TESTS, Block, Table, Value
@@ -15,43 +15,24 @@ from repro.tables.statistics import FEWEST
 KEYS = ("table", "column", "row", "selected", "source", "metric")  # columns of the CSV file
 NUMBERS = ("mean", "std", "n", "ci95_half", "p_examples", "p_seeds", "ours_minus_published", "verdict")
 TEX = str.maketrans({"±": r"$\pm$", "“": "``", "”": "''"})
-BEST = "the main score of a row that is shown to be better than every other row that can be ranked"
-Small = tuple[str, list[Column]]  # a small table below a block, with its title
+BEST = "the main score of a row that is shown to be better than every other row that can be ranked."
+FOLD = '<details markdown="1"><summary>{}</summary>'
 
 
-def _tabulated(made: Sequence[Column]) -> str:
-    from tabulate import tabulate
-
-    aligned, body = ("left", *["right"] * (len(made) - 1)), list(zip(*(column.texts for column in made)))
-    titles = [column.title for column in made]
-    return tabulate(body, titles, "latex_booktabs", colalign=aligned, disable_numparse=True)
-
-
-def further(block: Block) -> list[Small]:
-    """The small tables below a block: intervals and predictions."""
-    rows = block.own
-    runs = {len(v.runs) for row in rows for v in row.values if v.runs}
-    over = any(v.error for row in rows for v in row.values)
-    few = " and ".join(["the runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
-    title = few if max(runs, default=0) < FEWEST else "95 % intervals over seeds"
-    less = f" (for fewer than {FEWEST} seeds: {few})" if few and max(runs) >= FEWEST else ""
+def further(block: Block) -> list[tuple[str, list[Column]]]:
+    """The small tables below a block, each with its title: intervals and predictions."""
+    values = [v for row in block.own for v in row.values]
+    runs, over = {len(v.runs) for v in values if v.runs}, any(v.error for v in values)
+    few = " and ".join(["Runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
+    many = f"95 % intervals over seeds{f' (for fewer than {FEWEST} seeds: {few})' if few else ''}"
+    titles = {Value.spread: few if max(runs, default=0) < FEWEST else many}
+    titles |= {Value.prediction: "95 % prediction intervals for one run with a new seed"}
     tables = []
-    for text, name, more in (
-        (Value.spread, title, less),
-        (Value.prediction, "95 % prediction intervals for one run with a new seed", ""),
-    ):
-        shown = [i for i in range(len(block.headers)) if any(text(row.values[i]) for row in rows)]
-        made = [Column(block.headers[i], [text(row.values[i]) or "-" for row in rows]) for i in shown]
-        cut = ", cut at the bounds of the score" if any(v.cut(text) for row in rows for v in row.values) else ""
-        told = f"{name}{cut}{more}"
-        tables += [(f"{told[:1].upper()}{told[1:]}", [Column("mapping", [r.name for r in rows]), *made])] * bool(made)
+    for text, title in titles.items():
+        shown = [i for i in range(len(block.headers)) if any(text(row.values[i]) for row in block.own)]
+        made = [Column(block.headers[i], [text(row.values[i]) or "-" for row in block.own]) for i in shown]
+        tables += [(title, [Column("mapping", [row.name for row in block.own]), *made])] * bool(made)
     return tables
-
-
-def _made(table: Table, form: str, **values: Any) -> str:
-    known = {"further": further, "markdown": markdown, "tabulated": _tabulated, "screen": screen, "last": _last(table)}
-    template = templates(Path(__file__).parent / "templates").get_template(f"table.{form}.jinja")
-    return template.render(known, table=table, **values)
 
 
 def _last(table: Table) -> list[str]:
@@ -86,7 +67,24 @@ def to_text(table: Table) -> str:
 def to_markdown(table: Table) -> str:
     """The table as Markdown: the screen, and everything else folded; the best score is bold."""
     bold = any(v.best for block in table.blocks for row in block.rows for v in row.values)
-    return _made(table, "md", bold=[f"**Bold**: {BEST}."] * bold)
+    subtitle = table.subtitle.replace("*", "\\*")
+    lines = [f"## {table.title}", "", f"*{subtitle}*"]
+    for block in table.blocks:
+        lines += ["", f"### {block.label}", ""]
+        if block.unavailable:
+            lines.append(f"not run: {block.unavailable}")
+            continue
+        lines += [block.finding, ""] * bool(block.finding) + [markdown(screen.columns(block, screen.WHOLE, "**{}**"))]
+        lines += [*_items(screen.notes(block)), "", FOLD.format("All scores, intervals, data"), ""]
+        lines.append(markdown(screen.columns(block, bold="**{}**", whole=True)))
+        lines += [text for title, made in further(block) for text in ("", f"{title}:", "", markdown(made))]
+        lines += [*_items(block.footers), "", "</details>"]
+    lines += [*_items(screen.legend(table)), "", FOLD.format("Runs, code, claims, deviations from the paper")]
+    return "\n".join([*lines, *_items([f"**Bold**: {BEST}"] * bold + _last(table)), "", "</details>\n"])
+
+
+def _items(texts: Sequence[str]) -> list[str]:
+    return ["", *(f"- {text}" for text in texts)] if texts else []
 
 
 def markdown(made: Sequence[Column]) -> str:
@@ -128,11 +126,19 @@ def _number(value: float | None, digits: int = 6) -> str:
 
 def to_latex(table: Table) -> str:
     """The table as LaTeX, with one `table` environment per block; needs the package booktabs."""
+    from tabulate import tabulate
 
-    def escaped(title: str) -> str:
-        return re.sub(r"([&%_#${}])", r"\\\1", title).translate(TEX)
-
-    return _made(table, "tex", escaped=escaped, tex=TEX)
+    parts = []
+    for block in table.blocks:
+        made = screen.columns(block, whole=True)
+        lines, titles = list(zip(*(column.texts for column in made))), [column.title for column in made]
+        aligned = ("left", *["right"] * (len(made) - 1))
+        body = tabulate(lines, titles, "latex_booktabs", colalign=aligned, disable_numparse=True).translate(TEX)
+        told = f"{table.title}: {block.label} ({table.subtitle})"
+        caption = re.sub(r"([&%_#${}])", r"\\\1", told).translate(TEX)
+        text = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{body}\n\\end{{table}}"
+        parts.append(f"% {block.label}: not run: {block.unavailable}" if block.unavailable else text)
+    return "\n\n".join(parts) + "\n"
 
 
 def write(table: Table, stem: Path) -> list[Path]:

@@ -22,7 +22,6 @@ WHOLE = 10_000  # a limit that no table reaches
 GAP = "  "
 LEARNS = "~ training may not have converged: later epochs could change this row"
 EXAMPLES = "[95 %] covers the choice of test examples; other runs can differ more"
-UNCLEAR = "? the paper's number can be read in two ways"
 
 
 @dataclass
@@ -44,12 +43,12 @@ def rows(block: Block) -> list[Row]:
     own, at = block.own, block.main
     if at is not None and len(own) > MOST_ROWS:
 
-        def score(row: Row) -> float:
-            summary = row.values[at].summary
-            return row.values[at].better * summary.mean if summary and math.isfinite(summary.mean) else -math.inf
+        def place(row: Row) -> float:
+            known = (summary := row.values[at].summary) and math.isfinite(summary.mean)
+            return -row.values[at].better * summary.mean if summary and known else math.inf
 
-        best = sorted(own[1:], key=score, reverse=True)[: MOST_ROWS - 1]
-        own = [row for row in own if row is own[0] or any(row is one for one in best)]
+        best = {id(row) for row in [own[0], *sorted(own[1:], key=place)[: MOST_ROWS - 1]]}
+        own = [row for row in own if id(row) in best]
     return [*own, *(row for row in block.rows if row.baseline)]
 
 
@@ -86,7 +85,10 @@ def columns(block: Block, limit: int = WIDEST, bold: str = "{}", whole: bool = F
     if block.published if whole else block.comparable:
         words = [", ".join(dict.fromkeys(short(v) if whole else v.word for v in row.verdicts if v)) for row in shown]
         made.append(Column("verdict", words, 1))
-    while not whole and _total(made) > limit and (worst := max(made, key=lambda c: c.rank)).rank:
+    while not whole and (worst := max(made, key=lambda c: c.rank)).rank:
+        label, widths, _ = _widths(made)
+        if min(label, WIDE_ENOUGH) + sum(len(GAP) + width for width in widths) <= limit:
+            break
         made.remove(worst)
     return made
 
@@ -104,10 +106,9 @@ def _over_examples(blocks: Sequence[Block]) -> bool:
 
 def _gain(row: Row, decimals: int, few: bool) -> str:
     """The difference from the first row with its interval; a star if it is significant."""
-    if (gain := row.gain) is None:
-        return ""
-    ends = f" {brackets(gain.printed, decimals, '+')}" if gain.printed and (few or len(gain.values) >= FEWEST) else ""
-    return f"{gain.mean:+.{decimals}f}{ends}{'*' * row.decided}"
+    ends = row.gain.printed if row.gain and (few or len(row.gain.values) >= FEWEST) else None
+    told = f" {brackets(ends, decimals, '+')}" if ends else ""
+    return f"{row.gain.mean:+.{decimals}f}{told}{'*' * row.decided}" if row.gain else ""
 
 
 def _label(row: Row, whole: bool) -> str:
@@ -125,12 +126,6 @@ def _widths(made: Sequence[Column]) -> tuple[int, list[int], list[str]]:
         widths[places[-1]] += max(0, len(name) - sum(len(GAP) + widths[i] for i in places) + len(GAP))
         groups.append(name.rjust(sum(len(GAP) + widths[i] for i in places) - len(GAP)))
     return label, widths, groups
-
-
-def _total(made: Sequence[Column]) -> int:
-    """The width of the columns; a label may be broken."""
-    label, widths, _ = _widths(made)
-    return min(label, WIDE_ENOUGH) + sum(len(GAP) + width for width in widths)
 
 
 def _scores(block: Block) -> list[int]:
@@ -158,10 +153,9 @@ def lines(made: Sequence[Column], limit: int = WHOLE) -> list[str]:
 def legend(table: Table) -> list[str]:
     """The meaning of the marks, and what the reader must know of the whole table."""
     marks = {row.mark for block in table.blocks for row in block.own}
-    theirs = [t for block in table.blocks for row in block.own for t in row.theirs if t is not None]
     gains = [row.gain.printed for block in table.blocks for row in block.rows if row.gain]
     few = any(gains) and _over_examples(table.blocks)
-    return [*table.alerts, *[LEARNS] * ("~" in marks), *[EXAMPLES] * few, *[UNCLEAR] * any(t.note for t in theirs)]
+    return [*table.alerts, *[LEARNS] * ("~" in marks), *[EXAMPLES] * few]
 
 
 def notes(block: Block) -> list[str]:
@@ -171,5 +165,5 @@ def notes(block: Block) -> list[str]:
 
 
 def finding(block: Block) -> str:
-    """Which row is the best, or why none is; empty if the reason is that of the table's subtitle."""
+    """Which row is the best, or why none is, unless the table's subtitle says it."""
     return "" if UNRANKED in block.finding else block.finding
